@@ -1,0 +1,30 @@
+"""`python -m evaluation WORK`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from evaluation.run import checkpoints_of, run
+from pipelines import child
+from pipelines.report import Report
+from pipelines.settings import Evaluate, Model
+
+
+def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
+    """The job's evaluate section, on the checkpoints among its inputs."""
+    report = Report(folder)
+    numbers = run(
+        Evaluate.model_validate(job["settings"]["evaluate"]),
+        Model.model_validate(job["settings"]["model"]),
+        checkpoints=checkpoints_of(job),
+        out=folder / "out",
+        report=report,
+        seed=job["seed"],
+    )
+    report.close()
+    return numbers
+
+
+if __name__ == "__main__":
+    child.main(work)

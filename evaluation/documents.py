@@ -1,0 +1,24 @@
+"""Questions of the benchmarks that a recipe evaluates, for decontamination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from evaluation import harness
+from pipelines.settings import Evaluate
+
+
+def questions(evaluate: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(task, question) of every document that the tasks of an `evaluate` section would ask.
+
+    Raises:
+        RecipeError: a task or its data cannot be loaded.
+    """
+    settings = Evaluate.model_validate(evaluate)
+    tasks = harness.manager(settings)
+    for task in settings.tasks:
+        for name, one in harness.load_task(tasks, task).items():
+            for doc in one.eval_docs:
+                text = one.doc_to_text(doc)
+                yield name, text if isinstance(text, str) else str(text)

@@ -1,0 +1,142 @@
+"""lm-eval tasks by name: ours, the recipe's, or any that lm-eval installs; run and turned into metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from evaluation import statistics
+from pipelines.errors import RecipeError, did_you_mean
+from pipelines.settings import Evaluate, Task
+
+BENCHMARKS = Path(__file__).parent / "benchmarks"
+
+
+def own_tasks(folder: Path = BENCHMARKS) -> list[str]:
+    """Names of the tasks whose YAMLs lie in a folder."""
+    return sorted(p.stem for p in folder.rglob("*.yaml") if not p.stem.startswith("_"))
+
+
+def manager(settings: Evaluate) -> Any:
+    """A task manager that knows what the recipe names; lm-eval's thousands are indexed only when needed.
+
+    Raises:
+        RecipeError: an unknown task.
+    """
+    from lm_eval.tasks import TaskManager
+
+    folders = [BENCHMARKS] + ([Path(settings.include)] if settings.include else [])
+    ours = {name for folder in folders for name in own_tasks(folder)}
+    needs_all = any(t.name not in ours for t in settings.tasks)
+    made = TaskManager(include_path=[str(f) for f in folders], include_defaults=needs_all)
+    for task in settings.tasks:
+        if task.name not in made.all_tasks:
+            hint = did_you_mean(task.name, made.all_tasks if needs_all else ours)
+            raise RecipeError(f"evaluate.tasks: no lm-eval task called {task.name!r}. {hint}")
+    return made
+
+
+def load_task(tasks: Any, task: Task) -> dict[str, Any]:
+    """The task's objects by name (a group gives several), with the recipe's overrides in place.
+
+    Raises:
+        RecipeError: its data cannot be loaded.
+    """
+    from lm_eval.tasks import get_task_dict
+
+    try:
+        loaded = get_task_dict([task.name], tasks)
+    except (OSError, ValueError, ConnectionError, ImportError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise RecipeError(
+            f"evaluate.tasks: the data of {task.name} could not be loaded ({first}). It may need the network or an extra package."
+        ) from error
+    flat: dict[str, Any] = {}
+    _flatten(loaded, flat)
+    for one in flat.values():
+        if task.samples is not None:
+            one.set_config(key="repeats", value=task.samples)
+        if task.few_shot is not None:
+            one.set_config(key="num_fewshot", value=task.few_shot)
+        if task.sampling and one.OUTPUT_TYPE == "generate_until":
+            one.set_config(key="generation_kwargs", value=task.sampling, update=True)
+    return flat
+
+
+def _flatten(loaded: dict[Any, Any], into: dict[str, Any]) -> None:
+    for name, one in loaded.items():
+        if isinstance(one, dict):
+            _flatten(one, into)
+        else:
+            into[str(name)] = one
+
+
+def evaluate(lm: Any, tasks: Any, task: Task, settings: Evaluate) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+    """Run one task on one checkpoint.
+
+    Returns:
+        task name → metric → value, low, high, n; and task name → per-question log.
+    """
+    from lm_eval.evaluator import evaluate as run
+
+    flat = load_task(tasks, task)
+    chat = task.chat if task.chat is not None else bool(lm.tokenizer.chat_template)
+    result = run(
+        lm=lm,
+        task_dict=flat,
+        limit=task.limit,
+        bootstrap_iters=0,
+        log_samples=True,
+        apply_chat_template=chat,
+        fewshot_as_multiturn=chat,
+    )
+    metrics: dict[str, Any] = {}
+    for name in flat:
+        samples = result["samples"][name]
+        if samples and "scores" in samples[0]:
+            metrics[name] = _ours(samples, lm.tokenizer, settings)
+        else:
+            metrics[name] = _theirs(result["results"][name], len(samples), settings.confidence)
+    return metrics, {name: [_log(s) for s in result["samples"][name]] for name in flat}
+
+
+def _ours(samples: list[dict[str, Any]], tokenizer: Any, settings: Evaluate) -> dict[str, Any]:
+    answers = [_answers(s) for s in samples]
+    lengths = [[float(len(tokenizer(a, add_special_tokens=False)["input_ids"])) for a in many] for many in answers]
+    return statistics.summarise(
+        [s["scores"] for s in samples],
+        [[" ".join(a.split()) for a in many] for many in answers],
+        lengths,
+        confidence=settings.confidence,
+        resamples=settings.bootstrap,
+    )
+
+
+def _answers(sample: dict[str, Any]) -> list[str]:
+    found = sample["filtered_resps"][0]
+    return [found] if isinstance(found, str) else list(found)
+
+
+def _theirs(results: dict[str, Any], n: int, confidence: float) -> dict[str, Any]:
+    """A foreign task's own numbers; the interval is normal, from lm-eval's standard error where it gives one."""
+    from statistics import NormalDist
+
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    out = {}
+    for name, value in results.items():
+        metric, _, kind = name.partition(",")
+        if metric.endswith("_stderr") or not isinstance(value, int | float):
+            continue
+        error = results.get(f"{metric}_stderr,{kind}")
+        half = z * error if isinstance(error, int | float) else float("nan")
+        label = metric if kind in ("", "none") else f"{metric} ({kind})"
+        if metric == "sample_len":
+            continue
+        low, high = (value - half, value + half) if half == half else (float(value), float(value))
+        out[label] = {"value": float(value), "low": float(low), "high": float(high), "n": n}
+    return out
+
+
+def _log(sample: dict[str, Any]) -> dict[str, Any]:
+    keep = ("doc_id", "doc", "target", "resps", "filtered_resps", "exact_match", "scores", "acc", "prompt_hash")
+    return {k: sample[k] for k in keep if k in sample}

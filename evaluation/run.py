@@ -1,0 +1,93 @@
+"""The stage: every checkpoint on every task, intervals, paired differences, per-sample logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from evaluation import harness, model, plots, statistics
+from pipelines import models
+from pipelines.errors import ModelError
+from pipelines.report import Report
+from pipelines.settings import Evaluate, Model
+
+
+def run(
+    settings: Evaluate, model_settings: Model, *, checkpoints: dict[str, str], out: Path, report: Report, seed: int
+) -> dict[str, float]:
+    """Write `results.json`, `samples/<checkpoint>/<task>.jsonl` and the bar chart.
+
+    Args:
+        checkpoints: name (base, sft, rlvr) → folder or hub name, in the order of the chain.
+
+    Raises:
+        RecipeError: a task cannot be loaded.
+        ModelError: the checkpoints render prompts differently.
+    """
+    tasks = harness.manager(settings)
+    evaluation: dict[str, Any] = {}
+    scores: dict[str, dict[str, list[float]]] = {}
+    total = len(checkpoints) * len(settings.tasks)
+    done = 0
+    identity: str | None = None
+    for name, path in checkpoints.items():
+        lm = model.load(path, model_settings, batch_size=settings.batch_size, seed=seed)
+        found = models.template_identity(lm.tokenizer)
+        if identity not in (None, found):
+            raise ModelError(f"evaluate: checkpoint {name} renders prompts differently from the ones before it.")
+        identity = found
+        for task in settings.tasks:
+            lm.progress = lambda d, n, base=done, what=f"{name}: {task.name}": report.progress(base + d / n, total, what, unit="task")
+            metrics, samples = harness.evaluate(lm, tasks, task, settings)
+            evaluation.setdefault(name, {}).update(metrics)
+            for one, rows in samples.items():
+                _write(out / "samples" / name / f"{one}.jsonl", rows)
+                if rows and "scores" in rows[0]:
+                    scores.setdefault(one, {})[name] = [sum(s >= 1 for s in r["scores"]) / len(r["scores"]) for r in rows]
+            done += 1
+            report.progress(done, total, f"{name}: {task.name}", unit="task", force=True)
+        del lm
+    differences = _differences(scores, settings)
+    body = {"evaluation": evaluation, "differences": differences, "template": identity}
+    (out / "results.json").write_text(json.dumps(body, indent=1))
+    plots.bars(evaluation, out / "report" / "benchmarks.png")
+    flat = {f"{c}/{t}/{m}": v["value"] for c, by in evaluation.items() for t, ms in by.items() for m, v in ms.items()}
+    report.metrics(0, {k.replace("@", "_at_"): v for k, v in flat.items()})
+    return flat
+
+
+def _differences(scores: dict[str, dict[str, list[float]]], settings: Evaluate) -> dict[str, Any]:
+    """Per task, each checkpoint against the one before it, paired by question."""
+    out: dict[str, Any] = {}
+    for task, by in scores.items():
+        names = list(by)
+        for before, after in zip(names, names[1:], strict=False):
+            value, low, high = statistics.paired_difference(
+                by[before], by[after], confidence=settings.confidence, resamples=settings.bootstrap
+            )
+            out.setdefault(task, {})[f"{before} → {after}"] = {"value": value, "low": low, "high": high, "n": len(by[after])}
+    return out
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(r, default=str) + "\n" for r in rows))
+
+
+def checkpoints_of(job: dict[str, Any]) -> dict[str, str]:
+    """Where each wanted checkpoint is: stage artifacts, or the recipe's own model for the base."""
+    wanted, inputs, out = job["settings"]["evaluate"]["checkpoints"], job["inputs"], {}
+    base = job["settings"]["model"].get("path")
+    for name in ("base", "sft", "rlvr"):
+        if name not in wanted:
+            continue
+        if name == "base":
+            found = base or (str(Path(inputs["sft"]) / "base") if "sft" in inputs else None)
+        else:
+            found = str(Path(inputs[name]) / "model") if name in inputs else None
+        if found:
+            out[name] = found
+    return out
+
+

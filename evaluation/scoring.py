@@ -1,0 +1,40 @@
+"""What our benchmark YAMLs call: the data beside them, the verifiers, every answer kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pipelines import verifiers
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """The benchmark's rows (`test.jsonl` beside its YAML) as a `datasets` test split.
+
+    A row has question, answer, verifier and, as JSON text, info; `system` is optional.
+    """
+    from datasets import Dataset
+
+    rows = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines() if line.strip()]
+    return {"test": Dataset.from_list(rows)}
+
+
+def every_answer(responses: Iterable[list[str]], docs: Iterable[dict[str, Any]]) -> list[list[str]]:
+    """An lm-eval filter that keeps all answers to a question, where the default keeps the first."""
+    return [list(r) for r in responses]
+
+
+def process_results(doc: dict[str, Any], results: list[list[str]]) -> dict[str, Any]:
+    """Scores of one question's answers, by its verifier; an unscored answer counts as 0 here and is marked."""
+    info = json.loads(doc["info"]) if doc.get("info") else {}
+    answers = results[0] if isinstance(results[0], list) else results
+    verdicts = [verifiers.verify(doc["verifier"], a, doc["answer"], info) for a in answers]
+    scores = [v.score or 0.0 for v in verdicts]
+    return {"exact_match": sum(s >= 1 for s in scores) / len(scores), "scores": scores}
+
+
+def mean_of_lists(values: list[list[float]]) -> float:
+    """Mean over questions of the mean score."""
+    return sum(sum(v) / len(v) for v in values) / len(values)

@@ -1,0 +1,131 @@
+"""Scores with intervals: avg@k, unbiased pass@k, maj@k, and paired differences, resampled by problem."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import comb
+
+import numpy as np
+
+
+def pass_at_k(n: int, right: int, k: int) -> float:
+    """Chance that k answers drawn without replacement from n hold a right one (Chen et al. 2021, 2107.03374).
+
+    Raises:
+        ValueError: k is larger than n.
+
+    >>> pass_at_k(4, 1, 1), pass_at_k(4, 1, 2), pass_at_k(4, 3, 2)
+    (0.25, 0.5, 1.0)
+    """
+    if k > n:
+        raise ValueError(f"pass@{k} needs at least {k} answers per problem, there are {n}")
+    if n - right < k:
+        return 1.0
+    return 1.0 - comb(n - right, k) / comb(n, k)
+
+
+def majority(answers: Sequence[str], scores: Sequence[float]) -> float:
+    """Score of the most frequent answer (maj@n); a tie gives the mean over the tied answers.
+
+    >>> majority(["7", "8", "7"], [1.0, 0.0, 1.0]), majority(["7", "8"], [1.0, 0.0])
+    (1.0, 0.5)
+    """
+    counts = Counter(answers)
+    most = max(counts.values())
+    value = dict(zip(answers, scores, strict=True))
+    tied = [value[a] for a, n in counts.items() if n == most]
+    return sum(tied) / len(tied)
+
+
+def interval(values: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
+    """Bootstrap percentile interval of the mean over problems.
+
+    All values equal would give an interval of no width, which claims too much for a proportion; then the
+    Wilson interval is used.
+
+    Args:
+        values: one number in [0, 1] per problem.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if len(x) == 0:
+        return float("nan"), float("nan")
+    if np.ptp(x) == 0 and 0 <= x[0] <= 1:
+        return wilson(float(x.sum()), len(x), confidence)
+    draw = np.random.default_rng(seed)
+    means = np.empty(resamples)
+    for start in range(0, resamples, 256):
+        count = min(256, resamples - start)
+        means[start : start + count] = x[draw.integers(0, len(x), (count, len(x)))].mean(1)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def wilson(right: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a proportion.
+
+    >>> [round(x, 3) for x in wilson(0, 10)], [round(x, 3) for x in wilson(5, 10)]
+    ([0.0, 0.278], [0.237, 0.763])
+    """
+    from statistics import NormalDist
+
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    p, z2 = right / n, z * z
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = z * ((p * (1 - p) / n + z2 / (4 * n * n)) ** 0.5) / (1 + z2 / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def paired_difference(
+    first: Sequence[float], second: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float, float]:
+    """Mean of second - first over the same problems, with a bootstrap interval: (difference, low, high).
+
+    Raises:
+        ValueError: the lengths differ; the two were not measured on the same problems.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"paired comparison of {len(first)} and {len(second)} problems")
+    difference = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
+    if np.ptp(difference) == 0:
+        value = float(difference[0])
+        return value, value, value
+    low, high = interval(difference.tolist(), confidence=confidence, resamples=resamples, seed=seed)
+    return float(difference.mean()), low, high
+
+
+def summarise(
+    scores: Sequence[Sequence[float]],
+    answers: Sequence[Sequence[str]],
+    lengths: Sequence[Sequence[float]],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+) -> dict[str, dict[str, float]]:
+    """Every metric of one checkpoint on one benchmark.
+
+    Args:
+        scores: per problem, the score of each of its k answers (right from 1 on).
+        answers: per problem, the answers' texts in a form that can be compared.
+        lengths: per problem, the answers' lengths in tokens.
+
+    Returns:
+        avg@k, pass@1, pass@k (powers of two up to k), maj@k and mean_length, each with value, low, high, n.
+    """
+    k = min(len(s) for s in scores)
+    right = [[float(v >= 1) for v in s] for s in scores]
+    columns: dict[str, list[float]] = {f"avg@{k}": [float(np.mean(s)) for s in right]}
+    powers = [2**i for i in range(12) if 2**i < k]
+    for j in sorted({1, *powers, k}):
+        columns[f"pass@{j}"] = [pass_at_k(len(s), int(sum(s)), j) for s in right]
+    if k > 2:
+        columns[f"maj@{k}"] = [majority(a, s) for a, s in zip(answers, right, strict=True)]
+    if any(0 < v < 1 for s in scores for v in s):
+        columns["score"] = [float(np.mean(s)) for s in scores]
+    columns["mean_length"] = [float(np.mean(n)) for n in lengths]
+    out = {}
+    for name, values in columns.items():
+        low, high = interval(values, confidence=confidence, resamples=resamples)
+        out[name] = {"value": float(np.mean(values)), "low": low, "high": high, "n": len(values)}
+    return out

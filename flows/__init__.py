@@ -1,0 +1,1 @@
+"""Prefect flows over the stages, and the `whetstone` command line."""

@@ -1,0 +1,244 @@
+"""The `whetstone` command line. Imports are lazy, so that help answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    top = argparse.ArgumentParser(
+        prog="whetstone", description="Curate, fine-tune, train with verifiable rewards, evaluate: tracked and resumable."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text)
+
+    for name, text in (("run", "run a recipe; unchanged stages are reused"), ("plan", "say what a run would do, and why")):
+        sub = add(name, text)
+        sub.add_argument("recipe", help="a YAML file, such as recipes/quickstart.yaml")
+        sub.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="change a field: rlvr.steps=3")
+        sub.add_argument("--from", dest="start", metavar="STAGE", help="first stage")
+        sub.add_argument("--until", metavar="STAGE", help="last stage")
+        sub.add_argument("--only", action="append", default=[], metavar="STAGE", help="this stage only (repeatable)")
+        sub.add_argument("--fresh", action="store_true", help="run the chosen stages even where nothing changed")
+        sub.add_argument("--json" if name == "plan" else "--summary", **_output(name))  # type: ignore[arg-type]
+    runs = add("runs", "list pipeline runs, newest first")
+    runs.add_argument("--experiment", help="only this MLflow experiment")
+    runs.add_argument("--limit", type=int, default=20)
+    runs.add_argument("--json", action="store_true")
+    show = add("show", "one pipeline run: stages, scores, files")
+    show.add_argument("run", help="the id of the run, or its beginning")
+    show.add_argument("--json", action="store_true")
+    methods = add("methods", "the catalogue of methods, or one of them")
+    methods.add_argument("name", nargs="?")
+    methods.add_argument("--slot", help="only this slot")
+    methods.add_argument("--json", action="store_true")
+    add("doctor", "versions, devices, stores: what would fail and how to mend it")
+    add("sync", "send to MLflow what earlier runs could not")
+    return top
+
+
+def _output(name: str) -> dict[str, Any]:
+    if name == "plan":
+        return {"action": "store_true", "help": "for machines"}
+    return {"metavar": "FILE", "help": "write the run's summary as JSON"}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a command; errors of the user are one clear line and exit code 2."""
+    arguments = parser().parse_args(argv)
+    from pipelines.errors import UserError
+
+    try:
+        sys.exit(globals()[f"{arguments.command}_command"](arguments))
+    except UserError as error:
+        print(f"whetstone: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("whetstone: stopped. Start the same command again to go on from the last commit.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os._exit(1)
+
+
+def plan_command(arguments: argparse.Namespace) -> int:
+    """`whetstone plan`."""
+    from pipelines.recipe import check, read_recipe
+    from tasks.pipeline import Selection
+    from tasks.stages import plan
+
+    recipe = read_recipe(arguments.recipe, arguments.set)
+    check(recipe)
+    chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
+    planned = [p for p in plan(recipe, fresh=arguments.fresh, only=chosen) if p.stage in chosen]
+    if arguments.json:
+        print(json.dumps([{"stage": p.stage, "action": p.action, "why": p.why, "key": p.key} for p in planned], indent=1))
+        return 0
+    for p in planned:
+        print(f"{p.stage:<9} {p.action:<6} {p.key or '(key depends on its inputs)':<28} {p.why}")
+    return 0
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """`whetstone run`."""
+    from flows import table
+    from pipelines.recipe import read_recipe
+    from tasks import environment
+    from tasks.pipeline import Selection
+    from tasks.stages import plan
+
+    environment.prepare()
+    began = time.monotonic()
+    environment.check_reachable()
+    recipe = read_recipe(arguments.recipe, arguments.set)
+    chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
+    planned = plan(recipe, fresh=arguments.fresh, only=chosen)
+    mine = [p for p in planned if p.stage in chosen]
+    unchanged = all(p.action == "reuse" for p in mine)
+    for p in mine:
+        print(f"{p.stage:<9} {'reuse' if p.action == 'reuse' else 'run':<6} {p.why}", flush=True)
+    if unchanged:
+        body = _unchanged(recipe, mine, began)
+    else:
+        body = _flow(arguments)
+    if arguments.summary:
+        Path(arguments.summary).write_text(json.dumps(body, indent=1))
+    print()
+    table.show(body)
+    _farewell(body)
+    return 0
+
+
+def _unchanged(recipe: Any, planned: list[Any], began: float) -> dict[str, Any]:
+    """Everything is there: record the run and hand it back, without starting an orchestrator."""
+    from tasks.pipeline import Pipeline
+    from tasks.stages import StageResult
+
+    pipeline = Pipeline.open(recipe)
+    pipeline.began = began
+    for p in planned:
+        pipeline.results[p.stage] = StageResult(p.stage, "reused", p.artifact, p.why, 0.0)
+    return pipeline.close()
+
+
+def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
+    from flows.post_training import post_training
+    from pipelines.errors import UserError
+
+    state = post_training(
+        recipe=str(arguments.recipe),
+        overrides=arguments.set,
+        from_stage=arguments.start,
+        until=arguments.until,
+        only=arguments.only or None,
+        fresh=arguments.fresh,
+        return_state=True,
+    )
+    result = state.result(raise_on_failure=False)
+    if isinstance(result, UserError):
+        raise result
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _farewell(body: dict[str, Any]) -> None:
+    from tasks import environment
+
+    print(f"\nrun {body['parent_run_id']} took {body['seconds']:.1f} s")
+    for stage in ("rlvr", "sft"):
+        if stage in body["stages"]:
+            print(f"model:   {Path(body['stages'][stage]['artifact']) / 'model'}")
+            break
+    for line in environment.ui_lines():
+        print(line)
+
+
+def runs_command(arguments: argparse.Namespace) -> int:
+    """`whetstone runs`."""
+    from tasks import environment
+
+    environment.prepare()
+    environment.check_reachable()
+    from tasks import tracking
+
+    found = tracking.recent(arguments.experiment, arguments.limit)
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    if not found:
+        print("no pipeline run yet: whetstone run recipes/quickstart.yaml")
+    for run in found:
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["started"]))
+        took = f"{run['seconds']:.0f} s" if run["seconds"] else "–"
+        print(f"{run['run_id']}  {started}  {run['status']:<9} {took:>8}  {run['name']}")
+    return 0
+
+
+def show_command(arguments: argparse.Namespace) -> int:
+    """`whetstone show`."""
+    from flows import table
+    from pipelines.errors import UserError
+    from tasks import environment
+
+    environment.prepare()
+    environment.check_reachable()
+    from tasks import tracking
+
+    matching = [r["run_id"] for r in tracking.recent(None, 1000) if r["run_id"].startswith(arguments.run)]
+    if len(matching) != 1:
+        what = "no pipeline run" if not matching else f"{len(matching)} pipeline runs"
+        raise UserError(f"{what} with an id that starts with {arguments.run!r}; see `whetstone runs`.")
+    body = tracking.show(matching[0])
+    if arguments.json:
+        print(json.dumps(body, indent=1))
+        return 0
+    print(f"{body['name']}  {body['run_id']}  {body['status']}")
+    summary = body.get("summary")
+    if summary:
+        for stage, about in summary["stages"].items():
+            print(f"  {stage:<9} {about['status']:<7} {about['seconds']:>8.1f} s  {about['artifact']}  ({about['why']})")
+        table.show(summary)
+    else:
+        for stage in body["stages"]:
+            print(f"  {stage['name']:<30} {stage['status']}")
+    return 0
+
+
+def methods_command(arguments: argparse.Namespace) -> int:
+    """`whetstone methods`."""
+    from flows import catalogue
+
+    return catalogue.show(arguments.name, arguments.slot, arguments.json)
+
+
+def doctor_command(arguments: argparse.Namespace) -> int:
+    """`whetstone doctor`."""
+    from flows import doctor
+
+    return doctor.show()
+
+
+def sync_command(arguments: argparse.Namespace) -> int:
+    """`whetstone sync`."""
+    from tasks import environment
+
+    environment.prepare()
+    environment.check_reachable()
+    from tasks.stages import settle_all
+
+    left = settle_all()
+    print("nothing is owed to MLflow" if left == 0 else f"{left} stages could not be sent; try again later")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    main()

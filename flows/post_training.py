@@ -1,0 +1,82 @@
+"""The whole chain as one Prefect flow: curate → SFT → RLVR → evaluate, or any part of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tasks import environment
+
+environment.prepare()
+
+from prefect import flow  # noqa: E402
+from prefect.artifacts import create_markdown_artifact  # noqa: E402
+
+from flows.table import markdown  # noqa: E402
+from pipelines.recipe import check, read_recipe  # noqa: E402
+from tasks.pipeline import Pipeline, Selection, needed_before  # noqa: E402
+from tasks.prefect_tasks import stage_task  # noqa: E402
+from tasks.stages import plan, settle_all  # noqa: E402
+
+
+@flow(name="post-training", flow_run_name="{recipe}", persist_result=False, validate_parameters=True)
+def post_training(
+    recipe: str,
+    overrides: list[str] | None = None,
+    from_stage: str | None = None,
+    until: str | None = None,
+    only: list[str] | None = None,
+    fresh: bool = False,
+    summary: str | None = None,
+) -> dict[str, Any]:
+    """Run a recipe; stages whose key is known are reused.
+
+    Args:
+        recipe: path of a YAML file, relative to the project's root where it is not found as given.
+        overrides: `field=value` changes to the recipe.
+        from_stage: first stage to run.
+        until: last stage to run.
+        only: run these stages only.
+        fresh: run the chosen stages even where their artifacts exist.
+        summary: write the returned summary to this JSON file.
+    """
+    environment.check_reachable()
+    read = read_recipe(find_recipe(recipe), overrides)
+    check(read)
+    chosen = Selection(from_stage, until, tuple(only or ())).of(read)
+    done = needed_before(read, chosen, plan(read)) if chosen != read.stages() else {}
+    settle_all()
+    pipeline = Pipeline.open(read)
+    show = progress()
+    try:
+        for stage in chosen:
+            result = stage_task.with_options(task_run_name=stage)(stage, read, done, pipeline.parent, fresh, show)
+            done[stage] = result.artifact
+            pipeline.results[stage] = result
+    except BaseException as error:
+        pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED")
+        raise
+    body = pipeline.close()
+    if summary:
+        Path(summary).write_text(json.dumps(body, indent=1))
+    if body["evaluation"]:
+        create_markdown_artifact(markdown(body), key="benchmarks", description=f"{read.name}: benchmark scores")
+    return body
+
+
+def find_recipe(path: str) -> Path:
+    """The file as given, else below the project's root (a worker may run elsewhere)."""
+    given = Path(path)
+    return given if given.exists() or given.is_absolute() else environment.ROOT / path
+
+
+def progress() -> Any:
+    """A progress line on a terminal, nothing otherwise."""
+    import sys
+
+    if not sys.stderr.isatty():
+        return None
+    from flows.progress import Bar
+
+    return Bar()

@@ -1,0 +1,92 @@
+"""The result of a pipeline run as a table: for terminals, Markdown and people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAMES = {"base": "base", "sft": "SFT", "rlvr": "RLVR"}
+
+
+def columns(body: dict[str, Any]) -> list[tuple[str, str]]:
+    """(task, metric) pairs worth a column: pass@1, the largest pass@k, mean length; else what a task reports."""
+    found: list[tuple[str, str]] = []
+    for tasks in body["evaluation"].values():
+        for task, metrics in tasks.items():
+            passes = sorted((m for m in metrics if m.startswith("pass@")), key=lambda m: int(m.split("@")[1]))
+            wanted = [*dict.fromkeys([*passes[:1], *passes[-1:]]), *[m for m in ("mean_length",) if m in metrics]]
+            for metric in wanted or list(metrics)[:3]:
+                if (task, metric) not in found:
+                    found.append((task, metric))
+    return found
+
+
+def cell(value: dict[str, float] | None, metric: str) -> str:
+    """A value with its interval.
+
+    >>> cell({"value": 0.5, "low": 0.4, "high": 0.6, "n": 10}, "pass@1")
+    '50.0 % [40.0, 60.0]'
+    """
+    if value is None:
+        return "–"
+    if metric == "mean_length":
+        return f"{value['value']:.1f} [{value['low']:.1f}, {value['high']:.1f}]"
+    return f"{100 * value['value']:.1f} % [{100 * value['low']:.1f}, {100 * value['high']:.1f}]"
+
+
+def seconds(body: dict[str, Any], checkpoint: str) -> str:
+    """Time its stage took."""
+    stage = body["stages"].get(checkpoint)
+    if stage is None:
+        return "–"
+    return f"{stage['seconds']:.0f} s" if stage["status"] == "ran" else "reused"
+
+
+def rows(body: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and lines, one line a checkpoint."""
+    wanted = columns(body)
+    several = len({t for t, _ in wanted}) > 1
+    header = ["checkpoint", *[f"{t} {m}" if several else m for t, m in wanted], "stage time"]
+    lines = [
+        [NAMES.get(c, c), *[cell(tasks.get(t, {}).get(m), m) for t, m in wanted], seconds(body, c)]
+        for c, tasks in body["evaluation"].items()
+    ]
+    return header, lines
+
+
+def differences(body: dict[str, Any]) -> list[str]:
+    """One line per paired difference."""
+    return [
+        f"{task}: {step} {100 * d['value']:+.1f} points, 95 % interval [{100 * d['low']:+.1f}, {100 * d['high']:+.1f}], "
+        f"paired over {d['n']} questions"
+        for task, steps in body.get("differences", {}).items()
+        for step, d in steps.items()
+    ]
+
+
+def markdown(body: dict[str, Any]) -> str:
+    """The table as Markdown."""
+    header, lines = rows(body)
+    table = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    table += ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([*table, "", *[f"- {d}" for d in differences(body)]])
+
+
+def show(body: dict[str, Any]) -> None:
+    """Print the table; colours on terminals only."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    if not body["evaluation"]:
+        return
+    header, lines = rows(body)
+    table = Table(title=f"{body['recipe']}, seed {body['seed']}", title_justify="left")
+    for name in header:
+        table.add_column(name, justify="left" if name == "checkpoint" else "right")
+    for line in lines:
+        table.add_row(*line)
+    console.print(table)
+    for text in differences(body):
+        console.print(text, highlight=False)

@@ -1,0 +1,1 @@
+"""What each stage computes: plain PyTorch, no orchestrator, no tracker."""

@@ -1,0 +1,81 @@
+"""The words every method speaks: one name, one tensor, one shape.
+
+A method asks for columns by naming them as positional parameters, so this file is the glossary of
+the whole catalogue. Letters: B rows (one trajectory each), T token positions, S turns.
+Position t holds the log-probability of token t given tokens before t, so column 0 is never trained.
+Masks are bool, ids int64, numbers float32. This file imports no torch: reading a recipe stays fast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = Any
+
+PerRow = Annotated[Tensor, "B"]
+PerToken = Annotated[Tensor, "B T"]
+PerTurn = Annotated[Tensor, "B S"]
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """Everything known about one optimizer step before the policy is run again."""
+
+    reward: PerRow
+    """float32, after shaping; 0 where the row is unscored (such rows have `counted` False)."""
+    group: PerRow
+    """int64, rows with equal values may share a baseline."""
+    mask: PerToken
+    """bool, True on tokens the policy chose and is trained on."""
+    logp_old: PerToken
+    """float32, log-probability reported by the sampler when it chose the token; 0 elsewhere."""
+    counted: PerRow
+    """bool, the row enters group and batch statistics."""
+    in_loss: PerRow
+    """bool, the row enters the loss and its denominator."""
+    correct: PerRow
+    """float32, 1 where the verifier said right, 0 where wrong or unscored; frozen, never shaped."""
+    raw_reward: PerRow
+    """float32, the verifier's score before shaping."""
+    length: PerRow
+    """float32, tokens the policy chose in the row."""
+    truncated: PerRow
+    """bool, the row ended at the token limit."""
+    max_tokens: PerRow
+    """float32, the token limit the row was sampled under."""
+    step: int
+    """Optimizer-step index, from 0."""
+    total_steps: int
+    """Steps of the whole run, for schedules."""
+    logp_start: PerToken | None = None
+    """float32, the trainer's own number before the first update; differs from the sampler's by engine."""
+    turn: PerToken | None = None
+    """int64, index of the turn that produced the token, -1 outside turns."""
+    turn_reward: PerTurn | None = None
+    """float32, reward paid at the end of each turn, 0 past the last one."""
+    turn_state: PerTurn | None = None
+    """int64, equal values mean the policy saw the same state; -1 past the last turn."""
+    logp_ref: PerToken | None = None
+    """float32, log-probability under the frozen reference policy."""
+    value: PerToken | None = None
+    """float32, critic estimate before the token is chosen."""
+    node: PerToken | None = None
+    """int64, tree node that produced the token; rows that share a prefix share its nodes, groups never do."""
+    entropy_old: PerToken | None = None
+    """float32, nats, entropy of the sampling distribution at the token, detached."""
+
+
+MADE_LATER = ("advantage", "weight", "logp", "entropy")
+"""Columns that exist only after a slot or the forward pass made them: `advantage` [B, T] float32,
+`weight` [B, T] float32 from reduce, `logp` [B, T] float32 with gradient, `entropy` [B, T] float32 with gradient."""
+COLUMNS = frozenset([f.name for f in fields(Batch)]) | frozenset(MADE_LATER)
+ALWAYS = frozenset(
+    "reward group mask logp_old counted in_loss correct raw_reward length truncated max_tokens step total_steps".split()
+)
+"""Columns that every run has."""
+ON_REQUEST = frozenset({"logp_start", "logp_ref", "entropy_old", "turn", "turn_reward", "turn_state", "value", "node"})
+"""Columns computed because a method names them."""

@@ -1,0 +1,1 @@
+"""Curate: sources to clean, deduplicated, decontaminated splits with a data card."""

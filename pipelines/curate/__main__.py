@@ -1,0 +1,34 @@
+"""`python -m pipelines.curate WORK`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipelines import child
+from pipelines.curate.run import run
+from pipelines.report import Report
+from pipelines.settings import Curate, Model
+
+
+def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
+    """The job's curate section, with the benchmark questions handed in by the layer above."""
+    texts = None
+    if job.get("benchmark_texts"):
+        texts = partial(child.resolve(job["benchmark_texts"]["function"]), job["benchmark_texts"]["evaluate"])
+    report = Report(folder)
+    numbers = run(
+        Curate.model_validate(job["settings"]["curate"]),
+        Model.model_validate(job["settings"]["model"]),
+        out=folder / "out",
+        report=report,
+        seed=job["seed"],
+        benchmark_texts=texts,
+    )
+    report.close()
+    return numbers
+
+
+if __name__ == "__main__":
+    child.main(work)

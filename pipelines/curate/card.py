@@ -1,0 +1,106 @@
+"""Counts of what went in and out, examples of what was dropped and why, and the data card."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from pipelines.records import Problem
+
+STEPS = ("exact_duplicate", "contaminated", "near_duplicate", "length", "difficulty")
+EXAMPLES = 3
+
+
+class Counts:
+    """Every row that was read is counted once: kept, quarantined, or dropped by one step."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.read = 0
+        self.quarantined = 0
+        self.sources: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
+        self.licence_of: dict[str, str] = {}
+        self._dropped = open(out / "dropped.jsonl", "w")  # noqa: SIM115
+        self._quarantine = open(out / "quarantine.jsonl", "w")  # noqa: SIM115
+
+    def saw(self, source: str, licence: str) -> None:
+        """A row was read."""
+        self.read += 1
+        self.sources[source] += 1
+        self.licence_of[source] = licence
+
+    def quarantine(self, source: str, where: str, row: Any, reason: str) -> None:
+        """A row that is not a record: kept whole in the quarantine file with the reason."""
+        self.quarantined += 1
+        self.reasons[reason] += 1
+        self._quarantine.write(json.dumps({"source": source, "row": where, "reason": reason, "data": row}, default=str) + "\n")
+
+    def drop(self, step: str, problem: Problem, reason: str) -> None:
+        """A record that a step removed."""
+        self.dropped[step] += 1
+        text = problem.prompt[-1]["content"]
+        if len(self.examples.setdefault(step, [])) < EXAMPLES:
+            self.examples[step].append(f"{text[:160]!r}: {reason}")
+        line = {"step": step, "uid": problem.uid, "source": problem.source, "reason": reason, "prompt": text[:500]}
+        self._dropped.write(json.dumps(line) + "\n")
+
+    def flat(self) -> dict[str, int]:
+        """Name → rows, for metrics."""
+        return {"read": self.read, "quarantined": self.quarantined, **{s: self.dropped[s] for s in STEPS}}
+
+    def worst(self) -> str:
+        """What removed most, in words."""
+        losses: Counter[str] = Counter({s: n for s, n in self.dropped.items() if n})
+        if self.quarantined:
+            losses[f"quarantine, mostly: {self.reasons.most_common(1)[0][0]}"] = self.quarantined
+        if not losses:
+            return f"{self.read} rows were read"
+        name, count = losses.most_common(1)[0]
+        return f"{self.read} rows were read and {count} of them went to {name}"
+
+    def close(self) -> None:
+        """Finish the two files of rows that were not kept."""
+        self._dropped.close()
+        self._quarantine.close()
+
+    def write(self, kept: dict[str, int], about: dict[str, Any]) -> None:
+        """Write card.json and card.md.
+
+        Raises:
+            AssertionError: rows were lost without a count.
+        """
+        self.close()
+        unexplained = self.read - self.quarantined - sum(self.dropped.values()) - sum(kept.values())
+        assert unexplained == 0, f"{unexplained} rows lost without a reason"
+        body = {
+            "sources": dict(self.sources),
+            "rows": self.flat(),
+            "splits": kept,
+            "unexplained": unexplained,
+            "quarantine_reasons": dict(self.reasons.most_common(20)),
+            "examples": self.examples,
+            "licences": self.licence_of,
+            **about,
+        }
+        (self.out / "card.json").write_text(json.dumps(body, indent=1, sort_keys=True))
+        (self.out / "card.md").write_text(self._markdown(kept))
+
+    def _markdown(self, kept: dict[str, int]) -> str:
+        lines = ["# Data card", "", "| step | rows |", "|---|---:|", f"| read | {self.read:,} |"]
+        lines.append(f"| quarantined (not a record) | −{self.quarantined:,} |")
+        lines += [f"| {step.replace('_', ' ')} | −{self.dropped[step]:,} |" for step in STEPS]
+        lines += [f"| **split {name}** | {count:,} |" for name, count in kept.items()]
+        lines += ["", "## Sources", "", "| source | rows | licence |", "|---|---:|---|"]
+        lines += [f"| {s} | {n:,} | {self.licence_of.get(s, 'unknown')} |" for s, n in self.sources.items()]
+        if self.reasons:
+            lines += ["", "## Quarantined", ""] + [f"- {n:,} × {r}" for r, n in self.reasons.most_common(20)]
+        if self.examples:
+            lines += ["", "## Dropped, for example", ""]
+            lines += [f"- {step}: {one}" for step, many in self.examples.items() for one in many]
+        lines += ["", "Every row not kept is in `dropped.jsonl` or `quarantine.jsonl`, with the reason.", ""]
+        return "\n".join(lines)

@@ -1,0 +1,159 @@
+"""Texts that are (nearly) the same: exact keys, MinHash with banding, n-gram overlap with benchmarks.
+
+Signatures live in one integer array and buckets are found by sorting, so a million rows need about
+a gigabyte where a hash table of Python objects would need several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import xxhash
+
+_WORD = re.compile(r"\w+", re.UNICODE)
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_PRIME = np.uint64((1 << 61) - 1)
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words; punctuation is ignored."""
+    return _WORD.findall(text.lower())
+
+
+def exact_key(text: str) -> int:
+    """64 bits that agree for texts which differ in white space and case only."""
+    return xxhash.xxh3_64_intdigest(" ".join(text.lower().split()).encode())
+
+
+def shingles(text: str, size: int) -> np.ndarray:
+    """Hashes of all runs of `size` words, sorted and unique, uint32; texts shorter than that are one shingle."""
+    found = words(text)
+    runs = [" ".join(found[i : i + size]) for i in range(max(1, len(found) - size + 1))]
+    return np.unique(np.array([xxhash.xxh32_intdigest(r.encode()) for r in runs], dtype=np.uint64).astype(np.uint32))
+
+
+class MinHash:
+    """Signatures of `permutations` 32-bit minima (Broder 1997), with a fixed seed."""
+
+    def __init__(self, permutations: int) -> None:
+        draw = np.random.default_rng(20_240_607)
+        self.a = draw.integers(1, 1 << 29, permutations, dtype=np.uint64)
+        self.b = draw.integers(0, 1 << 60, permutations, dtype=np.uint64)
+
+    def __call__(self, shingle: np.ndarray) -> np.ndarray:
+        """Signature of a set of uint32 hashes: uint32 [permutations]."""
+        hashed = (shingle.astype(np.uint64)[:, None] * self.a + self.b) % _PRIME
+        return hashed.min(axis=0).astype(np.uint32)
+
+
+def bands(threshold: float, permutations: int) -> tuple[int, int]:
+    """Bands and rows per band whose S-curve misses and over-reports least around the threshold.
+
+    The two error areas are weighted 9 to 1 towards few misses: candidates are verified exactly, so a
+    false one costs time and a miss costs correctness.
+
+    >>> bands(0.8, 64)
+    (9, 7)
+    """
+    x = np.linspace(0, 1, 201)
+    best, choice = np.inf, (1, permutations)
+    for rows in range(1, permutations + 1):
+        count = permutations // rows
+        caught = 1 - (1 - x**rows) ** count
+        cost = 0.1 * caught[x < threshold].sum() + 0.9 * (1 - caught[x >= threshold]).sum()
+        if cost < best:
+            best, choice = cost, (count, rows)
+    return choice
+
+
+def candidate_pairs(signatures: np.ndarray, answers: np.ndarray, threshold: float) -> np.ndarray:
+    """Pairs (earlier, later) that agree in some band and in the answer: int64 [P, 2], unique.
+
+    In a bucket every row is paired with the bucket's first, so a bucket of n gives n - 1 pairs.
+    """
+    count, rows = bands(threshold, signatures.shape[1])
+    found = []
+    for band in range(count):
+        key = answers.astype(np.uint64).copy()
+        for column in range(band * rows, (band + 1) * rows):
+            key = (key ^ signatures[:, column].astype(np.uint64)) * _MIX
+            key ^= key >> np.uint64(29)
+        order = np.argsort(key, kind="stable")
+        same = key[order][1:] == key[order][:-1]
+        starts = np.concatenate([[True], ~same])
+        first = order[np.maximum.accumulate(np.where(starts, np.arange(len(order)), 0))]
+        found.append(np.stack([first[1:][same], order[1:][same]], axis=1))
+    pairs = np.concatenate(found) if found else np.zeros((0, 2), dtype=np.int64)
+    return np.unique(pairs, axis=0)
+
+
+def near_duplicates(
+    signatures: np.ndarray,
+    answers: np.ndarray,
+    threshold: float,
+    shingles_of: Callable[[np.ndarray], dict[int, np.ndarray]],
+) -> dict[int, int]:
+    """Row → the earlier row it repeats, by exact Jaccard similarity of the candidates' shingles.
+
+    Problems made from one long template look alike and are not repeats; what tells them apart is
+    their answer. So only rows with equal answers are compared.
+
+    Args:
+        signatures: uint32 [N, permutations].
+        answers: uint64 [N], equal for equal answers.
+        threshold: smallest Jaccard similarity that counts as a repeat.
+        shingles_of: shingle arrays of the rows asked for.
+    """
+    pairs = candidate_pairs(signatures, answers, threshold)
+    if len(pairs) == 0:
+        return {}
+    sets = shingles_of(np.unique(pairs))
+    repeats: dict[int, int] = {}
+    for early, late in sorted(pairs.tolist(), key=lambda p: (p[1], p[0])):
+        if late in repeats:
+            continue
+        a, b = sets[early], sets[late]
+        both = len(np.intersect1d(a, b, assume_unique=True))
+        if both / (len(a) + len(b) - both) >= threshold:
+            repeats[late] = repeats.get(early, early)
+    return repeats
+
+
+class Contamination:
+    """Overlap with benchmark questions: a run of `ngram` words in common, or the same whole text.
+
+    Runs that stand in over a twentieth of a task's questions (of 20 or more) are its wording, not its
+    content, and do not count; otherwise every problem made from the same template would be dropped.
+    """
+
+    def __init__(self, ngram: int, texts: Iterable[tuple[str, str]]) -> None:
+        self.ngram = ngram
+        self.grams: dict[int, str] = {}
+        self.whole: dict[int, str] = {}
+        self.texts = 0
+        seen: dict[str, Counter[int]] = {}
+        questions: Counter[str] = Counter()
+        for task, text in texts:
+            self.texts += 1
+            questions[task] += 1
+            found = words(text)
+            self.whole[xxhash.xxh3_64_intdigest(" ".join(found).encode())] = task
+            seen.setdefault(task, Counter()).update(set(self._grams(found)))
+        for task, counts in seen.items():
+            most = max(1, questions[task] // 20) if questions[task] >= 20 else questions[task]
+            self.grams |= {gram: task for gram, n in counts.items() if n <= most}
+
+    def _grams(self, found: list[str]) -> list[int]:
+        n = self.ngram
+        return [xxhash.xxh3_64_intdigest(" ".join(found[i : i + n]).encode()) for i in range(len(found) - n + 1)]
+
+    def hit(self, text: str) -> str | None:
+        """The task that holds the overlap, or None."""
+        found = words(text)
+        task = self.whole.get(xxhash.xxh3_64_intdigest(" ".join(found).encode()))
+        if task is not None:
+            return task
+        return next((self.grams[g] for g in self._grams(found) if g in self.grams), None)

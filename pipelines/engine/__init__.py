@@ -1,0 +1,1 @@
+"""One set of weights that samples and is trained: distribution, cache, sampler, policy, checkpoints."""

@@ -1,0 +1,103 @@
+"""The distribution a token is drawn from. Sampler and trainer both call this file, so they cannot disagree."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pipelines.settings import Sampling
+
+
+def truncates(sampling: Sampling) -> bool:
+    """Whether part of the vocabulary is cut off."""
+    return sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
+
+
+def warp(logits: Tensor, sampling: Sampling, chosen: Tensor | None = None) -> Tensor:
+    """Logits of the sampling distribution: temperature, then top-k, top-p, min-p.
+
+    Args:
+        logits: [..., V], any float dtype.
+        sampling: temperature 0 (greedy) leaves the logits as they are.
+        chosen: int64 [...], tokens that are never cut off. The trainer passes the sampled tokens: one on
+            the edge of the nucleus must not fall out of it by a rounding difference.
+
+    Returns:
+        float32 [..., V]; cut-off entries are -inf.
+    """
+    logits = logits.float()
+    if sampling.temperature not in (0, 1):
+        logits = logits / sampling.temperature
+    if not truncates(sampling):
+        return logits
+    with torch.no_grad():
+        keep = _kept(logits, sampling)
+        if chosen is not None:
+            keep.scatter_(-1, chosen.unsqueeze(-1), True)
+    return logits.masked_fill(~keep, float("-inf"))
+
+
+def _kept(logits: Tensor, sampling: Sampling) -> Tensor:
+    """bool [..., V]: what survives; each cut works on what the one before left, the best token always stays."""
+    keep = torch.ones_like(logits, dtype=torch.bool)
+    if 0 < sampling.top_k < logits.shape[-1]:
+        edge = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
+        keep &= logits >= edge
+    if sampling.top_p < 1:
+        ordered, index = logits.masked_fill(~keep, float("-inf")).sort(dim=-1, descending=True)
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        inside = (before < sampling.top_p) & ordered.isfinite()
+        keep &= torch.zeros_like(keep).scatter(-1, index, inside)
+    if sampling.min_p > 0:
+        logits = logits.masked_fill(~keep, float("-inf"))
+        keep &= logits - logits.amax(-1, keepdim=True) >= torch.tensor(sampling.min_p).log()
+    return keep
+
+
+def log_prob(logits: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
+    """Log-probability in nats of tokens under the sampling distribution.
+
+    Args:
+        logits: [..., V] of the model.
+        tokens: int64 [...].
+
+    Returns:
+        float32 [...].
+    """
+    warped = warp(logits, sampling, tokens)
+    return warped.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - warped.logsumexp(-1)
+
+
+def entropy(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Entropy in nats of the sampling distribution, float32 [...]."""
+    logp = warp(logits, sampling).log_softmax(-1)
+    return -(logp.exp() * logp.masked_fill(logp == float("-inf"), 0)).sum(-1)
+
+
+def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """One token per row and its log-probability.
+
+    Sampling is the argmax of p / e with e exponential noise, which draws exactly from p. Greedy decoding
+    reports the log-probability of the untempered distribution.
+
+    Returns:
+        int64 [B] and float32 [B].
+    """
+    warped = warp(logits, sampling)
+    if sampling.temperature == 0:
+        token = warped.argmax(-1)
+    else:
+        noise = torch.empty_like(warped).exponential_(generator=generator)
+        token = (warped.softmax(-1) / noise.clamp_(min=1e-20)).argmax(-1)
+    logp = warped.gather(-1, token.unsqueeze(-1)).squeeze(-1) - warped.logsumexp(-1)
+    return token, logp
+
+
+def generator(device: torch.device, *parts: int) -> torch.Generator:
+    """A generator whose stream depends on the parts only (seed, step, purpose): nothing to save for a resume."""
+    import hashlib
+
+    mixed = hashlib.sha256(repr(parts).encode()).digest()
+    made = torch.Generator(device=device)
+    made.manual_seed(int.from_bytes(mixed[:8], "little") & (2**63 - 1))
+    return made

@@ -1,0 +1,182 @@
+"""The trainer's side of the policy: log-probabilities of given tokens, with gradient, logits only where needed."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pipelines.engine import distribution
+from pipelines.engine.shared import Layout
+from pipelines.models import autocast
+from pipelines.settings import Sampling
+
+Entropy = Literal["no", "value", "gradient"]
+CHUNK_FLOATS = 1 << 25
+"""Most logits held at a time (128 MiB in float32)."""
+
+
+@dataclass
+class Scored:
+    """Per position of a [B, T] batch; 0 where not asked for."""
+
+    logp: Tensor
+    """float32 [B, T]."""
+    entropy: Tensor | None = None
+    """float32 [B, T], where asked for."""
+
+
+class Policy:
+    """Log-probabilities under the distribution the sampler draws from.
+
+    Args:
+        model: a causal LM, or a peft wrapper of one.
+        sampling: temperature and truncation are applied here as in the sampler.
+        dtype: "float32" or "bfloat16" (autocast; log-softmax is always float32).
+    """
+
+    def __init__(self, model: Any, sampling: Sampling, *, dtype: str = "float32") -> None:
+        self.model, self.sampling, self.dtype = model, sampling, dtype
+        self.causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.decoder = getattr(self.causal, self.causal.base_model_prefix)
+        self.head = self.causal.get_output_embeddings()
+        self.config = self.causal.config.get_text_config()
+        self.device = next(model.parameters()).device
+        window = getattr(self.config, "sliding_window", None) and set(getattr(self.config, "layer_types", None) or [""]) != {
+            "full_attention"
+        }
+        self.takes_masks = self.config._attn_implementation == "sdpa" and not window
+        """Whether packed and shared layouts are possible: they need attention masks of our own."""
+        self._check_head()
+
+    def logp(
+        self,
+        tokens: Tensor,
+        mask: Tensor,
+        *,
+        entropy: Entropy = "no",
+        positions: Tensor | None = None,
+        attention: Tensor | None = None,
+    ) -> Scored:
+        """Score the tokens under a mask.
+
+        Args:
+            tokens: int64 [B, T], padded on the right (padding is never attended to by what precedes it).
+            mask: bool [B, T], the tokens to score; column 0 must be False.
+            entropy: also return the entropy of the distribution each masked token was drawn from, with or
+                without gradient.
+            positions: int64 [B, T] for packed rows.
+            attention: bool [B, 1, T, T], True where a token may look, for packed rows.
+        """
+        where = mask[:, 1:].nonzero()
+        width = tokens.shape[1]
+        layout = Layout(
+            ids=tokens,
+            positions=torch.arange(width, device=tokens.device).expand_as(tokens) if positions is None else positions,
+            attention=attention,
+            source=where[:, 0] * width + where[:, 1],
+            target=where[:, 0] * width + where[:, 1] + 1,
+        )
+        values, spreads = self.score(layout, tokens.flatten()[layout.target], entropy=entropy)
+        zero = torch.zeros(tokens.numel(), device=tokens.device)
+        logp = zero.scatter(0, layout.target, values).view(tokens.shape)
+        return Scored(logp, None if spreads is None else zero.scatter(0, layout.target, spreads).view(tokens.shape))
+
+    def score(self, layout: Layout, chosen: Tensor, *, entropy: Entropy = "no") -> tuple[Tensor, Tensor | None]:
+        """Log-probability (and entropy) of the layout's scored tokens, float32 [M], in the layout's order.
+
+        Args:
+            layout: on any device.
+            chosen: int64 [M], the scored tokens.
+        """
+        ids, attention = layout.ids.to(self.device), layout.attention
+        chosen, source = chosen.to(self.device), layout.source.to(self.device)
+        with autocast(self.dtype, self.device):
+            hidden = self.decoder(
+                input_ids=ids,
+                attention_mask=None if attention is None else attention.to(self.device),
+                position_ids=layout.positions.to(self.device),
+                use_cache=False,
+            ).last_hidden_state
+            flat = hidden.flatten(0, 1)[source]
+            size = max(64, CHUNK_FLOATS // self.config.vocab_size)
+            several = len(flat) > size
+            values, spreads = [flat.new_zeros(0).float()], [flat.new_zeros(0).float()]
+            for start in range(0, len(flat), size):
+                part = (flat[start : start + size], chosen[start : start + size], entropy)
+                if several and torch.is_grad_enabled():
+                    value, spread = checkpoint(self._score, *part, use_reentrant=False)
+                else:
+                    value, spread = self._score(*part)
+                values.append(value)
+                spreads.append(spread)
+        return torch.cat(values), torch.cat(spreads) if entropy != "no" else None
+
+    def _score(self, hidden: Tensor, tokens: Tensor, entropy: str) -> tuple[Tensor, Tensor]:
+        logits = self.logits(hidden)
+        value = distribution.log_prob(logits, tokens, self.sampling)
+        if entropy == "no":
+            return value, value.detach()
+        with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "gradient"):
+            return value, distribution.entropy(logits, self.sampling)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits from last hidden states, with the scalings that model families put behind the head."""
+        logits = self.head(hidden)
+        if getattr(self.config, "logit_scale", None):
+            logits = logits * self.config.logit_scale
+        if getattr(self.config, "logits_scaling", None):
+            logits = logits / self.config.logits_scaling
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        if cap:
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+    @torch.no_grad()
+    def _check_head(self) -> None:
+        """The model's own logits must come out of hidden states and head; a family that adds more is refused."""
+        probe = torch.arange(1, 5, device=self.device)[None] % self.config.vocab_size
+        was_training = self.model.training
+        self.model.eval()
+        hidden = self.decoder(input_ids=probe, use_cache=False).last_hidden_state
+        ours, theirs = self.logits(hidden).float(), self.causal(input_ids=probe, use_cache=False).logits.float()
+        self.model.train(was_training)
+        if not torch.allclose(ours, theirs, atol=1e-3, rtol=1e-3):
+            name = type(self.causal).__name__
+            raise ValueError(f"{name} computes its logits in a way this engine does not know; please report the model family")
+
+    def reference(self) -> Any:
+        """A context in which the policy is the one it started from; only for adapters, whose base is frozen."""
+        if hasattr(self.model, "disable_adapter"):
+            return self.model.disable_adapter()
+        return contextlib.nullcontext()
+
+
+def packed_attention(document: Tensor) -> Tensor:
+    """Who may look at whom in packed rows: earlier tokens of the same document.
+
+    Args:
+        document: int64 [B, T], the document each token belongs to, -1 for padding.
+
+    Returns:
+        bool [B, 1, T, T]; padding looks at itself only, so no row of the attention is empty.
+    """
+    size = document.shape[1]
+    causal = torch.ones(size, size, dtype=torch.bool, device=document.device).tril()
+    same = document[:, :, None] == document[:, None, :]
+    itself = torch.eye(size, dtype=torch.bool, device=document.device)
+    return ((same & (document >= 0)[:, :, None] & causal) | itself)[:, None]
+
+
+def without_dropout(model: torch.nn.Module) -> None:
+    """Switch dropout off for good: what is sampled and what is trained must be one function."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "attn_dropout", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)

@@ -1,0 +1,44 @@
+"""Errors that a person caused and can mend. Everything else is a bug and propagates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+USER_ERROR_EXIT = 3
+"""Exit code of a stage process that stopped because of a `UserError`."""
+
+
+class UserError(ValueError):
+    """Something the user can mend. The message names the field, row or file, and the way out."""
+
+
+class RecipeError(UserError):
+    """The recipe cannot run."""
+
+
+class DataError(UserError):
+    """The data cannot be used."""
+
+
+class ModelError(UserError):
+    """The model or its tokenizer cannot be used."""
+
+
+class Interrupted(UserError):
+    """The run stopped itself for a stated reason; the last checkpoint is good."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt word: the nearest known one, else the whole list.
+
+    >>> did_you_mean("grppo", ["grpo", "rloo"])
+    "Did you mean 'grpo'?"
+    >>> did_you_mean("zzz", ["grpo", "rloo"])
+    'Known: grpo, rloo.'
+    """
+    known = sorted(known)
+    near = get_close_matches(word, known, n=1, cutoff=0.55)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return f"Known: {', '.join(known) or 'none'}."

@@ -1,0 +1,34 @@
+"""`python -m pipelines.rlvr WORK`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipelines import child
+from pipelines.report import Report
+from pipelines.rlvr.train import Trainer
+from pipelines.settings import Model, Rlvr
+
+
+def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
+    """The job's rlvr section, on the curated data, from the SFT model or the recipe's own."""
+    report = Report(folder, committed=True)
+    start = job["inputs"].get("sft")
+    trainer = Trainer(
+        Rlvr.model_validate(job["settings"]["rlvr"]),
+        Model.model_validate(job["settings"]["model"]),
+        start=str(Path(start) / "model") if start else job["settings"]["model"]["path"],
+        data=Path(job["inputs"]["data"]),
+        out=folder / "out",
+        work=folder,
+        report=report,
+        seed=job["seed"],
+    )
+    numbers = trainer.run()
+    report.close()
+    return numbers
+
+
+if __name__ == "__main__":
+    child.main(work)

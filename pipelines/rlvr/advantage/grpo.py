@@ -1,0 +1,45 @@
+"""Reward against the group's mean, scaled."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow
+from pipelines.rlvr.ops import group_mean, group_std
+
+
+@method(
+    paper="2402.03300",
+    title="DeepSeekMath: Group Relative Policy Optimization",
+    checked="official code",
+    reduces_to="scale: none is Dr. GRPO's advantage (2503.20783); scale: batch is Lite PPO's (2508.08221)",
+    mixes_groups="scale: batch uses one deviation for the batch; the default does not",
+)
+def grpo(
+    reward: PerRow,
+    group: PerRow,
+    counted: PerRow,
+    *,
+    scale: Literal["std", "none", "batch"] = "std",
+    eps: Annotated[float, Field(gt=0)] = 1e-6,
+) -> PerRow:
+    """Reward minus the group's mean, divided by the group's (or batch's) deviation, ddof 1.
+
+        A_i = (r_i - mean_group r) / (std_group r + eps)
+
+    A homogeneous group and a group of one get 0. `scale: batch` divides by the deviation of the
+    centred rewards' batch, `scale: none` does not divide. Unscored rows stay out of the statistics and get 0.
+
+    >>> import torch
+    >>> r = torch.tensor([1.0, 0, 0, 1, 0]); g = torch.zeros(5, dtype=torch.int64)
+    >>> grpo(r, g, torch.ones(5, dtype=torch.bool)).tolist()
+    [1.095443, -0.730295, -0.730295, 1.095443, -0.730295]
+    """
+    centred = (reward - group_mean(reward, group, counted)) * counted
+    if scale == "std":
+        centred = centred / (group_std(reward, group, counted) + eps)
+    elif scale == "batch":
+        one = group * 0
+        centred = centred / (group_std(reward, one, counted) + eps)
+    return centred.float()

@@ -1,0 +1,1 @@
+"""Extra loss terms, per token."""

@@ -1,0 +1,1 @@
+"""Which problems come next."""

@@ -1,0 +1,126 @@
+"""The same measurements for every method, from the columns alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipelines.errors import Interrupted
+from pipelines.records import Stop, Trajectory
+from pipelines.rlvr.ops import homogeneous
+from pipelines.settings import Agreement
+
+BOUND = {"float32": 1e-3, "bfloat16": 0.25}
+"""Largest allowed |trainer - sampler| of a token's log-probability, in nats, by compute dtype."""
+
+
+def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
+    """Rewards, lengths, stops and statuses of everything sampled in the step."""
+    n = len(trajectories)
+    scored = [t for t in trajectories if t.score is not None]
+    lengths = torch.tensor([sum(r == 3 for r in t.role) for t in trajectories], dtype=torch.float32)
+    out = {
+        "reward/mean": sum(float(t.score or 0) for t in scored) / max(1, len(scored)),
+        "reward/correct": sum(bool(t.correct) for t in scored) / max(1, len(scored)),
+        "reward/unscored_share": (n - len(scored)) / n,
+        "rollout/rows": float(n),
+        "rollout/length_mean": float(lengths.mean()),
+        "rollout/length_max": float(lengths.max()),
+        "rollout/truncated_share": sum(t.stop == Stop.LENGTH for t in trajectories) / n,
+        "rollout/error_share": sum(t.stop == Stop.ERROR for t in trajectories) / n,
+    }
+    for status, count in Counter(t.status for t in trajectories).items():
+        out[f"status/{status}"] = count / n
+    names = sorted({name for t in scored for name in t.parts})
+    if names != ["verifier"]:
+        for name in names:
+            values = [t.parts[name] for t in scored if name in t.parts]
+            out[f"reward_part/{name.replace('/', '_')}"] = sum(values) / len(values)
+    return out
+
+
+def of_columns(columns: dict[str, Any]) -> dict[str, float]:
+    """Signal: groups without any, rows whose advantage is zero, size of advantages."""
+    counted, group = columns["counted"], columns["group"]
+    flat = homogeneous(columns["raw_reward"], group, counted)
+    advantage, mask = columns["advantage"], columns["mask"]
+    silent = (advantage == 0).all(1)
+    return {
+        "signal/flat_group_share": float(flat.float().mean()),
+        "signal/silent_row_share": float(silent.float().mean()),
+        "signal/zero_advantage_token_share": float(((advantage == 0) & mask).sum() / mask.sum().clamp(min=1)),
+        "advantage/abs_mean": float(advantage.abs().sum() / mask.sum().clamp(min=1)),
+        "reward/shaped_mean": float((columns["reward"] * counted).sum() / counted.sum().clamp(min=1)),
+        "tokens/trained": float((mask & columns["in_loss"][:, None]).sum()),
+    }
+
+
+class Ratios:
+    """Collects ratio, entropy and KL numbers over the micro-batches of a step."""
+
+    def __init__(self) -> None:
+        self.log_ratio: list[Tensor] = []
+        self.entropy: list[Tensor] = []
+        self.divergence: list[Tensor] = []
+
+    def add(self, columns: dict[str, Any], logp: Tensor, entropy: Tensor | None) -> None:
+        """Numbers of one micro-batch."""
+        mask = columns["mask"]
+        self.log_ratio.append((logp.detach() - columns["logp_old"])[mask])
+        if entropy is not None:
+            self.entropy.append(entropy.detach()[mask])
+        if columns.get("logp_ref") is not None:
+            d = (columns["logp_ref"] - logp.detach())[mask].clamp(-20, 20)
+            self.divergence.append(d.exp() - d - 1)
+
+    def numbers(self) -> dict[str, float]:
+        """Quantiles of the ratio, mean entropy, mean KL (k3)."""
+        if not self.log_ratio or not sum(len(x) for x in self.log_ratio):
+            return {}
+        ratio = torch.cat(self.log_ratio).exp()
+        out = {"ratio/min": float(ratio.min()), "ratio/mean": float(ratio.mean()), "ratio/max": float(ratio.max())}
+        if self.entropy:
+            out["policy/entropy"] = float(torch.cat(self.entropy).mean())
+        if self.divergence:
+            out["policy/kl_to_reference"] = float(torch.cat(self.divergence).mean())
+        return out
+
+
+def agreement(
+    settings: Agreement, dtype: str, columns: dict[str, Any], logp: Tensor, tokens: Tensor
+) -> tuple[dict[str, float], str | None]:
+    """Compare the trainer's log-probabilities with the sampler's before the first update of a step.
+
+    Looks at the tail, not the mean: one wrong token in ten thousand is a bug. A breach is described by the
+    first bad token in reading order.
+
+    Returns:
+        metrics, and a warning where the recipe says warn.
+
+    Raises:
+        Interrupted: the largest difference is over the bound and the recipe says stop.
+    """
+    difference = ((logp.detach() - columns["logp_old"]).abs() * columns["mask"]).nan_to_num(nan=float("inf"))
+    if not columns["mask"].any():
+        return {}, None
+    bound = settings.bound or BOUND[dtype]
+    used = difference[columns["mask"]]
+    numbers = {
+        "agreement/max": float(used.max()),
+        "agreement/p999": float(used.kthvalue(max(1, int(0.999 * len(used)))).values),
+    }
+    if numbers["agreement/max"] <= bound:
+        return numbers, None
+    row, position = (difference > bound).nonzero()[0].tolist()
+    text = (
+        f"sampler and trainer disagree: row {row}, position {position}, token id {int(tokens[row, position])}: the sampler said "
+        f"{float(columns['logp_old'][row, position]):.5f}, the trainer says {float(logp[row, position]):.5f} (bound {bound:g}; "
+        f"{int((difference > bound).sum())} tokens over it). Something differs between the two: temperature, masks, weights or "
+        "template. rlvr.agreement.on_breach: warn goes on regardless."
+    )
+    if settings.on_breach == "stop":
+        raise Interrupted(text)
+    return numbers, text

@@ -1,0 +1,1 @@
+"""Distance from the reference policy, per token."""

@@ -1,0 +1,23 @@
+"""The low-variance, non-negative estimator of the KL to the reference."""
+
+from pipelines.catalogue import method
+from pipelines.columns import PerToken
+
+
+@method(
+    paper="2402.03300",
+    title="DeepSeekMath, eq. 4; Approximating KL Divergence",
+    checked="official code",
+    legal_in=("loss", "reward"),
+)
+def k3(logp: PerToken, logp_ref: PerToken) -> PerToken:
+    """exp(d) - d - 1 with d = logp_ref - logp (clamped to ±20): never negative, 0 where the two agree.
+
+    As a loss its gradient is that of the forward KL to first order, which is what GRPO uses.
+
+    >>> import torch
+    >>> k3(torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.5, -1.0]])).tolist()
+    [[0.1065, 0.7183]]
+    """
+    d = (logp_ref - logp).clamp(-20, 20)
+    return d.exp() - d - 1

@@ -1,0 +1,44 @@
+"""Clipped surrogate with one ratio per sequence."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerToken
+from pipelines.rlvr.ops import row_mean
+
+
+@method(
+    paper="2507.18071",
+    title="Group Sequence Policy Optimization",
+    checked="official code",
+    silent_at_zero=True,
+    reduces_to="a row of one token is clip",
+)
+def gspo(
+    logp: PerToken,
+    logp_old: PerToken,
+    advantage: PerToken,
+    mask: PerToken,
+    *,
+    low: Annotated[float, Field(gt=0, le=1)] = 3e-4,
+    high: Annotated[float, Field(gt=0)] = 4e-4,
+) -> PerToken:
+    """Clipped loss with the geometric mean of the row's token ratios as its ratio (token-gradient form).
+
+        log s_i = mean_t (logp - logp_old);   s_it = s_i with the gradient of logp_it
+        l = max(-s A, -clip(s, 1 - low, 1 + high) A)
+
+    Use `reduce: row_mean`; the paper averages rows, not tokens. The exponent is clamped at 10.
+
+    >>> import torch
+    >>> lp, old = torch.tensor([[-1.0, -2.0, -0.5]]), torch.tensor([[-1.2, -1.9, -0.53]])
+    >>> m = torch.ones(1, 3).bool()
+    >>> gspo(lp, old, torch.ones(1, 3), m)[0, 0].item(), gspo(lp, old, -torch.ones(1, 3), m)[0, 0].item()
+    (-1.0004, 1.044286)
+    """
+    mean = row_mean((logp - logp_old).detach(), mask)[:, None]
+    ratio = (logp - logp.detach() + mean).clamp(max=10).exp()
+    return torch.maximum(-ratio * advantage, -ratio.clamp(1 - low, 1 + high) * advantage) * mask

@@ -1,0 +1,20 @@
+"""Plain policy gradient."""
+
+from pipelines.catalogue import method
+from pipelines.columns import PerToken
+
+
+@method(
+    paper="10.1007/BF00992696",
+    title="Simple statistical gradient-following algorithms (REINFORCE)",
+    checked="closed form",
+    silent_at_zero=True,
+)
+def reinforce(logp: PerToken, advantage: PerToken) -> PerToken:
+    """Minus log-probability times advantage: no ratio, so right on fresh rollouts only.
+
+    >>> import torch
+    >>> reinforce(torch.tensor([[-1.0, -2.0]]), torch.tensor([[1.0, -0.5]])).tolist()
+    [[1.0, -1.0]]
+    """
+    return -logp * advantage

@@ -1,0 +1,1 @@
+"""Weights that turn a loss per token into a number."""

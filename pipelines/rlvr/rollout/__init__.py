@@ -1,0 +1,1 @@
+"""From problems to trajectories."""

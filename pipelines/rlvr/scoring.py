@@ -1,0 +1,71 @@
+"""Completions to scores: the record's verifier, plus reward functions with TRL's signature."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from pipelines import verifiers
+from pipelines.errors import RecipeError
+from pipelines.records import Problem, Stop, Trajectory
+
+
+def load_functions(names: list[str]) -> list[tuple[str, Callable[..., list[float | None]]]]:
+    """Reward functions by `package.module:function`.
+
+    Raises:
+        RecipeError: one cannot be imported.
+    """
+    loaded = []
+    for name in names:
+        try:
+            module, attribute = name.split(":")
+            loaded.append((attribute, getattr(importlib.import_module(module), attribute)))
+        except (ValueError, ImportError, AttributeError) as error:
+            raise RecipeError(
+                f"rlvr.reward_functions: {name!r} cannot be imported ({error}). Write package.module:function."
+            ) from error
+    return loaded
+
+
+def score(
+    trajectories: list[Trajectory],
+    problems: dict[str, Problem],
+    functions: list[tuple[str, Callable[..., list[float | None]]]],
+) -> None:
+    """Fill score, correct, status and parts of every trajectory, in place.
+
+    A trajectory that failed for a reason of the infrastructure stays unscored. A reward function that
+    returns None for a row adds nothing to it; where the verifier gives no score the row stays unscored.
+    A score that the rollout already set (an environment's) is kept.
+    """
+    for one in trajectories:
+        if one.stop == Stop.ERROR or one.score is not None:
+            continue
+        problem = problems[one.uid]
+        verdict = verifiers.verify(problem.verifier, one.text, problem.answer, problem.info)
+        one.score, one.correct, one.status = verdict.score, verdict.correct, verdict.status
+        one.parts = {"verifier": verdict.score or 0.0, **verdict.parts}
+    for name, function in functions:
+        _add(name, function, trajectories, problems)
+
+
+def _add(name: str, function: Callable[..., Any], trajectories: list[Trajectory], problems: dict[str, Problem]) -> None:
+    scored = [t for t in trajectories if t.score is not None]
+    if not scored:
+        return
+    columns: dict[str, list[Any]] = {
+        "prompts": [problems[t.uid].prompt for t in scored],
+        "completions": [[{"role": "assistant", "content": t.text}] for t in scored],
+        "completion_ids": [[tok for tok, role in zip(t.tokens, t.role, strict=True) if role == 3] for t in scored],
+        "answer": [problems[t.uid].answer for t in scored],
+        "info": [problems[t.uid].info for t in scored],
+    }
+    values = function(**columns)
+    if len(values) != len(scored):
+        raise RecipeError(f"rlvr.reward_functions: {name} returned {len(values)} rewards for {len(scored)} completions.")
+    for one, value in zip(scored, values, strict=True):
+        if value is not None:
+            one.parts[name] = float(value)
+            one.score = float(one.score or 0.0) + float(value)

@@ -1,0 +1,1 @@
+"""Reward in, reward out."""

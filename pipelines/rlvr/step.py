@@ -1,0 +1,107 @@
+"""The algorithm with blanks. Nothing here knows a method's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipelines.catalogue import Bound
+from pipelines.columns import Batch
+from pipelines.recipe import bind_slots, bound_list
+from pipelines.rlvr.ops import to_tokens
+from pipelines.settings import Rlvr
+
+
+@dataclass(frozen=True)
+class Update:
+    """The methods that turn a batch into a loss."""
+
+    curriculum: Any
+    rollout: Any
+    keep: Bound
+    shaping: list[Bound]
+    advantage: Bound
+    credit: list[Bound]
+    objective: Bound
+    divergence: Bound | None
+    bonus: list[Bound]
+    reduce: Bound
+
+    @classmethod
+    def of(cls, settings: Rlvr) -> Update:
+        """Bind every slot of the recipe's section."""
+        bound = bind_slots(settings)
+        return cls(**{f.name: bound[f.name] for f in fields(cls)})
+
+    def bound(self) -> list[Bound]:
+        """All methods, in the order of the slots."""
+        return bound_list({f.name: getattr(self, f.name) for f in fields(self)})
+
+    def needs(self, column: str) -> bool:
+        """Whether some method reads the column."""
+        return any(column in one.needs for one in self.bound())
+
+    def remembering(self) -> dict[str, Any]:
+        """slot/position/name → object, for the methods that carry state."""
+        return {f"{one.slot}/{i}/{one.name}": one.fn for i, one in enumerate(self.bound()) if hasattr(one.fn, "state_dict")}
+
+    def silent_rows_are_free(self) -> bool:
+        """Whether a row whose advantage is 0 everywhere has zero gradient, whatever the policy says."""
+        in_loss = self.divergence is not None and self.divergence.where == "loss"
+        return self.objective.card.silent_at_zero and not in_loss and not self.bonus
+
+
+def columns_of(batch: Batch) -> dict[str, Any]:
+    """The columns that exist."""
+    return {k: v for k, v in vars(batch).items() if v is not None}
+
+
+@torch.no_grad()
+def assign_credit(update: Update, batch: Batch) -> dict[str, Any]:
+    """Run the slots that must see every rollout of the step: shaping, keep, advantage, credit.
+
+    Adds `advantage` [B, T] float32. Nothing here carries a gradient.
+    """
+    columns = columns_of(batch)
+    for shape in update.shaping:
+        columns["reward"] = torch.where(columns["counted"], shape(columns).float(), columns["reward"])
+    penalty = update.divergence
+    if penalty is not None and penalty.where == "reward":
+        per_token = penalty(columns | {"logp": columns["logp_old"]}) * columns["mask"]
+        columns["reward"] = columns["reward"] - penalty.weight * per_token.sum(1)
+    advantage = update.advantage(columns)
+    columns["advantage"] = to_tokens(advantage, columns["mask"]) if advantage.ndim == 1 else advantage * columns["mask"]
+    for credit in update.credit:
+        columns["advantage"] = credit(columns) * columns["mask"]
+    return columns
+
+
+@torch.no_grad()
+def weigh(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
+    """Add `weight` [B, T]: what each token's loss counts in this optimizer update. Sums over any slices add up."""
+    return columns | {"weight": update.reduce(columns)}
+
+
+def loss(update: Update, columns: dict[str, Any], logp: Tensor, entropy: Tensor | None = None) -> Tensor:
+    """Loss of any slice of rows. Losses of the slices add up to the loss of the optimizer update.
+
+    Args:
+        columns: with `advantage` and `weight`.
+        logp: float32 [B, T] with gradient.
+        entropy: float32 [B, T] with gradient, where a bonus asks for it.
+    """
+    columns = columns | {"logp": logp, "entropy": entropy}
+    per_token = update.objective(columns)
+    if update.divergence is not None and update.divergence.where == "loss":
+        per_token = per_token + update.divergence.weight * update.divergence(columns)
+    for bonus in update.bonus:
+        per_token = per_token + bonus.weight * bonus(columns)
+    return (per_token * columns["weight"]).sum()
+
+
+def take(columns: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+    """The columns of some rows; numbers that belong to the whole step stay as they are."""
+    return {k: v[rows] if isinstance(v, Tensor) else v for k, v in columns.items()}

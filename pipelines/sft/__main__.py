@@ -1,0 +1,32 @@
+"""`python -m pipelines.sft WORK`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipelines import child
+from pipelines.report import Report
+from pipelines.settings import Model, Sft
+from pipelines.sft.run import Trainer
+
+
+def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
+    """The job's sft section on the curated data."""
+    report = Report(folder, committed=True)
+    trainer = Trainer(
+        Sft.model_validate(job["settings"]["sft"]),
+        Model.model_validate(job["settings"]["model"]),
+        data=Path(job["inputs"]["data"]),
+        out=folder / "out",
+        work=folder,
+        report=report,
+        seed=job["seed"],
+    )
+    numbers = trainer.run()
+    report.close()
+    return numbers
+
+
+if __name__ == "__main__":
+    child.main(work)

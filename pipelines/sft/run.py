@@ -1,0 +1,196 @@
+"""The stage: documents, packed steps, one global token denominator, held-out loss, exact resume."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipelines import dataset, models
+from pipelines.engine import checkpoint, optimizer
+from pipelines.engine.policy import Policy
+from pipelines.errors import DataError
+from pipelines.report import Report
+from pipelines.settings import Model, Sampling, Sft
+from pipelines.sft.pack import Document, check_assistant_mask, collate, document, epoch_rows, micro_batches
+
+HELDOUT_ROWS = 512
+"""Held-out conversations scored per measurement, at most."""
+
+
+class Trainer:
+    """One SFT run.
+
+    Args:
+        sft: the recipe's section.
+        model: the recipe's model section.
+        data: the curated folder.
+        out: where `model/` and, for fresh models, `base/` are written.
+        work: where the commits live.
+        report: metrics and progress.
+        seed: of data order and initial weights.
+    """
+
+    def __init__(self, sft: Sft, model: Model, *, data: Path, out: Path, work: Path, report: Report, seed: int) -> None:
+        self.sft, self.settings, self.out, self.report, self.seed = sft, model, out, report, seed
+        self.commits = work / "checkpoints"
+        self.tokenizer = models.load_tokenizer(model.path or data / "tokenizer", model)
+        models.check_template(dataset.about(data).get("template"), self.tokenizer, "sft")
+        self.pad = self.tokenizer.pad_token_id
+        self.documents = self._documents(data, sft.split)
+        self.heldout = self._documents(data, sft.heldout)[:HELDOUT_ROWS] if sft.heldout else []
+        self.model = self._model()
+        self.device = models.device()
+        self.model.to(self.device)
+        window = getattr(self.model.config.get_text_config(), "sliding_window", None)
+        self.packing = sft.packing and not (window and window < sft.max_length)
+        if sft.packing and not self.packing:
+            report.event("packing is off: rows would be longer than the model's sliding window", window=window)
+        self.policy = Policy(self.model, Sampling(), dtype=model.dtype)
+        self.optimizer = optimizer.make(self.model, sft.optimizer)
+        self.total = self._total_steps()
+        self.stepper = optimizer.Stepper(self.optimizer, sft.optimizer, self.total, sft.max_bad_steps)
+        self.start, self.tokens_seen = 0, 0
+        self.rows: dict[int, list[list[int]]] = {}
+
+    def _documents(self, data: Path, split: str) -> list[Document]:
+        problems = dataset.read_split(data, split)
+        check_assistant_mask(problems[0], self.sft.target, self.tokenizer)
+        made = []
+        for number, problem in enumerate(problems):
+            made.append(document(problem, self.sft.target, self.tokenizer))
+            self.report.progress(number + 1, len(problems), f"tokenising {split}", unit="row")
+        short = [d for d in made if len(d.tokens) <= self.sft.max_length]
+        if len(short) < len(made):
+            self.report.event("dropped conversations longer than sft.max_length", split=split, rows=len(made) - len(short))
+        if not short:
+            raise DataError(f"sft.max_length: all {len(made)} conversations of {split} are longer than {self.sft.max_length} tokens.")
+        return short
+
+    def _model(self) -> Any:
+        if self.settings.path is not None:
+            model = models.load_model(self.settings.path, self.settings)
+        else:
+            model = models.fresh_model(self.settings, self.tokenizer, self.seed)
+            models.save_model(model, self.tokenizer, self.out / "base", {"stage": "base"})
+        context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        if context and self.sft.max_length > context:
+            raise DataError(f"sft.max_length: {self.sft.max_length} is more than the model's context of {context} tokens.")
+        if self.sft.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        torch.manual_seed(self.seed)
+        return models.with_lora(model, self.sft.lora) if self.sft.lora else model
+
+    def _rows_per_step(self) -> int:
+        if self.packing:
+            return max(1, round(self.sft.tokens_per_step / self.sft.max_length))
+        mean = sum(len(d.tokens) for d in self.documents) / len(self.documents)
+        return max(1, round(self.sft.tokens_per_step / mean))
+
+    def _total_steps(self) -> int:
+        if self.sft.steps is not None:
+            return self.sft.steps
+        rows = epoch_rows(self.documents, self.sft.max_length, self.packing, self.seed, 0)
+        return max(1, int(len(rows) * (self.sft.epochs or 1) / self._rows_per_step()))
+
+    def step_rows(self, step: int) -> list[list[int]]:
+        """Rows of one optimizer step: a pure function of seed and step, so a resume needs no data state."""
+        per_step, found = self._rows_per_step(), []
+        start, epoch = step * per_step, 0
+        while len(found) < per_step:
+            if epoch not in self.rows:
+                self.rows = {k: v for k, v in self.rows.items() if k >= epoch - 1}
+                self.rows[epoch] = epoch_rows(self.documents, self.sft.max_length, self.packing, self.seed, epoch)
+            rows = self.rows[epoch]
+            if start < len(rows):
+                found += rows[start : start + per_step - len(found)]
+            start, epoch = max(0, start - len(rows)), epoch + 1
+        return found
+
+    def run(self) -> dict[str, float]:
+        """Train from the last commit to the end, and write the model folder."""
+        self.held = float("nan")
+        self._resume()
+        held = self.held
+        for step in range(self.start, self.total):
+            numbers = self._step(step)
+            last = step + 1 == self.total
+            if self.heldout and ((step + 1) % self.sft.evaluate_every == 0 or last):
+                held = numbers["loss/heldout"] = self.heldout_loss()
+            self.report.metrics(step + 1, numbers)
+            self.report.progress(step + 1, self.total, f"loss {numbers['loss/train']:.3f}")
+            if (step + 1) % self.sft.commit.every == 0 or last:
+                self._commit(step + 1, held)
+        self._save()
+        final = {"loss_heldout": held if self.heldout else float("nan"), "steps": self.total, "tokens": self.tokens_seen}
+        return {k: float(v) for k, v in final.items() if v == v}
+
+    def _step(self, step: int) -> dict[str, float]:
+        began = time.perf_counter()
+        self.model.train()
+        rows = self.step_rows(step)
+        trained = sum(len(self.documents[i].tokens) - max(1, self.documents[i].trained_from) for row in rows for i in row)
+        total, used = torch.zeros((), device=self.device), 0
+        for part in micro_batches(self.documents, rows, self.sft.micro_batch_tokens):
+            made = collate(self.documents, part, self.pad, self.device)
+            logp = self.policy.logp(made.tokens, made.mask, positions=made.positions, attention=made.attention).logp
+            loss = -(logp * made.mask).sum() / trained
+            loss.backward()
+            total += loss.detach()
+            used += made.tokens.numel()
+        self.tokens_seen += sum(len(self.documents[i].tokens) for row in rows for i in row)
+        numbers = {"loss/train": float(total), **{f"optimizer/{k}": v for k, v in self.stepper.step(step).items()}}
+        seconds = time.perf_counter() - began
+        real = sum(len(self.documents[i].tokens) for row in rows for i in row)
+        return numbers | {
+            "tokens/trained": float(trained),
+            "tokens/padding_share": 1 - real / used,
+            "time/step_s": seconds,
+            "tokens/per_s": real / seconds,
+        }
+
+    @torch.no_grad()
+    def heldout_loss(self) -> float:
+        """Mean loss in nats per trained token of the held-out conversations."""
+        self.model.eval()
+        total, count = 0.0, 0
+        rows = [[i] for i in range(len(self.heldout))]
+        for part in micro_batches(self.heldout, rows, self.sft.micro_batch_tokens):
+            made = collate(self.heldout, part, self.pad, self.device)
+            logp = self.policy.logp(made.tokens, made.mask, positions=made.positions, attention=made.attention).logp
+            total -= float((logp * made.mask).sum())
+            count += int(made.mask.sum())
+        return total / max(1, count)
+
+    def _resume(self) -> None:
+        state = checkpoint.load(self.commits)
+        if state is None:
+            self.report.rewind(0)
+            return
+        self.model.load_state_dict(state["model"], strict=False)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.stepper.load_state_dict(state["stepper"])
+        torch.set_rng_state(state["rng"])
+        self.start, self.tokens_seen, self.held = state["step"], state["tokens"], state["heldout"]
+        self.report.rewind(state["cursor"])
+        self.report.event("resumed from a commit", step=self.start)
+
+    def _commit(self, step: int, heldout: float) -> None:
+        state = {
+            "step": step,
+            "tokens": self.tokens_seen,
+            "heldout": heldout,
+            "model": checkpoint.trainable_state(self.model),
+            "optimizer": self.optimizer.state_dict(),
+            "stepper": self.stepper.state_dict(),
+            "rng": torch.get_rng_state(),
+            "cursor": self.report.cursor(),
+        }
+        checkpoint.save(self.commits, step, state, keep_last=self.sft.commit.keep_last)
+        self.report.publish()
+
+    def _save(self) -> None:
+        model = self.model.merge_and_unload() if self.sft.lora else self.model
+        models.save_model(model, self.tokenizer, self.out / "model", {"stage": "sft", "base": self.settings.path})

@@ -1,0 +1,16 @@
+"""The whole completion equals the answer, after trimming."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipelines.verifiers import Verdict, right_or_wrong
+
+
+def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
+    """White space at the ends is ignored; runs of it count as one space.
+
+    >>> verify(" ab  c ", "ab c", {}).score
+    1.0
+    """
+    return right_or_wrong(" ".join(completion.split()) == " ".join(answer.split()))

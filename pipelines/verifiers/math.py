@@ -1,0 +1,38 @@
+"""Mathematical equality through math-verify: fractions, sets, intervals, units of LaTeX."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from pipelines.verifiers import UNPARSABLE, Verdict, right_or_wrong
+
+
+@lru_cache(maxsize=4096)
+def _gold(answer: str) -> list[Any]:
+    from math_verify import parse
+
+    wrapped = answer if "$" in answer or "\\boxed" in answer else f"${answer}$"
+    parsed = parse(wrapped, parsing_timeout=None) or parse(answer, parsing_timeout=None)
+    if not parsed:
+        raise ValueError(f"the answer {answer!r} is not a mathematical expression")
+    return parsed
+
+
+def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
+    """The last boxed or final expression of the completion equals the answer.
+
+    The library's own time limits use signals, which work in a main thread only, so they are off; the
+    length of what is parsed is bounded instead.
+
+    Raises:
+        ValueError: the gold answer cannot be parsed.
+    """
+    from math_verify import parse
+    from math_verify import verify as equal
+
+    gold = _gold(answer)
+    said = parse(completion[-4000:], parsing_timeout=None)
+    if not said:
+        return UNPARSABLE
+    return right_or_wrong(bool(equal(gold, said, timeout_seconds=None)))

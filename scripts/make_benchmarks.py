@@ -1,0 +1,55 @@
+"""Write the test files of evaluation/benchmarks. Run once; the files are committed.
+
+    python scripts/make_benchmarks.py                       palindromes
+    python scripts/make_benchmarks.py --gsm8k test.jsonl    GSM8K's own test file, answers split off
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import reasoning_gym
+
+from pipelines.curate.mapping import to_problem
+from pipelines.curate.sources import rows
+from pipelines.settings import Source
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "evaluation" / "benchmarks"
+
+
+def palindromes(count: int = 250, seed: int = 90_001) -> None:
+    """Distinct problems from a seed that no recipe trains on."""
+    made = reasoning_gym.create_dataset("palindrome_generation", size=count * 4, seed=seed, min_length=4, max_length=8)
+    seen: dict[str, dict[str, str]] = {}
+    for entry in made:
+        question = "palindrome " + "".join(entry["metadata"]["letters"])
+        info = json.dumps({"task": "palindrome_generation", "metadata": json.dumps(entry["metadata"])})
+        row = {"question": question, "answer": entry["answer"], "verifier": "reasoning_gym", "info": info}
+        if len(entry["metadata"]["letters"]) >= 6:
+            seen.setdefault(question, row)
+    write("palindromes", list(seen.values())[:count])
+
+
+def gsm8k(path: Path) -> None:
+    """The test questions with the final number as the answer."""
+    found = []
+    for _, row in rows(Source(kind="file", path=str(path))):
+        problem = to_problem(row, Source(kind="file", path=str(path), verifier="number"), self_check=True)
+        found.append({"question": problem.prompt[-1]["content"], "answer": problem.answer, "verifier": "number", "info": ""})
+    write("gsm8k_test", found)
+
+
+def write(name: str, found: list[dict[str, str]]) -> None:
+    """One JSON object a line."""
+    target = BENCHMARKS / name / "test.jsonl"
+    target.write_text("".join(json.dumps(row) + "\n" for row in found))
+    print(f"{target}: {len(found)} questions")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gsm8k", type=Path)
+    arguments = parser.parse_args()
+    palindromes() if arguments.gsm8k is None else gsm8k(arguments.gsm8k)

@@ -1,0 +1,1 @@
+"""One tracked, reusable, resumable Prefect task per stage."""

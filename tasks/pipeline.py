@@ -1,0 +1,167 @@
+"""What a whole pipeline run shares: its selection of stages, its parent run, its summary."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.errors import RecipeError, did_you_mean
+from pipelines.files import digest, read_json, write_atomic
+from pipelines.recipe import STAGES, Recipe
+from tasks.artifacts import Artifact
+from tasks.environment import home
+from tasks.stages import Planned, StageResult, experiment_name, inputs_of, logged_model
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which stages a run may touch."""
+
+    start: str | None = None
+    until: str | None = None
+    only: tuple[str, ...] = ()
+
+    def of(self, recipe: Recipe) -> list[str]:
+        """The stages in order.
+
+        Raises:
+            RecipeError: a stage that the recipe does not have, or an empty selection.
+        """
+        stages = recipe.stages()
+        for option, names in (("--from", [self.start]), ("--until", [self.until]), ("--only", list(self.only))):
+            for name in names:
+                if name is not None and name not in stages:
+                    known = stages if name in STAGES else STAGES
+                    raise RecipeError(f"{option} {name}: this recipe has no such stage. {did_you_mean(name, known)}")
+        first = stages.index(self.start) if self.start else 0
+        last = stages.index(self.until) if self.until else len(stages) - 1
+        chosen = [s for i, s in enumerate(stages) if first <= i <= last and (not self.only or s in self.only)]
+        if not chosen:
+            raise RecipeError("--from, --until and --only leave no stage to run.")
+        return chosen
+
+
+def needed_before(recipe: Recipe, chosen: list[str], planned: list[Planned]) -> dict[str, Artifact]:
+    """Artifacts of stages outside the selection that the selection reads.
+
+    Raises:
+        RecipeError: one of them has not been made yet.
+    """
+    by_stage = {p.stage: p for p in planned}
+    done: dict[str, Artifact] = {}
+    for stage in chosen:
+        for source in inputs_of(recipe, stage).values():
+            if source in chosen or source in done:
+                continue
+            artifact = by_stage[source].artifact
+            if artifact is None:
+                raise RecipeError(
+                    f"{stage} needs {source}, which has not been made for this recipe ({by_stage[source].why}). "
+                    f"Include it: --from {source}."
+                )
+            done[source] = artifact
+    return done
+
+
+@dataclass
+class Pipeline:
+    """One run of a recipe, from the flow's point of view."""
+
+    recipe: Recipe
+    parent: str | None
+    state: Path
+    began: float = field(default_factory=time.monotonic)
+    results: dict[str, StageResult] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, recipe: Recipe) -> Pipeline:
+        """A parent run in MLflow; the one of a killed run of the same recipe is taken up again."""
+        from tasks import tracking
+
+        body = recipe.model_dump(mode="json")
+        state = home() / "pipelines" / f"{recipe.name}-{digest(body)[:12]}.json"
+        kept = read_json(state) or {}
+        parent = kept.get("parent")
+        if not parent or not tracking.is_open(parent):
+            tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed)}
+            text = yaml.safe_dump(body, sort_keys=False)
+            parent = tracking.start_pipeline(recipe.name, experiment_name(recipe), tags, text)
+        write_atomic(state, json.dumps({"parent": parent}))
+        return cls(recipe, parent, state)
+
+    def summary(self) -> dict[str, Any]:
+        """What `--summary` writes."""
+        evaluation: dict[str, Any] = {}
+        differences: dict[str, Any] = {}
+        if "evaluate" in self.results:
+            body = read_json(self.results["evaluate"].artifact.path / "results.json") or {}
+            evaluation, differences = body.get("evaluation", {}), body.get("differences", {})
+        return {
+            "recipe": self.recipe.name,
+            "seed": self.recipe.seed,
+            "parent_run_id": self.parent,
+            "seconds": round(time.monotonic() - self.began, 3),
+            "stages": {name: result.summary() for name, result in self.results.items()},
+            "evaluation": evaluation,
+            "differences": differences,
+        }
+
+    def close(self, status: str = "FINISHED") -> dict[str, Any]:
+        """End the parent run; link scores to models and register the last checkpoint. Returns the summary."""
+        from tasks import tracking
+
+        summary = self.summary()
+        try:
+            if status == "FINISHED":
+                self._link(summary)
+            if self.parent:
+                tracking.end_pipeline(self.parent, status, summary, _final(summary))
+            self.state.unlink(missing_ok=True)
+        except tracking.AWAY as error:
+            tracking.log.warning("MLflow is away; the parent run stays open until the next start: %s", error)
+        return summary
+
+    def _link(self, summary: dict[str, Any]) -> None:
+        from tasks import tracking
+
+        artifact_of = {name: result.artifact for name, result in self.results.items()}
+        evaluated = self.results.get("evaluate")
+        last: str | None = None
+        for checkpoint in ("base", "sft", "rlvr"):
+            holder = artifact_of.get("sft" if checkpoint == "base" else checkpoint)
+            model_id = logged_model(holder, checkpoint) if holder else None
+            if model_id is None:
+                continue
+            last = model_id
+            if evaluated and evaluated.status == "ran" and evaluated.artifact.run_id:
+                for task, metrics in summary["evaluation"].get(checkpoint, {}).items():
+                    values = {m: cell["value"] for m, cell in metrics.items()}
+                    tracking.model_scores(model_id, evaluated.artifact.run_id, task, values, evaluated.artifact.key)
+        if last is not None and evaluated is not None and evaluated.status == "ran":
+            name = self.recipe.tracking.register_model or self.recipe.name
+            tags = {"whetstone.recipe": self.recipe.name, "whetstone.seed": str(self.recipe.seed)}
+            tracking.register(last, name, tags | {"whetstone.parent_run": self.parent or ""})
+
+
+def _final(summary: dict[str, Any]) -> dict[str, float]:
+    """Scores of the last checkpoint and stage seconds, as metrics of the parent run."""
+    out = {f"seconds/{name}": about["seconds"] for name, about in summary["stages"].items()}
+    for checkpoint, tasks in summary["evaluation"].items():
+        for task, metrics in tasks.items():
+            out |= {f"{checkpoint}/{task}/{m}".replace("@", "_at_"): cell["value"] for m, cell in metrics.items()}
+    return out
+
+
+def model_folder(results: dict[str, StageResult]) -> Path | None:
+    """Where the newest trained checkpoint of the run lies."""
+    for stage in ("rlvr", "sft"):
+        if stage in results:
+            return results[stage].artifact.path / "model"
+    return None
+
+

@@ -1,0 +1,33 @@
+"""The stages as Prefect tasks. Two lines each: the work is in `tasks.stages`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from pipelines.recipe import Recipe
+from tasks.artifacts import Artifact
+from tasks.process import StageFailed
+from tasks.stages import Show, StageResult, run_stage
+
+
+def _worth_retrying(task: Any, task_run: Any, state: Any) -> bool:
+    """A crash may pass; what the user must mend will not."""
+    try:
+        state.result()
+    except StageFailed as error:
+        return "killed by signal" in str(error)
+    except BaseException:
+        return False
+    return False
+
+
+@task(name="stage", task_run_name="{stage}", cache_policy=NO_CACHE, persist_result=False, retries=1,
+      retry_delay_seconds=2, retry_condition_fn=_worth_retrying)  # fmt: skip
+def stage_task(
+    stage: str, recipe: Recipe, done: dict[str, Artifact], parent: str | None, fresh: bool, show: Show | None
+) -> StageResult:
+    """Reuse or run one stage; a killed process is started again once and goes on from its last commit."""
+    return run_stage(recipe, stage, done, parent=parent, fresh=fresh, show=show)

@@ -1,0 +1,111 @@
+"""Start a stage in a process of its own, watch it, and leave nothing running."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pipelines.child import ERROR, JOB, NUMBERS, read_error
+from pipelines.errors import USER_ERROR_EXIT, UserError
+from pipelines.files import read_json, write_atomic
+from pipelines.recipe import ROOT
+
+LOG = "stage.log"
+POLL_S = 0.2
+
+
+class StageFailed(UserError):
+    """A stage ended without its result; the message says why, or where the log is."""
+
+
+@contextlib.contextmanager
+def lock(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold a lock file; a killed holder lets go at once. Calls `waiting` once if somebody else holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waiting:
+                waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) -> dict[str, float]:
+    """Run `python -m module WORK` to its end; `tick` is called several times a second meanwhile.
+
+    Returns:
+        the stage's numbers.
+
+    Raises:
+        StageFailed: it ended without them.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    (work / "out").mkdir(exist_ok=True)
+    for left_over in (NUMBERS, ERROR):
+        (work / left_over).unlink(missing_ok=True)
+    write_atomic(work / JOB, json.dumps({**job, "parent_pid": os.getpid()}, indent=1, sort_keys=True, default=str))
+    command = [sys.executable, "-u", "-m", module, str(work)]
+    with open(work / LOG, "ab") as log:
+        child = subprocess.Popen(
+            command, env=_environment(job), stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        while child.poll() is None:
+            tick()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(POLL_S)
+    finally:
+        end(child)
+    numbers = read_json(work / NUMBERS)
+    if child.returncode == 0 and isinstance(numbers, dict):
+        return numbers
+    raise StageFailed(_why(work, child.returncode))
+
+
+def end(child: subprocess.Popen[bytes], patience_s: float = 5.0) -> None:
+    """Stop a stage and everything it started."""
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        until = time.monotonic() + patience_s
+        while child.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _environment(job: dict[str, Any]) -> dict[str, str]:
+    threads = str(job.get("threads") or max(1, (os.cpu_count() or 2) // 2))
+    pinned = {name: threads for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "PYTHONFAULTHANDLER": "1"}
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+    return {**os.environ, **quiet, **pinned, "PYTHONPATH": path}
+
+
+def _why(work: Path, code: int) -> str:
+    said = read_error(work)
+    if code == USER_ERROR_EXIT and said:
+        return said
+    tail = ""
+    with contextlib.suppress(OSError):
+        lines = (work / LOG).read_text(errors="replace").strip().splitlines()
+        tail = "\n".join(lines[-12:])
+    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    hint = " Out of memory? Lower micro_batch_tokens or decode_rows, or use LoRA or bfloat16." if _looks_oom(code, tail) else ""
+    return f"the stage ended with {how}.{hint} Log: {work / LOG}\n{tail}"
+
+
+def _looks_oom(code: int, tail: str) -> bool:
+    return code == -9 or "out of memory" in tail.lower() or "OutOfMemoryError" in tail
