@@ -71,7 +71,9 @@ def _flatten(loaded: dict[Any, Any], into: dict[str, Any]) -> None:
             into[str(name)] = one
 
 
-def evaluate(lm: Any, tasks: Any, task: Task, settings: Evaluate) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+def evaluate(
+    lm: Any, tasks: Any, task: Task, settings: Evaluate
+) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
     """Run one task on one checkpoint.
 
     Returns:

@@ -84,6 +84,8 @@ def load(path: str, settings: Any, **options: Any) -> SamplerLM:
     from pipelines import models
 
     tokenizer = models.load_tokenizer(path, settings)
-    model = models.load_model(path, settings).to(models.device()).eval()
+    model = models.load_model(path, settings)
+    model.to(models.device())  # type: ignore[arg-type]
+    model.eval()
     with torch.no_grad():
         return SamplerLM(model, tokenizer, **options)

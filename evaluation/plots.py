@@ -81,7 +81,10 @@ def _curve(title: str, series: dict[str, list[tuple[int, float]]], path: Path, s
 def _smooth(values: tuple[float, ...], share: float = 0.05) -> list[float]:
     """Centred moving average over a share of the points; the pale line behind it shows the raw values."""
     half = max(1, int(len(values) * share / 2))
-    return [sum(values[max(0, i - half) : i + half + 1]) / len(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
+    return [
+        sum(values[max(0, i - half) : i + half + 1]) / len(values[max(0, i - half) : i + half + 1])
+        for i in range(len(values))
+    ]
 
 
 def bars(evaluation: dict[str, dict[str, dict[str, dict[str, float]]]], path: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,17 @@ def run(
             raise ModelError(f"evaluate: checkpoint {name} renders prompts differently from the ones before it.")
         identity = found
         for task in settings.tasks:
-            lm.progress = lambda d, n, base=done, what=f"{name}: {task.name}": report.progress(base + d / n, total, what, unit="task")
+            lm.progress = lambda d, n, base=done, what=f"{name}: {task.name}": report.progress(
+                base + d / n, total, what, unit="task"
+            )
             metrics, samples = harness.evaluate(lm, tasks, task, settings)
             evaluation.setdefault(name, {}).update(metrics)
             for one, rows in samples.items():
                 _write(out / "samples" / name / f"{one}.jsonl", rows)
                 if rows and "scores" in rows[0]:
-                    scores.setdefault(one, {})[name] = [sum(s >= 1 for s in r["scores"]) / len(r["scores"]) for r in rows]
+                    scores.setdefault(one, {})[name] = [
+                        sum(s >= 1 for s in r["scores"]) / len(r["scores"]) for r in rows
+                    ]
             done += 1
             report.progress(done, total, f"{name}: {task.name}", unit="task", force=True)
         del lm
@@ -62,11 +67,16 @@ def _differences(scores: dict[str, dict[str, list[float]]], settings: Evaluate) 
     out: dict[str, Any] = {}
     for task, by in scores.items():
         names = list(by)
-        for before, after in zip(names, names[1:], strict=False):
+        for before, after in pairwise(names):
             value, low, high = statistics.paired_difference(
                 by[before], by[after], confidence=settings.confidence, resamples=settings.bootstrap
             )
-            out.setdefault(task, {})[f"{before} → {after}"] = {"value": value, "low": low, "high": high, "n": len(by[after])}
+            out.setdefault(task, {})[f"{before} → {after}"] = {
+                "value": value,
+                "low": low,
+                "high": high,
+                "n": len(by[after]),
+            }
     return out
 
 
@@ -89,5 +99,3 @@ def checkpoints_of(job: dict[str, Any]) -> dict[str, str]:
         if found:
             out[name] = found
     return out
-
-

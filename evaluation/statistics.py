@@ -38,7 +38,9 @@ def majority(answers: Sequence[str], scores: Sequence[float]) -> float:
     return sum(tied) / len(tied)
 
 
-def interval(values: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
+def interval(
+    values: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
     """Bootstrap percentile interval of the mean over problems.
 
     All values equal would give an interval of no width, which claims too much for a proportion; then the

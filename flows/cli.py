@@ -14,17 +14,23 @@ from typing import Any
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     top = argparse.ArgumentParser(
-        prog="whetstone", description="Curate, fine-tune, train with verifiable rewards, evaluate: tracked and resumable."
+        prog="whetstone",
+        description="Curate, fine-tune, train with verifiable rewards, evaluate: tracked and resumable.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text)
 
-    for name, text in (("run", "run a recipe; unchanged stages are reused"), ("plan", "say what a run would do, and why")):
+    for name, text in (
+        ("run", "run a recipe; unchanged stages are reused"),
+        ("plan", "say what a run would do, and why"),
+    ):
         sub = add(name, text)
         sub.add_argument("recipe", help="a YAML file, such as recipes/quickstart.yaml")
-        sub.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="change a field: rlvr.steps=3")
+        sub.add_argument(
+            "--set", action="append", default=[], metavar="FIELD=VALUE", help="change a field: rlvr.steps=3"
+        )
         sub.add_argument("--from", dest="start", metavar="STAGE", help="first stage")
         sub.add_argument("--until", metavar="STAGE", help="last stage")
         sub.add_argument("--only", action="append", default=[], metavar="STAGE", help="this stage only (repeatable)")
@@ -80,7 +86,9 @@ def plan_command(arguments: argparse.Namespace) -> int:
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
     planned = [p for p in plan(recipe, fresh=arguments.fresh, only=chosen) if p.stage in chosen]
     if arguments.json:
-        print(json.dumps([{"stage": p.stage, "action": p.action, "why": p.why, "key": p.key} for p in planned], indent=1))
+        print(
+            json.dumps([{"stage": p.stage, "action": p.action, "why": p.why, "key": p.key} for p in planned], indent=1)
+        )
         return 0
     for p in planned:
         print(f"{p.stage:<9} {p.action:<6} {p.key or '(key depends on its inputs)':<28} {p.why}")
@@ -131,8 +139,8 @@ def _unchanged(recipe: Any, planned: list[Any], began: float) -> dict[str, Any]:
 
 def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
     from flows.post_training import post_training
-    from pipelines.errors import UserError
 
+    _quiet_prefect()
     state = post_training(
         recipe=str(arguments.recipe),
         overrides=arguments.set,
@@ -143,11 +151,19 @@ def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
         return_state=True,
     )
     result = state.result(raise_on_failure=False)
-    if isinstance(result, UserError):
-        raise result
     if isinstance(result, BaseException):
         raise result
     return result
+
+
+def _quiet_prefect() -> None:
+    """Keep tracebacks of failed runs out of the terminal: the error itself is printed at the end."""
+    import logging
+
+    for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
+        for handler in logging.getLogger(name).handlers:
+            if "Console" in type(handler).__name__:
+                handler.addFilter(lambda record: record.levelno < logging.ERROR)
 
 
 def _farewell(body: dict[str, Any]) -> None:
@@ -205,7 +221,9 @@ def show_command(arguments: argparse.Namespace) -> int:
     summary = body.get("summary")
     if summary:
         for stage, about in summary["stages"].items():
-            print(f"  {stage:<9} {about['status']:<7} {about['seconds']:>8.1f} s  {about['artifact']}  ({about['why']})")
+            print(
+                f"  {stage:<9} {about['status']:<7} {about['seconds']:>8.1f} s  {about['artifact']}  ({about['why']})"
+            )
         table.show(summary)
     else:
         for stage in body["stages"]:

@@ -37,4 +37,6 @@ class Bar:
             self.progress.start()
             self.task = self.progress.add_task("", total=body["total"], stage=stage, rate="", what="")
         rate = f"{body['rate']:.2f} {body['unit']}s/s" if body.get("rate") else ""
-        self.progress.update(self.task, completed=body["done"], total=body["total"], rate=rate, what=body.get("what", ""))
+        self.progress.update(
+            self.task, completed=body["done"], total=body["total"], rate=rate, what=body.get("what", "")
+        )

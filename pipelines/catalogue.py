@@ -134,8 +134,8 @@ def bind(slot: str, spec: str | Mapping[str, Any]) -> Bound:
     chosen = {"kind": spec} if isinstance(spec, str) else dict(spec)
     if "kind" not in chosen:
         raise RecipeError(f"{slot}: say which method with `kind`. Known: {', '.join(names(slot))}.")
-    name = chosen.pop("kind")
-    weight, where = chosen.pop("weight", 1.0), chosen.pop("where", "loss")
+    name = str(chosen.pop("kind"))
+    weight, where = float(chosen.pop("weight", 1.0)), str(chosen.pop("where", "loss"))
     fn = load(slot, name)
     model = settings_model(fn)
     try:

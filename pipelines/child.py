@@ -49,7 +49,9 @@ def main(work: Work, argv: list[str] | None = None) -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        _leave(folder, error, f"the disk of {folder} is full. Free space and run again: the previous checkpoint is intact.")
+        _leave(
+            folder, error, f"the disk of {folder} is full. Free space and run again: the previous checkpoint is intact."
+        )
     if rank == 0:
         write_atomic(folder / NUMBERS, json.dumps(numbers, sort_keys=True))
     if lock is not None:
@@ -120,7 +122,7 @@ def _sample_system(folder: Path, every_s: float) -> None:
         import psutil
 
         process = psutil.Process()
-        lines = sum(1 for _ in open(folder / SYSTEM)) if (folder / SYSTEM).exists() else 0
+        lines = (folder / SYSTEM).read_text().count("\n") if (folder / SYSTEM).exists() else 0
         psutil.cpu_percent()
         while True:
             time.sleep(every_s)

@@ -8,7 +8,7 @@ Masks are bool, ids int64, numbers float32. This file imports no torch: reading 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ MADE_LATER = ("advantage", "weight", "logp", "entropy")
 """Columns that exist only after a slot or the forward pass made them: `advantage` [B, T] float32,
 `weight` [B, T] float32 from reduce, `logp` [B, T] float32 with gradient, `entropy` [B, T] float32 with gradient."""
 COLUMNS = frozenset([f.name for f in fields(Batch)]) | frozenset(MADE_LATER)
-ALWAYS = frozenset(
-    "reward group mask logp_old counted in_loss correct raw_reward length truncated max_tokens step total_steps".split()
-)
+ALWAYS = frozenset(f.name for f in fields(Batch) if f.default is MISSING)
 """Columns that every run has."""
 ON_REQUEST = frozenset({"logp_start", "logp_ref", "entropy_old", "turn", "turn_reward", "turn_state", "value", "node"})
 """Columns computed because a method names them."""

@@ -23,7 +23,9 @@ def to_row(problem: Problem) -> dict[str, Any]:
 
 def from_row(row: dict[str, Any]) -> Problem:
     """The record of a Parquet row."""
-    return Problem(**{**{k: row[k] for k in SCHEMA}, "prompt": json.loads(row["prompt"]), "info": json.loads(row["info"])})
+    return Problem(
+        **{**{k: row[k] for k in SCHEMA}, "prompt": json.loads(row["prompt"]), "info": json.loads(row["info"])}
+    )
 
 
 def iter_problems(path: Path, batch_rows: int = 10_000) -> Iterator[Problem]:
@@ -48,7 +50,9 @@ def read_split(data: Path, split: str) -> list[Problem]:
         raise DataError(f"the data has no split {split!r}. {did_you_mean(split, known)}")
     problems = list(iter_problems(path))
     if not problems:
-        raise DataError(f"split {split!r} is empty: curate.splits or the filters left nothing for it; see {data}/card.md.")
+        raise DataError(
+            f"split {split!r} is empty: curate.splits or the filters left nothing for it; see {data}/card.md."
+        )
     return problems
 
 

@@ -159,7 +159,9 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
         torch.manual_seed(seed)
         made = AutoModelForCausalLM.from_config(config, attn_implementation=model.attention)
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise ModelError(f"model.fresh: {model.fresh.architecture} refuses this config: {_first_line(error)}") from error
+        raise ModelError(
+            f"model.fresh: {model.fresh.architecture} refuses this config: {_first_line(error)}"
+        ) from error
     return made.to(torch.float32)
 
 

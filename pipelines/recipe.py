@@ -15,7 +15,18 @@ from pipelines.errors import RecipeError, did_you_mean
 ROOT = Path(__file__).resolve().parent.parent
 PRESETS = ROOT / "recipes" / "presets"
 STAGES = ("curate", "sft", "rlvr", "evaluate")
-SLOTS = ("curriculum", "rollout", "keep", "shaping", "advantage", "credit", "objective", "divergence", "bonus", "reduce")
+SLOTS = (
+    "curriculum",
+    "rollout",
+    "keep",
+    "shaping",
+    "advantage",
+    "credit",
+    "objective",
+    "divergence",
+    "bonus",
+    "reduce",
+)
 PRODUCERS = {"turn", "turn_reward", "turn_state", "node", "value"}
 """Columns that exist only when some part of the recipe makes them."""
 
@@ -122,7 +133,8 @@ def _enter(holder: Any, key: str, field: str) -> Any:
     if isinstance(child, str):
         child = {"name" if field.startswith("evaluate.tasks") else "kind": child}
     elif child is None:
-        child = {}
+        default = s.Rlvr.model_fields[key].default if field.startswith(f"rlvr.{key}.") and key in SLOTS else None
+        child = dict(default) if isinstance(default, dict) else {}
     elif not isinstance(child, dict | list):
         raise RecipeError(f"--set {field}: {key} is a value, not a section.")
     holder[index] = child

@@ -113,7 +113,9 @@ class Source(Settings):
             raise ValueError("a reasoning_gym source needs `task` and `size`")
         if self.kind in ("file", "hub") and not self.path:
             raise ValueError(f"a {self.kind} source needs `path`")
-        if self.prompt_template is not None and not ("{prompt}" in self.prompt_template or "{metadata." in self.prompt_template):
+        if self.prompt_template is not None and not (
+            "{prompt}" in self.prompt_template or "{metadata." in self.prompt_template
+        ):
             raise ValueError("prompt_template must contain {prompt} or {metadata.KEY}")
         return self
 

@@ -1,7 +1,7 @@
 """Write the test files of evaluation/benchmarks. Run once; the files are committed.
 
-    python scripts/make_benchmarks.py                       palindromes
-    python scripts/make_benchmarks.py --gsm8k test.jsonl    GSM8K's own test file, answers split off
+python scripts/make_benchmarks.py                       palindromes
+python scripts/make_benchmarks.py --gsm8k test.jsonl    GSM8K's own test file, answers split off
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def gsm8k(path: Path) -> None:
     found = []
     for _, row in rows(Source(kind="file", path=str(path))):
         problem = to_problem(row, Source(kind="file", path=str(path), verifier="number"), self_check=True)
-        found.append({"question": problem.prompt[-1]["content"], "answer": problem.answer, "verifier": "number", "info": ""})
+        found.append(
+            {"question": problem.prompt[-1]["content"], "answer": problem.answer, "verifier": "number", "info": ""}
+        )
     write("gsm8k_test", found)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -88,7 +87,7 @@ def _answers(url: str, timeout_s: float = 4.0) -> bool:
             return reply.status < 500
     except urllib.error.HTTPError as error:
         return error.code < 500
-    except (urllib.error.URLError, OSError, socket.timeout):
+    except (TimeoutError, urllib.error.URLError, OSError):
         return False
 
 
@@ -117,4 +116,14 @@ def _tool(name: str) -> str:
     return str(beside) if beside.exists() else name
 
 
-__all__ = ["ROOT", "Unreachable", "check_reachable", "home", "prefect_api", "prepare", "runs_folder", "tracking_uri", "ui_lines"]
+__all__ = [
+    "ROOT",
+    "Unreachable",
+    "check_reachable",
+    "home",
+    "prefect_api",
+    "prepare",
+    "runs_folder",
+    "tracking_uri",
+    "ui_lines",
+]

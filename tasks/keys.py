@@ -37,9 +37,15 @@ def settings_of(recipe: Recipe, stage: str) -> dict[str, Any]:
         used = {k: model[k] for k in ("path", "revision", "chat_template")}
         if recipe.model.fresh is not None:
             used["tokenizer"] = model["tokenizer"]
+        if recipe.evaluate is not None and recipe.curate.decontaminate is not None:
+            names = sorted(t.name for t in recipe.evaluate.tasks)
+            return {"curate": own, "model": used, "decontaminate_against": [*names, recipe.evaluate.include]}
         return {"curate": own, "model": used}
     if stage == "evaluate":
-        return {"evaluate": own, "model": {k: model[k] for k in ("path", "revision", "dtype", "attention", "chat_template")}}
+        return {
+            "evaluate": own,
+            "model": {k: model[k] for k in ("path", "revision", "dtype", "attention", "chat_template")},
+        }
     if stage == "rlvr":
         return {"rlvr": own, "model": {k: v for k, v in model.items() if k not in ("fresh", "tokenizer")}}
     return {"sft": own, "model": model}
@@ -118,7 +124,10 @@ def _benchmark_files(recipe: Recipe) -> dict[str, str]:
     if recipe.evaluate is None:
         return {}
     found = {}
-    for folder in (ROOT / "evaluation" / "benchmarks", Path(recipe.evaluate.include) if recipe.evaluate.include else None):
+    for folder in (
+        ROOT / "evaluation" / "benchmarks",
+        Path(recipe.evaluate.include) if recipe.evaluate.include else None,
+    ):
         if folder is not None and folder.is_dir():
             for task in recipe.evaluate.tasks:
                 for path in sorted(folder.rglob("*")):
@@ -182,7 +191,7 @@ def _imports(tree: ast.AST) -> list[str]:
 
 
 def difference(old: Any, new: Any, path: str = "", limit: int = 3) -> list[str]:
-    """What changed between two sets of key parts, in words.
+    """What changed between two sets of key parts, in words; a method chosen anew is told once, not as code too.
 
     >>> difference({"settings": {"rlvr": {"steps": 3}}}, {"settings": {"rlvr": {"steps": 5}}})
     ['rlvr.steps changed 3 → 5']
@@ -197,7 +206,7 @@ def difference(old: Any, new: Any, path: str = "", limit: int = 3) -> list[str]:
         return []
     top, _, rest = path.partition(".")
     if top == "source":
-        return [f"the code of {rest} changed"]
+        return [f"the code of {rest} changed"] if old and new else []
     if top == "inputs":
         return [f"its input {rest} changed"]
     if top == "files":

@@ -163,5 +163,3 @@ def model_folder(results: dict[str, StageResult]) -> Path | None:
         if stage in results:
             return results[stage].artifact.path / "model"
     return None
-
-

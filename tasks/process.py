@@ -57,9 +57,7 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
     write_atomic(work / JOB, json.dumps({**job, "parent_pid": os.getpid()}, indent=1, sort_keys=True, default=str))
     command = [sys.executable, "-u", "-m", module, str(work)]
     with open(work / LOG, "ab") as log:
-        child = subprocess.Popen(
-            command, env=_environment(job), stdout=log, stderr=log, start_new_session=True
-        )
+        child = subprocess.Popen(command, env=_environment(job), stdout=log, stderr=log, start_new_session=True)
     try:
         while child.poll() is None:
             tick()
@@ -88,7 +86,7 @@ def end(child: subprocess.Popen[bytes], patience_s: float = 5.0) -> None:
 
 def _environment(job: dict[str, Any]) -> dict[str, str]:
     threads = str(job.get("threads") or max(1, (os.cpu_count() or 2) // 2))
-    pinned = {name: threads for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
     quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "PYTHONFAULTHANDLER": "1"}
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
     return {**os.environ, **quiet, **pinned, "PYTHONPATH": path}
@@ -103,7 +101,11 @@ def _why(work: Path, code: int) -> str:
         lines = (work / LOG).read_text(errors="replace").strip().splitlines()
         tail = "\n".join(lines[-12:])
     how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    hint = " Out of memory? Lower micro_batch_tokens or decode_rows, or use LoRA or bfloat16." if _looks_oom(code, tail) else ""
+    hint = (
+        " Out of memory? Lower micro_batch_tokens or decode_rows, or use LoRA or bfloat16."
+        if _looks_oom(code, tail)
+        else ""
+    )
     return f"the stage ended with {how}.{hint} Log: {work / LOG}\n{tail}"
 
 

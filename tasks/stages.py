@@ -225,7 +225,13 @@ def _run(
     seconds = before + time.monotonic() - began
     _report_folder(stage, work)
     arrived = tracker.drain(recipe.tracking.timeout_s)
-    body = {"parts": parts, "numbers": numbers, "seconds": round(seconds, 3), "recipe": recipe.name, "run_id": tracker.run_id}
+    body = {
+        "parts": parts,
+        "numbers": numbers,
+        "seconds": round(seconds, 3),
+        "recipe": recipe.name,
+        "run_id": tracker.run_id,
+    }
     artifact = artifacts.put(work / "out", runs_folder(), stage, key, body)
     result = StageResult(stage, "ran", artifact, why, seconds)
     debt = {"artifact": str(artifact.path), "stage": stage, "key": key, "upload_models": recipe.tracking.upload_models}
@@ -271,9 +277,7 @@ def _job(
     return job
 
 
-def _about(
-    recipe: Recipe, stage: str, key: str, parts: dict[str, Any], inputs: dict[str, Artifact]
-) -> dict[str, Any]:
+def _about(recipe: Recipe, stage: str, key: str, parts: dict[str, Any], inputs: dict[str, Artifact]) -> dict[str, Any]:
     from tasks.tracking import flatten
 
     params = dict(flatten(parts["settings"])) | {"seed": str(recipe.seed)}

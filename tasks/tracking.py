@@ -77,7 +77,9 @@ def end_pipeline(run_id: str, status: str, summary: dict[str, Any], final: dict[
     now = int(time.time() * 1000)
     made.log_batch(run_id, metrics=[Metric(clean(k), v, now, 0) for k, v in final.items()])
     for stage, about in summary.get("stages", {}).items():
-        made.set_tag(run_id, f"whetstone.stage.{stage}", f"{about['status']} {about['key']} {about['run_id'] or ''}".strip())
+        made.set_tag(
+            run_id, f"whetstone.stage.{stage}", f"{about['status']} {about['key']} {about['run_id'] or ''}".strip()
+        )
     made.set_terminated(run_id, status)
 
 
@@ -107,7 +109,13 @@ class StageTracker:
     """
 
     def __init__(self, stage: str, work: Path, experiment_name: str, parent: str | None, about: dict[str, Any]) -> None:
-        self.stage, self.work, self.experiment_name, self.parent, self.about = stage, work, experiment_name, parent, about
+        self.stage, self.work, self.experiment_name, self.parent, self.about = (
+            stage,
+            work,
+            experiment_name,
+            parent,
+            about,
+        )
         self.bookmark = work / "sent.json"
         kept = read_json(self.bookmark) or {}
         self.run_id: str | None = kept.get("run_id")
@@ -131,7 +139,9 @@ class StageTracker:
         except AWAY as error:
             if self.away_since is None:
                 self.away_since = time.monotonic()
-                log.warning("MLflow at %s does not answer; metrics are kept and sent later (%s)", tracking_uri(), _first(error))
+                log.warning(
+                    "MLflow at %s does not answer; metrics are kept and sent later (%s)", tracking_uri(), _first(error)
+                )
             self._quiet_until = time.monotonic() + RETRY_S
             return False
         if self.away_since is not None:
@@ -205,7 +215,9 @@ class StageTracker:
         return True
 
 
-def store(run_id: str, artifact: Path, stage: str, *, upload_models: bool, tags: dict[str, str]) -> dict[str, str | None]:
+def store(
+    run_id: str, artifact: Path, stage: str, *, upload_models: bool, tags: dict[str, str]
+) -> dict[str, str | None]:
     """Put a finished stage's files under its run, and its `model/` folder into a LoggedModel.
 
     Returns:
@@ -252,7 +264,16 @@ def model_scores(model_id: str, run_id: str, task: str, scores: dict[str, float]
     now = int(time.time() * 1000)
     made = client()
     metrics = [
-        Metric(clean(f"{task}/{k}"), v, now, 0, model_id=model_id, dataset_name=task, dataset_digest=digest[:36], run_id=run_id)
+        Metric(
+            clean(f"{task}/{k}"),
+            v,
+            now,
+            0,
+            model_id=model_id,
+            dataset_name=task,
+            dataset_digest=digest[:36],
+            run_id=run_id,
+        )
         for k, v in scores.items()
     ]
     made.log_batch(run_id, metrics=metrics)
@@ -278,7 +299,9 @@ def find_remote(stage: str, key: str, experiment_name: str) -> tuple[str, str] |
         if found is None:
             return None
         runs = made.search_runs(
-            [found.experiment_id], f"tags.`whetstone.key` = '{stage}-{key}' and attributes.status = 'FINISHED'", max_results=1
+            [found.experiment_id],
+            f"tags.`whetstone.key` = '{stage}-{key}' and attributes.status = 'FINISHED'",
+            max_results=1,
         )
         if runs:
             return runs[0].info.run_id, runs[0].info.experiment_id
@@ -298,7 +321,9 @@ def fetch(run_id: str, experiment_id: str, into: Path) -> bool:
             if "whetstone.path" in model.tags:
                 return False
             target = into / ("base" if name == "base" else "model")
-            source = mlflow.artifacts.download_artifacts(artifact_uri=model.artifact_location, dst_path=str(scrap / name))
+            source = mlflow.artifacts.download_artifacts(
+                artifact_uri=model.artifact_location, dst_path=str(scrap / name)
+            )
             shutil.copytree(source, target, dirs_exist_ok=True)
         shutil.rmtree(scrap, ignore_errors=True)
         return True
@@ -353,4 +378,3 @@ def metric_history(run_id: str, name: str) -> list[tuple[int, float]]:
 
 def _first(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-

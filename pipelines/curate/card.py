@@ -38,7 +38,9 @@ class Counts:
         """A row that is not a record: kept whole in the quarantine file with the reason."""
         self.quarantined += 1
         self.reasons[reason] += 1
-        self._quarantine.write(json.dumps({"source": source, "row": where, "reason": reason, "data": row}, default=str) + "\n")
+        self._quarantine.write(
+            json.dumps({"source": source, "row": where, "reason": reason, "data": row}, default=str) + "\n"
+        )
 
     def drop(self, step: str, problem: Problem, reason: str) -> None:
         """A record that a step removed."""

@@ -15,7 +15,6 @@ import xxhash
 
 _WORD = re.compile(r"\w+", re.UNICODE)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_PRIME = np.uint64((1 << 61) - 1)
 
 
 def words(text: str) -> list[str]:
@@ -36,16 +35,21 @@ def shingles(text: str, size: int) -> np.ndarray:
 
 
 class MinHash:
-    """Signatures of `permutations` 32-bit minima (Broder 1997), with a fixed seed."""
+    """Signatures of `permutations` 32-bit minima (Broder 1997), with a fixed seed.
+
+    Each permutation is a multiply-shift hash of a mixed shingle: odd multiplier, arithmetic modulo 2^64, high half.
+    """
 
     def __init__(self, permutations: int) -> None:
         draw = np.random.default_rng(20_240_607)
-        self.a = draw.integers(1, 1 << 29, permutations, dtype=np.uint64)
-        self.b = draw.integers(0, 1 << 60, permutations, dtype=np.uint64)
+        self.a = draw.integers(0, 1 << 63, permutations, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        self.b = draw.integers(0, 1 << 63, permutations, dtype=np.uint64)
 
     def __call__(self, shingle: np.ndarray) -> np.ndarray:
         """Signature of a set of uint32 hashes: uint32 [permutations]."""
-        hashed = (shingle.astype(np.uint64)[:, None] * self.a + self.b) % _PRIME
+        mixed = shingle.astype(np.uint64)[:, None] * _MIX
+        mixed ^= mixed >> np.uint64(31)
+        hashed = (mixed * self.a + self.b) >> np.uint64(32)
         return hashed.min(axis=0).astype(np.uint32)
 
 

@@ -35,7 +35,9 @@ def _reasoning_gym(source: Source) -> Iterator[Row]:
     from reasoning_gym.factory import DATASETS
 
     if source.task not in DATASETS:
-        raise DataError(f"curate.sources: reasoning-gym has no task {source.task!r}. {did_you_mean(str(source.task), DATASETS)}")
+        raise DataError(
+            f"curate.sources: reasoning-gym has no task {source.task!r}. {did_you_mean(str(source.task), DATASETS)}"
+        )
     try:
         made = reasoning_gym.create_dataset(source.task, size=source.size, seed=source.seed, **source.config)
     except (TypeError, AssertionError, ValueError) as error:
@@ -97,7 +99,9 @@ def _json_file(path: Path, text: str) -> Iterator[Row]:
     try:
         body = json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(f"curate.sources.path: {path} is not JSON ({error}). One object a line? Call it .jsonl.") from None
+        raise DataError(
+            f"curate.sources.path: {path} is not JSON ({error}). One object a line? Call it .jsonl."
+        ) from None
     if isinstance(body, dict):
         lists = [v for v in body.values() if isinstance(v, list)]
         if len(lists) != 1:

@@ -46,9 +46,9 @@ class Policy:
         self.head = self.causal.get_output_embeddings()
         self.config = self.causal.config.get_text_config()
         self.device = next(model.parameters()).device
-        window = getattr(self.config, "sliding_window", None) and set(getattr(self.config, "layer_types", None) or [""]) != {
-            "full_attention"
-        }
+        window = getattr(self.config, "sliding_window", None) and set(
+            getattr(self.config, "layer_types", None) or [""]
+        ) != {"full_attention"}
         self.takes_masks = self.config._attn_implementation == "sdpa" and not window
         """Whether packed and shared layouts are possible: they need attention masks of our own."""
         self._check_head()
@@ -147,7 +147,9 @@ class Policy:
         self.model.train(was_training)
         if not torch.allclose(ours, theirs, atol=1e-3, rtol=1e-3):
             name = type(self.causal).__name__
-            raise ValueError(f"{name} computes its logits in a way this engine does not know; please report the model family")
+            raise ValueError(
+                f"{name} computes its logits in a way this engine does not know; please report the model family"
+            )
 
     def reference(self) -> Any:
         """A context in which the policy is the one it started from; only for adapters, whose base is frozen."""

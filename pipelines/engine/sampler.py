@@ -36,7 +36,12 @@ class Sampler(Protocol):
     """What a rollout strategy needs: tokens in, tokens with log-probabilities out."""
 
     def extend(
-        self, prefixes: Sequence[Sequence[int]], sampling: Sampling, generator: torch.Generator, *, entropy: bool = False
+        self,
+        prefixes: Sequence[Sequence[int]],
+        sampling: Sampling,
+        generator: torch.Generator,
+        *,
+        entropy: bool = False,
     ) -> list[Completion]:
         """One completion per prefix, in order; equal prefixes are computed once."""
         ...
@@ -69,7 +74,12 @@ class TorchSampler:
         )
 
     def extend(
-        self, prefixes: Sequence[Sequence[int]], sampling: Sampling, generator: torch.Generator, *, entropy: bool = False
+        self,
+        prefixes: Sequence[Sequence[int]],
+        sampling: Sampling,
+        generator: torch.Generator,
+        *,
+        entropy: bool = False,
     ) -> list[Completion]:
         """One completion per prefix, in order.
 
@@ -85,7 +95,9 @@ class TorchSampler:
         with torch.no_grad(), autocast(self.dtype, self.device):
             for start in range(0, len(fits), self.rows):
                 part = fits[start : start + self.rows]
-                for i, done in zip(part, self._chunk([prefixes[i] for i in part], sampling, generator, entropy), strict=True):
+                for i, done in zip(
+                    part, self._chunk([prefixes[i] for i in part], sampling, generator, entropy), strict=True
+                ):
                     out[i] = done
         self.model.train(was_training)
         return out  # type: ignore[return-value]
@@ -115,7 +127,12 @@ class TorchSampler:
         positions = (torch.arange(width, device=ids.device) - pads[:, None]).clamp(min=0)
         mask = None if bool((pads == 0).all()) else seen.long()
         result = self.model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
         )
         return result.logits[:, -1]
 
@@ -176,7 +193,10 @@ class TorchSampler:
         extra = spread.tolist() if spread is not None else None
         return [
             Completion(
-                ids[i][:n], values[i][:n], Stop.END if ended[i] else Stop.LENGTH, extra[i][:n] if extra is not None else None
+                ids[i][:n],
+                values[i][:n],
+                Stop.END if ended[i] else Stop.LENGTH,
+                extra[i][:n] if extra is not None else None,
             )
             for i, n in enumerate(lengths)
         ]

@@ -46,7 +46,9 @@ def plain(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[L
     order = rows[last[rows].argsort(descending=True, stable=True)]
     while len(order):
         width = max(2, int(last[order[0]]))
-        part, order = order.split([min(len(order), max(1, budget // width)), max(0, len(order) - max(1, budget // width))])
+        part, order = order.split(
+            [min(len(order), max(1, budget // width)), max(0, len(order) - max(1, budget // width))]
+        )
         where = mask[part, 1:width].nonzero()
         yield Layout(
             ids=tokens[part, :width],

@@ -64,7 +64,9 @@ def _add(name: str, function: Callable[..., Any], trajectories: list[Trajectory]
     }
     values = function(**columns)
     if len(values) != len(scored):
-        raise RecipeError(f"rlvr.reward_functions: {name} returned {len(values)} rewards for {len(scored)} completions.")
+        raise RecipeError(
+            f"rlvr.reward_functions: {name} returned {len(values)} rewards for {len(scored)} completions."
+        )
     for one, value in zip(scored, values, strict=True):
         if value is not None:
             one.parts[name] = float(value)

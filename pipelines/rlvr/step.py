@@ -46,7 +46,9 @@ class Update:
 
     def remembering(self) -> dict[str, Any]:
         """slot/position/name → object, for the methods that carry state."""
-        return {f"{one.slot}/{i}/{one.name}": one.fn for i, one in enumerate(self.bound()) if hasattr(one.fn, "state_dict")}
+        return {
+            f"{one.slot}/{i}/{one.name}": one.fn for i, one in enumerate(self.bound()) if hasattr(one.fn, "state_dict")
+        }
 
     def silent_rows_are_free(self) -> bool:
         """Whether a row whose advantage is 0 everywhere has zero gradient, whatever the policy says."""

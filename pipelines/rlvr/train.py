@@ -89,7 +89,8 @@ class Trainer:
         torch.manual_seed(self.seed)
         if self.rlvr.lora:
             model = models.with_lora(model, self.rlvr.lora)
-        return model.to(self.device).train(self.rlvr.gradient_checkpointing)
+        model.to(self.device)  # type: ignore[arg-type]
+        return model.train(self.rlvr.gradient_checkpointing)
 
     def _reference(self) -> Policy | None:
         """The policy at the start: adapters switched off, or a frozen copy; only where a method reads `logp_ref`."""

@@ -33,7 +33,9 @@ def target(problem: Problem, which: str) -> str:
     """
     solution = problem.info.get("solution")
     if which == "solution" and not solution:
-        raise DataError(f"sft.target: record {problem.uid} ({problem.source}) has no solution; use target: auto or answer.")
+        raise DataError(
+            f"sft.target: record {problem.uid} ({problem.source}) has no solution; use target: auto or answer."
+        )
     return str(solution) if solution and which != "answer" else problem.answer
 
 

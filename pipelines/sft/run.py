@@ -64,9 +64,13 @@ class Trainer:
             self.report.progress(number + 1, len(problems), f"tokenising {split}", unit="row")
         short = [d for d in made if len(d.tokens) <= self.sft.max_length]
         if len(short) < len(made):
-            self.report.event("dropped conversations longer than sft.max_length", split=split, rows=len(made) - len(short))
+            self.report.event(
+                "dropped conversations longer than sft.max_length", split=split, rows=len(made) - len(short)
+            )
         if not short:
-            raise DataError(f"sft.max_length: all {len(made)} conversations of {split} are longer than {self.sft.max_length} tokens.")
+            raise DataError(
+                f"sft.max_length: all {len(made)} conversations of {split} are longer than {self.sft.max_length} tokens."
+            )
         return short
 
     def _model(self) -> Any:
@@ -77,7 +81,9 @@ class Trainer:
             models.save_model(model, self.tokenizer, self.out / "base", {"stage": "base"})
         context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         if context and self.sft.max_length > context:
-            raise DataError(f"sft.max_length: {self.sft.max_length} is more than the model's context of {context} tokens.")
+            raise DataError(
+                f"sft.max_length: {self.sft.max_length} is more than the model's context of {context} tokens."
+            )
         if self.sft.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         torch.manual_seed(self.seed)
@@ -97,7 +103,8 @@ class Trainer:
 
     def step_rows(self, step: int) -> list[list[int]]:
         """Rows of one optimizer step: a pure function of seed and step, so a resume needs no data state."""
-        per_step, found = self._rows_per_step(), []
+        per_step = self._rows_per_step()
+        found: list[list[int]] = []
         start, epoch = step * per_step, 0
         while len(found) < per_step:
             if epoch not in self.rows:
@@ -124,14 +131,20 @@ class Trainer:
             if (step + 1) % self.sft.commit.every == 0 or last:
                 self._commit(step + 1, held)
         self._save()
-        final = {"loss_heldout": held if self.heldout else float("nan"), "steps": self.total, "tokens": self.tokens_seen}
+        final = {
+            "loss_heldout": held if self.heldout else float("nan"),
+            "steps": self.total,
+            "tokens": self.tokens_seen,
+        }
         return {k: float(v) for k, v in final.items() if v == v}
 
     def _step(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
         self.model.train()
         rows = self.step_rows(step)
-        trained = sum(len(self.documents[i].tokens) - max(1, self.documents[i].trained_from) for row in rows for i in row)
+        trained = sum(
+            len(self.documents[i].tokens) - max(1, self.documents[i].trained_from) for row in rows for i in row
+        )
         total, used = torch.zeros((), device=self.device), 0
         for part in micro_batches(self.documents, rows, self.sft.micro_batch_tokens):
             made = collate(self.documents, part, self.pad, self.device)

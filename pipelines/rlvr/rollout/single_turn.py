@@ -28,7 +28,7 @@ class single_turn:
                     uid=one.problem.uid,
                     group=one.group,
                     tokens=[*one.prompt, *completion.tokens],
-                    role=[Role.PROMPT] * head + [Role.POLICY] * len(completion.tokens),
+                    role=[int(Role.PROMPT)] * head + [int(Role.POLICY)] * len(completion.tokens),
                     logp_old=[0.0] * head + completion.logp,
                     entropy_old=None if completion.entropy is None else [0.0] * head + completion.entropy,
                     max_tokens=context.sampling.max_tokens,

@@ -1,0 +1,52 @@
+# make run     set up and run the quickstart
+# make test    set up and run the tests that take minutes
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# cpu: torch without CUDA, and never CUDA by accident. cuda: what PyPI serves, for machines with a GPU.
+TORCH  ?= $(shell if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
+TORCH_VERSION  := 2.13.0
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+
+.PHONY: run test test-slow test-all check install docs docs-site bench clean
+
+run: install
+	$(BIN)/whetstone run recipes/quickstart.yaml
+
+test: install
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: install
+	$(BIN)/python -m pytest -m slow
+
+test-all: install
+	$(BIN)/python -m pytest
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+ifeq ($(TORCH),cpu)
+	$(BIN)/python -m pip install --quiet "torch==$(TORCH_VERSION)+cpu" || \
+	  $(BIN)/python -m pip install --quiet "torch==$(TORCH_VERSION)+cpu" --index-url $(TORCH_CPU_INDEX)
+else
+	$(BIN)/python -m pip install --quiet "torch==$(TORCH_VERSION)"
+endif
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,docs]"
+	touch $@
+
+docs: install
+	$(BIN)/python -m flows.catalogue docs/methods.md
+
+docs-site: docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf .whetstone site .pytest_cache .mypy_cache .ruff_cache

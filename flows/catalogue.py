@@ -1,0 +1,152 @@
+"""`whetstone methods`: the catalogue as a table, one method's page, JSON, and the generated documentation."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pipelines import catalogue
+from pipelines.errors import UserError, did_you_mean
+from pipelines.recipe import PRESETS, SLOTS, read_preset
+
+
+def entry(slot: str, name: str) -> dict[str, Any]:
+    """Everything known about a method, as plain values."""
+    fn = catalogue.load(f"rlvr.{slot}", name)
+    card = fn.card  # type: ignore[attr-defined]
+    model = catalogue.settings_model(fn)
+    settings = {}
+    for field, about in model.model_fields.items():
+        bounds = [str(m) for m in about.metadata]
+        kind = getattr(about.annotation, "__name__", str(about.annotation)).replace("typing.", "")
+        settings[field] = {"type": kind, "default": None if about.is_required() else about.default, "bounds": bounds}
+    return {
+        "slot": slot,
+        "name": name,
+        "paper": card.paper,
+        "title": card.title,
+        "checked": card.checked,
+        "needs": list(catalogue.needs(fn)),
+        "settings": settings,
+        "remembers": inspect.isclass(fn) and "state_dict" in vars(fn),
+        "reduces_to": card.reduces_to,
+        "mixes_groups": card.mixes_groups,
+        "legal_in": list(card.legal_in),
+        "doc": inspect.getdoc(fn) or "",
+    }
+
+
+def entries(slot: str | None = None) -> list[dict[str, Any]]:
+    """All methods, by slot in the order they run.
+
+    Raises:
+        UserError: an unknown slot.
+    """
+    if slot is not None and slot not in SLOTS:
+        raise UserError(f"--slot {slot}: no such slot. {did_you_mean(slot, SLOTS)}")
+    return [entry(s, n) for s in ([slot] if slot else SLOTS) for n in catalogue.names(f"rlvr.{s}")]
+
+
+def link(paper: str) -> str:
+    """Address of a paper: an arXiv id, a DOI, or an address as it is."""
+    if paper.startswith("http"):
+        return paper
+    if paper.startswith("10."):
+        return f"https://doi.org/{paper}"
+    return "" if paper == "folklore" else f"https://arxiv.org/abs/{paper}"
+
+
+def show(name: str | None, slot: str | None, as_json: bool) -> int:
+    """Print the table, or the page of every method with that name."""
+    found = entries(slot)
+    if name is not None:
+        named = [e for e in found if e["name"] == name]
+        if not named:
+            raise UserError(f"no method called {name!r}. {did_you_mean(name, [e['name'] for e in found])}")
+        if as_json:
+            print(json.dumps(named, indent=1))
+            return 0
+        for one in named:
+            print(page(one))
+        return 0
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    table = Table(box=None, pad_edge=False)
+    for column in ("slot", "name", "paper", "checked", "reads"):
+        table.add_column(column)
+    for one in found:
+        table.add_row(one["slot"], one["name"], one["paper"], one["checked"], ", ".join(one["needs"]))
+    console.print(table)
+    presets = sorted(p.stem for p in PRESETS.glob("*.yaml"))
+    print(f"\n{len(found)} methods. Presets: {', '.join(presets)}. whetstone methods NAME says more.")
+    return 0
+
+
+def page(one: dict[str, Any], heading: str = "") -> str:
+    """One method as text."""
+    lines = [f"{heading}{one['name']}", "", f"{one['title']}"]
+    where = link(one["paper"])
+    lines += [
+        f"paper: {where or one['paper']}",
+        f"checked against: {one['checked']}",
+        f"reads: {', '.join(one['needs']) or '–'}",
+    ]
+    if one["legal_in"]:
+        lines.append(f"allowed in: {', '.join(one['legal_in'])}")
+    if one["reduces_to"]:
+        lines.append(f"reduces to: {one['reduces_to']}")
+    if one["remembers"]:
+        lines.append("remembers: its state is part of every checkpoint")
+    for name, about in one["settings"].items():
+        bounds = f" {' '.join(about['bounds'])}" if about["bounds"] else ""
+        lines.append(f"setting {name}: {about['type']}{bounds}, default {about['default']}")
+    return "\n".join([*lines, "", one["doc"], ""])
+
+
+def markdown() -> str:
+    """docs/methods.md: generated, and checked for freshness by a test."""
+    lines = ["# Methods", "", "Generated from the code by `make docs`; do not edit.", ""]
+    lines += ["A method is one file in the folder of its slot; the table says how its numbers were checked.", ""]
+    for slot in SLOTS:
+        found = entries(slot)
+        if not found:
+            continue
+        lines += [f"## {slot}", "", "| method | paper | checked against | reads |", "|---|---|---|---|"]
+        for one in found:
+            paper = f"[{one['title']}]({link(one['paper'])})" if link(one["paper"]) else one["title"]
+            lines.append(
+                f"| `{one['name']}` | {paper} | {one['checked']} | {', '.join(f'`{n}`' for n in one['needs'])} |"
+            )
+        lines.append("")
+        for one in found:
+            lines += [f"### {slot}: {one['name']}", ""]
+            if one["reduces_to"]:
+                lines += [f"*Reduces to:* {one['reduces_to']}.", ""]
+            if one["settings"]:
+                lines += ["| setting | type | bounds | default |", "|---|---|---|---|"]
+                lines += [
+                    f"| `{n}` | {str(a['type']).replace('|', 'or')} | {' '.join(a['bounds'])} | `{a['default']}` |"
+                    for n, a in one["settings"].items()
+                ]
+                lines.append("")
+            lines += ["```text", one["doc"], "```", ""]
+    lines += ["## Presets", "", "| preset | paper | sets |", "|---|---|---|"]
+    for path in sorted(PRESETS.glob("*.yaml")):
+        import yaml
+
+        body = yaml.safe_load(path.read_text())
+        sets = ", ".join(f"`{k}`" for k in read_preset(path.stem))
+        lines.append(f"| `{path.stem}` | [{body.get('title', '')}]({link(str(body.get('paper', '')))}) | {sets} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1] if len(sys.argv) > 1 else "docs/methods.md").write_text(markdown())

@@ -1,0 +1,101 @@
+"""`whetstone doctor`: what would fail, and how to mend it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from pipelines.files import free_bytes
+from tasks import environment
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    level: str
+    """ok, warn or fail."""
+    what: str
+    mend: str = ""
+
+
+def python() -> Finding:
+    """The interpreter."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding("ok" if sys.version_info >= (3, 11) else "fail", f"Python {version}", "use Python 3.11 or newer")
+
+
+def pins() -> list[Finding]:
+    """Pairs of versions that are known to break."""
+    found = []
+    for name, below, why in (
+        ("fastapi", "0.155", "the Prefect 3 server does not import with it"),
+        ("sqlalchemy", "2.1", "Prefect's scheduler stops silently with it"),
+    ):
+        have = importlib.metadata.version(name)
+        bad = Version(have) >= Version(below)
+        found.append(
+            Finding(
+                "fail" if bad else "ok", f"{name} {have}" + (f": {why}" if bad else ""), f'pip install "{name}<{below}"'
+            )
+        )
+    for name in ("torch", "transformers", "prefect", "mlflow", "lm_eval", "datasets", "peft", "reasoning-gym"):
+        try:
+            found.append(Finding("ok", f"{name} {importlib.metadata.version(name)}"))
+        except importlib.metadata.PackageNotFoundError:
+            found.append(Finding("fail", f"{name} is not installed", "pip install -c constraints.txt -e ."))
+    return found
+
+
+def device() -> Finding:
+    """A GPU that torch cannot use is the commonest silent failure."""
+    import torch
+
+    if torch.cuda.is_available():
+        names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+        return Finding("ok", f"GPU: {names}")
+    if shutil.which("nvidia-smi"):
+        return Finding(
+            "fail", f"there is a GPU, and torch {torch.__version__} cannot use it", "make install TORCH=cuda"
+        )
+    return Finding("ok", f"CPU only, {os.cpu_count()} cores")
+
+
+def disk() -> Finding:
+    """Room for checkpoints."""
+    free = free_bytes(environment.home()) / 1e9
+    return Finding(
+        "ok" if free > 5 else "warn",
+        f"{free:.0f} GB free under {environment.home()}",
+        "free space or set WHETSTONE_HOME",
+    )
+
+
+def stores() -> Finding:
+    """MLflow and Prefect, where the environment names servers."""
+    try:
+        environment.check_reachable()
+    except environment.Unreachable as error:
+        return Finding("fail", str(error))
+    where = environment.prefect_api() or "embedded"
+    return Finding("ok", f"MLflow {environment.tracking_uri()}, Prefect {where}")
+
+
+def show() -> int:
+    """Print every finding; exit code 1 where something would fail."""
+    environment.prepare()
+    checks: list[Callable[[], Finding | list[Finding]]] = [python, pins, device, disk, stores]
+    findings: list[Finding] = []
+    for check in checks:
+        got = check()
+        findings += got if isinstance(got, list) else [got]
+    for finding in findings:
+        mend = f"  →  {finding.mend}" if finding.level != "ok" and finding.mend else ""
+        print(f"{finding.level:<5} {finding.what}{mend}")
+    return int(any(f.level == "fail" for f in findings))

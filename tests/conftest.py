@@ -1,0 +1,35 @@
+"""One thread, no telemetry, a project folder of its own for every test that asks."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("DO_NOT_TRACK", "true")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+settings.register_profile("quick", max_examples=40, deadline=None)
+settings.load_profile("quick")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty project folder; no server is named."""
+    for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"

@@ -1,0 +1,111 @@
+"""Scores: unbiased, with honest intervals, and the same as lm-eval's own HFLM gives."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+
+import numpy as np
+import pytest
+import toys
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluation import harness, statistics
+from evaluation.documents import questions
+from evaluation.model import SamplerLM
+from pipelines.errors import RecipeError
+from pipelines.models import PLAIN_TEMPLATE, train_tokenizer
+from pipelines.settings import Evaluate
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())
+def test_pass_at_k_is_the_mean_over_all_draws(right, data):
+    k = data.draw(st.integers(1, len(right)))
+    every = [any(c) for c in combinations(right, k)]
+    assert statistics.pass_at_k(len(right), sum(right), k) == pytest.approx(sum(every) / len(every))
+
+
+def test_interval_covers_the_truth():
+    draw = np.random.default_rng(1)
+    hits = 0
+    for seed in range(200):
+        low, high = statistics.interval((draw.random(80) < 0.3).astype(float).tolist(), resamples=400, seed=seed)
+        hits += low <= 0.3 <= high
+    assert 180 <= hits <= 199
+
+
+def test_paired_difference_is_narrower_than_two_intervals():
+    draw = np.random.default_rng(2)
+    hard = draw.random(200)
+    first, second = hard, np.clip(hard + 0.05 + 0.02 * draw.standard_normal(200), 0, 1)
+    value, low, high = statistics.paired_difference(first.tolist(), second.tolist())
+    assert low < value < high and low > 0.03 and high - low < 0.02
+    with pytest.raises(ValueError, match="paired comparison of 2 and 3"):
+        statistics.paired_difference([0, 1], [0, 1, 1])
+
+
+def test_summary_of_known_answers():
+    made = statistics.summarise([[1, 0, 0, 1], [0, 0, 0, 0]], [["a", "b", "c", "a"], ["x"] * 4], [[3] * 4, [5] * 4])
+    assert made["avg@4"]["value"] == made["pass@1"]["value"] == 0.25
+    assert made["pass@4"]["value"] == 0.5 and made["maj@4"]["value"] == 0.5
+    assert made["pass@2"]["value"] == pytest.approx((1 - 1 / 6) / 2)
+    assert made["mean_length"]["value"] == 4 and made["pass@1"]["n"] == 2
+
+
+@pytest.fixture(scope="module")
+def pair():
+    texts = [q for _, q in questions({"tasks": [{"name": "palindromes"}]})]
+    tokenizer = train_tokenizer("char", 128, [*texts, "0123456789 .#:QuestionAnswer\n"])
+    assert tokenizer.chat_template == PLAIN_TEMPLATE
+    return toys.model("llama", len(tokenizer)), tokenizer
+
+
+def scores(lm, tasks, settings):
+    metrics, samples = harness.evaluate(lm, tasks, settings.tasks[0], settings)
+    return metrics, samples
+
+
+def test_same_numbers_as_hflm(pair):
+    """Greedy generation and log-likelihoods: answers token for token, scores digit for digit."""
+    from lm_eval.models.huggingface import HFLM
+
+    model, tokenizer = pair
+    greedy = {"do_sample": False, "temperature": 0.0, "max_gen_toks": 12, "until": ["z"]}
+    settings = Evaluate(tasks=[{"name": "palindromes", "limit": 25, "samples": 1, "sampling": greedy}])
+    tasks = harness.manager(settings)
+    ours = scores(SamplerLM(model, tokenizer, batch_size=8), tasks, settings)
+    theirs = scores(HFLM(pretrained=model, tokenizer=tokenizer, batch_size=8), tasks, settings)
+    assert [s["resps"] for s in ours[1]["palindromes"]] == [s["resps"] for s in theirs[1]["palindromes"]]
+    assert ours[0] == theirs[0]
+    from lm_eval.api.instance import Instance
+
+    requests = [Instance("loglikelihood", {}, (a, b), 0) for a, b in (("abc", "def"), ("ab", " c"), ("x", "yz"))]
+    assert SamplerLM(model, tokenizer, batch_size=2).loglikelihood(requests) == HFLM(
+        pretrained=model, tokenizer=tokenizer, batch_size=2
+    ).loglikelihood(requests)
+
+
+def test_repeats_are_independent_and_reproducible(pair):
+    settings = Evaluate(tasks=[{"name": "palindromes", "limit": 5, "samples": 4}])
+    tasks = harness.manager(settings)
+    one, two = (scores(SamplerLM(*pair, batch_size=16, seed=3), tasks, settings)[1]["palindromes"] for _ in range(2))
+    answers = [s["filtered_resps"][0] for s in one]
+    assert answers == [s["filtered_resps"][0] for s in two]
+    assert all(len(a) == 4 for a in answers) and any(len(set(a)) > 1 for a in answers)
+
+
+def test_unknown_task_is_named():
+    with pytest.raises(RecipeError, match=r"no lm-eval task called 'palindrome'\. Did you mean 'palindromes'"):
+        harness.manager(Evaluate(tasks=["palindrome", "palindromes"], include=str(harness.BENCHMARKS)))
+
+
+@pytest.mark.parametrize("name", harness.own_tasks())
+def test_every_shipped_gold_answer_verifies_itself(name):
+    from pipelines import verifiers
+
+    rows = [json.loads(line) for line in (harness.BENCHMARKS / name / "test.jsonl").read_text().splitlines()]
+    assert len(rows) >= 100 and len({r["question"] for r in rows}) == len(rows)
+    for row in rows:
+        info = json.loads(row["info"]) if row["info"] else {}
+        assert verifiers.verify(row["verifier"], row["answer"], row["answer"], info).correct

@@ -1,0 +1,224 @@
+"""The whole chain from the command line: runs, is reused, reruns what changed, survives SIGKILL, mends damage."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import toys
+
+from pipelines.files import read_json
+
+FOUR = ["curate", "sft", "rlvr", "evaluate"]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """One complete run of the toy recipe in a project folder of its own."""
+    folder = tmp_path_factory.mktemp("chain")
+    recipe = toys.recipe(folder)
+    done = toys.whetstone("run", str(recipe), "--summary", str(folder / "s.json"), home=folder / "home")
+    return folder, recipe, json.loads((folder / "s.json").read_text()), done
+
+
+def statuses(summary):
+    return {name: about["status"] for name, about in summary["stages"].items()}
+
+
+def rerun(ran, *more):
+    folder, recipe, *_ = ran
+    began = time.monotonic()
+    done = toys.whetstone("run", str(recipe), *more, "--summary", str(folder / "again.json"), home=folder / "home")
+    return json.loads((folder / "again.json").read_text()), time.monotonic() - began, done
+
+
+def test_first_run(ran):
+    _, _, summary, done = ran
+    assert statuses(summary) == dict.fromkeys(FOUR, "ran")
+    for about in summary["stages"].values():
+        assert set(about) == {"status", "key", "seconds", "artifact", "run_id", "why"}
+        assert about["run_id"] and os.path.isdir(about["artifact"])
+    assert list(summary["evaluation"]) == ["base", "sft", "rlvr"]
+    cell = summary["evaluation"]["rlvr"]["palindromes"]["pass@1"]
+    assert (
+        set(cell) == {"value", "low", "high", "n"} and cell["low"] <= cell["value"] <= cell["high"] and cell["n"] == 6
+    )
+    for words in ("checkpoint", "RLVR", "MLflow:", "Prefect:", "model:"):
+        assert words in done.stdout
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    for stage in ("sft", "rlvr"):
+        path = summary["stages"][stage]["artifact"] + "/model"
+        AutoModelForCausalLM.from_pretrained(path)
+        assert AutoTokenizer.from_pretrained(path).chat_template
+
+
+def test_what_mlflow_holds(ran):
+    folder, *_ = ran
+    script = """
+import json, sys
+from mlflow import MlflowClient
+c = MlflowClient(); s = json.load(open(sys.argv[1])); out = {}
+parent = c.get_run(s["parent_run_id"])
+out["parent"] = [parent.info.status, sorted(a.path for a in c.list_artifacts(parent.info.run_id))]
+for name, about in s["stages"].items():
+    r = c.get_run(about["run_id"])
+    out[name] = {
+        "status": r.info.status, "parent": r.data.tags["mlflow.parentRunId"] == s["parent_run_id"], "params": len(r.data.params),
+        "metrics": sorted(r.data.metrics), "inputs": [d.dataset.digest for d in r.inputs.dataset_inputs],
+        "artifacts": sorted(a.path for a in c.list_artifacts(r.info.run_id, "artifact")),
+        "report": sorted(a.path.split("/")[-1] for a in c.list_artifacts(r.info.run_id, "artifact/report")),
+    }
+models = c.search_logged_models([parent.info.experiment_id])
+out["models"] = sorted((m.tags["whetstone.checkpoint"], len(m.metrics or [])) for m in models)
+out["versions"] = [(v.version, v.tags.get("whetstone.recipe")) for v in c.search_model_versions("name='toy'")]
+print(json.dumps(out))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", script, str(folder / "s.json")], capture_output=True, text=True, check=True,
+        env={**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'home' / 'mlflow.db'}"},
+    )  # fmt: skip
+    body = json.loads(found.stdout.splitlines()[-1])
+    assert body["parent"] == ["FINISHED", ["recipe.yaml", "summary.json"]]
+    for stage in FOUR:
+        assert body[stage]["status"] == "FINISHED" and body[stage]["parent"] and body[stage]["params"] > 3
+    assert "artifact/card.md" in body["curate"]["artifacts"]
+    assert {"loss/train", "loss/heldout"} <= set(body["sft"]["metrics"])
+    assert {"reward/mean", "policy/entropy", "rollout/length_mean"} <= set(body["rlvr"]["metrics"])
+    assert {"reward.png", "length.png", "entropy.png", "loss.png"} <= set(body["rlvr"]["report"])
+    assert "benchmarks.png" in body["evaluate"]["report"]
+    assert body["sft"]["inputs"] == body["rlvr"]["inputs"] and body["sft"]["inputs"]
+    assert [m[0] for m in body["models"]] == ["base", "rlvr", "sft"] and all(n > 0 for _, n in body["models"])
+    assert body["versions"] == [[1, "toy"]]
+
+
+def test_unchanged_comes_back_in_under_five_seconds(ran):
+    rerun(ran)
+    summary, seconds, done = rerun(ran)
+    assert statuses(summary) == dict.fromkeys(FOUR, "reused")
+    assert seconds < 5, f"{seconds:.1f} s"
+    assert summary["evaluation"] == ran[2]["evaluation"] and "RLVR" in done.stdout
+
+
+def test_a_changed_field_reruns_exactly_its_readers(ran):
+    folder, recipe, *_ = ran
+    plan = toys.whetstone("plan", str(recipe), "--set", "rlvr.advantage=rloo", "--json", home=folder / "home")
+    planned = json.loads(plan.stdout)
+    assert [p["action"] for p in planned] == ["reuse", "reuse", "run", "run"]
+    assert planned[2]["why"] == "rlvr.advantage changed grpo → rloo"
+    assert planned[3]["why"] == "rlvr will run"
+    summary, _, _ = rerun(ran, "--set", "rlvr.advantage=rloo", "--until", "rlvr")
+    assert statuses(summary) == {"curate": "reused", "sft": "reused", "rlvr": "ran"}
+    assert "grpo → rloo" in summary["stages"]["rlvr"]["why"]
+
+
+def test_one_stage_alone(ran):
+    summary, _, _ = rerun(ran, "--only", "evaluate", "--fresh")
+    assert statuses(summary) == {"evaluate": "ran"}
+    folder, recipe, *_ = ran
+    done = toys.whetstone(
+        "run", str(recipe), "--only", "rlvr", "--set", "sft.steps=3", home=folder / "home", check=False
+    )
+    assert (
+        done.returncode == 2
+        and "rlvr needs sft, which has not been made" in done.stderr
+        and "--from sft" in done.stderr
+    )
+
+
+def test_damage_is_found_and_mended(ran):
+    folder, recipe, summary, _ = ran
+    path = os.path.join(summary["stages"]["evaluate"]["artifact"], "results.json")
+    with open(path, "a") as handle:
+        handle.write(" ")
+    plan = toys.whetstone("plan", str(recipe), home=folder / "home")
+    assert "its artifact cannot be used: results.json is damaged" in plan.stdout
+    again, _, _ = rerun(ran)
+    assert statuses(again) == {"curate": "reused", "sft": "reused", "rlvr": "reused", "evaluate": "reused"}, (
+        "fetched back from MLflow"
+    )
+    assert again["evaluation"] == summary["evaluation"]
+
+
+def test_runs_and_show(ran):
+    folder, _, summary, _ = ran
+    listed = json.loads(toys.whetstone("runs", "--json", home=folder / "home").stdout)
+    assert summary["parent_run_id"] in [r["run_id"] for r in listed]
+    shown = toys.whetstone("show", summary["parent_run_id"][:8], home=folder / "home").stdout
+    assert "curate" in shown and "RLVR" in shown
+    bad = toys.whetstone("show", "zzzz", home=folder / "home", check=False)
+    assert bad.returncode == 2 and "no pipeline run" in bad.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["sft", "rlvr"])
+def test_a_killed_pipeline_goes_on_from_its_last_commit(ran, stage, tmp_path):
+    """SIGKILL the command in mid-stage: its child goes too, and the next start ends with the bytes of an unkilled run."""
+    recipe = toys.recipe(tmp_path)
+    more = [
+        "--set",
+        "seed=5",
+        "--set",
+        "sft.steps=120",
+        "--set",
+        "rlvr.steps=60",
+        "--until",
+        stage,
+        "--set",
+        "name=killed",
+    ]
+    env = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")}
+    command = [sys.executable, "-m", "flows.cli", "run", str(recipe), *more]
+    home = tmp_path / "home"
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(
+            command,
+            env=env | {"WHETSTONE_HOME": str(home), "PYTHONPATH": str(toys.ROOT)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    until = time.monotonic() + 150
+    while time.monotonic() < until and not list((home / "runs" / ".work").glob(f"{stage}-*/checkpoints/LATEST.json")):
+        time.sleep(0.02)
+    time.sleep(0.3)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    work = next((home / "runs" / ".work").glob(f"{stage}-*"))
+    time.sleep(1.5)
+    commit = json.loads((work / "checkpoints" / "LATEST.json").read_text())["step"]
+    assert commit > 0
+    time.sleep(1)
+    assert json.loads((work / "checkpoints" / "LATEST.json").read_text())["step"] == commit, (
+        "the child went on without its parent"
+    )
+    toys.whetstone("run", str(recipe), *more, "--summary", str(tmp_path / "s.json"), home=home)
+    summary = json.loads((tmp_path / "s.json").read_text())
+    log_text = (Path(summary["stages"][stage]["artifact"]) / "report/stage.log").read_text()
+    assert "resumed from a commit" in log_text
+    toys.whetstone(
+        "run", str(recipe), *more, "--fresh", "--from", stage, "--summary", str(tmp_path / "t.json"), home=home
+    )
+    again = json.loads((tmp_path / "t.json").read_text())
+    one, two = (read_json(Path(s["stages"][stage]["artifact"]) / "manifest.json")["digest"] for s in (summary, again))
+    assert again["stages"][stage]["status"] == "ran"
+    assert one == two
+
+
+def test_user_errors_of_a_stage_reach_the_terminal(ran, tmp_path):
+    folder, recipe, *_ = ran
+    done = toys.whetstone("run", str(recipe), "--set", "curate.max_prompt_tokens=2", home=folder / "home", check=False)
+    assert done.returncode == 2
+    assert "nothing is left after the filters" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_help_is_quick():
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-m", "flows.cli", "--help"], check=True, capture_output=True, cwd=toys.ROOT)
+    assert time.monotonic() - began < 1

@@ -1,0 +1,55 @@
+"""Commits are whole or not there."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from pipelines.engine import checkpoint
+from pipelines.files import MANIFEST, atomic_folder, damage, write_manifest
+
+
+def test_newest_whole_commit_wins(tmp_path):
+    assert checkpoint.load(tmp_path) is None
+    for step in (1, 2, 3):
+        checkpoint.save(tmp_path, step, {"step": step, "w": torch.full((3,), float(step))}, keep_last=2)
+    assert [p.name for p in sorted(tmp_path.glob("step-*"))] == ["step-00000002", "step-00000003"]
+    assert checkpoint.load(tmp_path)["step"] == 3
+    path = tmp_path / "step-00000003" / "state.pt"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert checkpoint.load(tmp_path)["step"] == 2
+
+
+def test_a_full_disk_leaves_the_previous_commit(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, 1, {"step": 1})
+
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", no_room)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(tmp_path, 2, {"step": 2})
+    assert checkpoint.load(tmp_path) == {"step": 1}
+    assert not list(tmp_path.glob(".step*"))
+
+
+def test_manifest_sees_damage(tmp_path):
+    with atomic_folder(tmp_path / "a") as building:
+        (building / "x").write_text("one")
+        (building / "report").mkdir()
+        (building / "report" / "log").write_text("noise")
+        digest = write_manifest(building, {"stage": "s"})
+    assert damage(tmp_path / "a") is None
+    with atomic_folder(tmp_path / "b") as building:
+        (building / "x").write_text("one")
+        (building / "report").mkdir()
+        (building / "report" / "log").write_text("other noise")
+        assert write_manifest(building, {"stage": "s"}) == digest
+    (tmp_path / "a" / "x").write_text("two")
+    assert damage(tmp_path / "a") == "x is damaged"
+    os.unlink(tmp_path / "a" / "x")
+    assert damage(tmp_path / "a") == "x is missing"
+    (tmp_path / "a" / MANIFEST).write_text("{")
+    assert "manifest" in damage(tmp_path / "a")

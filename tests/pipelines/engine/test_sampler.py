@@ -1,0 +1,110 @@
+"""The sampler against transformers' own generate, and against the trainer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import toys
+
+from pipelines.engine.distribution import draw, generator, log_prob
+from pipelines.engine.policy import Policy
+from pipelines.engine.sampler import TorchSampler
+from pipelines.records import Stop
+from pipelines.settings import Sampling
+
+PREFIXES = [[5, 6, 7], [5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [5, 6, 7, 8]]
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("family", toys.FAMILIES)
+def test_greedy_tokens_are_those_of_generate(family):
+    model = toys.model(family)
+    made = TorchSampler(model, stop=[2], pad=0).extend(
+        PREFIXES, Sampling(temperature=0, max_tokens=20), generator(CPU, 1)
+    )
+    for prefix, one in zip(PREFIXES, made, strict=True):
+        ids = torch.tensor([prefix])
+        oracle = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20, pad_token_id=0
+        )
+        assert one.tokens == oracle[0, len(prefix) :].tolist()
+
+
+@pytest.mark.parametrize("family", toys.FAMILIES)
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(max_tokens=16),
+        Sampling(temperature=0.6, max_tokens=16),
+        Sampling(temperature=1.3, top_p=0.8, max_tokens=16),
+        Sampling(top_k=7, max_tokens=16),
+        Sampling(min_p=0.1, temperature=0.9, max_tokens=16),
+    ],
+    ids=["plain", "cold", "top_p", "top_k", "min_p"],
+)
+def test_sampler_is_trainer(family, sampling):
+    model = toys.model(family)
+    made = TorchSampler(model, stop=[2, 3], pad=2).extend(PREFIXES * 3, sampling, generator(CPU, 2), entropy=True)
+    policy = Policy(model, sampling)
+    for prefix, one in zip(PREFIXES * 3, made, strict=True):
+        tokens = torch.tensor([prefix + one.tokens])
+        mask = torch.zeros_like(tokens, dtype=torch.bool)
+        mask[0, len(prefix) :] = True
+        scored = policy.logp(tokens, mask, entropy="value")
+        torch.testing.assert_close(scored.logp[mask], torch.tensor(one.logp), atol=2e-5, rtol=0)
+        torch.testing.assert_close(scored.entropy[mask], torch.tensor(one.entropy), atol=2e-4, rtol=0)
+
+
+def test_stops():
+    model = toys.model()
+    ended = TorchSampler(model, stop=list(range(50)), pad=0).extend(
+        [[5, 6]] * 20, Sampling(max_tokens=30), generator(CPU, 3)
+    )
+    assert {o.stop for o in ended} == {Stop.END}
+    for one in ended:
+        assert one.tokens[-1] < 50 and all(t >= 50 for t in one.tokens[:-1])
+        assert len(one.logp) == len(one.tokens)
+    cut = TorchSampler(model, stop=[2], pad=0).extend(
+        [[5, 6]], Sampling(max_tokens=3, temperature=0), generator(CPU, 3)
+    )
+    assert cut[0].stop == Stop.LENGTH and len(cut[0].tokens) == 3
+
+
+def test_context_limits():
+    model = toys.model("gpt2")
+    sampler = TorchSampler(model, stop=[], pad=0)
+    near, full, empty = sampler.extend([[5] * 125, [5] * 128, []], Sampling(max_tokens=10), generator(CPU, 4))
+    assert len(near.tokens) == 3 and near.stop == Stop.LENGTH
+    assert full.stop == empty.stop == Stop.ERROR and full.tokens == []
+
+
+def test_chunks_and_batch_mates_do_not_change_greedy_answers():
+    model = toys.model()
+    alone = [
+        TorchSampler(model, stop=[2], pad=0)
+        .extend([p], Sampling(temperature=0, max_tokens=12), generator(CPU, 1))[0]
+        .tokens
+        for p in PREFIXES
+    ]
+    chunked = TorchSampler(model, stop=[2], pad=0, rows=3).extend(
+        PREFIXES, Sampling(temperature=0, max_tokens=12), generator(CPU, 1)
+    )
+    assert alone == [o.tokens for o in chunked]
+
+
+def test_draws_follow_the_distribution():
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    sampling = Sampling(temperature=0.7, top_p=0.95)
+    tokens, _ = draw(logits.expand(40_000, 4), sampling, generator(CPU, 5))
+    seen = torch.bincount(tokens, minlength=4) / len(tokens)
+    wanted = log_prob(logits.expand(4, 4)[:3], torch.arange(3), sampling).exp()
+    torch.testing.assert_close(seen[:3], wanted, atol=0.01, rtol=0)
+    assert seen[3] == 0
+
+
+def test_same_generator_same_rollouts():
+    model = toys.model()
+    sampler = TorchSampler(model, stop=[2], pad=0)
+    one, two = (sampler.extend(PREFIXES, Sampling(max_tokens=9), generator(CPU, 7)) for _ in range(2))
+    assert one == two
+    assert one != sampler.extend(PREFIXES, Sampling(max_tokens=9), generator(CPU, 8))

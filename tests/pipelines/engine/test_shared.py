@@ -1,0 +1,76 @@
+"""Layouts change how much is computed, never what comes out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import toys
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.engine import shared
+from pipelines.engine.policy import Policy
+from pipelines.settings import Sampling
+
+
+def rows(draw: torch.Generator, groups: int, size: int, gaps: bool):
+    """Ragged rows with common prompts; with gaps, some later tokens are not scored (an environment's)."""
+    made = []
+    for _ in range(groups):
+        prompt = torch.randint(4, 90, (int(torch.randint(2, 9, (1,), generator=draw)),), generator=draw).tolist()
+        for _ in range(size):
+            answer = torch.randint(4, 90, (int(torch.randint(1, 7, (1,), generator=draw)),), generator=draw).tolist()
+            made.append((prompt, answer))
+    width = max(len(p) + len(a) for p, a in made)
+    tokens, mask = torch.zeros(len(made), width, dtype=torch.int64), torch.zeros(len(made), width, dtype=torch.bool)
+    for i, (prompt, answer) in enumerate(made):
+        tokens[i, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+        mask[i, len(prompt) : len(prompt) + len(answer)] = True
+        if gaps and len(answer) > 3:
+            mask[i, len(prompt) + 1] = False
+    return tokens, mask
+
+
+def gradient(model, tokens, mask, layouts, weight):
+    policy = Policy(model, Sampling(temperature=0.8))
+    model.zero_grad()
+    values = torch.zeros(mask.numel())
+    for layout in layouts:
+        made, _ = policy.score(layout, tokens.flatten()[layout.target])
+        (made * weight.flatten()[layout.target]).sum().backward()
+        values[layout.target] = made.detach()
+    return values, torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma", "gpt2"])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_same_values_and_gradients(family, gaps):
+    draw = torch.Generator().manual_seed(1)
+    tokens, mask = rows(draw, 3, 4, gaps)
+    weight = torch.randn(mask.shape, generator=draw)
+    model = toys.model(family)
+    every = torch.arange(len(tokens))
+    oracle = gradient(
+        model, tokens, mask, [one for r in every for one in shared.plain(tokens, mask, r[None], 10_000)], weight
+    )
+    for budget in (1, 40, 10_000):
+        for make in (shared.plain, shared.shared):
+            got = gradient(model, tokens, mask, list(make(tokens, mask, every, budget)), weight)
+            for a, b in zip(oracle, got, strict=True):
+                torch.testing.assert_close(a, b, atol=3e-5, rtol=1e-4)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 5), st.integers(1, 200))
+def test_every_scored_token_once(seed, groups, size, budget):
+    tokens, mask = rows(torch.Generator().manual_seed(seed), groups, size, gaps=True)
+    for make in (shared.plain, shared.shared):
+        targets = torch.cat([one.target for one in make(tokens, mask, torch.arange(len(tokens)), budget)])
+        assert sorted(targets.tolist()) == mask.flatten().nonzero().squeeze(1).tolist()
+
+
+def test_short_answers_to_long_prompts_are_shared():
+    tokens, mask = torch.full((8, 40), 5), torch.zeros(8, 40, dtype=torch.bool)
+    mask[:, 36:] = True
+    layouts = shared.best(tokens, mask, torch.arange(8), 10_000, allow_shared=True)
+    assert sum(one.size for one in layouts) == 36 + 8 * 4
+    assert sum(one.size for one in shared.best(tokens, mask, torch.arange(8), 10_000, allow_shared=False)) == 8 * 40

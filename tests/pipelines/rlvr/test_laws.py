@@ -1,0 +1,234 @@
+"""Laws that every method of a slot obeys, checked for whatever lies in the folder."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import json
+
+import pytest
+import torch
+import toys
+
+from pipelines.catalogue import CHECKED, bind, load, names, needs, settings_model
+from pipelines.recipe import SLOTS
+from pipelines.rlvr.step import columns_of
+
+ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]
+
+
+def of(slot):
+    return names(f"rlvr.{slot}")
+
+
+def call(slot, name, batch, **more):
+    return bind(f"rlvr.{slot}", name)(columns_of(batch) | more)
+
+
+def with_later(batch):
+    draw = torch.Generator().manual_seed(5)
+    shape = batch.mask.shape
+    return columns_of(batch) | {
+        "advantage": torch.randn(shape, generator=draw) * batch.mask,
+        "logp": (batch.logp_old + 0.05 * torch.randn(shape, generator=draw)) * batch.mask,
+        "entropy": torch.rand(shape, generator=draw) * batch.mask,
+        "weight": batch.mask / batch.mask.sum(),
+    }
+
+
+@pytest.mark.parametrize(("slot", "name"), ALL)
+def test_declares_itself(slot, name):
+    fn = load(f"rlvr.{slot}", name)
+    card = fn.card
+    assert card.paper and card.title
+    assert card.checked.split(" (")[0] in CHECKED
+    assert fn.__doc__ and len(fn.__doc__) > 40
+    settings_model(fn)()
+    if not inspect.isclass(fn):
+        assert ">>>" in fn.__doc__, "a method shows a worked example"
+
+
+@pytest.mark.parametrize("name", of("advantage"))
+def test_advantage_is_finite_and_has_its_shape(name):
+    batch = toys.batch()
+    made = call("advantage", name, batch)
+    assert made.shape in (batch.reward.shape, batch.mask.shape)
+    assert made.dtype == torch.float32
+    assert torch.isfinite(made).all()
+    if made.ndim == 2:
+        assert (made[~batch.mask] == 0).all()
+
+
+@pytest.mark.parametrize("name", of("advantage"))
+def test_row_order_does_not_matter(name):
+    batch = toys.batch()
+    order = torch.randperm(len(batch.reward), generator=torch.Generator().manual_seed(2))
+    moved = dataclasses.replace(
+        batch, **{k: v[order] for k, v in columns_of(batch).items() if isinstance(v, torch.Tensor)}
+    )
+    torch.testing.assert_close(call("advantage", name, batch)[order], call("advantage", name, moved))
+
+
+@pytest.mark.parametrize("name", of("advantage"))
+def test_groups_do_not_leak(name):
+    if (
+        load("rlvr.advantage", name).card.mixes_groups
+        and "default does not" not in load("rlvr.advantage", name).card.mixes_groups
+    ):
+        pytest.skip(load("rlvr.advantage", name).card.mixes_groups)
+    batch = toys.batch()
+    mine = batch.group == 0
+    changed = torch.where(mine, batch.reward, 0.3 * batch.reward + 0.5)
+    other = dataclasses.replace(batch, reward=changed, raw_reward=changed)
+    torch.testing.assert_close(call("advantage", name, batch)[mine], call("advantage", name, other)[mine])
+
+
+@pytest.mark.parametrize("name", of("advantage"))
+def test_group_of_one_has_nothing_to_compare_with(name):
+    if (
+        load("rlvr.advantage", name).card.mixes_groups
+        and "default does not" not in load("rlvr.advantage", name).card.mixes_groups
+    ):
+        pytest.skip("compares with the batch")
+    batch = dataclasses.replace(toys.batch(), group=torch.arange(12))
+    assert call("advantage", name, batch).abs().max() == 0
+
+
+@pytest.mark.parametrize("name", of("advantage"))
+def test_unscored_rows_stay_out(name):
+    batch = toys.batch()
+    out = torch.zeros(12, dtype=torch.bool)
+    out[4] = True
+    masked = dataclasses.replace(
+        batch, counted=~out, in_loss=~out, mask=batch.mask & ~out[:, None], reward=torch.where(out, 99.0, batch.reward)
+    )
+    again = dataclasses.replace(masked, reward=torch.where(out, -5.0, batch.reward))
+    one, two = call("advantage", name, masked), call("advantage", name, again)
+    torch.testing.assert_close(one, two)
+    assert one[4].abs().max() == 0
+
+
+@pytest.mark.parametrize(("slot", "name"), [(s, n) for s, n in ALL if s not in ("curriculum", "rollout")])
+def test_padding_does_not_matter(slot, name):
+    batch = toys.batch()
+    columns = with_later(batch)
+
+    def wider(value):
+        if isinstance(value, torch.Tensor) and value.shape == batch.mask.shape:
+            return torch.nn.functional.pad(value, (0, 3))
+        return value
+
+    one = bind(f"rlvr.{slot}", name)(columns)
+    two = bind(f"rlvr.{slot}", name)({k: wider(v) for k, v in columns.items()})
+    if one.ndim == 2:
+        torch.testing.assert_close(one * batch.mask, two[:, : one.shape[1]] * batch.mask)
+    else:
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize(("slot", "name"), [(s, n) for s, n in ALL if s not in ("curriculum", "rollout")])
+def test_inputs_are_left_alone(slot, name):
+    columns = with_later(toys.batch())
+    before = copy.deepcopy(columns)
+    bind(f"rlvr.{slot}", name)(columns)
+    for key, value in before.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, columns[key]), key
+
+
+@pytest.mark.parametrize("name", of("objective"))
+def test_on_policy_gradient_is_reinforce(name):
+    batch = toys.batch()
+    columns = with_later(batch)
+    logp = batch.logp_old.clone().requires_grad_()
+    if "sequence" in (load("rlvr.objective", name).__doc__ or "") or name == "gspo":
+        columns["advantage"] = columns["advantage"].sum(1, keepdim=True) * batch.mask
+    bind("rlvr.objective", name)(columns | {"logp": logp}).mul(batch.mask).sum().backward()
+    torch.testing.assert_close(logp.grad, -columns["advantage"] * batch.mask)
+
+
+@pytest.mark.parametrize("name", of("objective"))
+def test_silent_where_it_says_so(name):
+    if not load("rlvr.objective", name).card.silent_at_zero:
+        pytest.skip("its zero-advantage rows have a gradient")
+    batch = toys.batch()
+    columns = with_later(batch)
+    columns["advantage"] = columns["advantage"].clone()
+    columns["advantage"][2] = 0
+    logp = columns["logp"].clone().requires_grad_()
+    bind("rlvr.objective", name)(columns | {"logp": logp}).mul(batch.mask).sum().backward()
+    assert logp.grad[2].abs().max() == 0
+
+
+@pytest.mark.parametrize("name", of("divergence"))
+def test_divergence_is_zero_at_home(name):
+    batch = toys.batch()
+    home = bind("rlvr.divergence", name)(columns_of(batch) | {"logp": batch.logp_ref})
+    torch.testing.assert_close(home * batch.mask, torch.zeros_like(home))
+
+
+def test_divergences_give_the_gradient_they_claim():
+    """On samples of the policy: k2 in the loss has the gradient of the exact reverse KL, k1's is zero on average."""
+    torch.manual_seed(0)
+    logits, reference = torch.randn(6), torch.randn(6)
+    free = logits.clone().requires_grad_()
+    logp, ref = free.log_softmax(-1), reference.log_softmax(-1)
+    (logp.exp() * (logp - ref)).sum().backward()
+    exact = free.grad.clone()
+    means = {}
+    for name in ("k1", "k2"):
+        free.grad = None
+        logp = free.log_softmax(-1)
+        per_sample = bind("rlvr.divergence", name)({"logp": logp[None], "logp_ref": ref[None]})[0]
+        (logp.detach().exp() * per_sample).sum().backward()
+        means[name] = free.grad.clone()
+    torch.testing.assert_close(means["k2"], exact)
+    torch.testing.assert_close(means["k1"], torch.zeros(6), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", of("reduce"))
+def test_weights_are_not_negative_and_stay_on_the_mask(name):
+    batch = toys.batch()
+    weight = call("reduce", name, batch)
+    assert (weight >= 0).all() and (weight[~batch.mask] == 0).all() and weight.sum() > 0
+
+
+@pytest.mark.parametrize(("slot", "name"), [(s, n) for s, n in ALL if hasattr(load(f"rlvr.{s}", n), "state_dict")])
+def test_state_survives_json(slot, name):
+    first = bind(f"rlvr.{slot}", name).fn
+    if slot == "curriculum":
+        first.start(17, 3)
+        first.propose(11)
+        first.observe(list(range(11)), [i / 11 for i in range(11)])
+        second = bind(f"rlvr.{slot}", name).fn
+        second.start(17, 3)
+    else:
+        pytest.skip("covered by its own test")
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert first.propose(23) == second.propose(23)
+
+
+def test_every_method_names_columns_that_exist():
+    for slot, name in ALL:
+        needs(load(f"rlvr.{slot}", name))
+
+
+def test_identities():
+    batch = toys.batch()
+    columns = with_later(batch)
+    n = 4
+    torch.testing.assert_close(
+        call("advantage", "rloo", batch),
+        bind("rlvr.advantage", {"kind": "grpo", "scale": "none"})(columns_of(batch)) * n / (n - 1),
+    )
+    wide = {"kind": "clip", "low": 1.0, "high": 1e9}
+    rho = (columns["logp"] - columns["logp_old"]).exp()
+    torch.testing.assert_close(bind("rlvr.objective", wide)(columns), -rho * columns["advantage"])
+    first = batch.mask & (batch.mask.cumsum(1) == 1)
+    one = columns | {"mask": first}
+    settings = {"low": 0.1, "high": 0.1}
+    torch.testing.assert_close(
+        bind("rlvr.objective", {"kind": "gspo", **settings})(one) * first,
+        bind("rlvr.objective", {"kind": "clip", **settings})(one) * first,
+    )

@@ -1,0 +1,254 @@
+"""The loop: it improves a model, resumes exactly, and treats the odd cases as defined."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import toys
+
+from pipelines.curate.run import run as curate
+from pipelines.errors import ModelError
+from pipelines.recipe import read_recipe
+from pipelines.report import Report
+from pipelines.rlvr.train import Trainer
+from pipelines.sft.run import Trainer as Sft
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """Curated data and a model that has seen a little SFT."""
+    folder = tmp_path_factory.mktemp("start")
+    recipe = read_recipe(toys.recipe(folder), ["sft.steps=300", "sft.tokens_per_step=1024"])
+    (folder / "data").mkdir()
+    curate(recipe.curate, recipe.model, out=folder / "data", report=Report(folder / "w"), seed=0)
+    work = folder / "sft"
+    (work / "out").mkdir(parents=True)
+    Sft(
+        recipe.sft,
+        recipe.model,
+        data=folder / "data",
+        out=work / "out",
+        work=work,
+        report=Report(work, committed=True),
+        seed=0,
+    ).run()
+    return folder
+
+
+def trainer(tmp_path, start, *overrides):
+    recipe = read_recipe(toys.recipe(tmp_path), list(overrides))
+    work = tmp_path / "work"
+    (work / "out").mkdir(parents=True, exist_ok=True)
+    return Trainer(
+        recipe.rlvr, recipe.model, start=str(start / "sft/out/model"), data=start / "data", out=work / "out", work=work,
+        report=Report(work, committed=True), seed=0,
+    )  # fmt: skip
+
+
+def lines(work):
+    return [json.loads(line) for line in (work / "spool.jsonl").read_text().splitlines()]
+
+
+def history(work):
+    """(step, values that do not measure time) of every metrics line."""
+    return [
+        (b["step"], {k: v for k, v in b["values"].items() if not k.startswith("time/") and "per_s" not in k})
+        for b in lines(work)
+        if b["kind"] == "metrics"
+    ]
+
+
+def result(work):
+    weights = hashlib.sha256((work / "out/model/model.safetensors").read_bytes()).hexdigest()
+    return weights, history(work), (work / "out/rollouts.jsonl").read_text()
+
+
+@pytest.mark.parametrize("preset", ["grpo", "dr_grpo", "dapo", "rloo"])
+def test_presets_train(tmp_path, start, preset):
+    made = trainer(tmp_path, start, f"presets=[{preset}]")
+    before = torch.cat([p.detach().flatten().clone() for p in made.model.parameters()])
+    numbers = made.run()
+    assert numbers["steps"] == 4
+    after = torch.cat([p.detach().flatten() for p in made.model.parameters()])
+    assert torch.isfinite(after).all() and not torch.equal(before, after)
+    seen = {k: v for _, values in history(tmp_path / "work") for k, v in values.items()}
+    assert seen["agreement/max"] < 1e-4
+    assert {"reward/mean", "rollout/length_mean", "signal/flat_group_share", "optimizer/grad_norm"} <= set(seen)
+
+
+def test_reward_goes_up(tmp_path, start, monkeypatch):
+    """A reward that any policy can learn: half of the letters are good."""
+    (tmp_path / "vowels.py").write_text(
+        "def early(prompts, completions, **columns):\n"
+        "    return [float((c[0]['content'] + 'z')[0] in 'abcdefghijklm') for c in completions]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    more = [
+        "rlvr.steps=40",
+        "rlvr.prompts=16",
+        "rlvr.group_size=8",
+        "rlvr.optimizer.learning_rate=0.0005",
+        "rlvr.commit.every=40",
+    ]
+    trainer(tmp_path, start, "rlvr.reward_functions=['vowels:early']", *more).run()
+    rewards = [v["reward_part/early"] for _, v in history(tmp_path / "work")]
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.15
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["rlvr.micro_batch_tokens=32", "rlvr.share_prefixes=false", "rlvr.skip_silent_rows=false", "rlvr.decode_rows=5"],
+)
+def test_layout_settings_change_no_gradient(tmp_path, start, override):
+    """One step under another layout gives the same weights up to float rounding (AdamW's first step is the sign)."""
+    grads = []
+    for i, more in enumerate(([], [override])):
+        (tmp_path / str(i)).mkdir()
+        made = trainer(tmp_path / str(i), start, "rlvr.sampling.temperature=0.9", "rlvr.prompts=8", *more)
+        made.stepper.step = lambda number: {}
+        if "decode_rows" in override:
+            made.sampler.rows = 1024
+        made.step(0)
+        grads.append(torch.cat([p.grad.flatten() for p in made.model.parameters()]))
+    assert grads[0].abs().max() > 0
+    torch.testing.assert_close(grads[0], grads[1], atol=1e-5, rtol=1e-3)
+
+
+def test_lora_with_reference_and_several_updates(tmp_path, start):
+    made = trainer(
+        tmp_path, start, "rlvr.lora={rank: 4}", "presets=[grpo]", "rlvr.epochs=2", "rlvr.mini_batches=2",
+        "rlvr.bonus=[{kind: entropy, weight: 0.01}]", "rlvr.gradient_checkpointing=true",
+    )  # fmt: skip
+    made.run()
+    seen = history(tmp_path / "work")
+    assert seen[0][1]["policy/kl_to_reference"] < seen[-1][1]["policy/kl_to_reference"] + 1e-3
+    assert made.updates_done == 16
+
+
+def test_bfloat16(tmp_path, start):
+    made = trainer(tmp_path, start, "model.dtype=bfloat16")
+    made.run()
+    assert all(p.dtype == torch.float32 for p in made.model.parameters())
+
+
+def test_dynamic_sampling_fills_the_step(tmp_path, start):
+    made = trainer(tmp_path, start, "rlvr.keep=mixed", "rlvr.max_draws=4")
+    sampled, kept = made.collect(0)
+    groups = {t.group for t in kept}
+    assert len(groups) <= 4 and len(sampled) >= len(kept)
+    for group in groups:
+        assert len({bool(t.correct) for t in kept if t.group == group}) == 2
+
+
+def test_reward_functions_plug_in(tmp_path, start, monkeypatch):
+    (tmp_path / "my_rewards.py").write_text(
+        "def shorter(prompts, completions, completion_ids, **columns):\n"
+        "    return [None if i % 2 else -len(ids) for i, ids in enumerate(completion_ids)]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    made = trainer(tmp_path, start, "rlvr.reward_functions=['my_rewards:shorter']")
+    rows, _ = made.collect(0)
+    for i, row in enumerate(rows):
+        n = sum(r == 3 for r in row.role)
+        assert row.parts.get("shorter") == (None if i % 2 else -n)
+    from pipelines.errors import RecipeError
+
+    with pytest.raises(RecipeError, match="nope:x"):
+        trainer(tmp_path, start, "rlvr.reward_functions=['nope:x']")
+
+
+def test_a_verifier_that_fails_leaves_rows_unscored(tmp_path, start, monkeypatch):
+    from pipelines import verifiers
+
+    made = trainer(tmp_path, start)
+
+    def broken(completion, answer, info):
+        raise RuntimeError("judge is away")
+
+    monkeypatch.setattr(verifiers, "load", lambda name: broken)
+    numbers = made.step(0)
+    assert numbers["reward/unscored_share"] == 1.0
+    assert "loss/policy" not in numbers
+
+
+def test_changed_chat_template_is_refused(tmp_path, start):
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages[0]['content'] }}<|assistant|>")
+    with pytest.raises(ModelError, match="rlvr: the chat template or vocabulary differs"):
+        trainer(tmp_path, start, f"model.chat_template={template}")
+
+
+def job(folder, start, *overrides):
+    """A work folder as the task layer writes it."""
+    folder.mkdir(parents=True)
+    recipe = read_recipe(toys.recipe(folder), list(overrides))
+    body = {
+        "stage": "rlvr", "seed": 0, "threads": 1,
+        "settings": {"rlvr": recipe.rlvr.model_dump(), "model": recipe.model.model_dump()},
+        "inputs": {"data": str(start / "data"), "sft": str(start / "sft/out")},
+    }  # fmt: skip
+    (folder / "job.json").write_text(json.dumps(body))
+    (folder / "out").mkdir()
+    return folder
+
+
+def launch(work):
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipelines.rlvr", str(work)],
+        cwd=toys.ROOT,
+        stdout=open(work / "log", "ab"),
+        stderr=subprocess.STDOUT,
+    )
+
+
+def kill_often(work, start, kills, seed):
+    """SIGKILL at random instants of the steps until `kills` have hit, then let it finish."""
+    draw = random.Random(seed)
+    hit = 0
+    while hit < kills:
+        child = launch(work)
+        seen = (work / "spool.jsonl").stat().st_size if (work / "spool.jsonl").exists() else 0
+        until = time.monotonic() + 60
+        while child.poll() is None and time.monotonic() < until:
+            if (work / "spool.jsonl").exists() and (work / "spool.jsonl").stat().st_size > seen:
+                break
+            time.sleep(0.01)
+        time.sleep(draw.random() * 0.6)
+        if child.poll() is not None:
+            break
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        hit += 1
+    assert launch(work).wait() == 0, (work / "log").read_text()[-3000:]
+    return hit
+
+
+MANY = ("rlvr.steps=40", "rlvr.curriculum=uniform", "rlvr.commit.every=2", "presets=[grpo]")
+
+
+def test_five_kills_change_nothing(tmp_path, start):
+    whole = job(tmp_path / "whole", start, *MANY)
+    assert launch(whole).wait() == 0, (whole / "log").read_text()[-3000:]
+    killed = job(tmp_path / "killed", start, *MANY)
+    assert kill_often(killed, start, 5, seed=1) >= 3
+    assert result(whole) == result(killed)
+    assert [s for s, _ in history(killed)] == list(range(1, 41))
+
+
+@pytest.mark.slow
+def test_twenty_five_kills_change_nothing(tmp_path, start):
+    more = (*MANY, "rlvr.steps=150")
+    whole = job(tmp_path / "whole", start, *more)
+    assert launch(whole).wait() == 0
+    killed = job(tmp_path / "killed", start, *more)
+    assert kill_often(killed, start, 25, seed=2) >= 20
+    assert result(whole) == result(killed)

@@ -1,0 +1,170 @@
+"""SFT: packing leaks nothing, the loss is the assistant's, layouts agree, a killed run ends with the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+import torch
+import toys
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.curate.run import run as curate
+from pipelines.errors import ModelError
+from pipelines.files import read_json
+from pipelines.models import train_tokenizer
+from pipelines.recipe import read_recipe
+from pipelines.records import Problem
+from pipelines.report import Report
+from pipelines.sft.pack import best_fit, check_assistant_mask, collate, document, epoch_rows, micro_batches
+from pipelines.sft.run import Trainer
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    recipe = read_recipe(toys.recipe(folder))
+    curate(recipe.curate, recipe.model, out=folder, report=Report(folder / "w"), seed=0)
+    return folder
+
+
+def trainer(tmp_path, data, *overrides):
+    recipe = read_recipe(toys.recipe(tmp_path), list(overrides))
+    work = tmp_path / "work"
+    (work / "out").mkdir(parents=True, exist_ok=True)
+    return Trainer(
+        recipe.sft, recipe.model, data=data, out=work / "out", work=work, report=Report(work, committed=True), seed=0
+    )
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 50))
+def test_best_fit_packs_everything_once(lengths, size):
+    rows = best_fit(lengths, size)
+    assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
+    assert all(sum(lengths[i] for i in row) <= size for row in rows)
+    assert len(rows) <= 2 * -(-sum(lengths) // size)
+
+
+def problem(prompt, answer, **info):
+    return Problem(
+        uid=prompt,
+        prompt=[{"role": "user", "content": prompt}],
+        answer=answer,
+        verifier="exact",
+        source="s",
+        licence="x",
+        info=info,
+    )
+
+
+def test_loss_is_on_the_assistants_tokens_only():
+    tokenizer = train_tokenizer("char", 64, ["abc=def"])
+    made = document(problem("abc=", "def"), "auto", tokenizer)
+    assert tokenizer.decode(made.tokens[made.trained_from :]) == "def<|end|>"
+    assert check_assistant_mask(problem("abc=", "def"), "auto", tokenizer)
+    assert (
+        tokenizer.decode(document(problem("abc=", "d", solution="fed"), "auto", tokenizer).tokens[-4:]) == "fed<|end|>"
+    )
+
+
+def test_template_that_rewrites_the_prompt_is_refused():
+    tokenizer = train_tokenizer("char", 64, ["abc=def"])
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}={% endif %}"
+    )
+    with pytest.raises(ModelError, match="not a prefix"):
+        document(problem("abc", "def"), "auto", tokenizer)
+
+
+def test_packed_rows_give_the_loss_of_separate_ones(tmp_path, data):
+    made = trainer(tmp_path, data)
+    rows = epoch_rows(made.documents, 64, True, 0, 0)[:3]
+    assert any(len(row) > 1 for row in rows)
+
+    def gradient(parts):
+        made.model.zero_grad()
+        for part in parts:
+            batch = collate(made.documents, part, made.pad, made.device)
+            (
+                made.policy.logp(batch.tokens, batch.mask, positions=batch.positions, attention=batch.attention).logp
+            ).sum().backward()
+        return torch.cat([p.grad.flatten() for p in made.model.parameters()])
+
+    packed = gradient([rows])
+    alone = gradient([[[i]] for row in rows for i in row])
+    torch.testing.assert_close(packed, alone, atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(gradient(micro_batches(made.documents, rows, 64)), packed, atol=2e-4, rtol=1e-3)
+
+
+def bytes_of(folder):
+    return hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def history(work):
+    lines = [json.loads(line) for line in (work / "spool.jsonl").read_text().splitlines()]
+    return [(b["step"], b["values"]["loss/train"]) for b in lines if b["kind"] == "metrics"]
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", [1, 4, 7, 11])
+def test_interrupted_run_ends_with_the_same_bytes(tmp_path, data, at, monkeypatch):
+    whole = trainer(tmp_path / "a", data) if (tmp_path / "a").mkdir() is None else None
+    whole.run()
+    (tmp_path / "b").mkdir()
+    part = trainer(tmp_path / "b", data)
+    step = part._step
+
+    def dies(number):
+        if number == at:
+            raise Killed
+        return step(number)
+
+    monkeypatch.setattr(part, "_step", dies)
+    with pytest.raises(Killed):
+        part.run()
+    trainer(tmp_path / "b", data).run()
+    assert bytes_of(tmp_path / "a/work/out") == bytes_of(tmp_path / "b/work/out")
+    assert history(tmp_path / "a/work") == history(tmp_path / "b/work")
+    assert [s for s, _ in history(tmp_path / "b/work")] == list(range(1, 13))
+
+
+def test_it_learns_and_saves_a_loadable_folder(tmp_path, data):
+    made = trainer(tmp_path, data, "sft.steps=40")
+    before = made.heldout_loss()
+    numbers = made.run()
+    assert numbers["loss_heldout"] < before - 0.4
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = tmp_path / "work/out/model"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.chat_template and model.config.vocab_size == len(tokenizer)
+    assert read_json(folder / "whetstone.json")["stage"] == "sft"
+
+
+def test_lora_is_merged_and_unpacked_rows_work(tmp_path, data):
+    made = trainer(tmp_path, data, "sft.lora={rank: 4}", "sft.packing=false", "sft.steps=6", "model.dtype=bfloat16")
+    made.run()
+    from transformers import AutoModelForCausalLM
+
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "work/out/model")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "work/out/base")
+    assert not any("lora" in n for n, _ in merged.named_parameters())
+    changed = [
+        n for (n, a), b in zip(merged.named_parameters(), base.parameters(), strict=True) if not torch.equal(a, b)
+    ]
+    assert changed and all("proj" in n for n in changed)
+
+
+def test_gradient_that_is_not_finite_is_skipped_then_stops(tmp_path, data):
+    from pipelines.errors import Interrupted
+
+    made = trainer(tmp_path, data, "sft.max_bad_steps=2")
+    with torch.no_grad():
+        made.model.get_input_embeddings().weight[:] = float("nan")
+    with pytest.raises(Interrupted, match="not finite 2 times in a row"):
+        made.run()

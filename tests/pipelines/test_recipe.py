@@ -1,0 +1,93 @@
+"""Recipes: what is read, what is refused, and that the message names the field and the way out."""
+
+from __future__ import annotations
+
+import pytest
+import toys
+import yaml
+
+from pipelines.errors import RecipeError
+from pipelines.recipe import check, read_recipe
+
+RECIPES = sorted((toys.ROOT / "recipes").glob("*.yaml"))
+PRESETS = sorted(p.stem for p in (toys.ROOT / "recipes" / "presets").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_every_recipe_binds(path):
+    recipe = read_recipe(path)
+    missing = [s.path for s in recipe.curate.sources if s.kind == "file" and not list(toys.ROOT.glob(str(s.path)))]
+    if missing:
+        pytest.skip(f"{path.name} reads {missing[0]}, which is not here")
+    check(recipe)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_binds(preset, tmp_path):
+    check(read_recipe(toys.recipe(tmp_path), [f"presets=[{preset}]"]))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("rlvr.lerning=3", ["rlvr.lerning", "no such field"]),
+        ("rlvr.group_sise=3", ["rlvr.group_sise", "Did you mean 'group_size'"]),
+        ("rlvr.optimizer.learning_rat=3", ["rlvr.optimizer.learning_rat", "Did you mean 'learning_rate'"]),
+        ("rlvr.steps=many", ["rlvr.steps", "integer"]),
+        ("rlvr.steps=0", ["rlvr.steps", "greater than or equal to 1"]),
+        ("rlvr.advantage=grppo", ["rlvr.advantage", "grppo", "Did you mean 'grpo'"]),
+        ("rlvr.advantage.scal=none", ["rlvr.advantage.scal", "Did you mean 'scale'", "Settings of grpo"]),
+        ("rlvr.objective.low=-1", ["rlvr.objective.low", "greater than 0"]),
+        ("rlvr.divergence=k1", ["rlvr.divergence", "k1 in the loss", "reward"]),
+        ("rlvr.group_size=1", ["rlvr.group_size", "nothing to compare"]),
+        ("rlvr.sampling.temperature=0", ["rlvr.sampling.temperature", "greedy"]),
+        ("rlvr.split=trian", ["rlvr.split", "Did you mean 'train'"]),
+        ("sft.epochs=1", ["sft", "epochs", "steps"]),
+        ("model.path=./nowhere", ["model", "not both"]),
+        ("presets=[grppo]", ["presets", "Did you mean 'grpo'"]),
+        ("curate.splits={train: 0.5}", ["curate", "add up to 1"]),
+        ("curate.sources.0.verifier=exakt", ["curate.sources.0.verifier", "Did you mean 'exact'"]),
+        ("curate.sources.0.size=-1", ["curate.sources.0.size"]),
+        ("curate.sources.7.size=1", ["not an entry of a list of 1"]),
+        ("evaluate.tasks=[]", ["evaluate.tasks", "at least 1"]),
+    ],
+)
+def test_bad_input_names_the_field_and_the_way_out(override, words, tmp_path):
+    with pytest.raises(RecipeError) as caught:
+        check(read_recipe(toys.recipe(tmp_path), [override]))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_missing_file_is_named(tmp_path):
+    source = [{"kind": "file", "path": str(tmp_path / "none.jsonl")}]
+    with pytest.raises(RecipeError, match=r"curate\.sources\.0\.path: no file"):
+        check(read_recipe(toys.recipe(tmp_path, curate={"sources": source})))
+    with pytest.raises(RecipeError, match="no such file"):
+        read_recipe(tmp_path / "none.yaml")
+
+
+def test_model_folder_without_tokenizer(tmp_path):
+    (tmp_path / "model").mkdir()
+    path = toys.recipe(tmp_path, model=None)
+    body = yaml.safe_load(path.read_text()) | {"model": {"path": str(tmp_path / "model")}}
+    path.write_text(yaml.safe_dump(body))
+    with pytest.raises(RecipeError, match=r"model\.path: .* has no config\.json"):
+        check(read_recipe(path))
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(RecipeError, match="has no tokenizer"):
+        check(read_recipe(path))
+
+
+def test_presets_left_to_right_then_recipe_then_set(tmp_path):
+    path = toys.recipe(tmp_path)
+    recipe = read_recipe(path, ["presets=[dapo, rloo]", "rlvr.reduce=row_mean"])
+    assert recipe.rlvr.keep == {"kind": "mixed"}
+    assert recipe.rlvr.advantage == {"kind": "rloo"}
+    assert recipe.rlvr.reduce == {"kind": "row_mean"}
+    assert recipe.rlvr.prompts == 4
+
+
+def test_a_slot_is_replaced_whole(tmp_path):
+    recipe = read_recipe(toys.recipe(tmp_path), ["presets=[dapo]", "rlvr.objective=reinforce"])
+    assert recipe.rlvr.objective == {"kind": "reinforce"}

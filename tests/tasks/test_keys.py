@@ -1,0 +1,75 @@
+"""Keys: a changed field, file or helper changes exactly the stages that read it; free fields change none."""
+
+from __future__ import annotations
+
+import pytest
+import toys
+
+from pipelines.recipe import read_recipe
+from tasks import keys
+from tasks.pipeline import Selection
+
+
+def all_keys(tmp_path, *overrides):
+    recipe = read_recipe(toys.recipe(tmp_path), list(overrides))
+    return {s: keys.stage_key(keys.key_parts(recipe, s, {"data": "d"})) for s in recipe.stages()}
+
+
+@pytest.mark.parametrize(
+    ("override", "changed"),
+    [
+        ("threads=2", set()),
+        ("rlvr.commit.every=7", set()),
+        ("sft.commit.keep_last=7", set()),
+        ("rlvr.log_rollouts=0", set()),
+        ("tracking.upload_models=false", set()),
+        ("curate.batch_rows=7", set()),
+        ("rlvr.advantage=rloo", {"rlvr"}),
+        ("rlvr.steps=5", {"rlvr"}),
+        ("sft.steps=13", {"sft"}),
+        ("model.dtype=bfloat16", {"sft", "rlvr", "evaluate"}),
+        ("model.tokenizer.kind=bpe", {"curate", "sft"}),
+        ("evaluate.tasks.0.limit=7", {"evaluate"}),
+        ("evaluate.tasks.0.name=gsm8k_test", {"curate", "evaluate"}),
+        ("seed=1", {"curate", "sft", "rlvr", "evaluate"}),
+    ],
+)
+def test_a_field_changes_the_stages_that_read_it(tmp_path, override, changed):
+    before, after = all_keys(tmp_path), all_keys(tmp_path, override)
+    assert {s for s in before if before[s] != after[s]} == changed
+
+
+def test_reach_follows_helpers_and_skips_other_methods():
+    found = keys.reach("pipelines.rlvr.__main__")
+    assert {"pipelines.files", "pipelines.engine.sampler", "pipelines.rlvr.ops", "pipelines.verifiers"} <= set(found)
+    assert not any(name.startswith(("pipelines.sft", "pipelines.rlvr.advantage.", "tasks")) for name in found)
+
+
+def test_differences_are_told_in_words():
+    old = {
+        "settings": {"rlvr": {"advantage": {"kind": "grpo"}}},
+        "source": {"pipelines.files": "1"},
+        "inputs": {"data": "a"},
+    }
+    new = {
+        "settings": {"rlvr": {"advantage": {"kind": "rloo"}}},
+        "source": {"pipelines.files": "2"},
+        "inputs": {"data": "b"},
+    }
+    assert keys.difference(old, new) == [
+        "its input data changed",
+        "rlvr.advantage changed grpo → rloo",
+        "the code of pipelines.files changed",
+    ]
+
+
+def test_selection(tmp_path):
+    recipe = read_recipe(toys.recipe(tmp_path))
+    assert Selection("sft", "rlvr").of(recipe) == ["sft", "rlvr"]
+    assert Selection(only=("evaluate",)).of(recipe) == ["evaluate"]
+    from pipelines.errors import RecipeError
+
+    with pytest.raises(RecipeError, match=r"--from stf: .* Did you mean 'sft'"):
+        Selection("stf").of(recipe)
+    with pytest.raises(RecipeError, match="leave no stage"):
+        Selection("rlvr", "sft").of(recipe)

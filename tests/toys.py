@@ -1,0 +1,131 @@
+"""Small things to test with: models of several families, a recipe that runs in seconds, random batches."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import yaml
+
+from pipelines.columns import Batch
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+FAMILIES = {
+    "llama": SMALL,
+    "qwen2": SMALL,
+    "qwen3": SMALL | {"head_dim": 16},
+    "gemma": SMALL | {"head_dim": 16},
+    "gemma2": SMALL | {"head_dim": 16, "sliding_window": 8},
+    "gemma3_text": SMALL | {"head_dim": 16, "sliding_window": 8},
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128},
+}
+
+
+def model(family: str = "llama", vocab: int = 100):
+    """A random float32 model whose answers are varied: its matrices are three times the usual size."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        family, vocab_size=vocab, pad_token_id=0, bos_token_id=1, eos_token_id=2, **FAMILIES[family]
+    )
+    made = AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for weight in made.parameters():
+            if weight.ndim > 1:
+                weight *= 3
+    return made
+
+
+def recipe(folder: Path, **changes) -> Path:
+    """A recipe of all four stages that takes seconds; `changes` replace whole sections' fields."""
+    body = {
+        "name": "toy",
+        "threads": 1,
+        "model": {
+            "fresh": {
+                "architecture": "llama",
+                "config": {
+                    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+                    "num_key_value_heads": 2, "max_position_embeddings": 64, "tie_word_embeddings": True,
+                },
+            },
+            "tokenizer": {"kind": "char", "vocab_size": 128},
+        },
+        "curate": {
+            "sources": [{
+                "kind": "reasoning_gym", "task": "palindrome_generation", "size": 800, "seed": 3,
+                "config": {"min_length": 3, "max_length": 4}, "prompt_template": "palindrome {metadata.letters}",
+            }],
+            "splits": {"train": 0.9, "heldout": 0.1},
+        },
+        "sft": {
+            "steps": 12, "max_length": 64, "tokens_per_step": 512, "micro_batch_tokens": 512, "evaluate_every": 6,
+            "optimizer": {"learning_rate": 0.003}, "commit": {"every": 3},
+        },
+        "rlvr": {
+            "steps": 4, "prompts": 4, "group_size": 4, "sampling": {"max_tokens": 8},
+            "optimizer": {"learning_rate": 0.0001, "schedule": "constant", "warmup": 0},
+        },
+        "evaluate": {"tasks": [{"name": "palindromes", "limit": 6, "samples": 2}], "batch_size": 64},
+    }  # fmt: skip
+    for section, fields in changes.items():
+        if isinstance(fields, dict) and isinstance(body.get(section), dict):
+            body[section] = body[section] | fields
+        else:
+            body[section] = fields
+    path = folder / "toy.yaml"
+    path.write_text(yaml.safe_dump(body))
+    return path
+
+
+def whetstone(
+    *arguments: str, home: Path, check: bool = True, timeout: float = 300, **env: str
+) -> subprocess.CompletedProcess:
+    """The command line in a process of its own."""
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")
+    }
+    environment |= {"WHETSTONE_HOME": str(home), "PYTHONPATH": str(ROOT), **env}
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=timeout,
+        check=False,
+    )
+    if check:
+        assert done.returncode == 0, f"{arguments}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    return done
+
+
+def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Batch:
+    """A random step: ragged masks, unequal groups, a truncated row, rewards that differ between groups."""
+    draw = torch.Generator().manual_seed(seed)
+    length = torch.randint(2, width, (rows,), generator=draw)
+    mask = torch.zeros(rows, width, dtype=torch.bool)
+    for row, n in enumerate(length.tolist()):
+        mask[row, 1 : 1 + n] = True
+    group = torch.arange(rows) % groups
+    reward = (torch.rand(rows, generator=draw) < 0.4 + 0.1 * group).float()
+    reward[:groups] = 1.0
+    reward[groups : 2 * groups] = 0.0
+    old = -torch.rand(rows, width, generator=draw) * 2 * mask
+    return Batch(
+        reward=reward, raw_reward=reward.clone(), group=group, mask=mask, logp_old=old,
+        counted=torch.ones(rows, dtype=torch.bool), in_loss=torch.ones(rows, dtype=torch.bool), correct=reward.clone(),
+        length=mask.sum(1).float(), truncated=torch.zeros(rows, dtype=torch.bool), max_tokens=torch.full((rows,), 16.0),
+        step=3, total_steps=10, logp_ref=old + 0.1 * torch.randn(rows, width, generator=draw) * mask,
+        entropy_old=torch.rand(rows, width, generator=draw) * mask,
+    )  # fmt: skip
