@@ -35,7 +35,7 @@ def pins() -> list[Finding]:
     """Pairs of versions that are known to break."""
     found = []
     for name, below, why in (
-        ("fastapi", "0.155", "the Prefect 3 server does not import with it"),
+        ("fastapi", "0.151", "`prefect deploy` fails with it, and the Prefect 3 server from 0.155 on"),
         ("sqlalchemy", "2.1", "Prefect's scheduler stops silently with it"),
     ):
         have = importlib.metadata.version(name)

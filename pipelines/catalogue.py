@@ -36,6 +36,10 @@ class Card:
     """One of `CHECKED`, possibly with a remark in brackets."""
     silent_at_zero: bool = False
     """For objectives: a row whose advantage is 0 everywhere gives zero gradient, so its forward may be skipped."""
+    alone: str = ""
+    """Why a group of one may get something other than 0; empty where it gets 0."""
+    flat_groups: str = ""
+    """"learns": gives groups without reward differences a signal; "drops": a filter that removes them."""
     mixes_groups: str = ""
     """Why rows of other groups may change a row's result; empty where they may not."""
     legal_in: tuple[str, ...] = ()

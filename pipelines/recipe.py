@@ -262,6 +262,12 @@ def check(recipe: Recipe) -> None:
             f"rlvr.divergence: {divergence.name} in the {divergence.where} gives a wrong gradient; "
             f"it is right in: {', '.join(divergence.card.legal_in)}. Set `where` or choose another estimator."
         )
+    keep, advantage = bound["keep"], bound["advantage"]
+    if keep.card.flat_groups == "drops" and advantage.card.flat_groups == "learns":
+        raise RecipeError(
+            f"rlvr.keep: {keep.name} removes the groups without reward differences that {advantage.name} learns from. "
+            "Use keep: all_rows, or another advantage."
+        )
     if rl.group_size == 1 and bound["advantage"].name in ("grpo", "rloo"):
         raise RecipeError(
             f"rlvr.group_size: {bound['advantage'].name} compares the rollouts of a group, and a group of 1 has "

@@ -44,7 +44,7 @@ def prepare() -> None:
         "DO_NOT_TRACK": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-        "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0.5",
+        "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "GIT_PYTHON_REFRESH": "quiet",

@@ -48,7 +48,7 @@ def run(
     if curate.difficulty is not None:
         from pipelines.curate.difficulty import band
 
-        kept = band(curate, model, tokenizer, out, counts, report, seed)
+        kept = band(curate.difficulty, model, out, counts, report, seed)
     if not any(kept.values()):
         counts.close()
         raise DataError(f"nothing is left after the filters: {counts.worst()}. Loosen that step in `curate`.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import toys
 import yaml
@@ -41,6 +43,7 @@ def test_every_preset_binds(preset, tmp_path):
         ("rlvr.divergence=k1", ["rlvr.divergence", "k1 in the loss", "reward"]),
         ("rlvr.group_size=1", ["rlvr.group_size", "nothing to compare"]),
         ("rlvr.sampling.temperature=0", ["rlvr.sampling.temperature", "greedy"]),
+        ("rlvr.keep=mixed rlvr.advantage=rl_zvp", ["rlvr.keep", "mixed removes", "rl_zvp learns"]),
         ("rlvr.split=trian", ["rlvr.split", "Did you mean 'train'"]),
         ("sft.epochs=1", ["sft", "epochs", "steps"]),
         ("model.path=./nowhere", ["model", "not both"]),
@@ -54,7 +57,7 @@ def test_every_preset_binds(preset, tmp_path):
 )
 def test_bad_input_names_the_field_and_the_way_out(override, words, tmp_path):
     with pytest.raises(RecipeError) as caught:
-        check(read_recipe(toys.recipe(tmp_path), [override]))
+        check(read_recipe(toys.recipe(tmp_path), re.split(r" (?=rlvr)", override)))
     for word in words:
         assert word in str(caught.value)
 

@@ -111,11 +111,15 @@ def test_server_away_for_thirty_seconds_costs_no_metric(server, home, tmp_path):
     thread = threading.Thread(target=go)
     thread.start()
     until = time.monotonic() + 200
-    while time.monotonic() < until and not list((home / "runs" / ".work").glob("sft-*/checkpoints/LATEST.json")):
+    while (
+        thread.is_alive()
+        and time.monotonic() < until
+        and not list((home / "runs" / ".work").glob("sft-*/checkpoints/LATEST.json"))
+    ):
         time.sleep(0.2)
     time.sleep(3)
     server.stop()
-    time.sleep(30)
+    thread.join(30)
     assert thread.is_alive(), "training ended before the server came back; raise the number of steps"
     server.start()
     thread.join()
@@ -145,7 +149,11 @@ def test_server_gone_at_the_end_leaves_a_debt_that_sync_pays(server, home, tmp_p
     thread = threading.Thread(target=go)
     thread.start()
     until = time.monotonic() + 200
-    while time.monotonic() < until and not list((home / "runs" / ".work").glob("sft-*/checkpoints/LATEST.json")):
+    while (
+        thread.is_alive()
+        and time.monotonic() < until
+        and not list((home / "runs" / ".work").glob("sft-*/checkpoints/LATEST.json"))
+    ):
         time.sleep(0.1)
     server.stop()
     thread.join()

@@ -5,7 +5,7 @@ from pipelines.columns import PerRow
 from pipelines.rlvr.ops import group_size, homogeneous
 
 
-@method(paper="2503.14476", title="DAPO, dynamic sampling", checked="official code")
+@method(paper="2503.14476", title="DAPO, dynamic sampling", checked="official code", flat_groups="drops")
 def mixed(correct: PerRow, group: PerRow, counted: PerRow) -> PerRow:
     """Rows of groups whose correctness varies, or of a single row; looks at correctness, never at shaped rewards.
 

@@ -16,6 +16,7 @@ import torch
 import toys
 
 from pipelines.curate.run import run as curate
+from pipelines.dataset import read_split
 from pipelines.errors import ModelError
 from pipelines.recipe import read_recipe
 from pipelines.report import Report
@@ -185,6 +186,18 @@ def test_changed_chat_template_is_refused(tmp_path, start):
     template.write_text("{{ messages[0]['content'] }}<|assistant|>")
     with pytest.raises(ModelError, match="rlvr: the chat template or vocabulary differs"):
         trainer(tmp_path, start, f"model.chat_template={template}")
+
+
+def test_difficulty_band_keeps_what_is_solved_sometimes(tmp_path, start):
+    band = {"model": str(start / "sft/out/model"), "samples": 6, "max_tokens": 8}
+    recipe = read_recipe(toys.recipe(tmp_path), [f"curate.difficulty={band}", "curate.sources.0.size=120"])
+    out = tmp_path / "out"
+    out.mkdir()
+    curate(recipe.curate, recipe.model, out=out, report=Report(tmp_path / "w"), seed=0)
+    card = json.loads((out / "card.json").read_text())
+    assert card["rows"]["difficulty"] > 0 and sum(card["splits"].values()) > 0 and card["unexplained"] == 0
+    rates = [p.info["pass_rate"] for p in read_split(out, "train")]
+    assert all(0 < r < 1 for r in rates)
 
 
 def job(folder, start, *overrides):

@@ -1,0 +1,74 @@
+"""Keep problems that a given model solves sometimes: measured, not guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from pipelines import models, verifiers
+from pipelines.curate.card import Counts
+from pipelines.dataset import iter_problems
+from pipelines.engine.distribution import generator
+from pipelines.engine.sampler import TorchSampler
+from pipelines.files import digest
+from pipelines.records import Problem
+from pipelines.report import Report
+from pipelines.settings import Difficulty, Model, Sampling
+
+PROBLEMS_AT_ONCE = 64
+
+
+def band(wanted: Difficulty, model: Model, out: Path, counts: Counts, report: Report, seed: int) -> dict[str, int]:
+    """Rewrite every split without the problems outside the band; the rate is kept in the record's info.
+
+    Returns:
+        split → rows left.
+
+    Raises:
+        ModelError: the model or its tokenizer cannot be loaded.
+    """
+    from pipelines.curate.run import Writer
+
+    tokenizer = models.load_tokenizer(wanted.model)
+    policy = models.load_model(wanted.model, model)
+    policy.to(models.device())  # type: ignore[arg-type]
+    stop = models.stop_ids(policy, tokenizer)
+    sampler = TorchSampler(policy, stop=stop, pad=tokenizer.pad_token_id, dtype=model.dtype)
+    files = sorted(out.glob("*.parquet"))
+    total = sum(pq.ParquetFile(path).metadata.num_rows for path in files)
+    done = 0
+    left: dict[str, int] = {}
+    for path in files:
+        problems = list(iter_problems(path))
+        writer = Writer(path, 10_000)
+        for start in range(0, len(problems), PROBLEMS_AT_ONCE):
+            part = problems[start : start + PROBLEMS_AT_ONCE]
+            for problem, rate in zip(part, pass_rates(wanted, sampler, tokenizer, part, seed), strict=True):
+                if wanted.low < rate < wanted.high:
+                    problem.info["pass_rate"] = rate
+                    writer.add(problem)
+                else:
+                    counts.drop("difficulty", problem, f"solved in {rate:.0%} of {wanted.samples} tries")
+            done += len(part)
+            report.progress(done, total, "measuring difficulty", unit="row")
+        writer.close()
+        left[path.stem] = writer.count
+    return left
+
+
+def pass_rates(
+    wanted: Difficulty, sampler: TorchSampler, tokenizer: Any, problems: list[Problem], seed: int
+) -> list[float]:
+    """Share of right answers per problem; the stream of random numbers depends on the problems, not on their place."""
+    sampling = Sampling(temperature=wanted.temperature, max_tokens=wanted.max_tokens)
+    prefixes = [models.render_prompt(tokenizer, p.prompt) for p in problems for _ in range(wanted.samples)]
+    draw = generator(sampler.device, seed, int(digest([p.uid for p in problems])[:12], 16))
+    answers = [tokenizer.decode(c.tokens, skip_special_tokens=True) for c in sampler.extend(prefixes, sampling, draw)]
+    rates = []
+    for i, problem in enumerate(problems):
+        mine = answers[i * wanted.samples : (i + 1) * wanted.samples]
+        right = [bool(verifiers.verify(problem.verifier, a, problem.answer, problem.info).correct) for a in mine]
+        rates.append(sum(right) / len(right))
+    return rates

@@ -1,0 +1,34 @@
+"""Fixed weights for right and wrong answers, no baseline."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow
+
+
+@method(
+    paper="https://github.com/TianHongZXY/RLVR-Decomposed",
+    title="The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning",
+    checked="official code",
+    flat_groups="learns",
+    reduces_to="right: 1, wrong: 0 is PSR; right: 0, wrong: 1 is NSR",
+    alone="compares nothing: a group of one has its own sign",
+)
+def w_reinforce(
+    correct: PerRow,
+    counted: PerRow,
+    *,
+    right: Annotated[float, Field(ge=0)] = 0.1,
+    wrong: Annotated[float, Field(ge=0)] = 1.0,
+) -> PerRow:
+    """`right` for right answers, minus `wrong` for the others; homogeneous groups contribute too.
+
+    Looks at correctness, not at the shaped reward.
+
+    >>> import torch
+    >>> w_reinforce(torch.tensor([1.0, 0, 0, 1]), torch.ones(4).bool()).tolist()
+    [0.1, -1.0, -1.0, 0.1]
+    """
+    return (correct * right - (1 - correct) * wrong) * counted

@@ -1,0 +1,51 @@
+"""The tree keeps its own rules: sizes, names, freshness of generated pages."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import toys
+
+PACKAGES = ("flows", "tasks", "pipelines", "evaluation")
+FILES = [p for package in PACKAGES for p in sorted((toys.ROOT / package).rglob("*.py"))]
+LONG_FUNCTIONS: dict[str, str] = {}
+"""function → why it may be long."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(toys.ROOT)))
+def test_sizes(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 500
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.name not in LONG_FUNCTIONS:
+            doc = node.body[0].end_lineno if ast.get_docstring(node) else node.lineno
+            assert node.end_lineno - doc <= 60, f"{node.name} has {node.end_lineno - doc} lines"
+
+
+def test_method_page_is_fresh(tmp_path):
+    subprocess.run([sys.executable, "-m", "flows.catalogue", str(tmp_path / "m.md")], check=True, cwd=toys.ROOT)
+    assert (tmp_path / "m.md").read_text() == (toys.ROOT / "docs" / "methods.md").read_text(), "run `make docs`"
+
+
+def test_flow_files_hide_no_module():
+    for path in (toys.ROOT / "flows").glob("*.py"):
+        if path.stem != "__init__":
+            assert importlib.util.find_spec(path.stem) is None, path.stem
+
+
+def test_packages_are_ours():
+    for package in PACKAGES:
+        assert __import__(package).__file__.startswith(str(toys.ROOT))
+
+
+def test_doctor_and_methods():
+    done = toys.whetstone("methods", "grpo", home=toys.ROOT / ".whetstone")
+    assert "2402.03300" in done.stdout and "setting scale" in done.stdout
+    assert (
+        "Did you mean 'grpo'" in toys.whetstone("methods", "grpoo", home=toys.ROOT / ".whetstone", check=False).stderr
+    )
+    assert "torch" in toys.whetstone("doctor", home=toys.ROOT / ".whetstone").stdout
