@@ -48,5 +48,9 @@ docs: install
 docs-site: docs
 	$(BIN)/mkdocs build --strict
 
+bench: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[bench]"
+	$(BIN)/python -m benchmarks.step
+
 clean:
 	rm -rf .whetstone site .pytest_cache .mypy_cache .ruff_cache

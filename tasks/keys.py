@@ -110,14 +110,22 @@ def _files(recipe: Recipe, stage: str) -> dict[str, str]:
     if stage == "evaluate":
         found |= _benchmark_files(recipe)
     base = recipe.model.path
-    if base and Path(base).is_dir():
-        for path in sorted(Path(base).glob("*.json")) + sorted(Path(base).glob("*.safetensors")):
-            if stage != "curate" or path.suffix == ".json":
-                found[str(path)] = file_sha256(path)
+    if base:
+        found |= _model_files(base, weights=stage != "curate")
+    if stage == "curate" and recipe.curate.difficulty is not None:
+        found |= _model_files(recipe.curate.difficulty.model, weights=True)
     template = recipe.model.chat_template
     if template and "{" not in template and Path(template).is_file():
         found[template] = file_sha256(Path(template))
     return found
+
+
+def _model_files(folder: str, *, weights: bool) -> dict[str, str]:
+    """Digests of a local model folder; nothing for a hub name (pin those with `model.revision`)."""
+    if not Path(folder).is_dir():
+        return {}
+    patterns = ("*.json", "*.safetensors") if weights else ("*.json",)
+    return {str(path): file_sha256(path) for pattern in patterns for path in sorted(Path(folder).glob(pattern))}
 
 
 def _benchmark_files(recipe: Recipe) -> dict[str, str]:

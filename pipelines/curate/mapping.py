@@ -16,6 +16,7 @@ from pipelines.settings import Source
 PROMPTS = ("prompt", "problem", "question", "instruction", "input", "query", "Question")
 ANSWERS = ("answer", "ground_truth", "target", "final_answer", "label", "output", "Answer")
 SOLUTIONS = ("solution", "completion", "response", "rationale", "generated_solution")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _METADATA = re.compile(r"\{metadata\.(\w+)\}")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _GSM8K = re.compile(r"####\s*(.+?)\s*$", re.S)
@@ -74,7 +75,7 @@ def normalise(text: Any) -> str:
     'a\nb'
     """
     text = unicodedata.normalize("NFC", str(text)).replace("\r\n", "\n").replace("\r", "\n")
-    text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) != "Cc")
+    text = _CONTROL.sub("", text)
     return "\n".join(line.rstrip() for line in text.split("\n")).strip()
 
 

@@ -30,7 +30,7 @@ def run(
 ) -> dict[str, float]:
     """Write `<split>.parquet`, `card.md`, `card.json`, `dropped.jsonl`, `quarantine.jsonl`, `data.json`.
 
-    Memory is bounded by `batch_rows` records plus about 300 bytes per row for keys and signatures.
+    Memory is bounded by `batch_rows` records plus some hundred bytes per row for keys and signatures.
 
     Raises:
         DataError: a source cannot be read, or nothing is left.
