@@ -87,7 +87,7 @@ def evaluate(
         lm=lm,
         task_dict=flat,
         limit=task.limit,
-        bootstrap_iters=0,
+        bootstrap_iters=1000,
         log_samples=True,
         apply_chat_template=chat,
         fewshot_as_multiturn=chat,

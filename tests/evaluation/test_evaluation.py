@@ -109,3 +109,20 @@ def test_every_shipped_gold_answer_verifies_itself(name):
     for row in rows:
         info = json.loads(row["info"]) if row["info"] else {}
         assert verifiers.verify(row["verifier"], row["answer"], row["answer"], info).correct
+
+
+def test_foreign_tasks_keep_their_own_metrics(pair, tmp_path):
+    """A multiple-choice YAML of the user's: lm-eval's accuracy, with an interval from its standard error."""
+    rows = [{"q": f"{i}+{i}=", "choices": [str(2 * i), str(2 * i + 1)], "gold": 0} for i in range(20)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (tmp_path / "tiny_choice.yaml").write_text(
+        f"task: tiny_choice\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {tmp_path / 'rows.jsonl'}}}}}\n"
+        "output_type: multiple_choice\ntest_split: test\ndoc_to_text: '{{q}}'\ndoc_to_choice: '{{choices}}'\n"
+        "doc_to_target: gold\nmetric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]\n"
+    )
+    settings = Evaluate(tasks=["tiny_choice"], include=str(tmp_path))
+    metrics, samples = scores(SamplerLM(*pair, batch_size=8), harness.manager(settings), settings)
+    cell = metrics["tiny_choice"]["acc"]
+    assert cell["n"] == 20 and 0 <= cell["value"] <= 1 and cell["low"] < cell["value"] < cell["high"]
+    assert cell["value"] == sum(s["acc"] for s in samples["tiny_choice"]) / 20
+    assert [t for t, _ in questions(settings.model_dump())] == ["tiny_choice"] * 20

@@ -18,7 +18,7 @@ import toys
 from pipelines.curate.run import run as curate
 from pipelines.dataset import read_split
 from pipelines.errors import ModelError
-from pipelines.recipe import read_recipe
+from pipelines.recipe import PRESETS, read_recipe
 from pipelines.report import Report
 from pipelines.rlvr.train import Trainer
 from pipelines.sft.run import Trainer as Sft
@@ -73,7 +73,7 @@ def result(work):
     return weights, history(work), (work / "out/rollouts.jsonl").read_text()
 
 
-@pytest.mark.parametrize("preset", ["grpo", "dr_grpo", "dapo", "rloo"])
+@pytest.mark.parametrize("preset", sorted(p.stem for p in PRESETS.glob("*.yaml")))
 def test_presets_train(tmp_path, start, preset):
     made = trainer(tmp_path, start, f"presets=[{preset}]")
     before = torch.cat([p.detach().flatten().clone() for p in made.model.parameters()])
