@@ -138,9 +138,9 @@ def _unchanged(recipe: Any, planned: list[Any], began: float) -> dict[str, Any]:
 
 
 def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
+    _quiet_prefect()
     from flows.post_training import post_training
 
-    _quiet_prefect()
     state = post_training(
         recipe=str(arguments.recipe),
         overrides=arguments.set,
@@ -157,13 +157,12 @@ def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _quiet_prefect() -> None:
-    """Keep tracebacks of failed runs out of the terminal: the error itself is printed at the end."""
-    import logging
+    """Keep tracebacks of failed runs out of the terminal: the error itself is printed at the end.
 
-    for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
-        for handler in logging.getLogger(name).handlers:
-            if "Console" in type(handler).__name__:
-                handler.addFilter(lambda record: record.levelno < logging.ERROR)
+    Through the environment, because Prefect configures its loggers again when a flow starts.
+    """
+    for name in ("FLOW_RUNS", "TASK_RUNS"):
+        os.environ.setdefault(f"PREFECT_LOGGING_LOGGERS_PREFECT_{name}_LEVEL", "CRITICAL")
 
 
 def _farewell(body: dict[str, Any]) -> None:

@@ -211,6 +211,8 @@ def _run(
             show(stage, read_json(work / PROGRESS))
 
     work.mkdir(parents=True, exist_ok=True)
+    if not (work / "checkpoints").exists():
+        shutil.rmtree(work / "out", ignore_errors=True)  # what an attempt without commits left behind
     try:
         numbers = process.run(MODULES[stage], work, _job(recipe, stage, parts, sources, done), tick)
     except BaseException as error:

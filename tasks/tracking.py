@@ -218,7 +218,7 @@ class StageTracker:
 def store(
     run_id: str, artifact: Path, stage: str, *, upload_models: bool, tags: dict[str, str]
 ) -> dict[str, str | None]:
-    """Put a finished stage's files under its run, and its `model/` folder into a LoggedModel.
+    """Put a finished stage's files under its run, and its `model/` folder into a LoggedModel. Safe to repeat.
 
     Returns:
         checkpoint name (the stage, or "base") → LoggedModel id.
@@ -226,8 +226,13 @@ def store(
     made = client()
     run = made.get_run(run_id)
     made_models: dict[str, str | None] = {}
+    there = made.search_logged_models([run.info.experiment_id], f"source_run_id = '{run_id}'")
+    whole = {m.tags.get("whetstone.checkpoint"): m.model_id for m in there if getattr(m.status, "name", "") == "READY"}
     for name, path in (("base", artifact / "base"), (stage, artifact / "model")):
         if not path.is_dir():
+            continue
+        if name in whole:
+            made_models[name] = whole[name]
             continue
         model_tags = {"whetstone.checkpoint": name, **tags}
         model_tags |= {} if upload_models else {"whetstone.path": str(path)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,6 +149,16 @@ def test_damage_is_found_and_mended(ran):
         "fetched back from MLflow"
     )
     assert again["evaluation"] == summary["evaluation"]
+
+
+def test_another_machine_fetches_models_from_the_store(ran):
+    summary = ran[2]
+    for stage in ("sft", "rlvr"):
+        shutil.rmtree(summary["stages"][stage]["artifact"])
+    again, _, _ = rerun(ran)
+    assert statuses(again) == dict.fromkeys(FOUR, "reused")
+    for stage in ("sft", "rlvr"):
+        assert (Path(summary["stages"][stage]["artifact"]) / "model" / "model.safetensors").exists()
 
 
 def test_runs_and_show(ran):
