@@ -20,6 +20,8 @@ def test_newest_whole_commit_wins(tmp_path):
     path = tmp_path / "step-00000003" / "state.pt"
     path.write_bytes(path.read_bytes()[:-20])
     assert checkpoint.load(tmp_path)["step"] == 2
+    torch.save({"step": 99}, path)
+    assert checkpoint.load(tmp_path)["step"] == 2, "a readable file that is not the one committed"
 
 
 def test_a_full_disk_leaves_the_previous_commit(tmp_path, monkeypatch):
