@@ -126,11 +126,11 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def _unchanged(recipe: Any, planned: list[Any], began: float) -> dict[str, Any]:
-    """Everything is there: record the run and hand it back, without starting an orchestrator."""
+    """Everything is there: hand it back without starting an orchestrator or a tracker."""
     from tasks.pipeline import Pipeline
     from tasks.stages import StageResult
 
-    pipeline = Pipeline.open(recipe)
+    pipeline = Pipeline.unchanged(recipe)
     pipeline.began = began
     for p in planned:
         pipeline.results[p.stage] = StageResult(p.stage, "reused", p.artifact, p.why, 0.0)

@@ -75,6 +75,8 @@ class Pipeline:
     recipe: Recipe
     parent: str | None
     state: Path
+    recorded: bool = False
+    """MLflow already holds a finished run with the same stages."""
     began: float = field(default_factory=time.monotonic)
     results: dict[str, StageResult] = field(default_factory=dict)
 
@@ -84,15 +86,30 @@ class Pipeline:
         from tasks import tracking
 
         body = recipe.model_dump(mode="json")
-        state = home() / "pipelines" / f"{recipe.name}-{digest(body)[:12]}.json"
+        state = cls.state_of(recipe)
         kept = read_json(state) or {}
         parent = kept.get("parent")
-        if not parent or not tracking.is_open(parent):
+        if not parent or kept.get("finished") or not tracking.is_open(parent):
             tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed)}
             text = yaml.safe_dump(body, sort_keys=False)
             parent = tracking.start_pipeline(recipe.name, experiment_name(recipe), tags, text)
         write_atomic(state, json.dumps({"parent": parent}))
         return cls(recipe, parent, state)
+
+    @staticmethod
+    def state_of(recipe: Recipe) -> Path:
+        """The file that remembers the parent run of this very recipe."""
+        return home() / "pipelines" / f"{recipe.name}-{digest(recipe.model_dump(mode='json'))[:12]}.json"
+
+    @classmethod
+    def unchanged(cls, recipe: Recipe) -> Pipeline:
+        """A run in which every stage is reused: the finished run of the same recipe, if there was one, is its record.
+
+        Nothing new would be in MLflow, so it is not asked (importing it takes seconds).
+        """
+        state = cls.state_of(recipe)
+        kept = read_json(state) or {}
+        return cls(recipe, kept["parent"], state, recorded=True) if kept.get("finished") else cls.open(recipe)
 
     def summary(self) -> dict[str, Any]:
         """What `--summary` writes."""
@@ -113,15 +130,20 @@ class Pipeline:
 
     def close(self, status: str = "FINISHED") -> dict[str, Any]:
         """End the parent run; link scores to models and register the last checkpoint. Returns the summary."""
+        summary = self.summary()
+        if self.recorded:
+            return summary
         from tasks import tracking
 
-        summary = self.summary()
         try:
             if status == "FINISHED":
                 self._link(summary)
             if self.parent:
                 tracking.end_pipeline(self.parent, status, summary, _final(summary))
-            self.state.unlink(missing_ok=True)
+            if status == "FINISHED":
+                write_atomic(self.state, json.dumps({"parent": self.parent, "finished": True}))
+            else:
+                self.state.unlink(missing_ok=True)
         except tracking.AWAY as error:
             tracking.log.warning("MLflow is away; the parent run stays open until the next start: %s", error)
         return summary
