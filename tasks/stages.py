@@ -210,9 +210,7 @@ def _run(
         if show:
             show(stage, read_json(work / PROGRESS))
 
-    work.mkdir(parents=True, exist_ok=True)
-    if not (work / "checkpoints").exists():
-        shutil.rmtree(work / "out", ignore_errors=True)  # what an attempt without commits left behind
+    _clear_scraps(work)
     try:
         numbers = process.run(MODULES[stage], work, _job(recipe, stage, parts, sources, done), tick)
     except BaseException as error:
@@ -245,6 +243,13 @@ def _run(
         log.warning("%s: MLflow is still away; what it has not seen is kept and sent at the next start", stage)
         _park(work)
     return result
+
+
+def _clear_scraps(work: Path) -> None:
+    """A work folder; what an attempt without commits left in `out` would end up in the artifact, so it goes."""
+    work.mkdir(parents=True, exist_ok=True)
+    if not (work / "checkpoints").exists():
+        shutil.rmtree(work / "out", ignore_errors=True)
 
 
 def _seconds_so_far(work: Path, value: float | None = None) -> float:
