@@ -35,7 +35,7 @@ PLANTED = {
         "    warped = warp(logits, sampling.model_copy(update={\"temperature\": 1.0}), tokens)",
         ENGINE,
     ),
-    "branches see each other": ("pipelines/engine/shared.py", "((mine | prefix) & causal)", "(causal)", ENGINE),
+    "branches see each other": ("pipelines/engine/shared.py", "sees[r, at : at + n][:, chain[:known]] = True", "sees[r, at : at + n, :at] = True", ENGINE),
     "left padding attended to": ("pipelines/engine/sampler.py", "mask = None if bool((pads == 0).all()) else seen.long()", "mask = None", ENGINE),
     "cache rows mixed up": ("pipelines/engine/cache.py", "torch.index_select(old[:, :, : self.filled], 0, rows", "torch.index_select(old[:, :, : self.filled], 0, rows.flip(0)", ENGINE),
     "half a checkpoint accepted": ("pipelines/engine/checkpoint.py", 'if file_sha256(path / STATE) != meta.get("sha256"):', "if False:", ENGINE),

@@ -24,44 +24,54 @@ class SlabLayer(DynamicLayer):
         self.key_slab: Tensor | None = None
         self.value_slab: Tensor | None = None
         self.filled = 0
-        self.reserve = 0
+        self.rows = 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write [B, heads, new, dim] behind what is there; returns everything so far."""
         new = key_states.shape[-2]
-        if self.key_slab is None or self.filled + new > self.key_slab.shape[-2]:
-            self._grow(key_states, value_states, self.filled + new)
+        if self.key_slab is None:
+            self.rows = len(key_states)
+            self._allocate(key_states, self.rows, new)
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+        elif self.filled + new > self.key_slab.shape[-2]:
+            self._allocate(key_states, len(self.key_slab), self.filled + max(new, BLOCK))
         assert self.key_slab is not None and self.value_slab is not None
-        self.key_slab[:, :, self.filled : self.filled + new] = key_states
-        self.value_slab[:, :, self.filled : self.filled + new] = value_states
+        self.key_slab[: self.rows, :, self.filled : self.filled + new] = key_states
+        self.value_slab[: self.rows, :, self.filled : self.filled + new] = value_states
         self.filled += new
         self._view()
         return self.keys, self.values  # type: ignore[return-value]
 
-    def _grow(self, keys: Tensor, values: Tensor, wanted: int) -> None:
-        size = max(wanted, self.reserve, self.filled + BLOCK if self.filled else wanted)
-        for name, like in (("key_slab", keys), ("value_slab", values)):
-            fresh = like.new_empty(like.shape[0], like.shape[1], size, like.shape[3])
+    def _allocate(self, like: Tensor, capacity: int, size: int, rows: Tensor | None = None) -> None:
+        """New slabs that hold what the old ones held; with `rows`, those rows of it."""
+        for name in ("key_slab", "value_slab"):
             old = getattr(self, name)
-            if old is not None:
-                fresh[:, :, : self.filled] = old[:, :, : self.filled]
+            fresh = like.new_empty(capacity, like.shape[1], size, like.shape[3])
+            if rows is not None:
+                torch.index_select(old[:, :, : self.filled], 0, rows, out=fresh[: len(rows), :, : self.filled])
+            elif old is not None:
+                fresh[: self.rows, :, : self.filled] = old[: self.rows, :, : self.filled]
             setattr(self, name, fresh)
-        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
 
     def _view(self) -> None:
         assert self.key_slab is not None and self.value_slab is not None
-        self.keys = self.key_slab[:, :, : self.filled]
-        self.values = self.value_slab[:, :, : self.filled]
+        self.keys = self.key_slab[: self.rows, :, : self.filled]
+        self.values = self.value_slab[: self.rows, :, : self.filled]
 
-    def take(self, rows: Tensor, room: int) -> None:
-        """Keep these rows (repeats allowed), in slabs with room for `room` more positions."""
+    def take(self, rows: Tensor, room: int, capacity: int) -> None:
+        """Keep these rows (repeats allowed), with room for `capacity` rows and `room` more positions."""
+        assert self.key_slab is not None
+        self._allocate(self.key_slab, capacity, self.filled + min(room, BLOCK * 4), rows)
+        self.rows = len(rows)
+        self._view()
+
+    def fork(self, parents: Tensor) -> None:
+        """Add a copy of each of these rows behind the others; the capacity must be there."""
         assert self.key_slab is not None and self.value_slab is not None
-        size = self.filled + min(room, BLOCK * 4)
-        for name in ("key_slab", "value_slab"):
-            old = getattr(self, name)
-            fresh = old.new_empty(len(rows), old.shape[1], size, old.shape[3])
-            torch.index_select(old[:, :, : self.filled], 0, rows, out=fresh[:, :, : self.filled])
-            setattr(self, name, fresh)
+        end = self.rows + len(parents)
+        for slab in (self.key_slab, self.value_slab):
+            slab[self.rows : end, :, : self.filled] = slab[parents, :, : self.filled]
+        self.rows = end
         self._view()
 
     def get_seq_length(self) -> int:
@@ -76,8 +86,16 @@ class SlabCache(Cache):
         count = model.config.get_text_config().num_hidden_layers
         super().__init__(layers=[SlabLayer() for _ in range(count)])
 
-    def take(self, rows: Tensor, room: int) -> None:
+    def filled_layers(self) -> list[SlabLayer]:
+        """The layers that hold keys; a model that shares them between layers leaves some empty."""
+        return [layer for layer in self.layers if isinstance(layer, SlabLayer) and layer.key_slab is not None]
+
+    def take(self, rows: Tensor, room: int, capacity: int | None = None) -> None:
         """Keep these rows in every layer."""
-        for layer in self.layers:
-            if isinstance(layer, SlabLayer) and layer.key_slab is not None:
-                layer.take(rows, room)
+        for layer in self.filled_layers():
+            layer.take(rows, room, capacity or len(rows))
+
+    def fork(self, parents: Tensor) -> None:
+        """Copy these rows in every layer."""
+        for layer in self.filled_layers():
+            layer.fork(parents)

@@ -1,4 +1,4 @@
-"""Continue token prefixes: each distinct prefix is computed once, rows decode side by side, finished rows leave."""
+"""Continue token prefixes: samples that have the same tokens so far are one row, and part where their tokens do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from pipelines.records import Stop
 from pipelines.settings import Sampling
 
 COMPACT_AT = 0.75
-"""Rows are dropped from the cache when this share or less is still decoding."""
+"""Rows are dropped from the cache when this share or less is still needed."""
+VOCABULARY = 1 << 32
+"""More than any vocabulary: row and token as one number."""
 
 
 @dataclass(slots=True)
@@ -116,10 +118,9 @@ class TorchSampler:
         pads = width - lengths
         cache = SlabCache(self.model)
         logits = self._prefill(ids.to(self.device), pads, cache)
-        if len(index) < len(prefixes):
-            cache.take(unique_of, steps)
-            logits, pads = logits[unique_of], pads[unique_of]
-        return self._decode(logits, pads, width, steps, cache, sampling, generator, entropy)
+        cache.take(torch.arange(len(index), device=self.device), steps, capacity=len(prefixes))
+        rows = _Rows(cache, pads, unique_of, width + steps)
+        return self._decode(logits, rows, width, steps, sampling, generator, entropy)
 
     def _prefill(self, ids: Tensor, pads: Tensor, cache: SlabCache) -> Tensor:
         width = ids.shape[1]
@@ -139,49 +140,42 @@ class TorchSampler:
     def _decode(
         self,
         logits: Tensor,
-        pads: Tensor,
+        rows: _Rows,
         width: int,
         steps: int,
-        cache: SlabCache,
         sampling: Sampling,
         generator: torch.Generator,
         entropy: bool,
     ) -> list[Completion]:
-        rows = torch.arange(len(pads), device=self.device)
-        columns = torch.arange(width + steps, device=self.device)
-        seen = columns >= pads[:, None]
-        padded = bool((pads > 0).any())
-        tokens = torch.full((len(pads), steps), -1, dtype=torch.int64, device=self.device)
-        logps = torch.zeros(len(pads), steps, device=self.device)
+        count = len(rows.of)
+        tokens = torch.full((count, steps), -1, dtype=torch.int64, device=self.device)
+        logps = torch.zeros(count, steps, device=self.device)
         spread = torch.zeros_like(logps) if entropy else None
-        alive = torch.ones(len(rows), dtype=torch.bool, device=self.device)
+        samples = torch.arange(count, device=self.device)
         for step in range(steps):
-            token, logp = distribution.draw(logits, sampling, generator)
-            here = rows[alive]
-            tokens[here, step], logps[here, step] = token[alive], logp[alive]
+            mine = logits[rows.of]
+            token, logp = distribution.draw(mine, sampling, generator)
+            tokens[samples, step], logps[samples, step] = token, logp
             if spread is not None:
-                spread[here, step] = distribution.entropy(logits[alive], sampling)
-            alive = alive & ~torch.isin(token, self.stop)
-            left = int(alive.sum())
-            if left == 0 or step + 1 == steps:
+                spread[samples, step] = distribution.entropy(mine, sampling)
+            going = (~torch.isin(token, self.stop)).nonzero().squeeze(1)
+            if len(going) == 0 or step + 1 == steps:
                 break
-            if left <= COMPACT_AT * len(alive):
-                keep = alive.nonzero().squeeze(1)
-                cache.take(keep, steps - step)
-                rows, token, pads, seen = rows[keep], token[keep], pads[keep], seen[keep]
-                alive = torch.ones(left, dtype=torch.bool, device=self.device)
-            logits = self._next(token, pads, seen[:, : width + step + 1] if padded else None, width + step, cache)
+            samples = samples[going]
+            fed = rows.advance(going, token[going], steps - step)
+            logits = self._next(fed, rows, width + step)
         return self._completions(tokens, logps, spread)
 
-    def _next(self, token: Tensor, pads: Tensor, seen: Tensor | None, position: int, cache: SlabCache) -> Tensor:
+    def _next(self, token: Tensor, rows: _Rows, position: int) -> Tensor:
         mask: Any = None
-        if seen is not None:
+        if rows.padded:
+            seen = rows.seen[:, : position + 1]
             mask = seen[:, None, None, :] if self.plain else seen.long()
         result = self.model(
             input_ids=token[:, None],
             attention_mask=mask,
-            position_ids=position - pads[:, None],
-            past_key_values=cache,
+            position_ids=position - rows.pads[:, None],
+            past_key_values=rows.cache,
             use_cache=True,
         )
         return result.logits[:, -1]
@@ -200,3 +194,40 @@ class TorchSampler:
             )
             for i, n in enumerate(lengths)
         ]
+
+
+class _Rows:
+    """Rows of the cache, and which of them each unfinished sample continues.
+
+    Samples with equal tokens so far share a row. Where they part, the first to leave keeps the row and
+    each other gets a copy, so a run copies no row more often than one expansion at the start would.
+    """
+
+    def __init__(self, cache: SlabCache, pads: Tensor, of: Tensor, width: int) -> None:
+        self.cache, self.pads, self.of = cache, pads, of
+        self.padded = bool((pads > 0).any())
+        self.seen = torch.arange(width, device=pads.device) >= pads[:, None]
+        self.parted = len(of) == len(pads)
+
+    def advance(self, going: Tensor, token: Tensor, room: int) -> Tensor:
+        """Follow the samples that go on with their tokens; the token to feed to each row, int64 [rows]."""
+        parents, children, place = self.of[going], token, torch.arange(len(token), device=token.device)
+        stays = torch.ones_like(parents, dtype=torch.bool)
+        if not self.parted:
+            edges, place = (parents * VOCABULARY + children).unique(return_inverse=True)
+            parents, children = edges // VOCABULARY, edges % VOCABULARY
+            stays = torch.ones_like(parents, dtype=torch.bool)
+            stays[1:] = parents[1:] != parents[:-1]
+            self.parted = len(parents) == len(going)
+        leaving = parents[~stays]
+        count = len(self.pads)
+        if len(parents) <= COMPACT_AT * (count + len(leaving)):
+            self.cache.take(parents, room, capacity=len(going))
+            self.pads, self.seen, self.of = self.pads[parents], self.seen[parents], place
+            return children
+        row = torch.where(stays, parents, count - 1 + (~stays).cumsum(0))
+        if len(leaving):
+            self.cache.fork(leaving)
+            self.pads, self.seen = (torch.cat([x, x[leaving]]) for x in (self.pads, self.seen))
+        self.of = row[place]
+        return torch.zeros(len(self.pads), dtype=torch.int64, device=row.device).scatter(0, row, children)

@@ -1,8 +1,10 @@
-"""Rows that start alike, laid out so that the common prefix is computed once: prefix, branch, branch, ...
+"""Rows that start alike, laid out as a tree so that every common prefix is computed once.
 
-A branch sees the prefix and itself, never another branch, and its positions go on from the prefix; so
-every log-probability and gradient is that of the separate rows, up to float rounding. With short
-answers to long prompts most of the forward and backward work disappears.
+Rows are a trie of tokens. A token sees its ancestors and itself, never another branch,
+and its position is its depth; so every log-probability and gradient is that of the separate rows, up to
+float rounding. With short answers to long prompts, or samples that agree on how to begin, most of the
+forward and backward work disappears. The last token of a row is only predicted, never read: it has no place
+in the layout.
 """
 
 from __future__ import annotations
@@ -10,13 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 WIDTH = 512
-"""Rows are not made longer than this (or one branch): attention grows with the square of the width."""
+"""Trees are not made wider than this (or one row): attention grows with the square of the width."""
 WORTH = 0.85
-"""The layout is used where it has at most this share of the plain layout's tokens."""
+"""Trees are used where they have at most this share of the plain layout's tokens."""
+NARROW = 192
+"""Different prompts with the same first half share a tree up to this width."""
+FULL, SMALL = 0.8, 512
+"""A row less full than this share of the first waits for the next pass, once a pass has this many tokens."""
 
 
 @dataclass
@@ -40,16 +47,20 @@ class Layout:
         return self.ids.numel()
 
 
+def ends(mask: Tensor) -> Tensor:
+    """int64 [B], one past each row's last True."""
+    return (mask.long() * torch.arange(1, mask.shape[1] + 1)).amax(1)
+
+
 def plain(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[Layout]:
     """One laid-out row per row, padded on the right, longest first, `budget` tokens at a time."""
-    last = ends(mask)
-    order = rows[last[rows].argsort(descending=True, stable=True)]
+    read = ends(mask) - 1
+    order = rows[read[rows].argsort(descending=True, stable=True)]
     while len(order):
-        width = max(2, int(last[order[0]]))
-        part, order = order.split(
-            [min(len(order), max(1, budget // width)), max(0, len(order) - max(1, budget // width))]
-        )
-        where = mask[part, 1:width].nonzero()
+        width = max(1, int(read[order[0]]))
+        count = min(len(order), max(1, budget // width))
+        part, order = order[:count], order[count:]
+        where = mask[part, 1 : width + 1].nonzero()
         yield Layout(
             ids=tokens[part, :width],
             positions=torch.arange(width).expand(len(part), width),
@@ -59,76 +70,19 @@ def plain(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[L
         )
 
 
-def ends(mask: Tensor) -> Tensor:
-    """int64 [B], one past each row's last True."""
-    return (mask.long() * torch.arange(1, mask.shape[1] + 1)).amax(1)
+@dataclass
+class _Tree:
+    """Rows in the order of their tokens; each adds the nodes by which it leaves the one before."""
+
+    rows: list[int]
+    known: list[int]
+    """Per row: leading tokens that the row before has too."""
+    width: int
 
 
 def shared(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[Layout]:
-    """Rows with equal prefixes side by side, `budget` tokens at a time. Every row must have a True in its mask."""
-    bundles = _bundles(tokens, mask, rows)
-    bundles.sort(key=lambda b: -b.width)
-    while bundles:
-        count = max(1, budget // bundles[0].width)
-        yield _lay_out(bundles[:count], tokens, mask)
-        bundles = bundles[count:]
-
-
-@dataclass
-class _Bundle:
-    prefix: int
-    rows: list[int]
-    ends: list[int]
-
-    @property
-    def width(self) -> int:
-        return self.prefix + sum(e - self.prefix for e in self.ends)
-
-
-def _bundles(tokens: Tensor, mask: Tensor, rows: Tensor) -> list[_Bundle]:
-    firsts, lasts = mask.long().argmax(1).tolist(), ends(mask).tolist()
-    open_: dict[bytes, _Bundle] = {}
-    done: list[_Bundle] = []
-    for row in rows.tolist():
-        prefix = firsts[row]
-        key = tokens[row, :prefix].numpy().tobytes()
-        bundle = open_.get(key)
-        if bundle is not None and bundle.width + lasts[row] - prefix > max(WIDTH, prefix + lasts[row]):
-            bundle = None
-        if bundle is None:
-            bundle = open_[key] = _Bundle(prefix, [], [])
-            done.append(bundle)
-        bundle.rows.append(row)
-        bundle.ends.append(lasts[row])
-    return done
-
-
-def _lay_out(bundles: list[_Bundle], tokens: Tensor, mask: Tensor) -> Layout:
-    width = max(b.width for b in bundles)
-    ids = torch.zeros(len(bundles), width, dtype=torch.int64)
-    positions = torch.zeros(len(bundles), width, dtype=torch.int64)
-    branch = torch.full((len(bundles), width), -1, dtype=torch.int64)
-    sources: list[Tensor] = []
-    targets: list[Tensor] = []
-    for r, bundle in enumerate(bundles):
-        head, at = bundle.prefix, bundle.prefix
-        ids[r, :head] = tokens[bundle.rows[0], :head]
-        positions[r, :head] = torch.arange(head)
-        branch[r, :head] = 0
-        for b, (row, end) in enumerate(zip(bundle.rows, bundle.ends, strict=True), 1):
-            n = end - head
-            ids[r, at : at + n] = tokens[row, head:end]
-            positions[r, at : at + n] = torch.arange(head, end)
-            branch[r, at : at + n] = b
-            offset = mask[row, head:end].nonzero().squeeze(1)
-            before = torch.where(offset == 0, head - 1, at + offset - 1)
-            sources.append(before + r * width)
-            targets.append(offset + head + row * tokens.shape[1])
-            at += n
-    mine = branch[:, :, None] == branch[:, None, :]
-    prefix = (branch == 0)[:, None, :] & (branch >= 0)[:, :, None]
-    causal = torch.ones(width, width, dtype=torch.bool).tril()
-    return Layout(ids, positions, ((mine | prefix) & causal)[:, None], torch.cat(sources), torch.cat(targets))
+    """Rows as trees, about `budget` tokens at a time. Every row must have a True in its mask."""
+    yield from _shared(_trees(tokens, mask, rows), tokens, mask, budget)
 
 
 def best(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int, *, allow_shared: bool) -> list[Layout]:
@@ -138,7 +92,90 @@ def best(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int, *, allow_share
     simple = list(plain(tokens, mask, rows, budget))
     if not allow_shared:
         return simple
-    bundles = _bundles(tokens, mask, rows)
-    if sum(b.width for b in bundles) > WORTH * sum(layout.size for layout in simple):
+    trees = _trees(tokens, mask, rows)
+    if sum(tree.width for tree in trees) > WORTH * sum(layout.size for layout in simple):
         return simple
-    return list(shared(tokens, mask, rows, budget))
+    return list(_shared(trees, tokens, mask, budget))
+
+
+def _trees(tokens: Tensor, mask: Tensor, rows: Tensor) -> list[_Tree]:
+    read, first = (ends(mask)[rows] - 1).numpy(), mask[rows].long().argmax(1).numpy()
+    width = max(1, int(read.max()))
+    ids = tokens[rows, :width].numpy().copy()
+    ids[np.arange(width) >= read[:, None]] = -1
+    order = np.lexsort(ids.T[::-1])
+    ids, read, first = ids[order], read[order], first[order]
+    same = np.logical_and.accumulate(ids[1:] == ids[:-1], axis=1).sum(1)
+    known = np.concatenate([[0], np.minimum(same, np.minimum(read[1:], read[:-1]))])
+    trees: list[_Tree] = []
+    for i, row in enumerate(rows.numpy()[order].tolist()):
+        size, common = int(read[i]), int(known[i])
+        fits = trees and trees[-1].width + size - common <= max(WIDTH, size)
+        prompt = min(first[i], first[i - 1])
+        if fits and (common >= prompt or (2 * common >= prompt and trees[-1].width + size - common <= NARROW)):
+            trees[-1].rows.append(row)
+            trees[-1].known.append(common)
+            trees[-1].width += size - common
+        else:
+            trees.append(_Tree([row], [0], size))
+    return trees
+
+
+def _shared(trees: list[_Tree], tokens: Tensor, mask: Tensor, budget: int) -> Iterator[Layout]:
+    """Trees side by side in rows as wide as the widest, the widest first into the first row with room."""
+    bins: list[_Bin] = []
+    widest = max(tree.width for tree in trees)
+    for tree in sorted(trees, key=lambda t: -t.width):
+        roomy = next((one for one in bins if one.used + tree.width <= widest), None)
+        if roomy is None:
+            roomy = _Bin([], 0)
+            bins.append(roomy)
+        roomy.trees.append(tree)
+        roomy.used += tree.width
+    bins.sort(key=lambda one: -one.used)
+    array, scored, read = tokens.numpy(), mask.numpy(), (ends(mask) - 1).numpy()
+    while bins:
+        width = bins[0].used
+        count = min(len(bins), max(1, budget // width))
+        for i, one in enumerate(bins[:count]):
+            if one.used < FULL * width and i * width >= SMALL:
+                count = i
+                break
+        yield _lay_out(bins[:count], array, scored, read)
+        bins = bins[count:]
+
+
+@dataclass
+class _Bin:
+    """One laid-out row: trees that do not see each other."""
+
+    trees: list[_Tree]
+    used: int
+
+
+def _lay_out(bins: list[_Bin], tokens: np.ndarray, mask: np.ndarray, read: np.ndarray) -> Layout:
+    width = max(one.used for one in bins)
+    ids = np.zeros((len(bins), width), dtype=np.int64)
+    positions = np.zeros((len(bins), width), dtype=np.int64)
+    sees = np.zeros((len(bins), width, width), dtype=bool)
+    sees[:, np.arange(width), np.arange(width)] = True
+    causal = np.tril(np.ones((width, width), dtype=bool))
+    sources: list[np.ndarray] = []
+    targets: list[np.ndarray] = []
+    for r, one in enumerate(bins):
+        at, chain = 0, np.zeros(0, dtype=np.int64)
+        for tree in one.trees:
+            for row, known in zip(tree.rows, tree.known, strict=True):
+                size = int(read[row])
+                n = size - known
+                chain = np.concatenate([chain[:known], np.arange(at, at + n)])
+                ids[r, at : at + n] = tokens[row, known:size]
+                positions[r, at : at + n] = np.arange(known, size)
+                sees[r, at : at + n, at : at + n] = causal[:n, :n]
+                sees[r, at : at + n][:, chain[:known]] = True
+                wanted = mask[row, 1 : size + 1].nonzero()[0]
+                sources.append(chain[wanted] + r * width)
+                targets.append(wanted + 1 + row * tokens.shape[1])
+                at += n
+    source, target = (torch.from_numpy(np.concatenate(x)) for x in (sources, targets))
+    return Layout(torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(sees)[:, None], source, target)

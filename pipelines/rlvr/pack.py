@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pipelines.columns import Batch
 from pipelines.records import Role, Stop, Trajectory
 
+NUMPY = {torch.int64: np.int64, torch.float32: np.float32}
 
 def token_column(rows: Sequence[Sequence[float] | None], width: int, fill: float, dtype: torch.dtype) -> Tensor:
     """Ragged rows as a [B, width] tensor, padded on the right."""
-    out = torch.full((len(rows), width), fill, dtype=dtype)
-    for i, row in enumerate(rows):
-        if row:
-            out[i, : len(row)] = torch.tensor(row, dtype=dtype)
-    return out
+    lengths = np.array([len(row) if row else 0 for row in rows])
+    flat = np.fromiter(chain.from_iterable(row or () for row in rows), dtype=NUMPY[dtype], count=int(lengths.sum()))
+    out = np.full((len(rows), width), fill, dtype=NUMPY[dtype])
+    out[np.arange(width) < lengths[:, None]] = flat
+    return torch.from_numpy(out)
 
 
 def pack(trajectories: list[Trajectory], *, step: int, total_steps: int) -> tuple[Tensor, Batch]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pipelines import dataset, models
+from pipelines.columns import Batch
 from pipelines.engine import checkpoint, distribution, optimizer, shared
 from pipelines.engine.policy import Policy, without_dropout
 from pipelines.engine.sampler import Sampler, TorchSampler
@@ -80,6 +81,7 @@ class Trainer:
         self.curriculum = self.update.curriculum.fn
         self.curriculum.start(len(self.problems), seed)
         self.start_step, self.updates_done = 0, 0
+        self._packed: tuple[list[int], Tensor, Batch, list[Trajectory]] | None = None
 
     def _model(self, start: str) -> Any:
         model = models.load_model(start, self.settings)
@@ -125,7 +127,7 @@ class Trainer:
         numbers["rollout/tokens_per_s"] = numbers["rollout/length_mean"] * len(sampled) / numbers["time/rollout_s"]
         self._log(step, sampled)
         if any(t.score is not None for t in kept):
-            tokens, batch = pack(kept, step=step, total_steps=self.rlvr.steps)
+            tokens, batch = self._pack(kept, step)
             self.fill(tokens, batch)
             columns = algorithm.assign_credit(self.update, batch)
             numbers |= diagnostics.of_columns(columns)
@@ -177,11 +179,18 @@ class Trainer:
         return rows
 
     def _keep(self, rows: list[Trajectory], step: int) -> list[Trajectory]:
-        _, batch = pack(rows, step=step, total_steps=self.rlvr.steps)
+        _, batch = self._pack(rows, step)
         keep = self.update.keep(algorithm.columns_of(batch)).tolist()
         return [row for row, yes in zip(rows, keep, strict=True) if yes]
 
-    def fill(self, tokens: Tensor, batch: Any) -> None:
+    def _pack(self, rows: list[Trajectory], step: int) -> tuple[Tensor, Batch]:
+        """Columns of rows; where every row was kept they are those that `keep` has seen."""
+        same = [id(row) for row in rows]
+        if self._packed is None or self._packed[0] != same:
+            self._packed = (same, *pack(rows, step=step, total_steps=self.rlvr.steps), rows)
+        return self._packed[1], copy.copy(self._packed[2])
+
+    def fill(self, tokens: Tensor, batch: Batch) -> None:
         """Compute the columns that a method asked for and only a forward pass gives."""
         if self.reference is not None:
             with self.policy.reference(), torch.no_grad():
