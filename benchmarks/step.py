@@ -1,192 +1,148 @@
 """Time of one RLVR step beside TRL's GRPOTrainer: same weights, prompts, group size, lengths, reward, dtype, threads.
 
-    make bench            needs a finished quickstart run (its SFT model and data)
+    python -m benchmarks.step                 the quickstart's model after SFT, 32 prompts x 8, up to 16 tokens
+    python -m benchmarks.step --case wide     42 M parameters, 32,000 words, 128-token prompts, 256-token completions
+    python -m benchmarks.step --case silent   the same, with a reward that leaves three quarters of the groups silent
+    python -m benchmarks.step --case gpu      a Qwen2.5-0.5B-shaped random model in bfloat16, for one large GPU
 
-Blocks of steps alternate between the two in one process, after a warm-up of each, so that a busy machine hurts both.
-Writes benchmarks/results/step.json and prints the table.
+Blocks of steps alternate between the two in one process, after a warm-up of each, so that a busy machine hurts
+both. A step is sampling, scoring, update; neither side writes checkpoints. Writes benchmarks/results/step-CASE.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
+import resource
 import shutil
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipelines import dataset, verifiers
-from pipelines.models import load_tokenizer
-from pipelines.report import Report
-from pipelines.rlvr.train import Trainer
-from pipelines.settings import Model, Optimizer, Rlvr, Sampling
+from benchmarks import sides
 
-RESULTS = Path(__file__).parent / "results"
-
-
-def ours(model: Path, data: Path, args: argparse.Namespace, work: Path) -> Any:
-    """A trainer, and a function that does one step and returns its seconds."""
-    (work / "out").mkdir(parents=True)
-    settings = Rlvr(
-        split="rlvr",
-        steps=10_000,
-        prompts=args.prompts,
-        group_size=args.group,
-        sampling=Sampling(temperature=1.0, max_tokens=args.max_tokens),
-        advantage={"kind": "grpo"},
-        optimizer=Optimizer(learning_rate=1e-6, schedule="constant", warmup=0),
-        micro_batch_tokens=65_536,
-        log_rollouts=0,
-    )
-    made = Trainer(
-        settings,
-        Model(path=str(model)),
-        start=str(model),
-        data=data,
-        out=work / "out",
-        work=work,
-        report=Report(work, committed=True),
-        seed=0,
-    )
-    state = {"step": 0}
-
-    def step() -> float:
-        began = time.perf_counter()
-        made.step(state["step"])
-        made._commit(state["step"] + 1)
-        state["step"] += 1
-        return time.perf_counter() - began
-
-    return step
+QWEN = {
+    "architecture": "qwen2",
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+}
+"""The shape of Qwen2.5-0.5B, with the benchmark's vocabulary of 32,000."""
+CASES: dict[str, dict[str, Any]] = {
+    "quickstart": {"prompts": 32, "group": 8, "max_tokens": 16},
+    "wide": {"prompts": 4, "group": 8, "max_tokens": 256, "hit_rate": 0.5, "micro_batch_tokens": 4096},
+    "silent": {"prompts": 4, "group": 8, "max_tokens": 256, "hit_rate": 0.0353, "micro_batch_tokens": 4096},
+    "gpu": {
+        "prompts": 64, "group": 8, "max_tokens": 512, "hit_rate": 0.5, "micro_batch_tokens": 65_536, "dtype": "bfloat16",
+    },
+}  # fmt: skip
+"""hit_rate 0.0353 leaves (1-p)^8 + p^8 = 75 % of groups of 8 without a signal."""
 
 
-def trl(model: Path, data: Path, args: argparse.Namespace, work: Path) -> Any:
-    """TRL's trainer, advanced one step at a time through a callback that hands control back."""
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
-
-    problems = dataset.read_split(data, "rlvr")[: args.prompts * 200]
-    rows = [
-        {"prompt": p.prompt, "answer": p.answer, "verifier": p.verifier, "info": json.dumps(p.info)} for p in problems
-    ]
-
-    def reward(
-        completions: list[Any], answer: list[str], verifier: list[str], info: list[str], **_: Any
-    ) -> list[float]:
-        texts = [c[0]["content"] for c in completions]
-        found = zip(texts, answer, verifier, info, strict=True)
-        return [verifiers.verify(v, t, a, json.loads(i)).score or 0.0 for t, a, v, i in found]
-
-    times: list[float] = []
-
-    class Clock(TrainerCallback):
-        began = 0.0
-
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.began = time.perf_counter()
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            times.append(time.perf_counter() - self.began)
-
-    def block(steps: int) -> list[float]:
-        times.clear()
-        config = GRPOConfig(
-            output_dir=str(work),
-            per_device_train_batch_size=args.prompts * args.group,
-            num_generations=args.group,
-            max_completion_length=args.max_tokens,
-            max_steps=steps,
-            learning_rate=1e-6,
-            beta=0.0,
-            temperature=1.0,
-            gradient_checkpointing=False,
-            bf16=False,
-            use_cpu=True,
-            report_to=[],
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
-            seed=0,
-        )
-        made = GRPOTrainer(
-            model=AutoModelForCausalLM.from_pretrained(model),
-            reward_funcs=reward,
-            args=config,
-            train_dataset=Dataset.from_list(rows),
-            processing_class=load_tokenizer(model),
-            callbacks=[Clock()],
-        )
-        made.train()
-        return list(times)
-
-    return block
+def job(case: str, folder: Path) -> sides.Work:
+    """What a case measures; makes its model and data where they are missing."""
+    if case == "quickstart":
+        model, data = sides.quickstart(folder / "quickstart")
+    elif case == "gpu":
+        model, data = sides.wide(folder / "gpu", prompt_tokens=256, config=QWEN)
+    else:
+        model, data = sides.wide(folder / "wide")
+    return sides.Work(model=model, data=data, **CASES[case])
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--runs", type=Path, default=Path(".whetstone/runs"), help="where the quickstart's artifacts are"
-    )
-    parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--group", type=int, default=8)
-    parser.add_argument("--max-tokens", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=6, help="steps per block")
-    parser.add_argument("--blocks", type=int, default=4)
+    parser.add_argument("--case", choices=sorted(CASES), default="quickstart")
+    parser.add_argument("--folder", type=Path, default=Path(".whetstone/bench"), help="models and data of the cases")
+    parser.add_argument("--steps", type=int, default=7, help="steps per block")
+    parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
-    model = newest(args.runs, "sft") / "model"
-    data = newest(args.runs, "curate", "rlvr.parquet")
+    todo = job(args.case, args.folder)
     work = Path(tempfile.mkdtemp())
-    step, block = ours(model, data, args, work / "ours"), trl(model, data, args, work / "trl")
-    for _ in range(3):
-        step()
-    block(2)
-    mine, theirs = [], []
-    for _ in range(args.blocks):
-        theirs.append(statistics.median(block(args.steps + 1)[1:]))
-        mine.append(statistics.median(step() for _ in range(args.steps)))
+    ours = sides.Ours(todo, work / "ours")
+    warm = 3 if args.case == "quickstart" else 1
+    for _ in range(warm):
+        ours.step()
+    mine: list[float] = []
+    theirs: list[float] = []
+    seen: list[dict[str, float]] = []
+    peaks = {"whetstone": peak_memory()}
+    for block in range(args.blocks):
+        theirs.append(trl_block(replace(todo, steps=args.steps + 1, seed=block), work / f"trl{block}"))
+        steps = [ours.step() for _ in range(args.steps)]
+        mine.append(statistics.median(seconds for seconds, _ in steps))
+        seen += [numbers for _, numbers in steps]
+        print(f"block {block + 1} of {args.blocks}: {mine[-1]:.3f} s against {theirs[-1]:.3f} s", flush=True)
+    peaks["both"] = peak_memory()
     shutil.rmtree(work)
-    report(args, mine, theirs)
+    report(args, todo, mine, theirs, summary(seen), peaks)
 
 
-def newest(runs: Path, stage: str, holding: str = "") -> Path:
-    """The newest artifact of a stage; exits with the way out where there is none."""
-    found = [p for p in runs.glob(f"{stage}-*") if (p / holding).exists()]
-    if not found:
-        raise SystemExit(f"no {stage} artifact under {runs}: run `make run` first, or give --runs")
-    return max(found, key=lambda p: p.stat().st_mtime)
+def trl_block(todo: sides.Work, work: Path) -> float:
+    """Median seconds of a TRL step, its first left out."""
+    trainer, times = sides.trl(todo, work)
+    trainer.train()
+    return statistics.median(seconds for seconds, _ in times[1:])
 
 
-def report(args: argparse.Namespace, mine: list[float], theirs: list[float]) -> None:
+def peak_memory() -> float:
+    """Peak memory so far, in GiB: of the GPU where there is one, else of the process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def summary(steps: list[dict[str, float]]) -> dict[str, float]:
+    """Medians of what our trainer says about its own steps."""
+    names = (
+        "rollout/tokens_per_s", "train/tokens_per_s", "time/rollout_s", "time/credit_s", "time/train_s",
+        "layout/computed_share", "layout/padding_share", "signal/flat_group_share", "signal/silent_row_share",
+    )  # fmt: skip
+    return {n: statistics.median(s[n] for s in steps if n in s) for n in names if any(n in s for s in steps)}
+
+
+def report(
+    args: argparse.Namespace,
+    todo: sides.Work,
+    mine: list[float],
+    theirs: list[float],
+    numbers: dict[str, float],
+    peaks: dict[str, float],
+) -> None:
     """Print and store medians per block and the ratios with their spread."""
-    import trl as peer
-
     ratios = [t / m for m, t in zip(mine, theirs, strict=True)]
+    ratio = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
     body = {
-        "prompts": args.prompts,
-        "group": args.group,
-        "max_tokens": args.max_tokens,
-        "threads": args.threads,
-        "trl": peer.__version__,
+        "case": args.case,
+        "work": {k: str(v) if isinstance(v, Path) else v for k, v in vars(todo).items() if k not in ("model", "data")},
         "seconds_whetstone": mine,
         "seconds_trl": theirs,
-        "ratio": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)},
+        "ratio": ratio,
+        "whetstone": numbers,
+        "peak_memory_gib": peaks,
+        "measured": time.strftime("%Y-%m-%d"),
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "step.json").write_text(json.dumps(body, indent=1) + "\n")
-    print(f"{args.prompts} prompts x {args.group}, up to {args.max_tokens} tokens, {args.threads} thread(s), float32")
-    print(f"whetstone  {statistics.median(mine):.3f} s a step (a commit to disk included)")
-    print(f"TRL {peer.__version__:<7}{statistics.median(theirs):.3f} s a step")
-    print(f"ratio      {body['ratio']['median']:.2f}  [{min(ratios):.2f}, {max(ratios):.2f}] over {len(ratios)} blocks")
+    sides.store(f"step-{args.case}", body)
+    print(f"{todo.prompts} prompts x {todo.group}, up to {todo.max_tokens} tokens, {args.threads} thread(s), {todo.dtype}")
+    for name, value in numbers.items():
+        print(f"  {name:26s}{value:14.4g}")
+    for name, value in peaks.items():
+        print(f"  peak memory, {name:13s}{value:12.2f} GiB")
+    print(f"whetstone  {statistics.median(mine):.3f} s a step, TRL {statistics.median(theirs):.3f} s")
+    print(f"ratio      {ratio['median']:.2f}  [{min(ratios):.2f}, {max(ratios):.2f}] over {len(ratios)} blocks")
 
 
 if __name__ == "__main__":

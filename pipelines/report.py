@@ -76,9 +76,9 @@ class Report:
         self._file.truncate(cursor)
         self.publish()
 
-    def publish(self) -> None:
-        """Let the forwarder see everything up to here."""
-        write_atomic(self.folder / VISIBLE, str(self.cursor()), durable=False)
+    def publish(self, cursor: int | None = None) -> None:
+        """Let the forwarder see everything up to a cursor; default: up to here."""
+        write_atomic(self.folder / VISIBLE, str(self.cursor() if cursor is None else cursor), durable=False)
 
     def close(self) -> None:
         """Publish what is left and close the spool."""

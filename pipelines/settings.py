@@ -203,6 +203,8 @@ class Commit(Settings):
     every: int = free(1, ge=1)
     """Steps between commits; a killed run repeats at most this many."""
     keep_last: int = free(2, ge=1)
+    keep_best: int = free(1, ge=1)
+    """Best commits kept beside the newest, where the stage delivers the best."""
 
 
 class Sft(Settings):
@@ -226,12 +228,16 @@ class Sft(Settings):
     evaluate_every: int = Field(50, ge=1)
     """Steps between held-out loss measurements."""
     max_bad_steps: int = Field(5, ge=1)
+    deliver: Literal["last", "best"] = "last"
+    """Which weights the stage hands on: the last, or those with the lowest held-out loss measured."""
     commit: Commit = Commit(every=20)
 
     @model_validator(mode="after")
     def _length(self) -> Sft:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give either `epochs` or `steps`")
+        if self.deliver == "best" and self.heldout is None:
+            raise ValueError("deliver: best compares held-out losses; name a `heldout` split")
         if self.micro_batch_tokens < self.max_length:
             raise ValueError("micro_batch_tokens must hold at least one row of max_length tokens")
         return self
@@ -298,6 +304,8 @@ class Rlvr(Settings):
     """Compute a group's prompt once in the forward and backward pass; never changes the gradient."""
     decode_rows: int = Field(1024, ge=1)
     """Rows decoded side by side."""
+    deliver: Literal["last", "best"] = "last"
+    """Which weights the stage hands on: the last, or those with the best mean reward over ten steps."""
     commit: Commit = Commit()
     log_rollouts: int = free(8, ge=0)
     """Rollouts per step written to rollouts.jsonl."""

@@ -63,7 +63,8 @@ def pass_rates(
 ) -> list[float]:
     """Share of right answers per problem; the stream of random numbers depends on the problems, not on their place."""
     sampling = Sampling(temperature=wanted.temperature, max_tokens=wanted.max_tokens)
-    prefixes = [models.render_prompt(tokenizer, p.prompt) for p in problems for _ in range(wanted.samples)]
+    rendered = models.render_prompts(tokenizer, [p.prompt for p in problems])
+    prefixes = [tokens for tokens in rendered for _ in range(wanted.samples)]
     draw = generator(sampler.device, seed, int(digest([p.uid for p in problems])[:12], 16))
     answers = [tokenizer.decode(c.tokens, skip_special_tokens=True) for c in sampler.extend(prefixes, sampling, draw)]
     rates = []

@@ -70,7 +70,8 @@ class SlabLayer(DynamicLayer):
         assert self.key_slab is not None and self.value_slab is not None
         end = self.rows + len(parents)
         for slab in (self.key_slab, self.value_slab):
-            slab[self.rows : end, :, : self.filled] = slab[parents, :, : self.filled]
+            old = slab[: self.rows, :, : self.filled]
+            torch.index_select(old, 0, parents, out=slab[self.rows : end, :, : self.filled])
         self.rows = end
         self._view()
 

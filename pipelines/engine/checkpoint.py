@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +14,124 @@ import torch
 
 from pipelines.files import atomic_folder, file_sha256, read_json, write_atomic
 
-LATEST, STATE = "LATEST.json", "state.pt"
+LATEST, STATE, META = "LATEST.json", "state.pt", "meta.json"
 
 
-def save(folder: Path, step: int, state: dict[str, Any], *, keep_last: int = 2) -> None:
+def save(
+    folder: Path,
+    step: int,
+    state: dict[str, Any],
+    *,
+    keep_last: int = 2,
+    keep_best: int = 0,
+    score: float | None = None,
+) -> None:
     """Commit a step. A crash at any instant leaves the previous commit or this one, never a part.
 
     Args:
         folder: where the commits live.
         step: steps done.
         state: tensors, numbers, strings, lists and dicts.
-        keep_last: commits kept on disk.
+        keep_last: newest commits kept on disk.
+        keep_best: commits with the highest score kept beside them.
+        score: higher is better; None is never among the best.
     """
     name = f"step-{step:08d}"
     with atomic_folder(folder / name) as building:
         torch.save(state, building / STATE)
-        write_atomic(building / "meta.json", f'{{"step": {step}, "sha256": "{file_sha256(building / STATE)}"}}')
+        meta = {"step": step, "sha256": file_sha256(building / STATE), "score": score}
+        write_atomic(building / META, json.dumps(meta))
     write_atomic(folder / LATEST, f'{{"name": "{name}", "step": {step}}}')
-    for old in sorted(folder.glob("step-*"))[:-keep_last]:
-        shutil.rmtree(old, ignore_errors=True)
+    newest = sorted(folder.glob("step-*"), reverse=True)
+    kept = {*newest[:keep_last], *_ranked(newest)[:keep_best]}
+    for old in newest:
+        if old not in kept:
+            shutil.rmtree(old, ignore_errors=True)
     for scrap in folder.glob(".step-*"):
         shutil.rmtree(scrap, ignore_errors=True)
 
 
+def _ranked(commits: list[Path]) -> list[Path]:
+    """Commits that have a score, the best first, the newer of equals first."""
+    scored = [(meta["score"], path.name, path) for path in commits if (meta := _meta(path)).get("score") is not None]
+    return [path for *_, path in sorted(scored, reverse=True)]
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    found = read_json(path / META)
+    return found if isinstance(found, dict) else {}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not (path / STATE).exists() or file_sha256(path / STATE) != _meta(path).get("sha256"):
+        return None
+    with contextlib.suppress(RuntimeError, EOFError):
+        return torch.load(path / STATE, map_location="cpu", weights_only=True)
+    return None
+
+
 def load(folder: Path) -> dict[str, Any] | None:
     """The newest whole commit, or None; a damaged one is passed over in favour of the one before."""
-    if not folder.exists():
-        return None
-    for path in sorted(folder.glob("step-*"), reverse=True):
-        meta = read_json(path / "meta.json")
-        if not isinstance(meta, dict) or not (path / STATE).exists():
-            continue
-        if file_sha256(path / STATE) != meta.get("sha256"):
-            continue
-        with contextlib.suppress(RuntimeError, EOFError):
-            return torch.load(path / STATE, map_location="cpu", weights_only=True)
-    return None
+    found = map(_read, sorted(folder.glob("step-*"), reverse=True))
+    return next((state for state in found if state is not None), None)
+
+
+def best(folder: Path) -> dict[str, Any] | None:
+    """The whole commit with the highest score, or None."""
+    found = map(_read, _ranked(list(folder.glob("step-*"))))
+    return next((state for state in found if state is not None), None)
+
+
+class Committer:
+    """Writes commits while training goes on: the state is copied at once, the disk is waited for at the next commit.
+
+    Args:
+        folder: where the commits live.
+        keep_last, keep_best: as in `save`.
+        written: called with the state's `cursor` when its commit is on the disk.
+    """
+
+    def __init__(self, folder: Path, *, keep_last: int, keep_best: int, written: Callable[[int], None]) -> None:
+        self.folder, self.keep_last, self.keep_best, self.written = folder, keep_last, keep_best, written
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def submit(self, step: int, state: dict[str, Any], score: float | None = None) -> None:
+        """Commit soon. Raises what the previous write failed with, such as OSError for a full disk."""
+        self.wait()
+        copied = _copy(state)
+
+        def write() -> None:
+            try:
+                save(
+                    self.folder, step, copied, keep_last=self.keep_last, keep_best=self.keep_best, score=score
+                )
+                self.written(copied["cursor"])
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=write, name="commit", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when everything submitted is on the disk; raises what a write failed with."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+
+def _copy(value: Any) -> Any:
+    """The state with tensors of its own, on the CPU: the originals change with the next step."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _copy(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_copy(one) for one in value)
+    return value
 
 
 def trainable_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -80,6 +80,7 @@ class Policy:
             attention=attention,
             source=where[:, 0] * width + where[:, 1],
             target=where[:, 0] * width + where[:, 1] + 1,
+            used=tokens.numel(),
         )
         values, spreads = self.score(layout, tokens.flatten()[layout.target], entropy=entropy)
         zero = torch.zeros(tokens.numel(), device=tokens.device)

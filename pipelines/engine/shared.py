@@ -40,6 +40,8 @@ class Layout:
     """int64 [M], flat index into R * W of the hidden state that predicts the token."""
     target: Tensor
     """int64 [M], flat index into B * T of the token."""
+    used: int
+    """Tokens of the forward pass that are not padding."""
 
     @property
     def size(self) -> int:
@@ -67,6 +69,7 @@ def plain(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[L
             attention=None,
             source=where[:, 0] * width + where[:, 1],
             target=part[where[:, 0]] * tokens.shape[1] + where[:, 1] + 1,
+            used=int(read[part].sum()),
         )
 
 
@@ -178,4 +181,6 @@ def _lay_out(bins: list[_Bin], tokens: np.ndarray, mask: np.ndarray, read: np.nd
                 targets.append(wanted + 1 + row * tokens.shape[1])
                 at += n
     source, target = (torch.from_numpy(np.concatenate(x)) for x in (sources, targets))
-    return Layout(torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(sees)[:, None], source, target)
+    attention = torch.from_numpy(sees)[:, None]
+    used = sum(one.used for one in bins)
+    return Layout(torch.from_numpy(ids), torch.from_numpy(positions), attention, source, target, used)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.engine.shared import Layout, ends
 from pipelines.errors import Interrupted
 from pipelines.records import Stop, Trajectory
 from pipelines.rlvr.ops import homogeneous
@@ -56,6 +57,13 @@ def of_columns(columns: dict[str, Any]) -> dict[str, float]:
         "reward/shaped_mean": float((columns["reward"] * counted).sum() / counted.sum().clamp(min=1)),
         "tokens/trained": float((mask & columns["in_loss"][:, None]).sum()),
     }
+
+
+def of_layouts(layouts: list[Layout], mask: Tensor, rows: Tensor) -> dict[str, float]:
+    """What the forward pass of an update computes: its share of the rows' tokens, and the padding in it."""
+    size, used = sum(one.size for one in layouts), sum(one.used for one in layouts)
+    apart = int((ends(mask[rows]) - 1).sum())
+    return {"layout/computed_share": size / max(1, apart), "layout/padding_share": 1 - used / max(1, size)}
 
 
 class Ratios:

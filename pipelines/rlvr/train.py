@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,10 @@ from pipelines.settings import Model, Rlvr, Sampling
 
 ROLLOUTS = 1
 """Purpose number of the sampler's random stream."""
+SMOOTH = 10
+"""Steps over which the mean reward is taken when the best weights are looked for."""
+PHASES = ("rollout", "credit", "update", "metrics", "commit")
+"""Parts of a step, in order."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,14 @@ class Trainer:
         self.curriculum = self.update.curriculum.fn
         self.curriculum.start(len(self.problems), seed)
         self.start_step, self.updates_done = 0, 0
+        best = rlvr.commit.keep_best if rlvr.deliver == "best" else 0
+        self.committer = checkpoint.Committer(
+            work / "checkpoints", keep_last=rlvr.commit.keep_last, keep_best=best, written=report.publish
+        )
+        self.phase: Callable[[str, int], None] = lambda name, step: None
+        """Called when a part of a step begins, with one of `PHASES`."""
+        self.recent: list[float] = []
+        self.best = float("-inf")
         self._packed: tuple[list[int], Tensor, Batch, list[Trajectory]] | None = None
 
     def _model(self, start: str) -> Any:
@@ -111,32 +124,54 @@ class Trainer:
             self.report.metrics(step + 1, numbers)
             note = f"reward {numbers['reward/mean']:.3f}"
             self.report.progress(step + 1, self.rlvr.steps, note)
-            if (step + 1) % self.rlvr.commit.every == 0 or step + 1 == self.rlvr.steps:
-                self._commit(step + 1)
+            score = self._score(numbers["reward/mean"])
+            if (step + 1) % self.rlvr.commit.every == 0 or step + 1 == self.rlvr.steps or score is not None:
+                self.phase("commit", step)
+                self._commit(step + 1, score)
+        self.committer.wait()
+        if self.rlvr.deliver == "best" and (state := checkpoint.best(self.committer.folder)) is not None:
+            self.model.load_state_dict(state["model"], strict=False)
+            self.report.event("the best weights are handed on", step=state["step"], reward=state["best"])
         model = self.model.merge_and_unload() if self.rlvr.lora else self.model
         models.save_model(model, self.tokenizer, self.out / "model", {"stage": "rlvr", "base": self.settings.path})
         wanted = ("reward/mean", "rollout/length_mean", "policy/entropy")
         return {"steps": float(self.rlvr.steps), **{k.replace("/", "_"): numbers[k] for k in wanted if k in numbers}}
 
+    def _score(self, reward: float) -> float | None:
+        """Mean reward of the last `SMOOTH` steps where it is the best so far and the best weights are asked for."""
+        self.recent = [*self.recent, reward][-SMOOTH:]
+        mean = sum(self.recent) / len(self.recent)
+        if self.rlvr.deliver == "last" or len(self.recent) < min(SMOOTH, self.rlvr.steps) or mean <= self.best:
+            return None
+        self.best = mean
+        return mean
+
     def step(self, step: int) -> dict[str, float]:
         """One step: sample, score, assign credit, update."""
+        self.phase("rollout", step)
         began = time.perf_counter()
         sampled, kept = self.collect(step)
         numbers = diagnostics.of_rollouts(sampled)
         numbers["time/rollout_s"] = time.perf_counter() - began
         numbers["rollout/tokens_per_s"] = numbers["rollout/length_mean"] * len(sampled) / numbers["time/rollout_s"]
         self._log(step, sampled)
+        self.phase("credit", step)
         if any(t.score is not None for t in kept):
             tokens, batch = self._pack(kept, step)
             self.fill(tokens, batch)
+            credited = time.perf_counter()
             columns = algorithm.assign_credit(self.update, batch)
+            numbers["time/credit_s"] = time.perf_counter() - credited
             numbers |= diagnostics.of_columns(columns)
+            self.phase("update", step)
             trained = time.perf_counter()
             numbers |= self.learn(tokens, columns)
             numbers["time/train_s"] = time.perf_counter() - trained
+            numbers["train/tokens_per_s"] = numbers["tokens/trained"] / numbers["time/train_s"]
         else:
             self.report.event("no row to learn from: nothing was scored or kept", step=step + 1)
         numbers["time/step_s"] = time.perf_counter() - began
+        self.phase("metrics", step)
         return numbers
 
     def collect(self, step: int) -> tuple[list[Trajectory], list[Trajectory]]:
@@ -156,9 +191,10 @@ class Trainer:
 
     def _rollouts(self, step: int, draw: int, first_group: int) -> list[Trajectory]:
         numbers = self.curriculum.propose(self.rlvr.prompts)
+        prompts = models.render_prompts(self.tokenizer, [self.problems[n].prompt for n in numbers])
         asked = [
-            Asked(self.problems[n], models.render_prompt(self.tokenizer, self.problems[n].prompt), first_group + i)
-            for i, n in enumerate(numbers)
+            Asked(self.problems[n], prompt, first_group + i)
+            for i, (n, prompt) in enumerate(zip(numbers, prompts, strict=True))
         ]
         context = Context(
             sampler=self.sampler,
@@ -254,7 +290,7 @@ class Trainer:
         """Add up the gradients of some rows; on the first update of a step, check sampler against trainer."""
         total = 0.0
         wanted: Literal["value", "gradient"] = "gradient" if self.update.needs("entropy") else "value"
-        for layout in self.layouts(tokens, columns["mask"], rows):
+        for layout in (layouts := self.layouts(tokens, columns["mask"], rows)):
             part = (layout.target // tokens.shape[1]).unique()
             values, spread = self.policy.score(layout, tokens.flatten()[layout.target], entropy=wanted)
             mine = algorithm.take(columns, part)
@@ -271,6 +307,8 @@ class Trainer:
                     numbers[key] = max(value, numbers.get(key, 0.0))
                 if warning:
                     self.report.event(warning)
+        if first and layouts:
+            numbers |= diagnostics.of_layouts(layouts, columns["mask"], rows)
         return total
 
     @staticmethod
@@ -303,17 +341,20 @@ class Trainer:
         for name, memory in self.update.remembering().items():
             memory.load_state_dict(state["memories"][name])
         self.start_step, self.updates_done = state["step"], state["updates"]
+        self.recent, self.best = state["recent"], state["best"]
         if log.exists():
             with open(log, "ab") as handle:
                 handle.truncate(state["log_bytes"])
         self.report.rewind(state["cursor"])
         self.report.event("resumed from a commit", step=self.start_step)
 
-    def _commit(self, step: int) -> None:
+    def _commit(self, step: int, score: float | None = None) -> None:
         log = self.work / "out" / "rollouts.jsonl"
         state = {
             "step": step,
             "updates": self.updates_done,
+            "recent": self.recent,
+            "best": self.best,
             "model": checkpoint.trainable_state(self.model),
             "optimizer": self.optimizer.state_dict(),
             "stepper": self.stepper.state_dict(),
@@ -321,5 +362,4 @@ class Trainer:
             "log_bytes": log.stat().st_size if log.exists() else 0,
             "cursor": self.report.cursor(),
         }
-        checkpoint.save(self.work / "checkpoints", step, state, keep_last=self.rlvr.commit.keep_last)
-        self.report.publish()
+        self.committer.submit(step, state, score)

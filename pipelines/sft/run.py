@@ -36,6 +36,11 @@ class Trainer:
     def __init__(self, sft: Sft, model: Model, *, data: Path, out: Path, work: Path, report: Report, seed: int) -> None:
         self.sft, self.settings, self.out, self.report, self.seed = sft, model, out, report, seed
         self.commits = work / "checkpoints"
+        best = sft.commit.keep_best if sft.deliver == "best" else 0
+        self.committer = checkpoint.Committer(
+            self.commits, keep_last=sft.commit.keep_last, keep_best=best, written=report.publish
+        )
+        self.best = float("inf")
         self.tokenizer = models.load_tokenizer(model.path or data / "tokenizer", model)
         models.check_template(dataset.about(data).get("template"), self.tokenizer, "sft")
         self.pad = self.tokenizer.pad_token_id
@@ -123,13 +128,20 @@ class Trainer:
         held = self.held
         for step in range(self.start, self.total):
             numbers = self._step(step)
-            last = step + 1 == self.total
+            last, better = step + 1 == self.total, False
             if self.heldout and ((step + 1) % self.sft.evaluate_every == 0 or last):
                 held = numbers["loss/heldout"] = self.heldout_loss()
+                better = held < self.best and self.sft.deliver == "best"
+                self.best = min(held, self.best)
             self.report.metrics(step + 1, numbers)
             self.report.progress(step + 1, self.total, f"loss {numbers['loss/train']:.3f}")
-            if (step + 1) % self.sft.commit.every == 0 or last:
-                self._commit(step + 1, held)
+            if (step + 1) % self.sft.commit.every == 0 or last or better:
+                self._commit(step + 1, held, better)
+        self.committer.wait()
+        if self.sft.deliver == "best" and (state := checkpoint.best(self.commits)) is not None:
+            self.model.load_state_dict(state["model"], strict=False)
+            held = state["heldout"]
+            self.report.event("the best weights are handed on", step=state["step"], heldout=held)
         self._save()
         final = {
             "loss_heldout": held if self.heldout else float("nan"),
@@ -187,22 +199,23 @@ class Trainer:
         self.stepper.load_state_dict(state["stepper"])
         torch.set_rng_state(state["rng"])
         self.start, self.tokens_seen, self.held = state["step"], state["tokens"], state["heldout"]
+        self.best = state["best"]
         self.report.rewind(state["cursor"])
         self.report.event("resumed from a commit", step=self.start)
 
-    def _commit(self, step: int, heldout: float) -> None:
+    def _commit(self, step: int, heldout: float, better: bool) -> None:
         state = {
             "step": step,
             "tokens": self.tokens_seen,
             "heldout": heldout,
+            "best": self.best,
             "model": checkpoint.trainable_state(self.model),
             "optimizer": self.optimizer.state_dict(),
             "stepper": self.stepper.state_dict(),
             "rng": torch.get_rng_state(),
             "cursor": self.report.cursor(),
         }
-        checkpoint.save(self.commits, step, state, keep_last=self.sft.commit.keep_last)
-        self.report.publish()
+        self.committer.submit(step, state, score=-heldout if better else None)
 
     def _save(self) -> None:
         model = self.model.merge_and_unload() if self.sft.lora else self.model

@@ -1,0 +1,254 @@
+"""The two sides of a comparison: our trainer and TRL's, with the same weights, prompts, reward and settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipelines import dataset, verifiers
+from pipelines.curate.run import run as curate
+from pipelines.models import load_tokenizer
+from pipelines.recipe import read_recipe
+from pipelines.report import Report
+from pipelines.rlvr.train import Trainer
+from pipelines.settings import Curate, Model, Optimizer, Rlvr, Sampling
+from pipelines.sft.run import Trainer as SftTrainer
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).parent / "results"
+WIDE = {
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+}
+"""42 million parameters with a vocabulary of 32,000."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What both sides do."""
+
+    model: Path
+    data: Path
+    prompts: int
+    group: int
+    max_tokens: int
+    steps: int = 10_000
+    learning_rate: float = 1e-6
+    schedule: str = "constant"
+    hit_rate: float | None = None
+    """Share of completions that a hash calls right; None asks the records' verifier."""
+    seed: int = 0
+    micro_batch_tokens: int = 65_536
+    dtype: str = "float32"
+
+
+def store(name: str, body: dict[str, Any]) -> None:
+    """Write `benchmarks/results/<name>.json`, with the versions and the machine."""
+    import platform
+
+    import transformers
+
+    about = {"torch": torch.__version__, "transformers": transformers.__version__, "threads": torch.get_num_threads()}
+    if torch.cuda.is_available():
+        about["gpu"] = torch.cuda.get_device_name()
+    RESULTS.mkdir(exist_ok=True)
+    body = {**body, "versions": about | {"trl": _trl_version()}, "processor": platform.processor() or platform.machine()}
+    (RESULTS / f"{name}.json").write_text(json.dumps(body, indent=1) + "\n")
+
+
+def _trl_version() -> str:
+    import trl as peer
+
+    return peer.__version__
+
+
+def by_hash(rate: float, texts: list[str]) -> list[float]:
+    """1 for a share of all texts that depends on the text only: a reward whose share of silent groups can be chosen."""
+    return [float(int(hashlib.sha256(t.encode()).hexdigest()[:8], 16) / 2**32 < rate) for t in texts]
+
+
+def quickstart(folder: Path, seed: int = 0, steps: int = 240) -> tuple[Path, Path]:
+    """Data and SFT model of the quickstart recipe: (model, data). Made once per folder, seed and length."""
+    recipe = read_recipe(ROOT / "recipes" / "quickstart.yaml", [f"seed={seed}", f"sft.steps={steps}"])
+    data, work = folder / "data", folder / f"sft-{seed}-{steps}"
+    if not (data / "data.json").exists():
+        data.mkdir(parents=True, exist_ok=True)
+        curate(recipe.curate, recipe.model, out=data, report=Report(folder / "curate"), seed=0)
+    if not (work / "out" / "model").exists():
+        (work / "out").mkdir(parents=True, exist_ok=True)
+        report = Report(work, committed=True)
+        SftTrainer(
+            recipe.sft, recipe.model, data=data, out=work / "out", work=work, report=report, seed=seed
+        ).run()  # type: ignore[arg-type]
+    return work / "out" / "model", data
+
+
+def wide(folder: Path, prompt_tokens: int = 128, config: dict[str, Any] | None = None) -> tuple[Path, Path]:
+    """A random model with a vocabulary of 32,000 words and prompts of random words: (model, data)."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    base, data = folder / "model", folder / "data"
+    if (data / "data.json").exists():
+        return base, data
+    special = ["<pad>", "<bos>", "<eos>", "<unk>"]
+    words = {w: i for i, w in enumerate([*special, *(f"w{i}" for i in range(32_000 - len(special)))])}
+    inner = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", unk_token="<unk>"
+    )
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    body = dict(WIDE if config is None else config)
+    family = body.pop("architecture", "llama")
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    made = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(family, vocab_size=32_000, pad_token_id=0, bos_token_id=1, eos_token_id=2, **body)
+    )
+    made.save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    draw = random.Random(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "prompts.jsonl", "w") as handle:
+        for _ in range(2_000):
+            text = " ".join(f"w{draw.randrange(31_000)}" for _ in range(prompt_tokens))
+            handle.write(json.dumps({"prompt": text, "answer": "none"}) + "\n")
+    settings = Curate.model_validate(
+        {
+            "sources": [{"kind": "file", "path": str(folder / "prompts.jsonl"), "verifier": "exact"}],
+            "near_duplicates": None,
+            "decontaminate": None,
+            "self_check": False,
+            "splits": {"rlvr": 1.0},
+        }
+    )
+    data.mkdir(exist_ok=True)
+    curate(settings, Model(path=str(base)), out=data, report=Report(folder / "curate"), seed=0)
+    return base, data
+
+
+class Ours:
+    """Our trainer, a step at a time."""
+
+    def __init__(self, job: Work, work: Path, **more: Any) -> None:
+        (work / "out").mkdir(parents=True)
+        settings = Rlvr(
+            split="rlvr",
+            steps=job.steps,
+            prompts=job.prompts,
+            group_size=job.group,
+            sampling=Sampling(temperature=1.0, max_tokens=job.max_tokens),
+            advantage={"kind": "grpo", "scale": "none"},
+            reduce={"kind": "fixed_length"},
+            optimizer=Optimizer(learning_rate=job.learning_rate, schedule=job.schedule, warmup=0),  # type: ignore[arg-type]
+            micro_batch_tokens=job.micro_batch_tokens,
+            log_rollouts=0,
+            **more,
+        )
+        self.trainer = Trainer(
+            settings,
+            Model(path=str(job.model), dtype=job.dtype),  # type: ignore[arg-type]
+            start=str(job.model),
+            data=job.data,
+            out=work / "out",
+            work=work,
+            report=Report(work, committed=True),
+            seed=job.seed,
+        )
+        if job.hit_rate is not None:
+            rate = job.hit_rate
+            self.trainer.functions = [("hash", lambda completions, **_: by_hash(rate, _texts(completions)))]
+        self.done = 0
+
+    def step(self) -> tuple[float, dict[str, float]]:
+        """Seconds and the step's own numbers."""
+        began = time.perf_counter()
+        numbers = self.trainer.step(self.done)
+        self.done += 1
+        return time.perf_counter() - began, numbers
+
+
+def _texts(completions: list[Any]) -> list[str]:
+    return [c[0]["content"] for c in completions]
+
+
+def trl(job: Work, work: Path, **more: Any) -> Any:
+    """A fresh TRL GRPOTrainer of the job: (trainer, list that fills with seconds per step and its mean reward)."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    problems = dataset.read_split(job.data, "rlvr")[: job.prompts * min(job.steps + 1, 400)]
+    rows = [
+        {"prompt": p.prompt, "answer": p.answer, "verifier": p.verifier, "info": json.dumps(p.info)} for p in problems
+    ]
+    times: list[tuple[float, float]] = []
+    rewards: list[float] = []
+
+    def reward(
+        completions: list[Any], answer: list[str], verifier: list[str], info: list[str], **_: Any
+    ) -> list[float]:
+        texts = _texts(completions)
+        if job.hit_rate is not None:
+            values = by_hash(job.hit_rate, texts)
+        else:
+            found = zip(texts, answer, verifier, info, strict=True)
+            values = [verifiers.verify(v, t, a, json.loads(i)).score or 0.0 for t, a, v, i in found]
+        rewards.append(sum(values) / len(values))
+        return values
+
+    class Clock(TrainerCallback):
+        began = 0.0
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> Any:
+            times.append((time.perf_counter() - self.began, rewards[-1]))
+            return control
+
+    settings: dict[str, Any] = {
+        "output_dir": str(work),
+        "per_device_train_batch_size": job.prompts * job.group,
+        "num_generations": job.group,
+        "max_completion_length": job.max_tokens,
+        "max_steps": job.steps,
+        "learning_rate": job.learning_rate,
+        "lr_scheduler_type": job.schedule,
+        "beta": 0.0,
+        "temperature": 1.0,
+        "loss_type": "dr_grpo",
+        "scale_rewards": "none",
+        "gradient_checkpointing": False,
+        "bf16": job.dtype == "bfloat16",
+        "use_cpu": not torch.cuda.is_available(),
+        "adam_beta2": 0.95,
+        "report_to": [],
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+        "seed": job.seed,
+    }
+    made = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(job.model),
+        reward_funcs=reward,
+        args=GRPOConfig(**(settings | more)),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=load_tokenizer(job.model),
+        callbacks=[Clock()],
+    )
+    return made, times
