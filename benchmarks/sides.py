@@ -64,7 +64,11 @@ def store(name: str, body: dict[str, Any]) -> None:
     if torch.cuda.is_available():
         about["gpu"] = torch.cuda.get_device_name()
     RESULTS.mkdir(exist_ok=True)
-    body = {**body, "versions": about | {"trl": _trl_version()}, "processor": platform.processor() or platform.machine()}
+    body = {
+        **body,
+        "versions": about | {"trl": _trl_version()},
+        "processor": platform.processor() or platform.machine(),
+    }
     (RESULTS / f"{name}.json").write_text(json.dumps(body, indent=1) + "\n")
 
 
@@ -89,9 +93,7 @@ def quickstart(folder: Path, seed: int = 0, steps: int = 240) -> tuple[Path, Pat
     if not (work / "out" / "model").exists():
         (work / "out").mkdir(parents=True, exist_ok=True)
         report = Report(work, committed=True)
-        SftTrainer(
-            recipe.sft, recipe.model, data=data, out=work / "out", work=work, report=report, seed=seed
-        ).run()  # type: ignore[arg-type]
+        SftTrainer(recipe.sft, recipe.model, data=data, out=work / "out", work=work, report=report, seed=seed).run()  # type: ignore[arg-type]
     return work / "out" / "model", data
 
 

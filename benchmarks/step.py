@@ -136,7 +136,9 @@ def report(
         "measured": time.strftime("%Y-%m-%d"),
     }
     sides.store(f"step-{args.case}", body)
-    print(f"{todo.prompts} prompts x {todo.group}, up to {todo.max_tokens} tokens, {args.threads} thread(s), {todo.dtype}")
+    print(
+        f"{todo.prompts} prompts x {todo.group}, up to {todo.max_tokens} tokens, {args.threads} thread(s), {todo.dtype}"
+    )
     for name, value in numbers.items():
         print(f"  {name:26s}{value:14.4g}")
     for name, value in peaks.items():

@@ -53,6 +53,8 @@ class Batch:
     """Steps of the whole run, for schedules."""
     logp_start: PerToken | None = None
     """float32, the trainer's own number before the first update; differs from the sampler's by engine."""
+    logp_sampled: PerToken | None = None
+    """float32, what the sampler reported, where `rlvr.old_logp: trainer` puts the trainer's number into `logp_old`."""
     turn: PerToken | None = None
     """int64, index of the turn that produced the token, -1 outside turns."""
     turn_reward: PerTurn | None = None
@@ -75,5 +77,7 @@ MADE_LATER = ("advantage", "weight", "logp", "entropy")
 COLUMNS = frozenset([f.name for f in fields(Batch)]) | frozenset(MADE_LATER)
 ALWAYS = frozenset(f.name for f in fields(Batch) if f.default is MISSING)
 """Columns that every run has."""
-ON_REQUEST = frozenset({"logp_start", "logp_ref", "entropy_old", "turn", "turn_reward", "turn_state", "value", "node"})
+ON_REQUEST = frozenset(
+    {"logp_start", "logp_sampled", "logp_ref", "entropy_old", "turn", "turn_reward", "turn_state", "value", "node"}
+)
 """Columns computed because a method names them."""

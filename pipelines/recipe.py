@@ -27,8 +27,16 @@ SLOTS = (
     "bonus",
     "reduce",
 )
-PRODUCERS = {"turn", "turn_reward", "turn_state", "node", "value"}
+PRODUCERS = {"turn", "turn_reward", "turn_state", "node", "value", "logp_sampled"}
 """Columns that exist only when some part of the recipe makes them."""
+WAYS_OUT = {
+    "value": "Add a critic section: critic: {learning_rate: 1.0e-5}.",
+    "logp_sampled": "Set old_logp: trainer.",
+    "turn": "Use a rollout with turns: rollout: multi_turn.",
+    "turn_reward": "Use a rollout with turns: rollout: multi_turn.",
+    "turn_state": "Use a rollout with turns: rollout: multi_turn.",
+    "node": "Use a rollout that branches: rollout: tree.",
+}
 
 
 class Recipe(BaseModel):
@@ -249,12 +257,14 @@ def check(recipe: Recipe) -> None:
     rl = recipe.rlvr
     bound = bind_slots(rl)
     made = set(getattr(bound["rollout"].fn, "makes", ()))
+    made |= {"value"} if rl.critic is not None else set()
+    made |= {"logp_sampled"} if rl.old_logp == "trainer" else set()
     for one in bound_list(bound):
         lacking = [c for c in one.needs if c in PRODUCERS and c not in made]
         if lacking:
             raise RecipeError(
                 f"{one.slot}: {one.name} needs {', '.join(lacking)}, which nothing here produces "
-                f"(the rollout is {bound['rollout'].name})."
+                f"(the rollout is {bound['rollout'].name}). {WAYS_OUT.get(lacking[0], '')}".rstrip()
             )
     divergence = bound["divergence"]
     if divergence is not None and divergence.where not in divergence.card.legal_in:

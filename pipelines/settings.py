@@ -263,6 +263,14 @@ class Agreement(Settings):
     on_breach: Literal["stop", "warn"] = "stop"
 
 
+class Critic(Settings):
+    """The value network of methods that read `value`: the policy's body, copied at the start, with a scalar head."""
+
+    learning_rate: float = Field(1e-5, gt=0)
+    epochs: int = Field(1, ge=1)
+    """Passes over a step's rollouts."""
+
+
 class Rlvr(Settings):
     """Reinforcement learning with verifiable rewards."""
 
@@ -296,6 +304,13 @@ class Rlvr(Settings):
     lora: Lora | None = None
     gradient_checkpointing: bool = False
     agreement: Agreement = Agreement()
+    old_logp: Literal["sampler", "trainer"] = "sampler"
+    """Whose log-probabilities the objective's ratio starts from. `trainer` recomputes them before the first update, for
+    samplers that are another engine; the credit part `truncated_is` then corrects the mismatch."""
+    critic: Critic | None = None
+    """Read by methods that need `value`, such as advantage: gae."""
+    processes: int = Field(1, ge=1)
+    """Processes of the stage, one per GPU: weights sharded with FSDP2, rollouts and passes dealt out."""
     max_bad_steps: int = Field(5, ge=1)
     """Stop after this many steps in a row without a finite gradient."""
     skip_silent_rows: bool = True

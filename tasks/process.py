@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.child import ERROR, JOB, NUMBERS, read_error
-from pipelines.errors import USER_ERROR_EXIT, UserError
+from pipelines.errors import UserError
 from pipelines.files import read_json, write_atomic
 from pipelines.recipe import ROOT
 
@@ -55,7 +55,7 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
     for left_over in (NUMBERS, ERROR):
         (work / left_over).unlink(missing_ok=True)
     write_atomic(work / JOB, json.dumps({**job, "parent_pid": os.getpid()}, indent=1, sort_keys=True, default=str))
-    command = [sys.executable, "-u", "-m", module, str(work)]
+    command = [sys.executable, "-u", *_launcher(job), "-m", module, str(work)]
     with open(work / LOG, "ab") as log:
         child = subprocess.Popen(command, env=_environment(job), stdout=log, stderr=log, start_new_session=True)
     try:
@@ -69,6 +69,14 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
     if child.returncode == 0 and isinstance(numbers, dict):
         return numbers
     raise StageFailed(_why(work, child.returncode))
+
+
+def _launcher(job: dict[str, Any]) -> list[str]:
+    """torchrun, where the stage's section asks for several processes."""
+    processes = job.get("settings", {}).get(job.get("stage"), {}).get("processes", 1)
+    if processes == 1:
+        return []
+    return ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
 
 
 def end(child: subprocess.Popen[bytes], patience_s: float = 5.0) -> None:
@@ -94,7 +102,7 @@ def _environment(job: dict[str, Any]) -> dict[str, str]:
 
 def _why(work: Path, code: int) -> str:
     said = read_error(work)
-    if code == USER_ERROR_EXIT and said:
+    if code > 0 and said:  # torchrun replaces a worker's exit code by its own
         return said
     tail = ""
     with contextlib.suppress(OSError):

@@ -33,3 +33,11 @@ def home(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory):
+    """Curated data and a model that has seen a little SFT; read only."""
+    import toys
+
+    return toys.start(tmp_path_factory.mktemp("start"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -87,6 +88,49 @@ def recipe(folder: Path, **changes) -> Path:
     path = folder / "toy.yaml"
     path.write_text(yaml.safe_dump(body))
     return path
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Environment of a child process that finds the project."""
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", **more}
+
+
+def start(folder: Path) -> Path:
+    """Curated data and a model that has seen a little SFT, in `folder/data` and `folder/sft/out/model`."""
+    from pipelines.curate.run import run as curate
+    from pipelines.recipe import read_recipe
+    from pipelines.report import Report
+    from pipelines.sft.run import Trainer as Sft
+
+    read = read_recipe(recipe(folder), ["sft.steps=300", "sft.tokens_per_step=1024"])
+    (folder / "data").mkdir()
+    curate(read.curate, read.model, out=folder / "data", report=Report(folder / "w"), seed=0)
+    work = folder / "sft"
+    (work / "out").mkdir(parents=True)
+    report = Report(work, committed=True)
+    Sft(read.sft, read.model, data=folder / "data", out=work / "out", work=work, report=report, seed=0).run()
+    return folder
+
+
+def job(folder: Path, begun: Path, *overrides: str) -> Path:
+    """A work folder of the RLVR stage as the task layer writes it; `begun` is what `start` made."""
+    from pipelines.recipe import read_recipe
+
+    folder.mkdir(parents=True)
+    read = read_recipe(recipe(folder), list(overrides))
+    body = {
+        "stage": "rlvr", "seed": 0, "threads": 1,
+        "settings": {"rlvr": read.rlvr.model_dump(), "model": read.model.model_dump()},
+        "inputs": {"data": str(begun / "data"), "sft": str(begun / "sft/out")},
+    }  # fmt: skip
+    (folder / "job.json").write_text(json.dumps(body))
+    (folder / "out").mkdir()
+    return folder
+
+
+def spool(work: Path) -> list[dict]:
+    """Lines a stage wrote for the tracker."""
+    return [json.loads(line) for line in (work / "spool.jsonl").read_text().splitlines()]
 
 
 def whetstone(

@@ -103,9 +103,7 @@ class Committer:
 
         def write() -> None:
             try:
-                save(
-                    self.folder, step, copied, keep_last=self.keep_last, keep_best=self.keep_best, score=score
-                )
+                save(self.folder, step, copied, keep_last=self.keep_last, keep_best=self.keep_best, score=score)
                 self.written(copied["cursor"])
             except BaseException as error:
                 self._error = error

@@ -70,8 +70,12 @@ def log_prob(logits: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
 
 def entropy(logits: Tensor, sampling: Sampling) -> Tensor:
     """Entropy in nats of the sampling distribution, float32 [...]."""
-    logp = warp(logits, sampling).log_softmax(-1)
-    return -(logp.exp() * logp.masked_fill(logp == float("-inf"), 0)).sum(-1)
+    warped = warp(logits, sampling)
+    total = warped.logsumexp(-1)
+    chance = (warped - total.unsqueeze(-1)).exp()
+    if truncates(sampling):
+        warped = warped.masked_fill(warped == float("-inf"), 0)
+    return total - (chance * warped).sum(-1)
 
 
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> tuple[Tensor, Tensor]:

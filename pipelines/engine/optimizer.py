@@ -58,6 +58,7 @@ class Stepper:
             Interrupted: too many steps in a row without a finite gradient.
         """
         norm = torch.nn.utils.clip_grad_norm_(self.weights, self.settings.max_grad_norm)
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         learning_rate = rate(self.settings, number, self.total)
         finite = bool(torch.isfinite(norm))
         if finite:

@@ -16,8 +16,8 @@ from pipelines.models import autocast
 from pipelines.settings import Sampling
 
 Entropy = Literal["no", "value", "gradient"]
-CHUNK_FLOATS = 1 << 25
-"""Most logits held at a time (128 MiB in float32)."""
+CHUNK_FLOATS = 1 << 27
+"""Most logits held at a time (512 MiB in float32); more are computed twice, in chunks."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Policy:
 
     def __init__(self, model: Any, sampling: Sampling, *, dtype: str = "float32") -> None:
         self.model, self.sampling, self.dtype = model, sampling, dtype
-        self.causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.causal = causal_lm(model)
         self.decoder = getattr(self.causal, self.causal.base_model_prefix)
         self.head = self.causal.get_output_embeddings()
         self.config = self.causal.config.get_text_config()
@@ -52,6 +52,13 @@ class Policy:
         self.takes_masks = self.config._attn_implementation == "sdpa" and not window
         """Whether packed and shared layouts are possible: they need attention masks of our own."""
         self._check_head()
+        self.scorer = Scorer(self)
+        """The module every pass goes through, and that is sharded over several processes."""
+
+    @property
+    def layers(self) -> list[torch.nn.Module]:
+        """The blocks of the decoder."""
+        return list(getattr(self.decoder, "layers", None) or self.decoder.h)
 
     def logp(
         self,
@@ -94,6 +101,10 @@ class Policy:
             layout: on any device.
             chosen: int64 [M], the scored tokens.
         """
+        return self.scorer(layout, chosen, entropy)
+
+    def scored(self, layout: Layout, chosen: Tensor, entropy: Entropy) -> tuple[Tensor, Tensor | None]:
+        """`score`, for the module that wraps it."""
         ids, attention = layout.ids.to(self.device), layout.attention
         chosen, source = chosen.to(self.device), layout.source.to(self.device)
         with autocast(self.dtype, self.device):
@@ -157,6 +168,24 @@ class Policy:
         if hasattr(self.model, "disable_adapter"):
             return self.model.disable_adapter()
         return contextlib.nullcontext()
+
+
+def causal_lm(model: Any) -> Any:
+    """The causal LM inside a peft wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+class Scorer(torch.nn.Module):
+    """A policy's pass as the forward of one module that owns all its weights: sharding hooks need one door."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.model = policy.causal
+        self._policy = [policy]  # in a list: not a sub-module
+
+    def forward(self, layout: Layout, chosen: Tensor, entropy: Entropy) -> tuple[Tensor, Tensor | None]:
+        """See `Policy.score`."""
+        return self._policy[0].scored(layout, chosen, entropy)
 
 
 def packed_attention(document: Tensor) -> Tensor:

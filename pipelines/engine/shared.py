@@ -42,6 +42,8 @@ class Layout:
     """int64 [M], flat index into B * T of the token."""
     used: int
     """Tokens of the forward pass that are not padding."""
+    repeat: bool = False
+    """Run for the sake of other processes only: its numbers count nothing."""
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from pipelines.settings import Model, Rlvr
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's rlvr section, on the curated data, from the SFT model or the recipe's own."""
-    report = Report(folder, committed=True)
+    rank = int(os.environ.get("RANK", "0"))
+    report = Report(folder if rank == 0 else folder / f"rank{rank}", committed=True)
     start = job["inputs"].get("sft")
     trainer = Trainer(
         Rlvr.model_validate(job["settings"]["rlvr"]),

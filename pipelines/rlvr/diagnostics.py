@@ -84,6 +84,19 @@ class Ratios:
             d = (columns["logp_ref"] - logp.detach())[mask].clamp(-20, 20)
             self.divergence.append(d.exp() - d - 1)
 
+    def copy(self) -> Ratios:
+        """Another collection with the same numbers."""
+        return Ratios.joined([self])
+
+    @classmethod
+    def joined(cls, parts: list[Ratios]) -> Ratios:
+        """One collection of several."""
+        made = cls()
+        for name, found in vars(made).items():
+            for part in parts:
+                found += getattr(part, name)
+        return made
+
     def numbers(self) -> dict[str, float]:
         """Quantiles of the ratio, mean entropy, mean KL (k3)."""
         if not self.log_ratio or not sum(len(x) for x in self.log_ratio):
@@ -111,7 +124,8 @@ def agreement(
     Raises:
         Interrupted: the largest difference is over the bound and the recipe says stop.
     """
-    difference = ((logp.detach() - columns["logp_old"]).abs() * columns["mask"]).nan_to_num(nan=float("inf"))
+    sampled = columns.get("logp_sampled", columns["logp_old"])
+    difference = ((logp.detach() - sampled).abs() * columns["mask"]).nan_to_num(nan=float("inf"))
     if not columns["mask"].any():
         return {}, None
     bound = settings.bound or BOUND[dtype]
@@ -125,7 +139,7 @@ def agreement(
     row, position = (difference > bound).nonzero()[0].tolist()
     text = (
         f"sampler and trainer disagree: row {row}, position {position}, token id {int(tokens[row, position])}: the sampler said "
-        f"{float(columns['logp_old'][row, position]):.5f}, the trainer says {float(logp[row, position]):.5f} (bound {bound:g}; "
+        f"{float(sampled[row, position]):.5f}, the trainer says {float(logp[row, position]):.5f} (bound {bound:g}; "
         f"{int((difference > bound).sum())} tokens over it). Something differs between the two: temperature, masks, weights or "
         "template. rlvr.agreement.on_breach: warn goes on regardless."
     )

@@ -14,6 +14,7 @@ from pipelines.records import Role, Stop, Trajectory
 
 NUMPY = {torch.int64: np.int64, torch.float32: np.float32}
 
+
 def token_column(rows: Sequence[Sequence[float] | None], width: int, fill: float, dtype: torch.dtype) -> Tensor:
     """Ragged rows as a [B, width] tensor, padded on the right."""
     lengths = np.array([len(row) if row else 0 for row in rows])

@@ -81,6 +81,18 @@ def assign_credit(update: Update, batch: Batch) -> dict[str, Any]:
     return columns
 
 
+def returns(columns: dict[str, Any]) -> Tensor:
+    """Undiscounted reward still to come from each token on, float32 [B, T]: per turn where turns are paid, else the row's."""
+    reward, mask = columns["reward"], columns["mask"]
+    paid, turn = columns.get("turn_reward"), columns.get("turn")
+    if paid is None or turn is None:
+        return reward[:, None] * mask
+    ahead = paid.flip(1).cumsum(1).flip(1)
+    total = ahead.gather(1, turn.clamp(min=0))
+    rest = (reward - paid.sum(1))[:, None]
+    return (total + rest) * mask
+
+
 @torch.no_grad()
 def weigh(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
     """Add `weight` [B, T]: what each token's loss counts in this optimizer update. Sums over any slices add up."""

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pipelines import dataset, models
 from pipelines.columns import Batch
-from pipelines.engine import checkpoint, distribution, optimizer, shared
-from pipelines.engine.policy import Policy, without_dropout
+from pipelines.engine import checkpoint, distribution, parallel
+from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import Sampler, TorchSampler
 from pipelines.records import Problem, Trajectory
 from pipelines.report import Report
 from pipelines.rlvr import diagnostics, scoring
 from pipelines.rlvr import step as algorithm
+from pipelines.rlvr.learn import Learner
 from pipelines.rlvr.pack import pack
 from pipelines.settings import Model, Rlvr, Sampling
 
@@ -73,19 +75,16 @@ class Trainer:
         self.problems = dataset.read_split(data, rlvr.split)
         self.by_uid = {p.uid: p for p in self.problems}
         self.device = models.device()
-        self.model = self._model(start)
-        self.policy = Policy(self.model, rlvr.sampling, dtype=model.dtype)
-        self.reference = self._reference()
-        stop = models.stop_ids(self.policy.causal, self.tokenizer)
+        self.world = parallel.World.join()
+        self.learner = Learner(rlvr, model, self.update, start=start, report=report, seed=seed, world=self.world)
+        decoded = causal_lm(self.learner.weights.whole)
+        stop = models.stop_ids(decoded, self.tokenizer)
         self.sampler: Sampler = TorchSampler(
-            self.policy.causal, stop=stop, pad=self.tokenizer.pad_token_id, dtype=model.dtype, rows=rlvr.decode_rows
+            decoded, stop=stop, pad=self.tokenizer.pad_token_id, dtype=model.dtype, rows=rlvr.decode_rows
         )
-        self.optimizer = optimizer.make(self.model, rlvr.optimizer)
-        self.updates = rlvr.steps * rlvr.epochs * rlvr.mini_batches
-        self.stepper = optimizer.Stepper(self.optimizer, rlvr.optimizer, self.updates, rlvr.max_bad_steps)
         self.curriculum = self.update.curriculum.fn
         self.curriculum.start(len(self.problems), seed)
-        self.start_step, self.updates_done = 0, 0
+        self.start_step = 0
         best = rlvr.commit.keep_best if rlvr.deliver == "best" else 0
         self.committer = checkpoint.Committer(
             work / "checkpoints", keep_last=rlvr.commit.keep_last, keep_best=best, written=report.publish
@@ -95,25 +94,6 @@ class Trainer:
         self.recent: list[float] = []
         self.best = float("-inf")
         self._packed: tuple[list[int], Tensor, Batch, list[Trajectory]] | None = None
-
-    def _model(self, start: str) -> Any:
-        model = models.load_model(start, self.settings)
-        without_dropout(model)
-        if self.rlvr.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        torch.manual_seed(self.seed)
-        if self.rlvr.lora:
-            model = models.with_lora(model, self.rlvr.lora)
-        model.to(self.device)  # type: ignore[arg-type]
-        return model.train(self.rlvr.gradient_checkpointing)
-
-    def _reference(self) -> Policy | None:
-        """The policy at the start: adapters switched off, or a frozen copy; only where a method reads `logp_ref`."""
-        if not self.update.needs("logp_ref"):
-            return None
-        if self.rlvr.lora:
-            return self.policy
-        return Policy(copy.deepcopy(self.model).requires_grad_(False), self.rlvr.sampling, dtype=self.settings.dtype)
 
     def run(self) -> dict[str, float]:
         """Train from the last commit to the end, and write the model folder."""
@@ -129,11 +109,10 @@ class Trainer:
                 self.phase("commit", step)
                 self._commit(step + 1, score)
         self.committer.wait()
-        if self.rlvr.deliver == "best" and (state := checkpoint.best(self.committer.folder)) is not None:
-            self.model.load_state_dict(state["model"], strict=False)
+        state = checkpoint.best(self.committer.folder) if self.rlvr.deliver == "best" else None
+        if state is not None:
             self.report.event("the best weights are handed on", step=state["step"], reward=state["best"])
-        model = self.model.merge_and_unload() if self.rlvr.lora else self.model
-        models.save_model(model, self.tokenizer, self.out / "model", {"stage": "rlvr", "base": self.settings.path})
+        self.learner.save(self.tokenizer, self.out / "model", state)
         wanted = ("reward/mean", "rollout/length_mean", "policy/entropy")
         return {"steps": float(self.rlvr.steps), **{k.replace("/", "_"): numbers[k] for k in wanted if k in numbers}}
 
@@ -158,14 +137,14 @@ class Trainer:
         self.phase("credit", step)
         if any(t.score is not None for t in kept):
             tokens, batch = self._pack(kept, step)
-            self.fill(tokens, batch)
+            self.learner.fill(tokens, batch)
             credited = time.perf_counter()
             columns = algorithm.assign_credit(self.update, batch)
             numbers["time/credit_s"] = time.perf_counter() - credited
             numbers |= diagnostics.of_columns(columns)
             self.phase("update", step)
             trained = time.perf_counter()
-            numbers |= self.learn(tokens, columns)
+            numbers |= self.learner.learn(tokens, columns)
             numbers["time/train_s"] = time.perf_counter() - trained
             numbers["train/tokens_per_s"] = numbers["tokens/trained"] / numbers["time/train_s"]
         else:
@@ -200,19 +179,24 @@ class Trainer:
             sampler=self.sampler,
             sampling=self.rlvr.sampling,
             group_size=self.rlvr.group_size,
-            generator=distribution.generator(self.device, self.seed, step, draw, ROLLOUTS),
+            generator=distribution.generator(self.device, self.seed, step, draw, ROLLOUTS, *self._stream()),
             entropy=self.update.needs("entropy_old"),
-            version=self.updates_done,
+            version=self.learner.updates_done,
             tokenizer=self.tokenizer,
         )
-        rows = self.update.rollout.fn.run(asked, context)
+        rows = self.update.rollout.fn.run(self.world.share(asked), context)
         scoring.score(rows, self.by_uid, self.functions)
+        rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
         by_group: dict[int, list[float]] = {}
         for row in rows:
             by_group.setdefault(row.group, []).append(float(bool(row.correct)))
         means = {g: sum(v) / len(v) for g, v in by_group.items()}
         self.curriculum.observe(numbers, [means.get(a.group, 0.0) for a in asked])
         return rows
+
+    def _stream(self) -> tuple[int, ...]:
+        """What tells this process's random numbers from those of the others."""
+        return (self.world.rank,) if self.world.size > 1 else ()
 
     def _keep(self, rows: list[Trajectory], step: int) -> list[Trajectory]:
         _, batch = self._pack(rows, step)
@@ -226,101 +210,8 @@ class Trainer:
             self._packed = (same, *pack(rows, step=step, total_steps=self.rlvr.steps), rows)
         return self._packed[1], copy.copy(self._packed[2])
 
-    def fill(self, tokens: Tensor, batch: Batch) -> None:
-        """Compute the columns that a method asked for and only a forward pass gives."""
-        if self.reference is not None:
-            with self.policy.reference(), torch.no_grad():
-                batch.logp_ref = self._forward(self.reference, tokens, batch.mask)
-        if self.update.needs("logp_start"):
-            with torch.no_grad():
-                batch.logp_start = self._forward(self.policy, tokens, batch.mask)
-
-    def _forward(self, policy: Policy, tokens: Tensor, mask: Tensor) -> Tensor:
-        out = torch.zeros(mask.numel())
-        for layout in self.layouts(tokens, mask, mask.any(1).nonzero().squeeze(1)):
-            out[layout.target] = policy.score(layout, tokens.flatten()[layout.target])[0].cpu()
-        return out.view(mask.shape)
-
-    def layouts(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[shared.Layout]:
-        """Rows laid out for forward passes within the token budget, common prefixes computed once where it pays."""
-        allow = self.policy.takes_masks and self.rlvr.share_prefixes
-        return shared.best(tokens, mask, rows, self.rlvr.micro_batch_tokens, allow_shared=allow)
-
-    def learn(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
-        """All optimizer updates of the step."""
-        numbers: dict[str, float] = {}
-        ratios = diagnostics.Ratios()
-        free = self.rlvr.skip_silent_rows and self.update.silent_rows_are_free()
-        total = 0.0
-        for epoch in range(self.rlvr.epochs):
-            for part, rows in enumerate(self._mini_batches(columns, epoch)):
-                weighed = algorithm.weigh(self.update, algorithm.take(columns, rows))
-                full = dict(columns)
-                full["weight"] = torch.zeros_like(columns["advantage"])
-                full["weight"][rows] = weighed["weight"]
-                live = columns["in_loss"][rows] & columns["mask"][rows].any(1)
-                if free:
-                    live &= (columns["advantage"][rows] != 0).any(1)
-                first = epoch == 0 and part == 0
-                total += self._accumulate(tokens, full, rows[live], ratios, numbers, first)
-                if live.any():
-                    stepped = self.stepper.step(self.updates_done)
-                    numbers |= {f"optimizer/{k}": v for k, v in stepped.items()}
-                self.updates_done += 1
-        return numbers | ratios.numbers() | {"loss/policy": total}
-
-    def _mini_batches(self, columns: dict[str, Any], epoch: int) -> list[Tensor]:
-        """Row numbers of each update; rows of one group stay together."""
-        groups = columns["group"].unique()
-        if self.rlvr.mini_batches > 1:
-            draw = distribution.generator(torch.device("cpu"), self.seed, int(columns["step"]), epoch, 2)
-            groups = groups[torch.randperm(len(groups), generator=draw)]
-        parts = groups.tensor_split(min(self.rlvr.mini_batches, len(groups)))
-        return [torch.isin(columns["group"], part).nonzero().squeeze(1) for part in parts]
-
-    def _accumulate(
-        self,
-        tokens: Tensor,
-        columns: dict[str, Any],
-        rows: Tensor,
-        ratios: diagnostics.Ratios,
-        numbers: dict[str, float],
-        first: bool,
-    ) -> float:
-        """Add up the gradients of some rows; on the first update of a step, check sampler against trainer."""
-        total = 0.0
-        wanted: Literal["value", "gradient"] = "gradient" if self.update.needs("entropy") else "value"
-        for layout in (layouts := self.layouts(tokens, columns["mask"], rows)):
-            part = (layout.target // tokens.shape[1]).unique()
-            values, spread = self.policy.score(layout, tokens.flatten()[layout.target], entropy=wanted)
-            mine = algorithm.take(columns, part)
-            logp, entropy = (self._rows(x, layout.target, part, tokens.shape) for x in (values, spread))
-            loss = algorithm.loss(self.update, mine, logp, entropy)
-            loss.backward()
-            total += float(loss.detach())
-            ratios.add(mine, logp, entropy)
-            if first:
-                found, warning = diagnostics.agreement(
-                    self.rlvr.agreement, self.settings.dtype, mine, logp.detach(), tokens[part]
-                )
-                for key, value in found.items():
-                    numbers[key] = max(value, numbers.get(key, 0.0))
-                if warning:
-                    self.report.event(warning)
-        if first and layouts:
-            numbers |= diagnostics.of_layouts(layouts, columns["mask"], rows)
-        return total
-
-    @staticmethod
-    def _rows(values: Tensor | None, target: Tensor, part: Tensor, shape: torch.Size) -> Tensor:
-        """Scored tokens as [rows, T] on the CPU, where the columns live; gradients flow back to their device."""
-        assert values is not None
-        place = torch.searchsorted(part, target // shape[1]) * shape[1] + target % shape[1]
-        flat = torch.zeros(len(part) * shape[1]).scatter(0, place, values.cpu())
-        return flat.view(len(part), shape[1])
-
     def _log(self, step: int, rows: list[Trajectory]) -> None:
-        if self.rlvr.log_rollouts:
+        if self.rlvr.log_rollouts and self.world.rank == 0:
             with open(self.work / "out" / "rollouts.jsonl", "a") as handle:
                 for row in rows[: self.rlvr.log_rollouts]:
                     body = asdict(row)
@@ -331,16 +222,16 @@ class Trainer:
         state = checkpoint.load(self.work / "checkpoints")
         (self.work / "out").mkdir(parents=True, exist_ok=True)
         log = self.work / "out" / "rollouts.jsonl"
+        if self.world.rank > 0:
+            log = self.work / f"rank{self.world.rank}.log"
         if state is None:
             self.report.rewind(0)
             log.unlink(missing_ok=True)
             return
-        self.model.load_state_dict(state["model"], strict=False)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.stepper.load_state_dict(state["stepper"])
+        self.learner.load_state(state)
         for name, memory in self.update.remembering().items():
             memory.load_state_dict(state["memories"][name])
-        self.start_step, self.updates_done = state["step"], state["updates"]
+        self.start_step = state["step"]
         self.recent, self.best = state["recent"], state["best"]
         if log.exists():
             with open(log, "ab") as handle:
@@ -352,14 +243,12 @@ class Trainer:
         log = self.work / "out" / "rollouts.jsonl"
         state = {
             "step": step,
-            "updates": self.updates_done,
             "recent": self.recent,
             "best": self.best,
-            "model": checkpoint.trainable_state(self.model),
-            "optimizer": self.optimizer.state_dict(),
-            "stepper": self.stepper.state_dict(),
+            **self.learner.state(),
             "memories": {name: memory.state_dict() for name, memory in self.update.remembering().items()},
             "log_bytes": log.stat().st_size if log.exists() else 0,
             "cursor": self.report.cursor(),
         }
-        self.committer.submit(step, state, score)
+        if self.world.rank == 0:
+            self.committer.submit(step, state, score)

@@ -37,6 +37,36 @@ def test_a_full_disk_leaves_the_previous_commit(tmp_path, monkeypatch):
     assert not list(tmp_path.glob(".step*"))
 
 
+def test_the_best_commits_are_kept(tmp_path):
+    for step, score in enumerate((0.1, 0.9, 0.3, None, 0.2), 1):
+        checkpoint.save(tmp_path, step, {"step": step}, keep_last=1, keep_best=2, score=score)
+    assert [p.name[-1] for p in sorted(tmp_path.glob("step-*"))] == ["2", "3", "5"]
+    assert checkpoint.best(tmp_path) == {"step": 2} and checkpoint.load(tmp_path) == {"step": 5}
+
+
+def test_the_state_is_copied_before_training_goes_on(tmp_path):
+    shown = []
+    committer = checkpoint.Committer(tmp_path, keep_last=2, keep_best=0, written=shown.append)
+    weight = torch.ones(1000)
+    committer.submit(1, {"step": 1, "w": weight, "cursor": 7})
+    weight += 1
+    committer.wait()
+    assert torch.equal(checkpoint.load(tmp_path)["w"], torch.ones(1000)) and shown == [7]
+
+
+def test_a_failed_write_is_raised_at_the_next_commit(tmp_path, monkeypatch):
+    committer = checkpoint.Committer(tmp_path, keep_last=2, keep_best=0, written=lambda cursor: None)
+
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", no_room)
+    committer.submit(1, {"step": 1, "cursor": 0})
+    with pytest.raises(OSError, match="No space"):
+        committer.submit(2, {"step": 2, "cursor": 0})
+    committer.wait()
+
+
 def test_manifest_sees_damage(tmp_path):
     with atomic_folder(tmp_path / "a") as building:
         (building / "x").write_text("one")

@@ -17,32 +17,10 @@ import toys
 
 from pipelines.curate.run import run as curate
 from pipelines.dataset import read_split
-from pipelines.errors import ModelError
+from pipelines.errors import Interrupted, ModelError
 from pipelines.recipe import PRESETS, read_recipe
 from pipelines.report import Report
-from pipelines.rlvr.train import Trainer
-from pipelines.sft.run import Trainer as Sft
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory):
-    """Curated data and a model that has seen a little SFT."""
-    folder = tmp_path_factory.mktemp("start")
-    recipe = read_recipe(toys.recipe(folder), ["sft.steps=300", "sft.tokens_per_step=1024"])
-    (folder / "data").mkdir()
-    curate(recipe.curate, recipe.model, out=folder / "data", report=Report(folder / "w"), seed=0)
-    work = folder / "sft"
-    (work / "out").mkdir(parents=True)
-    Sft(
-        recipe.sft,
-        recipe.model,
-        data=folder / "data",
-        out=work / "out",
-        work=work,
-        report=Report(work, committed=True),
-        seed=0,
-    ).run()
-    return folder
+from pipelines.rlvr.train import PHASES, Trainer
 
 
 def trainer(tmp_path, start, *overrides):
@@ -55,15 +33,11 @@ def trainer(tmp_path, start, *overrides):
     )  # fmt: skip
 
 
-def lines(work):
-    return [json.loads(line) for line in (work / "spool.jsonl").read_text().splitlines()]
-
-
 def history(work):
     """(step, values that do not measure time) of every metrics line."""
     return [
         (b["step"], {k: v for k, v in b["values"].items() if not k.startswith("time/") and "per_s" not in k})
-        for b in lines(work)
+        for b in toys.spool(work)
         if b["kind"] == "metrics"
     ]
 
@@ -76,10 +50,10 @@ def result(work):
 @pytest.mark.parametrize("preset", sorted(p.stem for p in PRESETS.glob("*.yaml")))
 def test_presets_train(tmp_path, start, preset):
     made = trainer(tmp_path, start, f"presets=[{preset}]")
-    before = torch.cat([p.detach().flatten().clone() for p in made.model.parameters()])
+    before = torch.cat([p.detach().flatten().clone() for p in made.learner.model.parameters()])
     numbers = made.run()
     assert numbers["steps"] == 4
-    after = torch.cat([p.detach().flatten() for p in made.model.parameters()])
+    after = torch.cat([p.detach().flatten() for p in made.learner.model.parameters()])
     assert torch.isfinite(after).all() and not torch.equal(before, after)
     seen = {k: v for _, values in history(tmp_path / "work") for k, v in values.items()}
     assert seen["agreement/max"] < 1e-4
@@ -115,11 +89,11 @@ def test_layout_settings_change_no_gradient(tmp_path, start, override):
     for i, more in enumerate(([], [override])):
         (tmp_path / str(i)).mkdir()
         made = trainer(tmp_path / str(i), start, "rlvr.sampling.temperature=0.9", "rlvr.prompts=8", *more)
-        made.stepper.step = lambda number: {}
+        made.learner.stepper.step = lambda number: {}
         if "decode_rows" in override:
             made.sampler.rows = 1024
         made.step(0)
-        grads.append(torch.cat([p.grad.flatten() for p in made.model.parameters()]))
+        grads.append(torch.cat([p.grad.flatten() for p in made.learner.model.parameters()]))
     assert grads[0].abs().max() > 0
     torch.testing.assert_close(grads[0], grads[1], atol=1e-5, rtol=1e-3)
 
@@ -132,13 +106,13 @@ def test_lora_with_reference_and_several_updates(tmp_path, start):
     made.run()
     seen = history(tmp_path / "work")
     assert seen[0][1]["policy/kl_to_reference"] < seen[-1][1]["policy/kl_to_reference"] + 1e-3
-    assert made.updates_done == 16
+    assert made.learner.updates_done == 16
 
 
 def test_bfloat16(tmp_path, start):
     made = trainer(tmp_path, start, "model.dtype=bfloat16")
     made.run()
-    assert all(p.dtype == torch.float32 for p in made.model.parameters())
+    assert all(p.dtype == torch.float32 for p in made.learner.model.parameters())
 
 
 def test_dynamic_sampling_fills_the_step(tmp_path, start):
@@ -200,20 +174,6 @@ def test_difficulty_band_keeps_what_is_solved_sometimes(tmp_path, start):
     assert all(0 < r < 1 for r in rates)
 
 
-def job(folder, start, *overrides):
-    """A work folder as the task layer writes it."""
-    folder.mkdir(parents=True)
-    recipe = read_recipe(toys.recipe(folder), list(overrides))
-    body = {
-        "stage": "rlvr", "seed": 0, "threads": 1,
-        "settings": {"rlvr": recipe.rlvr.model_dump(), "model": recipe.model.model_dump()},
-        "inputs": {"data": str(start / "data"), "sft": str(start / "sft/out")},
-    }  # fmt: skip
-    (folder / "job.json").write_text(json.dumps(body))
-    (folder / "out").mkdir()
-    return folder
-
-
 def launch(work):
     return subprocess.Popen(
         [sys.executable, "-m", "pipelines.rlvr", str(work)],
@@ -245,13 +205,122 @@ def kill_often(work, start, kills, seed):
     return hit
 
 
+PHASE_KILL = """
+import json, os, signal, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from pipelines import files
+from pipelines.engine import checkpoint
+from pipelines.rlvr import __main__ as stage, train
+phase, wanted, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+made = train.Trainer.__init__
+def watched(self, *args, **kwargs):
+    made(self, *args, **kwargs)
+    self.phase = lambda name, step: die() if (name, step) == (phase, wanted) else None
+train.Trainer.__init__ = watched
+saved, renamed = checkpoint.save, files.publish
+def save(where, step, *args, **kwargs):
+    if step == wanted + 1 and phase == "before the rename":
+        checkpoint.write_atomic = lambda *a, **k: die()
+    if step == wanted + 1 and phase == "after the rename":
+        files_write = checkpoint.write_atomic
+        checkpoint.write_atomic = lambda path, *a, **k: die() if path.name == "LATEST.json" else files_write(path, *a, **k)
+    saved(where, step, *args, **kwargs)
+    if step == wanted + 1 and phase == "before it shows":
+        die()
+checkpoint.save = save
+stage.work(json.loads((folder / "job.json").read_text()), folder)
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_at_each_boundary_of_a_step_changes_nothing(tmp_path, start):
+    """In every part of the step, and inside the commit: before its rename, after it, and before the metrics show."""
+    more = ("rlvr.steps=12", "presets=[grpo]", "rlvr.mini_batches=2")
+    whole = toys.job(tmp_path / "whole", start, *more)
+    assert launch(whole).wait() == 0
+    killed = toys.job(tmp_path / "killed", start, *more)
+    for step, phase in enumerate((*PHASES, "before the rename", "after the rename", "before it shows"), 2):
+        command = [sys.executable, "-c", PHASE_KILL, phase, str(step), str(killed)]
+        done = subprocess.run(command, cwd=toys.ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, (phase, done.stderr[-3000:])
+    assert launch(killed).wait() == 0
+    assert result(whole) == result(killed)
+
+
+def test_out_of_memory_makes_smaller_passes_of_the_same_sum(tmp_path, start, monkeypatch):
+    grads = []
+    for i, fits in enumerate((100_000, 40)):
+        (tmp_path / str(i)).mkdir()
+        made = trainer(tmp_path / str(i), start, "rlvr.prompts=8", "rlvr.sampling.temperature=1.3")
+        made.learner.stepper.step = lambda number: {}
+        score = made.learner.policy.score
+
+        def limited(layout, *args, fits=fits, score=score, **kwargs):
+            values = score(layout, *args, **kwargs)
+            if layout.size > fits:
+                values[0].sum().backward()  # memory runs out when a part of the gradients is there
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return values
+
+        made.learner.policy.score = limited
+        made.step(0)
+        grads.append(torch.cat([p.grad.flatten() for p in made.learner.model.parameters()]))
+    assert made.learner.budget < 16_384
+    assert "out of memory" in next(e["text"] for e in toys.spool(tmp_path / "1/work") if e["kind"] == "event")
+    torch.testing.assert_close(grads[0], grads[1], atol=1e-6, rtol=1e-3)
+    made.learner.policy.score = lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(Interrupted, match="gradient_checkpointing"):
+        made.step(1)
+
+
+def test_odd_rows_are_defined(tmp_path, start):
+    """A group of one, an empty completion, a prompt as long as the context, and a step without any score."""
+    made = trainer(tmp_path, start, "rlvr.group_size=1", "rlvr.advantage=reinforce_pp", "rlvr.prompts=4")
+    sample = made.sampler.extend
+
+    def odd(prefixes, *args, **kwargs):
+        from pipelines.engine.sampler import Completion
+        from pipelines.records import Stop
+
+        found = sample(prefixes, *args, **kwargs)
+        return [Completion([], [], Stop.ERROR, None), *found[1:]]
+
+    made.sampler.extend = odd
+    numbers = made.step(0)
+    assert numbers["rollout/error_share"] == 0.25 and numbers["reward/unscored_share"] == 0.25
+    assert torch.isfinite(torch.tensor(numbers["loss/policy"]))
+    made.sampler.extend = sample
+    made.sampler.context = 4
+    numbers = made.step(1)
+    assert numbers["rollout/error_share"] == 1.0 and "loss/policy" not in numbers
+    assert any("no row to learn from" in e.get("text", "") for e in toys.spool(tmp_path / "work"))
+
+
+def test_the_best_weights_are_delivered(tmp_path, start):
+    """A learning rate that ruins the model: the best commit is an early one, and it survives on disk."""
+    more = ["rlvr.steps=24", "rlvr.prompts=8", "rlvr.optimizer.learning_rate=0.02", "rlvr.commit.every=30"]
+    made = trainer(tmp_path, start, "rlvr.deliver=best", *more)
+    made.run()
+    kept = sorted(p.name for p in (tmp_path / "work/checkpoints").glob("step-*"))
+    events = [e for e in toys.spool(tmp_path / "work") if e.get("text") == "the best weights are handed on"]
+    assert len(events) == 1 and f"step-{events[0]['step']:08d}" in kept and len(kept) <= 3
+    best = torch.load(tmp_path / "work/checkpoints" / f"step-{events[0]['step']:08d}" / "state.pt", weights_only=True)
+    from safetensors.torch import load_file
+
+    delivered = load_file(tmp_path / "work/out/model/model.safetensors")
+    assert all(torch.equal(v, best["model"][k]) for k, v in delivered.items())
+
+
 MANY = ("rlvr.steps=40", "rlvr.curriculum=uniform", "rlvr.commit.every=2", "presets=[grpo]")
 
 
 def test_five_kills_change_nothing(tmp_path, start):
-    whole = job(tmp_path / "whole", start, *MANY)
+    whole = toys.job(tmp_path / "whole", start, *MANY)
     assert launch(whole).wait() == 0, (whole / "log").read_text()[-3000:]
-    killed = job(tmp_path / "killed", start, *MANY)
+    killed = toys.job(tmp_path / "killed", start, *MANY)
     assert kill_often(killed, start, 5, seed=1) >= 3
     assert result(whole) == result(killed)
     assert [s for s, _ in history(killed)] == list(range(1, 41))
@@ -261,8 +330,8 @@ def test_five_kills_change_nothing(tmp_path, start):
 @pytest.mark.timeout(1500)
 def test_twenty_five_kills_change_nothing(tmp_path, start):
     more = (*MANY, "rlvr.steps=150")
-    whole = job(tmp_path / "whole", start, *more)
+    whole = toys.job(tmp_path / "whole", start, *more)
     assert launch(whole).wait() == 0
-    killed = job(tmp_path / "killed", start, *more)
+    killed = toys.job(tmp_path / "killed", start, *more)
     assert kill_often(killed, start, 25, seed=2) >= 20
     assert result(whole) == result(killed)

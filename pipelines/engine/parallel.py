@@ -1,0 +1,128 @@
+"""Several processes, one gradient: weights sharded with FSDP2, rollouts and passes shared out.
+
+Each process decodes its share of the prompts from a whole copy of the weights, every process sees every row,
+credit is assigned everywhere alike, and the forward and backward passes are dealt out. The gradient is
+the sum over processes, so it is that of one process up to float rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+@dataclass(frozen=True)
+class World:
+    """Which process this is, and of how many."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def join(cls) -> World:
+        """The world torchrun describes in the environment; alone where there is none."""
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        if size == 1:
+            return cls()
+        if not dist.is_initialized():
+            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        return cls(dist.get_rank(), size)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, in the order of ranks; every process must call."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value)
+        return found
+
+    def share(self, items: Sequence[Any]) -> list[Any]:
+        """This process's part of a list that all processes have."""
+        return list(items[self.rank :: self.size])
+
+
+class Weights:
+    """The trained weights: plain tensors in one process, sharded over several.
+
+    Args:
+        model: a causal LM or a peft wrapper of one, on its device.
+        root: the module whose forward every training pass goes through; it holds all parameters of the model.
+        layers: the blocks that are gathered one at a time.
+        world: the processes.
+    """
+
+    def __init__(self, model: Any, root: torch.nn.Module, layers: Sequence[torch.nn.Module], world: World) -> None:
+        self.model, self.world = model, world
+        self.whole = model
+        """What decoding reads: the model itself, or a whole copy that `refresh` brings up to date."""
+        if world.size > 1:
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+
+            self.whole = copy.deepcopy(model).requires_grad_(False)
+            mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
+            for layer in layers:
+                fully_shard(layer, mesh=mesh)
+            fully_shard(root, mesh=mesh)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Bring the whole copy up to date; every process must call."""
+        if self.world.size > 1:
+            mine = dict(self.model.named_parameters())
+            for name, weight in self.whole.named_parameters():
+                weight.copy_(_full(mine[name]))
+
+    def state(self) -> dict[str, Tensor]:
+        """What training changes, in full: all weights, or the adapters alone under LoRA. Every process must call."""
+        return {name: _full(p.detach()) for name, p in self.model.named_parameters() if p.requires_grad}
+
+    @torch.no_grad()
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state` gave."""
+        mine = dict(self.model.named_parameters())
+        for name, value in state.items():
+            mine[name].copy_(_like(value, mine[name]))
+        self.refresh()
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's state with whole tensors; every process must call."""
+    return _each(optimizer.state_dict(), _full)
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Take back what `optimizer_state` gave, sharded as the parameters are."""
+    weights = [p for group in optimizer.param_groups for p in group["params"]]
+    shaped = {
+        number: {k: _like(v, weights[number]) if v.shape == weights[number].shape else v for k, v in entry.items()}
+        for number, entry in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": shaped})
+
+
+def _full(value: Tensor) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _like(value: Tensor, weight: Tensor) -> Tensor:
+    value = value.to(weight.device)
+    return distribute_tensor(value, weight.device_mesh, weight.placements) if isinstance(weight, DTensor) else value
+
+
+def _each(value: Any, change: Any) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _each(one, change) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_each(one, change) for one in value)
+    return value

@@ -1,0 +1,316 @@
+"""From columns to new weights: what needs a forward pass, the updates of a step, and the state they leave."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pipelines import models
+from pipelines.columns import Batch
+from pipelines.engine import distribution, optimizer, parallel, shared
+from pipelines.engine.critic import Critic
+from pipelines.engine.policy import Policy, without_dropout
+from pipelines.errors import Interrupted
+from pipelines.report import Report
+from pipelines.rlvr import diagnostics
+from pipelines.rlvr import step as algorithm
+from pipelines.settings import Model, Rlvr
+
+SHUFFLES = 2
+"""Purpose number of the stream that deals groups to mini-batches."""
+
+
+class Learner:
+    """The policy that is trained, its optimizer, and where asked for a reference and a critic.
+
+    Args:
+        rlvr: the recipe's section.
+        model: the recipe's model section.
+        update: the bound methods.
+        start: model folder to start from.
+        report: for events.
+        seed: of adapters and of the order of mini-batches.
+        world: the processes that share the work.
+    """
+
+    def __init__(
+        self,
+        rlvr: Rlvr,
+        model: Model,
+        update: algorithm.Update,
+        *,
+        start: str,
+        report: Report,
+        seed: int,
+        world: parallel.World,
+    ) -> None:
+        self.rlvr, self.settings, self.update, self.report, self.seed, self.world = (
+            rlvr, model, update, report, seed, world,
+        )  # fmt: skip
+        self.model = self._model(start)
+        self.policy = Policy(self.model, rlvr.sampling, dtype=model.dtype)
+        self.reference = self._reference()
+        self.critic = self._critic()
+        self.weights = parallel.Weights(self.model, self.policy.scorer, self.policy.layers, world)
+        self.optimizer = optimizer.make(self.model, rlvr.optimizer)
+        total = rlvr.steps * rlvr.epochs * rlvr.mini_batches
+        self.stepper = optimizer.Stepper(self.optimizer, rlvr.optimizer, total, rlvr.max_bad_steps)
+        self.updates_done = 0
+        self.budget = rlvr.micro_batch_tokens
+        """Tokens of a forward pass; halved when memory runs out."""
+
+    def _model(self, start: str) -> Any:
+        model = models.load_model(start, self.settings)
+        without_dropout(model)
+        if self.rlvr.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        torch.manual_seed(self.seed)
+        if self.rlvr.lora:
+            model = models.with_lora(model, self.rlvr.lora)
+        model.to(models.device())  # type: ignore[arg-type]
+        return model.train(self.rlvr.gradient_checkpointing)
+
+    def _reference(self) -> Policy | None:
+        """The policy at the start: adapters switched off, or a frozen copy; only where a method reads `logp_ref`."""
+        if not self.update.needs("logp_ref"):
+            return None
+        if self.rlvr.lora:
+            return self.policy
+        frozen = copy.deepcopy(self.model).requires_grad_(False)
+        return Policy(frozen, self.rlvr.sampling, dtype=self.settings.dtype)
+
+    def _critic(self) -> tuple[Critic, torch.optim.Optimizer] | None:
+        """A value network and its optimizer, where a method reads `value`."""
+        if not self.update.needs("value"):
+            return None
+        torch.manual_seed(self.seed)
+        made = Critic(self.policy.decoder, self.policy.head.in_features, dtype=self.settings.dtype)
+        wanted = self.rlvr.critic
+        assert wanted is not None
+        return made, torch.optim.AdamW(made.parameters(), lr=wanted.learning_rate, weight_decay=0.0)
+
+    def fill(self, tokens: Tensor, batch: Batch) -> None:
+        """Compute the columns that a method asked for and only a forward pass gives."""
+        with torch.no_grad():
+            if self.reference is not None:
+                reference = self.reference
+                with reference.reference():
+                    batch.logp_ref = self._forward(lambda one, ids: reference.score(one, ids)[0], tokens, batch.mask)
+            if self.update.needs("logp_start") or self.rlvr.old_logp == "trainer":
+                found = self._forward(lambda one, ids: self.policy.score(one, ids)[0], tokens, batch.mask)
+                batch.logp_start = found
+                if self.rlvr.old_logp == "trainer":
+                    batch.logp_sampled, batch.logp_old = batch.logp_old, found
+            if self.critic is not None:
+                critic = self.critic[0]
+                batch.value = self._forward(lambda one, ids: critic(one), tokens, batch.mask)
+
+    def _forward(self, score: Any, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Numbers per scored token as [B, T] on the CPU; in several processes each computes its share."""
+        out = torch.zeros(mask.numel())
+        for layout in self._dealt(tokens, mask, mask.any(1).nonzero().squeeze(1)):
+            values = score(layout, tokens.flatten()[layout.target]).cpu()
+            if not layout.repeat:
+                out[layout.target] = values
+        return sum(self.world.gather(out)).view(mask.shape)  # everybody has zeros where others computed
+
+    def layouts(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[shared.Layout]:
+        """Rows laid out for forward passes within the token budget, common prefixes computed once where it pays."""
+        allow = self.policy.takes_masks and self.rlvr.share_prefixes
+        made = shared.best(tokens, mask, rows, self.budget, allow_shared=allow)
+        if 0 < len(made) < self.world.size:
+            smaller = max(1, sum(one.size for one in made) // self.world.size)
+            made = shared.best(tokens, mask, rows, min(self.budget, smaller), allow_shared=allow)
+        return made
+
+    def _dealt(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[shared.Layout]:
+        """This process's layouts. All processes get equally many: passes are collective, so some are repeats."""
+        every = self.layouts(tokens, mask, rows)
+        mine = self.world.share(every)
+        if every and len(mine) < -(-len(every) // self.world.size):
+            mine.append(replace(every[0], repeat=True))
+        return mine
+
+    def learn(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
+        """All optimizer updates of the step."""
+        numbers: dict[str, float] = {}
+        ratios = diagnostics.Ratios()
+        free = self.rlvr.skip_silent_rows and self.update.silent_rows_are_free()
+        total = 0.0
+        for epoch in range(self.rlvr.epochs):
+            for part, rows in enumerate(self._mini_batches(columns, epoch)):
+                weighed = algorithm.weigh(self.update, algorithm.take(columns, rows))
+                full = dict(columns)
+                full["weight"] = torch.zeros_like(columns["advantage"])
+                full["weight"][rows] = weighed["weight"]
+                live = columns["in_loss"][rows] & columns["mask"][rows].any(1)
+                if free:
+                    live &= (columns["advantage"][rows] != 0).any(1)
+                first = epoch == 0 and part == 0
+                total += self._accumulate(tokens, full, rows[live], ratios, numbers, first)
+                if live.any():
+                    stepped = self.stepper.step(self.updates_done)
+                    numbers |= {f"optimizer/{k}": v for k, v in stepped.items()}
+                self.updates_done += 1
+        if self.critic is not None:
+            numbers |= self._fit_critic(tokens, columns)
+        self.weights.refresh()
+        return self._joined(numbers, ratios, total)
+
+    def _joined(self, numbers: dict[str, float], ratios: diagnostics.Ratios, total: float) -> dict[str, float]:
+        """The step's numbers over all processes."""
+        parts = self.world.gather((numbers, ratios, total))
+        joined = dict(numbers)
+        for other, *_ in parts:
+            joined |= {k: max(v, joined.get(k, v)) for k, v in other.items() if k.startswith("agreement/")}
+        every = diagnostics.Ratios.joined([more for _, more, _ in parts])
+        return joined | every.numbers() | {"loss/policy": sum(loss for *_, loss in parts)}
+
+    def _mini_batches(self, columns: dict[str, Any], epoch: int) -> list[Tensor]:
+        """Row numbers of each update; rows of one group stay together."""
+        groups = columns["group"].unique()
+        if self.rlvr.mini_batches > 1:
+            draw = distribution.generator(torch.device("cpu"), self.seed, int(columns["step"]), epoch, SHUFFLES)
+            groups = groups[torch.randperm(len(groups), generator=draw)]
+        parts = groups.tensor_split(min(self.rlvr.mini_batches, len(groups)))
+        return [torch.isin(columns["group"], part).nonzero().squeeze(1) for part in parts]
+
+    def _accumulate(
+        self,
+        tokens: Tensor,
+        columns: dict[str, Any],
+        rows: Tensor,
+        ratios: diagnostics.Ratios,
+        numbers: dict[str, float],
+        first: bool,
+    ) -> float:
+        """Gradients of one update. Where memory runs out they are computed again in smaller passes: the same sum."""
+        while True:
+            kept = ratios.copy()
+            try:
+                return self._passes(tokens, columns, rows, kept, numbers, first)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not out_of_memory(error) or self.world.size > 1:
+                    raise
+                self._halve(int(columns["mask"].shape[1]))
+            finally:
+                ratios.__dict__.update(kept.__dict__)
+
+    def _halve(self, widest: int) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if self.budget <= widest:
+            raise Interrupted(
+                f"out of memory with one row of {widest} tokens in a pass. Use gradient_checkpointing, lora, dtype: bfloat16, "
+                "or lower sampling.max_tokens."
+            )
+        self.budget = max(widest, self.budget // 2)
+        self.report.event("out of memory: the passes are made smaller", micro_batch_tokens=self.budget)
+
+    def _passes(
+        self,
+        tokens: Tensor,
+        columns: dict[str, Any],
+        rows: Tensor,
+        ratios: diagnostics.Ratios,
+        numbers: dict[str, float],
+        first: bool,
+    ) -> float:
+        """Add up the gradients of some rows; on the first update of a step, check sampler against trainer."""
+        total = 0.0
+        wanted: Literal["value", "gradient"] = "gradient" if self.update.needs("entropy") else "value"
+        layouts = self._dealt(tokens, columns["mask"], rows)
+        for layout in layouts:
+            part = (layout.target // tokens.shape[1]).unique()
+            values, spread = self.policy.score(layout, tokens.flatten()[layout.target], entropy=wanted)
+            if layout.repeat:
+                (values.sum() * 0).backward()
+                continue
+            mine = algorithm.take(columns, part)
+            logp, entropy = (self._rows(x, layout.target, part, tokens.shape) for x in (values, spread))
+            loss = algorithm.loss(self.update, mine, logp, entropy)
+            (loss * self.world.size).backward()
+            total += float(loss.detach())
+            ratios.add(mine, logp, entropy)
+            if first:
+                self._check(mine, logp.detach(), tokens[part], numbers)
+        if first and layouts:
+            numbers |= diagnostics.of_layouts(layouts, columns["mask"], rows[self.world.rank :: self.world.size])
+        return total
+
+    def _check(self, mine: dict[str, Any], logp: Tensor, tokens: Tensor, numbers: dict[str, float]) -> None:
+        found, warning = diagnostics.agreement(self.rlvr.agreement, self.settings.dtype, mine, logp, tokens)
+        for key, value in found.items():
+            numbers[key] = max(value, numbers.get(key, 0.0))
+        if warning:
+            self.report.event(warning)
+
+    @staticmethod
+    def _rows(values: Tensor | None, target: Tensor, part: Tensor, shape: torch.Size) -> Tensor:
+        """Scored tokens as [rows, T] on the CPU, where the columns live; gradients flow back to their device."""
+        assert values is not None
+        place = torch.searchsorted(part, target // shape[1]) * shape[1] + target % shape[1]
+        flat = torch.zeros(len(part) * shape[1]).scatter(0, place, values.cpu())
+        return flat.view(len(part), shape[1])
+
+    def _fit_critic(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
+        """Regress the values on the rewards still to come, undiscounted: unbiased, whatever lambda the policy uses."""
+        assert self.critic is not None and self.rlvr.critic is not None
+        critic, stepper = self.critic
+        mask = columns["mask"] & columns["counted"][:, None]
+        target = algorithm.returns(columns).flatten()
+        rows = mask.any(1).nonzero().squeeze(1)
+        total = 0.0
+        for _ in range(self.rlvr.critic.epochs):
+            total = 0.0
+            for layout in self.layouts(tokens, mask, rows):
+                error = critic(layout) - target[layout.target].to(critic.device)
+                loss = 0.5 * error.square().sum() / mask.sum()
+                loss.backward()
+                total += float(loss.detach())
+            torch.nn.utils.clip_grad_norm_(critic.parameters(), self.rlvr.optimizer.max_grad_norm)
+            stepper.step()
+            stepper.zero_grad(set_to_none=True)
+        return {"critic/loss": total, "critic/value_mean": float(columns["value"][mask].mean()) if mask.any() else 0.0}
+
+    def state(self) -> dict[str, Any]:
+        """Weights, optimizer and counters, for a commit; every process must call."""
+        state = {
+            "updates": self.updates_done,
+            "budget": self.budget,
+            "model": self.weights.state(),
+            "optimizer": parallel.optimizer_state(self.optimizer),
+            "stepper": self.stepper.state_dict(),
+        }
+        if self.critic is not None:
+            state |= {"critic": self.critic[0].state_dict(), "critic_optimizer": self.critic[1].state_dict()}
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take up where `state` left off."""
+        self.weights.load(state["model"])
+        parallel.load_optimizer(self.optimizer, state["optimizer"])
+        self.stepper.load_state_dict(state["stepper"])
+        self.updates_done, self.budget = state["updates"], state["budget"]
+        if self.critic is not None:
+            self.critic[0].load_state_dict(state["critic"])
+            self.critic[1].load_state_dict(state["critic_optimizer"])
+
+    def save(self, tokenizer: Any, folder: Any, state: dict[str, Any] | None) -> None:
+        """Write the model folder; `state` is a commit whose weights are to be used instead of the present ones."""
+        if state is not None:
+            self.weights.load(state["model"])
+        whole = self.weights.whole
+        model = whole.merge_and_unload() if self.rlvr.lora else whole
+        if self.world.rank == 0:
+            models.save_model(model, tokenizer, folder, {"stage": "rlvr", "base": self.settings.path})
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on the GPU or the CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

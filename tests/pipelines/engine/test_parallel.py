@@ -1,0 +1,80 @@
+"""Two processes with sharded weights give the gradient of one, and their commit is that of one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import toys
+
+from pipelines.recipe import read_recipe
+from pipelines.report import Report
+from pipelines.rlvr import step as algorithm
+from pipelines.rlvr.train import Trainer
+
+SCRIPT = Path(__file__).parent / "two_processes.py"
+
+
+def launch(processes, *arguments):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    done = subprocess.run(
+        [sys.executable, *(torchrun if processes > 1 else []), str(SCRIPT), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=toys.environment(OMP_NUM_THREADS="1"),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[:6000]
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["rlvr.lora={rank: 4}", "presets=[grpo]", "rlvr.mini_batches=2"]], ids=["full", "lora"]
+)
+def test_two_processes_give_the_gradient_of_one(tmp_path, start, more):
+    overrides = ["rlvr.prompts=8", "rlvr.sampling.temperature=1.3", *more]
+    recipe = toys.recipe(tmp_path)
+    read = read_recipe(recipe, overrides)
+    work = tmp_path / "w"
+    (work / "out").mkdir(parents=True)
+    made = Trainer(
+        read.rlvr, read.model, start=str(start / "sft/out/model"), data=start / "data", out=work / "out", work=work,
+        report=Report(work, committed=True), seed=0,
+    )  # fmt: skip
+    rows, kept = made.collect(0)
+    tokens, batch = made._pack(kept, 0)
+    made.learner.fill(tokens, batch)
+    torch.save((tokens, algorithm.assign_credit(made.update, batch)), tmp_path / "step.pt")
+    found = []
+    for processes in (1, 2):
+        launch(processes, recipe, start, tmp_path / "step.pt", tmp_path / str(processes), *overrides)
+        found.append(torch.load(tmp_path / str(processes) / "result.pt", weights_only=False))
+    one, two = found
+    assert len(one["gradients"]) == len(two["gradients"]) >= 1
+    assert max(float(g.abs().max()) for g in one["gradients"][0].values()) > 0
+    for mine, theirs in zip(one["gradients"], two["gradients"], strict=True):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            torch.testing.assert_close(mine[name], theirs[name], atol=2e-6, rtol=1e-3, msg=name)
+    for part in ("model", "optimizer"):
+        torch.testing.assert_close(one["state"][part], two["state"][part], atol=1e-4, rtol=1e-2)
+    for name in ("loss/policy", "ratio/mean", "policy/entropy"):
+        assert one["numbers"][name] == pytest.approx(two["numbers"][name], abs=1e-4)
+    assert one["rows"] == two["rows"] == len(rows)
+
+
+def test_a_stage_in_two_processes(tmp_path, start):
+    """The stage's own entry point under torchrun: metrics once, agreement kept, a model that loads."""
+    work = toys.job(tmp_path / "w", start, "rlvr.processes=2", "rlvr.steps=3")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pipelines.rlvr", work],
+        capture_output=True, text=True, timeout=240, env=toys.environment(OMP_NUM_THREADS="1"), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[:6000]
+    lines = [line for line in toys.spool(work) if line["kind"] == "metrics"]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert max(line["values"]["agreement/max"] for line in lines) < 1e-4
+    assert (work / "out/model/model.safetensors").exists() and (work / "numbers.json").exists()
