@@ -81,20 +81,25 @@ def entropy(logits: Tensor, sampling: Sampling) -> Tensor:
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """One token per row and its log-probability.
 
-    Sampling is the argmax of p / e with e exponential noise, which draws exactly from p. Greedy decoding
-    reports the log-probability of the untempered distribution.
+    One uniform number per row is looked up in the cumulative distribution: noise for every entry of a large
+    vocabulary would cost more than the model's head. Greedy decoding reports the log-probability of the untempered
+    distribution.
 
     Returns:
         int64 [B] and float32 [B].
     """
     warped = warp(logits, sampling)
+    total = warped.logsumexp(-1)
     if sampling.temperature == 0:
         token = warped.argmax(-1)
     else:
-        noise = torch.empty_like(warped).exponential_(generator=generator)
-        token = (warped.softmax(-1) / noise.clamp_(min=1e-20)).argmax(-1)
-    logp = warped.gather(-1, token.unsqueeze(-1)).squeeze(-1) - warped.logsumexp(-1)
-    return token, logp
+        upto = (warped - total.unsqueeze(-1)).exp().cumsum(-1)
+        point = torch.rand(len(warped), 1, generator=generator, device=warped.device) * upto[:, -1:]
+        token = torch.searchsorted(upto, point, right=True).squeeze(-1).clamp(max=warped.shape[-1] - 1)
+        step = upto.gather(-1, token.unsqueeze(-1)) - upto.gather(-1, (token - 1).clamp(min=0).unsqueeze(-1))
+        edge = (step.squeeze(-1) <= 0) & (token > 0)  # rounding put the point on the upper end: an entry without chance
+        token = torch.where(edge, warped.argmax(-1), token)
+    return token, warped.gather(-1, token.unsqueeze(-1)).squeeze(-1) - total
 
 
 def generator(device: torch.device, *parts: int) -> torch.Generator:
