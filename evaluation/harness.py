@@ -27,9 +27,10 @@ def manager(settings: Evaluate) -> Any:
 
     folders = [BENCHMARKS] + ([Path(settings.include)] if settings.include else [])
     ours = {name for folder in folders for name in own_tasks(folder)}
-    needs_all = any(t.name not in ours for t in settings.tasks)
+    asked = [t for t in settings.tasks if t.environment is None]
+    needs_all = any(t.name not in ours for t in asked)
     made = TaskManager(include_path=[str(f) for f in folders], include_defaults=needs_all)
-    for task in settings.tasks:
+    for task in asked:
         if task.name not in made.all_tasks:
             hint = did_you_mean(task.name, made.all_tasks if needs_all else ours)
             raise RecipeError(f"evaluate.tasks: no lm-eval task called {task.name!r}. {hint}")

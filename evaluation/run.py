@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from evaluation import harness, model, plots, statistics
+from evaluation import agent, harness, model, plots, statistics
 from pipelines import models
 from pipelines.errors import ModelError
 from pipelines.report import Report
@@ -42,7 +42,8 @@ def run(
             lm.progress = lambda d, n, base=done, what=f"{name}: {task.name}": report.progress(
                 base + d / n, total, what, unit="task"
             )
-            metrics, samples = harness.evaluate(lm, tasks, task, settings)
+            play = agent.evaluate if task.environment is not None else harness.evaluate
+            metrics, samples = play(lm, tasks, task, settings)
             evaluation.setdefault(name, {}).update(metrics)
             for one, rows in samples.items():
                 _write(out / "samples" / name / f"{one}.jsonl", rows)

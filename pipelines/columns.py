@@ -31,6 +31,8 @@ class Batch:
     """int64, rows with equal values may share a baseline."""
     mask: PerToken
     """bool, True on tokens the policy chose and is trained on."""
+    token: PerToken
+    """int64, token ids; 0 past the row's end."""
     logp_old: PerToken
     """float32, log-probability reported by the sampler when it chose the token; 0 elsewhere."""
     counted: PerRow

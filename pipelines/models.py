@@ -143,6 +143,34 @@ def render_prompts(tokenizer: PreTrainedTokenizerBase, conversations: list[list[
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
+def reply_tokens(tokenizer: PreTrainedTokenizerBase, text: str, *, with_end: bool = False) -> list[int]:
+    """Token ids of a user message that follows an assistant's turn, up to where the assistant speaks again.
+
+    The assistant's own ids are never rendered anew: this is what comes behind its end token.
+
+    Args:
+        with_end: put the end token in front, for a turn that was cut off.
+
+    Raises:
+        ModelError: the template changes what an assistant said.
+    """
+    mark = "\u2042mark\u2042"
+    messages = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": mark},
+        {"role": "user", "content": text},
+    ]
+    whole = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    if mark not in whole:
+        raise ModelError(
+            "model.chat_template: the template drops or changes earlier answers; it cannot be used with turns."
+        )
+    rest = whole.split(mark, 1)[1]
+    end = str(tokenizer.eos_token)
+    rest = rest.removeprefix(end) if rest.startswith(end) else rest
+    return tokenizer((end if with_end else "") + rest, add_special_tokens=False)["input_ids"]
+
+
 def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
     """A randomly initialised causal LM in float32.
 

@@ -78,15 +78,17 @@ class Model(Settings):
 class Source(Settings):
     """Where problems come from."""
 
-    kind: Literal["reasoning_gym", "file", "hub"]
+    kind: Literal["reasoning_gym", "environment", "file", "hub"]
     task: str | None = None
-    """reasoning_gym: the task's name."""
+    """reasoning_gym: the task's name; environment: a file of pipelines/environments."""
     size: int | None = Field(None, ge=1)
-    """reasoning_gym: how many problems; file and hub: read at most this many rows."""
+    """reasoning_gym, environment: how many problems; file and hub: read at most this many rows."""
     seed: int = 0
-    """reasoning_gym: seed of the generator."""
+    """reasoning_gym, environment: seed of the generator."""
     config: dict[str, Any] = {}
-    """reasoning_gym: the task's own difficulty settings."""
+    """reasoning_gym, environment: its own settings."""
+    splits: list[str] | None = None
+    """Splits that this source's records go to; default: all of `curate.splits`."""
     path: str | None = None
     """file: a JSONL, JSON, Parquet or CSV file or glob; hub: the dataset's name or a local dataset folder."""
     name: str | None = None
@@ -109,8 +111,8 @@ class Source(Settings):
 
     @model_validator(mode="after")
     def _complete(self) -> Source:
-        if self.kind == "reasoning_gym" and not (self.task and self.size):
-            raise ValueError("a reasoning_gym source needs `task` and `size`")
+        if self.kind in ("reasoning_gym", "environment") and not (self.task and self.size):
+            raise ValueError(f"a source of kind {self.kind} needs `task` and `size`")
         if self.kind in ("file", "hub") and not self.path:
             raise ValueError(f"a {self.kind} source needs `path`")
         if self.prompt_template is not None and not (
@@ -170,6 +172,12 @@ class Curate(Settings):
     def _shares(self) -> Curate:
         if not self.splits or any(v <= 0 for v in self.splits.values()) or abs(sum(self.splits.values()) - 1) > 1e-6:
             raise ValueError("splits must be positive shares that add up to 1")
+        for number, source in enumerate(self.sources):
+            unknown = set(source.splits or []) - set(self.splits)
+            if unknown or source.splits == []:
+                raise ValueError(
+                    f"sources.{number}.splits names no split of this recipe: {', '.join(sorted(unknown)) or 'none'}"
+                )
         return self
 
 
@@ -326,6 +334,22 @@ class Rlvr(Settings):
     """Rollouts per step written to rollouts.jsonl."""
 
 
+class PlayedTask(Settings):
+    """Episodes in an environment; the success rate is avg@k."""
+
+    task: str
+    """A file of pipelines/environments."""
+    size: int = Field(100, ge=1)
+    """Problems."""
+    seed: int = 10_000
+    """Of the problems; another one than the training data's."""
+    config: dict[str, Any] = {}
+    max_turns: int = Field(10, ge=1)
+    max_tokens: int = Field(16, ge=1)
+    """Per turn."""
+    temperature: float = Field(1.0, ge=0)
+
+
 class Task(Settings):
     """One benchmark."""
 
@@ -337,6 +361,8 @@ class Task(Settings):
     few_shot: int | None = Field(None, ge=0)
     sampling: dict[str, Any] = {}
     """Overrides of the task's generation settings, such as temperature and max_gen_toks."""
+    environment: PlayedTask | None = None
+    """Play episodes instead of asking an lm-eval task; `name` is then only a label."""
     chat: bool | None = None
     """Put prompts through the chat template; default: yes, where the model has one."""
 

@@ -166,10 +166,17 @@ def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Bat
     reward[:groups] = 1.0
     reward[groups : 2 * groups] = 0.0
     old = -torch.rand(rows, width, generator=draw) * 2 * mask
+    turn = torch.where(mask, (torch.arange(width) > 4).long(), -1)
+    turns = turn.amax(1) + 1
+    state = torch.where(torch.arange(2) < turns[:, None], torch.randint(0, 2, (rows, 2), generator=draw), -1)
+    paid = torch.zeros(rows, 2).scatter(1, (turns - 1)[:, None], reward[:, None])
     return Batch(
         reward=reward, raw_reward=reward.clone(), group=group, mask=mask, logp_old=old,
         counted=torch.ones(rows, dtype=torch.bool), in_loss=torch.ones(rows, dtype=torch.bool), correct=reward.clone(),
         length=mask.sum(1).float(), truncated=torch.zeros(rows, dtype=torch.bool), max_tokens=torch.full((rows,), 16.0),
         step=3, total_steps=10, logp_ref=old + 0.1 * torch.randn(rows, width, generator=draw) * mask,
         entropy_old=torch.rand(rows, width, generator=draw) * mask,
+        token=torch.randint(3, 9, (rows, width), generator=draw) * mask, logp_sampled=old - 0.02 * mask,
+        turn=turn, turn_state=state, turn_reward=paid, value=0.3 * torch.rand(rows, width, generator=draw) * mask,
+        node=torch.where(mask, torch.arange(rows)[:, None] * 2 + turn, -1),
     )  # fmt: skip

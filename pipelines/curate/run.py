@@ -40,10 +40,10 @@ def run(
     leaks = None
     if curate.decontaminate is not None and benchmark_texts is not None:
         leaks = Contamination(curate.decontaminate.ngram, benchmark_texts())
-    signatures, answers = _first_pass(curate, work, counts, leaks, report)
+    signatures, answers, origins = _first_pass(curate, work, counts, leaks, report)
     repeats = _repeats(curate, work, signatures, answers)
     tokenizer = _tokenizer(model, work, out)
-    kept = _second_pass(curate, work, out, counts, repeats, tokenizer, report)
+    kept = _second_pass(curate, work, out, counts, repeats, origins, tokenizer, report)
     work.unlink()
     if curate.difficulty is not None:
         from pipelines.curate.difficulty import band
@@ -93,16 +93,17 @@ class Writer:
 
 def _first_pass(
     curate: Curate, work: Path, counts: card.Counts, leaks: Contamination | None, report: Report
-) -> tuple[np.ndarray, np.ndarray]:
-    """Map every row, drop exact repeats and leaks; return signatures and answer keys of the rows kept."""
+) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Map every row, drop exact repeats and leaks; return signatures, answer keys and source numbers of the rows kept."""
     near = curate.near_duplicates
     minhash = MinHash(near.permutations) if near else None
     known: set[int] = set()
     uids: set[str] = set()
     signatures: list[np.ndarray] = []
     answers: list[int] = []
+    origins: list[int] = []
     writer = Writer(work, curate.batch_rows)
-    for source in curate.sources:
+    for origin, source in enumerate(curate.sources):
         label = str(source.task or source.path)
         for where, row in sources.rows(source):
             counts.saw(label, source.licence)
@@ -124,13 +125,15 @@ def _first_pass(
                 counts.drop("contaminated", problem, f"overlaps with a question of {leak}")
                 continue
             writer.add(problem)
+            origins.append(origin)
             if minhash is not None and near is not None:
                 signatures.append(minhash(shingles(text, near.shingle)))
                 answers.append(exact_key(problem.answer))
     writer.close()
     if counts.read == 0:
         raise DataError("curate.sources: the sources hold no rows.")
-    return (np.stack(signatures) if signatures else np.zeros((0, 1), np.uint32)), np.array(answers, dtype=np.uint64)
+    stacked = np.stack(signatures) if signatures else np.zeros((0, 1), np.uint32)
+    return stacked, np.array(answers, dtype=np.uint64), origins
 
 
 def curate_size(curate: Curate) -> int:
@@ -179,7 +182,7 @@ def split_of(uid: str, splits: dict[str, float]) -> str:
     >>> split_of("a", {"train": 0.5, "heldout": 0.5}) in ("train", "heldout")
     True
     """
-    point = exact_key(f"split {uid}") / 2**64
+    point = exact_key(f"split {uid}") / 2**64 * sum(splits.values())
     for name, share in splits.items():
         point -= share
         if point < 0:
@@ -193,6 +196,7 @@ def _second_pass(
     out: Path,
     counts: card.Counts,
     repeats: dict[int, int],
+    origins: list[int],
     tokenizer: Any,
     report: Report,
 ) -> dict[str, int]:
@@ -208,7 +212,8 @@ def _second_pass(
         if reason:
             counts.drop("length", problem, reason)
             continue
-        writers[split_of(problem.uid, curate.splits)].add(problem)
+        allowed = curate.sources[origins[number]].splits or list(curate.splits)
+        writers[split_of(problem.uid, {name: curate.splits[name] for name in allowed})].add(problem)
     for writer in writers.values():
         writer.close()
     return {name: writer.count for name, writer in writers.items()}

@@ -23,9 +23,9 @@ def rows(source: Source) -> Iterator[Row]:
     Raises:
         DataError: the source cannot be opened; names the source and the way out.
     """
-    stream = {"reasoning_gym": _reasoning_gym, "file": _files, "hub": _hub}[source.kind](source)
-    for number, row in enumerate(stream):
-        if source.kind != "reasoning_gym" and source.size is not None and number >= source.size:
+    readers = {"reasoning_gym": _reasoning_gym, "environment": _environment, "file": _files, "hub": _hub}
+    for number, row in enumerate(readers[source.kind](source)):
+        if source.kind in ("file", "hub") and source.size is not None and number >= source.size:
             return
         yield row
 
@@ -47,6 +47,14 @@ def _reasoning_gym(source: Source) -> Iterator[Row]:
         info = {"task": source.task, "metadata": json.dumps(entry["metadata"], default=str)}
         body = {"question": entry["question"], "answer": entry["answer"], "info": info, "verifier": "reasoning_gym"}
         yield f"{source.task}:{number}", body
+
+
+def _environment(source: Source) -> Iterator[Row]:
+    from pipelines import environments
+
+    made = environments.problems(str(source.task), int(source.size or 0), source.seed, source.config)
+    for number, row in enumerate(made):
+        yield f"{source.task}:{number}", row
 
 
 def _files(source: Source) -> Iterator[Row]:

@@ -42,6 +42,7 @@ def pack(trajectories: list[Trajectory], *, step: int, total_steps: int) -> tupl
         raw_reward=reward.clone(),
         group=torch.tensor([t.group for t in trajectories]),
         mask=mask & scored[:, None],
+        token=tokens,
         logp_old=token_column([t.logp_old for t in trajectories], width, 0.0, torch.float32),
         counted=scored,
         in_loss=scored.clone(),

@@ -70,6 +70,8 @@ def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
     doc = document(problem, which, tokenizer)
     ours = [0] * doc.trained_from + [1] * (len(doc.tokens) - doc.trained_from)
     theirs = list(made["assistant_masks"])
+    if any(m["role"] == "assistant" for m in problem.prompt):  # earlier turns are context: only the last is trained
+        theirs[: doc.trained_from] = [0] * doc.trained_from
     if len(ours) != len(theirs) or any(t and not o for o, t in zip(ours, theirs, strict=True)):
         raise ModelError(
             f"model.chat_template: the template's assistant mask disagrees with the prompt's length on record {problem.uid}."

@@ -118,7 +118,8 @@ def test_padding_does_not_matter(slot, name):
 
     def wider(value):
         if isinstance(value, torch.Tensor) and value.shape == batch.mask.shape:
-            return torch.nn.functional.pad(value, (0, 3))
+            outside = -1 if value is batch.turn or value is batch.node else 0
+            return torch.nn.functional.pad(value, (0, 3), value=outside)
         return value
 
     one = bind(f"rlvr.{slot}", name)(columns)
@@ -144,6 +145,8 @@ def test_on_policy_gradient_is_reinforce(name):
     batch = toys.batch()
     columns = with_later(batch)
     logp = batch.logp_old.clone().requires_grad_()
+    if "damped" in (load("rlvr.objective", name).__doc__ or ""):
+        pytest.skip("bounded by design: on policy it is not REINFORCE")
     if "sequence" in (load("rlvr.objective", name).__doc__ or "") or name == "gspo":
         columns["advantage"] = columns["advantage"].sum(1, keepdim=True) * batch.mask
     bind("rlvr.objective", name)(columns | {"logp": logp}).mul(batch.mask).sum().backward()
@@ -205,10 +208,21 @@ def test_state_survives_json(slot, name):
         first.observe(list(range(11)), [i / 11 for i in range(11)])
         second = bind(f"rlvr.{slot}", name).fn
         second.start(17, 3)
-    else:
-        pytest.skip("covered by its own test")
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    assert first.propose(23) == second.propose(23)
+        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert first.propose(23) == second.propose(23)
+        return
+    bound = bind(f"rlvr.{slot}", name)
+    columns = with_later(toys.batch())
+    for _ in range(25):
+        bound(columns)
+    again = bind(f"rlvr.{slot}", name)
+    fresh = bind(f"rlvr.{slot}", name)(columns)
+    again.fn.load_state_dict(json.loads(json.dumps(bound.fn.state_dict())))
+    for _ in range(25):
+        one = bound(columns)
+        torch.testing.assert_close(one, again(columns))
+    assert bound.fn.state_dict() == again.fn.state_dict()
+    assert not torch.equal(one, fresh) or slot != "shaping", "what it remembers makes a difference"
 
 
 def test_every_method_names_columns_that_exist():

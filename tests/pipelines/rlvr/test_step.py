@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import toys
@@ -75,7 +77,7 @@ def test_learns_a_bandit(advantage, objective, reduce):
 )
 def test_disagreement_stops_and_names_the_first_token(sabotage, row, position):
     batch = toys.batch()
-    columns = step.columns_of(batch)
+    columns = step.columns_of(dataclasses.replace(batch, logp_sampled=None))
     logp = columns["logp_old"].clone()
     numbers, warning = diagnostics.agreement(Agreement(), "float32", columns, logp, torch.arange(108).view(12, 9))
     assert numbers["agreement/max"] == 0 and warning is None

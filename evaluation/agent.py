@@ -1,0 +1,74 @@
+"""Benchmarks that are played: episodes in an environment, the success rate with intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evaluation import statistics
+from pipelines import environments, models
+from pipelines.curate.mapping import problem_uid
+from pipelines.engine.distribution import generator
+from pipelines.records import Problem, Trajectory
+from pipelines.rlvr.rollout.multi_turn import multi_turn
+from pipelines.rlvr.train import Asked, Context
+from pipelines.settings import Evaluate, PlayedTask, Sampling, Task
+
+SAMPLES = 4
+"""Episodes per problem where the recipe names no number."""
+
+
+def problems(task: PlayedTask, limit: int | None) -> list[Problem]:
+    """The task's problems; they depend on its settings only."""
+    made = []
+    for row in environments.problems(task.task, limit or task.size, task.seed, task.config):
+        about = {k: row[k] for k in ("prompt", "answer", "verifier", "info")}
+        uid = problem_uid(task.task, row["prompt"])
+        made.append(Problem(uid=uid, source=task.task, licence="generated", **about))
+    return made
+
+
+def evaluate(
+    lm: Any, tasks: Any, task: Task, settings: Evaluate
+) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+    """Play one task with one checkpoint; takes and returns what `harness.evaluate` does."""
+    played = task.environment
+    assert played is not None
+    asked = problems(played, task.limit)
+    prompts = models.render_prompts(lm.tokenizer, [p.prompt for p in asked])
+    context = Context(
+        sampler=lm.sampler,
+        sampling=Sampling(temperature=played.temperature, max_tokens=played.max_tokens),
+        group_size=task.samples or SAMPLES,
+        generator=generator(lm.sampler.device, lm.seed, played.seed),
+        entropy=False,
+        version=0,
+        tokenizer=lm.tokenizer,
+    )
+    rollout = multi_turn(max_turns=played.max_turns)
+    rows = rollout.run([Asked(p, t, i) for i, (p, t) in enumerate(zip(asked, prompts, strict=True))], context)
+    if lm.progress:
+        lm.progress(len(rows), len(rows))
+    groups = [rows[i : i + context.group_size] for i in range(0, len(rows), context.group_size)]
+    scores = [[float(bool(r.correct)) for r in group] for group in groups]
+    metrics = statistics.summarise(
+        scores,
+        [[r.text for r in group] for group in groups],
+        [[float(sum(role == 3 for role in r.role)) for r in group] for group in groups],
+        confidence=settings.confidence,
+        resamples=settings.bootstrap,
+    )
+    turns = [sum(len(r.turn_reward or []) for r in group) / len(group) for group in groups]
+    low, high = statistics.interval(turns, confidence=settings.confidence, resamples=settings.bootstrap)
+    metrics["mean_turns"] = {"value": sum(turns) / len(turns), "low": low, "high": high, "n": len(turns)}
+    log = [_log(p, group, s) for p, group, s in zip(asked, groups, scores, strict=True)]
+    return {task.name: metrics}, {task.name: log}
+
+
+def _log(problem: Problem, group: list[Trajectory], scores: list[float]) -> dict[str, Any]:
+    return {
+        "doc_id": problem.uid,
+        "doc": {"prompt": problem.prompt, "info": problem.info},
+        "resps": [r.text for r in group],
+        "scores": scores,
+        "turns": [len(r.turn_reward or []) for r in group],
+    }

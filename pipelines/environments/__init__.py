@@ -1,0 +1,93 @@
+"""Worlds that answer: an environment turns messages of the policy into observations, rewards and an end.
+
+An environment is a file that defines a class of the same behaviour as `Environment` under the name `World`, and
+`problems(size, seed, **config)`, which yields rows for `curate` (kind: environment) with worked turns for SFT.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pipelines.errors import RecipeError, did_you_mean
+from pipelines.records import Message, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the world answers to one message of the policy."""
+
+    observation: str
+    """Text of the next user message; not shown where `done`."""
+    reward: float
+    done: bool
+    state: str
+    """Equal keys mean that the policy sees the same state; the state after the step."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """`success`: bool, at the end of an episode."""
+
+
+class Environment(Protocol):
+    """One episode at a time; cloneable through its state."""
+
+    def reset(self, problem: Problem) -> list[Message]:
+        """Begin the problem's episode; the conversation so far, which must be the problem's prompt."""
+        ...
+
+    def state_key(self) -> str:
+        """Key of the present state."""
+        ...
+
+    def step(self, message: str) -> Step:
+        """Take the policy's message. Text that is no action is answered, never an exception."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything of the episode, as plain values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        ...
+
+
+def known() -> list[str]:
+    """Every environment: the files of this folder."""
+    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("_"))
+
+
+def _module(name: str) -> Any:
+    if name not in known():
+        raise RecipeError(f"no environment called {name!r}. {did_you_mean(name, known())}")
+    return importlib.import_module(f"pipelines.environments.{name}")
+
+
+def make(name: str) -> Environment:
+    """A fresh environment.
+
+    Raises:
+        RecipeError: there is none of that name.
+    """
+    return _module(name).World()
+
+
+def problems(name: str, size: int, seed: int, config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Rows for curation: prompt (messages), answer, info with `environment` and, where there is an expert, `solution`.
+
+    Raises:
+        RecipeError: no such environment, or settings it does not take.
+    """
+    function = _module(name).problems
+    try:
+        yield from function(size, seed, **config)
+    except TypeError as error:
+        raise RecipeError(f"environment {name} refuses its config: {error}.") from None
+
+
+def key_number(text: str) -> int:
+    """A state key as an int64 that is never negative."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

@@ -1,0 +1,142 @@
+"""FrozenLake-v1 of gymnasium as text: cross the ice to the goal, one word a turn.
+
+A..O        A you, O a hole, . ice, G the goal
+.O..        answer with left, down, right or up
+...G
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from pipelines.environments import Step
+from pipelines.records import Message, Problem
+
+ACTIONS = ("left", "down", "right", "up")
+MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+
+
+class World:
+    """An episode on the map in the problem's info (`map`, rows of S, F, H, G as gymnasium writes them)."""
+
+    def __init__(self) -> None:
+        self.rows: list[str] = []
+        self.lake: Any = None
+        self.done = False
+
+    def reset(self, problem: Problem) -> list[Message]:
+        """Begin on the problem's map, and walk the `walked` actions of its info."""
+        self._open(list(problem.info["map"]))
+        messages: list[Message] = [{"role": "user", "content": self._picture()}]
+        for action in problem.info.get("walked", []):
+            messages.append({"role": "assistant", "content": action})
+            messages.append({"role": "user", "content": self.step(action).observation})
+        return messages
+
+    def _open(self, rows: list[str]) -> None:
+        import gymnasium
+
+        self.rows, self.done = rows, False
+        self.lake = gymnasium.make("FrozenLake-v1", desc=rows, is_slippery=False, disable_env_checker=True).unwrapped
+        self.lake.reset(seed=0)
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        return divmod(int(self.lake.s), len(self.rows[0]))
+
+    def _picture(self) -> str:
+        return picture(self.rows, self._place)
+
+    def state_key(self) -> str:
+        """Map and place."""
+        return f"{'/'.join(self.rows)}@{self.lake.s}"
+
+    def step(self, message: str) -> Step:
+        """One move; a message that is no action costs a turn and moves nothing."""
+        action = message.strip().lower()
+        if action not in ACTIONS or self.done:
+            return Step(self._picture(), 0.0, self.done, self.state_key(), {"success": False, "invalid": True})
+        _, reward, self.done, _, _ = self.lake.step(ACTIONS.index(action))
+        return Step(self._picture(), float(reward), bool(self.done), self.state_key(), {"success": reward > 0})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Map, place and whether the episode is over."""
+        return {"map": self.rows, "place": int(self.lake.s), "done": bool(self.done)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self._open(list(state["map"]))
+        self.lake.s, self.done = state["place"], state["done"]
+
+
+def picture(rows: list[str], place: tuple[int, int]) -> str:
+    """The map as the policy sees it.
+
+    >>> print(picture(["SF", "HG"], (0, 1)))
+    .A
+    OG
+    """
+    shown = [["O" if c == "H" else "G" if c == "G" else "." for c in row] for row in rows]
+    shown[place[0]][place[1]] = "A"
+    return "\n".join("".join(row) for row in shown)
+
+
+def expert(rows: list[str]) -> list[str]:
+    """A shortest way from S to G as actions; empty where there is none.
+
+    >>> expert(["SF", "HG"])
+    ['right', 'down']
+    """
+    start = next((r, c) for r, row in enumerate(rows) for c, cell in enumerate(row) if cell == "S")
+    came: dict[tuple[int, int], list[str]] = {start: []}
+    queue = deque([start])
+    while queue:
+        here = queue.popleft()
+        if rows[here[0]][here[1]] == "G":
+            return came[here]
+        for action, (down, right) in MOVES.items():
+            there = (here[0] + down, here[1] + right)
+            inside = 0 <= there[0] < len(rows) and 0 <= there[1] < len(rows[0])
+            if inside and there not in came and rows[there[0]][there[1]] != "H":
+                came[there] = [*came[here], action]
+                queue.append(there)
+    return []
+
+
+def problems(
+    size: int, seed: int, *, side: int = 4, ice: float = 0.7, shortest: int = 2, demonstrations: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Random maps with start and goal anywhere, a way between them, and the expert's next move as the solution.
+
+    Args:
+        size: rows.
+        seed: of the maps.
+        side: rows and columns of the map.
+        ice: chance that a cell is ice.
+        shortest: least number of moves.
+        demonstrations: one row per move of the expert, with the moves before it as the conversation, for SFT.
+    """
+    draw = random.Random(f"frozen lake {seed}")
+    made = 0
+    while made < size:
+        cells = [["F" if draw.random() < ice else "H" for _ in range(side)] for _ in range(side)]
+        (a, b), (c, d) = ((draw.randrange(side), draw.randrange(side)) for _ in range(2))
+        if (a, b) == (c, d):
+            continue
+        cells[a][b], cells[c][d] = "S", "G"
+        rows = ["".join(row) for row in cells]
+        way = expert(rows)
+        if len(way) < shortest:
+            continue
+        for turn in range(len(way) if demonstrations else 1):
+            if made >= size:
+                return
+            info = {"environment": "frozen_lake", "map": rows, "walked": way[:turn], "solution": way[turn]}
+            problem = Problem(
+                uid="", prompt=[], answer=way[turn], verifier="exact", source="frozen_lake", licence="MIT", info=info
+            )
+            yield {"prompt": World().reset(problem), "answer": way[turn], "verifier": "exact", "info": info}
+            made += 1

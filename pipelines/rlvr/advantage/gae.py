@@ -1,0 +1,49 @@
+"""Generalised advantage estimation with a critic."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken
+from pipelines.rlvr.advantage._estimate import backwards
+from pipelines.rlvr.ops import whiten as standardise
+
+
+@method(
+    paper="1506.02438",
+    title="High-Dimensional Continuous Control Using Generalized Advantage Estimation; PPO (1707.06347)",
+    checked="official code (verl, gae advantage)",
+    alone="compares with the critic, not with a group",
+    mixes_groups="whitening is over the batch",
+    flat_groups="learns",
+)
+def gae(
+    reward: PerRow,
+    value: PerToken,
+    mask: PerToken,
+    counted: PerRow,
+    *,
+    discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
+    lam: Annotated[float, Field(ge=0, le=1)] = 1.0,
+    whiten: bool = True,
+) -> PerToken:
+    """The row's reward on its last trained token, carried backwards over trained tokens only.
+
+        d_t = r_t + discount V_{t+1} - V_t;   A_t = d_t + discount lam A_{t+1}
+
+    Tokens of an environment are skipped, as if they were not there. A truncated row counts as finished; `t_ppo`
+    bootstraps it. The critic is fitted by the trainer to undiscounted returns.
+
+    >>> import torch
+    >>> V, m = torch.tensor([[0.5, 0.4, 0.9, 0.3, 0.6]]), torch.tensor([[1, 1, 0, 1, 1]]).bool()
+    >>> one = torch.ones(1); keep = torch.ones(1).bool()
+    >>> gae(one, V, m, keep, discount=0.99, lam=0.95, whiten=False)[0].tolist()
+    [0.391947, 0.527323, 0.0, 0.6702, 0.4]
+    >>> gae(one, V, m, keep, discount=0.99, lam=0.95)[0].tolist()
+    [-0.80568, 0.228936, 0.0, 1.320881, -0.744137]
+    """
+    used = mask & counted[:, None]
+    made = backwards(reward, value, used, torch.ones_like(counted), discount, lam)
+    return standardise(made, used) if whiten else made

@@ -1,0 +1,70 @@
+"""Token rewards in proportion to entropy, right and wrong rows normalised apart."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken
+from pipelines.rlvr.ops import group_index
+
+
+@method(
+    paper="2508.04349",
+    title="GTPO and GRPO-S: Token and Sequence-Level Reward Shaping with Policy Entropy",
+    checked="third-party code (a test suite with worked sheets)",
+    alone="a row's tokens are compared with one another",
+    flat_groups="learns",
+)
+def gtpo(
+    correct: PerRow,
+    group: PerRow,
+    counted: PerRow,
+    mask: PerToken,
+    entropy_old: PerToken,
+    *,
+    base: Annotated[float, Field(ge=0)] = 1.0,
+    share: Annotated[float, Field(ge=0)] = 0.1,
+    eps: Annotated[float, Field(gt=0)] = 1e-6,
+) -> PerToken:
+    """Entropy shares out a reward among the rows of a group that are still going at a position.
+
+        right: r_t = base + share * d_t H_t / sum H;   wrong: r_t = -(base + share * h_t (1/H_t) / sum(1/H))
+
+    with d_t, h_t the right and the wrong rows active at position t of the completion. The tokens of the group's right
+    rows, and those of its wrong rows, are normalised apart (population deviation); equal rewards give 0.
+
+    >>> import torch
+    >>> H = torch.tensor([[3.0, 1, 0], [1, 1, 2]]); m = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()
+    >>> g, yes = torch.zeros(2).long(), torch.ones(2).bool()
+    >>> [[round(v, 4) for v in r] for r in gtpo(torch.ones(2), g, yes, m, H).tolist()]
+    [[1.5811, 0.0, 0.0], [-1.5811, 0.0, 0.0]]
+    """
+    used = mask & counted[:, None]
+    start = mask.long().argmax(1, keepdim=True)
+    position = (torch.arange(mask.shape[1]) - start).clamp(min=0)
+    index, n = group_index(group)
+    right = correct > 0
+    side = index * 2 + right.long()
+    entropy = entropy_old.double().clamp(min=eps)
+    strength = torch.where(right[:, None], entropy, 1 / entropy) * used
+    cell = side[:, None] * mask.shape[1] + position
+    cells = torch.zeros(2 * n * mask.shape[1], dtype=torch.float64)
+    total = cells.index_add(0, cell.flatten(), strength.flatten())[cell]
+    active = cells.index_add(0, cell.flatten(), used.double().flatten())[cell]
+    raw = base + share * active * strength / total.clamp(min=1e-300)
+    raw = torch.where(right[:, None], raw, -raw) * used
+    return _apart(raw, side, used, 2 * n).float()
+
+
+def _apart(raw: torch.Tensor, side: torch.Tensor, used: torch.Tensor, sides: int) -> torch.Tensor:
+    """Zero mean and unit deviation over the used tokens of each side; 0 where they are all equal."""
+
+    def per_side(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(sides, dtype=torch.float64).index_add(0, side, (x * used).sum(1))[side][:, None]
+
+    n = per_side(torch.ones_like(raw)).clamp(min=1)
+    centred = raw - per_side(raw) / n
+    std = (per_side(centred**2) / n).sqrt()
+    return torch.where(std > 1e-8, centred / std.clamp(min=1e-8), torch.zeros_like(raw)) * used

@@ -1,0 +1,39 @@
+"""GAE that does not take a cut-off answer for a finished one."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken
+from pipelines.rlvr.advantage._estimate import backwards
+
+
+@method(
+    paper="2506.15050",
+    title="Truncated Proximal Policy Optimization, extended GAE",
+    checked="reconstructed (boundary rule from second-hand texts; the windowed rollout is not part of it)",
+    alone="compares with the critic, not with a group",
+    flat_groups="learns",
+    reduces_to="without truncated rows it is gae without whitening",
+)
+def t_ppo(
+    reward: PerRow,
+    value: PerToken,
+    mask: PerToken,
+    counted: PerRow,
+    truncated: PerRow,
+    *,
+    discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
+    lam: Annotated[float, Field(ge=0, le=1)] = 0.95,
+) -> PerToken:
+    """Finished rows as in `gae`; a truncated row has no reward and V after its end is V of its last token.
+
+    With `discount` 1 the last token of a truncated row gets 0: the cut itself says nothing.
+
+    >>> import torch
+    >>> V, m, one = torch.tensor([[0.2, 0.4, 0.5]] * 2), torch.ones(2, 3).bool(), torch.ones(2)
+    >>> t_ppo(one, V, m, one.bool(), torch.tensor([True, False])).tolist()
+    [[0.295, 0.1, 0.0], [0.74625, 0.575, 0.5]]
+    """
+    return backwards(reward, value, mask & counted[:, None], ~truncated, discount, lam)

@@ -1,0 +1,48 @@
+"""Leave-one-out per turn."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken, PerTurn
+from pipelines.rlvr.ops import group_mean, group_size
+from pipelines.rlvr.ops_turns import pair_index, returns_to_go, turns_to_tokens
+
+
+@method(
+    paper="https://github.com/hkust-nlp/KernelGYM",
+    title="Dr. Kernel: turn-level REINFORCE leave-one-out (TRLOO)",
+    checked="official code",
+    alone="a turn that one rollout alone reached keeps its return",
+    reduces_to="one turn per row is rloo",
+)
+def trloo(
+    turn_reward: PerTurn,
+    turn_state: PerTurn,
+    turn: PerToken,
+    group: PerRow,
+    counted: PerRow,
+    mask: PerToken,
+    *,
+    discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
+) -> PerToken:
+    """Return of a turn minus the mean return of the group's other rollouts at the same turn.
+
+        G_s = r_s + discount G_{s+1};   A = n/(n-1) (G - mean),   A = G where n = 1
+
+    >>> import torch
+    >>> r = torch.tensor([[0.2, 0], [0.5, 1.0], [1.2, 2.0]]); k = torch.tensor([[0, -1], [0, 1], [0, 1]])
+    >>> A = trloo(r, k, k, torch.zeros(3).long(), torch.ones(3).bool(), k >= 0)
+    >>> A[:, 0].tolist(), A[1:, 1].tolist()
+    ([-2.15, -0.2, 2.35], [-1.0, 1.0])
+    """
+    used = (turn_state >= 0) & counted[:, None]
+    returns = returns_to_go(turn_reward, discount).flatten()
+    number = torch.arange(turn_reward.shape[1]).expand_as(turn_reward)
+    place = pair_index(group[:, None].expand_as(number).flatten(), number.flatten())
+    n = group_size(place, used.flatten())
+    others = n / (n - 1).clamp(min=1) * (returns - group_mean(returns, place, used.flatten()))
+    made = torch.where(n > 1, others, returns).view_as(turn_reward) * used
+    return turns_to_tokens(made, turn) * mask

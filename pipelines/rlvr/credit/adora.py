@@ -1,0 +1,50 @@
+"""Groups whose right answers are not the longest count less."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken
+from pipelines.rlvr.ops import group_index
+
+
+@method(
+    paper="https://github.com/ShadeCloak/ADORA",
+    title="ADORA: Training Reasoning Models with Dynamic Advantage Estimation on Reinforcement Learning",
+    checked="official code (language-model rule; length cap as a share of the limit)",
+    reduces_to="weight 1 changes nothing",
+)
+def adora(
+    advantage: PerToken,
+    correct: PerRow,
+    group: PerRow,
+    counted: PerRow,
+    length: PerRow,
+    max_tokens: PerRow,
+    *,
+    weight: Annotated[float, Field(ge=0)] = 0.1,
+    cap: Annotated[float, Field(gt=0, le=1)] = 0.99,
+) -> PerToken:
+    """The group's advantages times 1 where its longest right row is longer than its wrong rows' mean, else times `weight`.
+
+    Wrong rows longer than `cap` of the limit do not enter the mean. Without such wrong rows any right row is long enough;
+    without right rows the weight applies.
+
+    >>> import torch
+    >>> A, c, g = torch.ones(4, 1), torch.tensor([1.0, 0, 0, 1]), torch.zeros(4).long()
+    >>> yes, top = torch.ones(4).bool(), torch.full((4,), 4096.0)
+    >>> [adora(A, c, g, yes, torch.tensor(n), top)[0, 0].item() for n in ([300.0, 900, 700, 400], [300.0, 900, 700, 1200])]
+    [0.1, 1.0]
+    """
+    index, n = group_index(group)
+    right = (correct > 0) & counted
+    wrong = (correct <= 0) & counted & (length < cap * max_tokens)
+    low = torch.full((n,), float("-inf"))
+    longest = low.scatter_reduce(0, index, length.masked_fill(~right, float("-inf")), "amax")
+    count = torch.zeros(n).index_add(0, index, wrong.float())
+    mean = torch.zeros(n).index_add(0, index, length * wrong) / count.clamp(min=1)
+    mean = torch.where(count > 0, mean, low)
+    factor = torch.where(longest > mean, torch.ones(n), torch.full((n,), weight))
+    return advantage * factor[index][:, None]

@@ -1,0 +1,30 @@
+"""A token that several rollouts share gets the mean of their advantages."""
+
+import torch
+
+from pipelines.catalogue import method
+from pipelines.columns import PerToken
+from pipelines.rlvr.ops_turns import pair_index
+
+
+@method(
+    paper="2507.19849",
+    title="Agentic Reinforced Policy Optimization, hard advantage attribution",
+    checked="reconstructed (from the paper's description; the official default is the soft form, which is no credit part)",
+)
+def arpo_hard(advantage: PerToken, mask: PerToken, node: PerToken) -> PerToken:
+    """Mean over the rows that have the token's tree node at this position; unshared tokens keep their own.
+
+    >>> import torch
+    >>> A = torch.tensor([[0.9, 0.9], [-0.9, -0.9]]); n = torch.tensor([[0, 1], [0, 2]])
+    >>> arpo_hard(A, torch.ones(2, 2).bool(), n).tolist()
+    [[0.0, 0.9], [0.0, -0.9]]
+    """
+    use = mask & (node >= 0)
+    position = torch.arange(mask.shape[1]).expand_as(node)
+    cell = pair_index(node.flatten(), position.flatten())
+    zeros = torch.zeros(int(cell.max()) + 1, dtype=torch.float64)
+    total = zeros.index_add(0, cell, (advantage.double() * use).flatten())
+    count = zeros.index_add(0, cell, use.double().flatten())
+    mean = (total / count.clamp(min=1))[cell].view_as(advantage).float()
+    return torch.where(use, mean, advantage)

@@ -1,0 +1,32 @@
+"""Only decisions count: tokens drawn from a distribution with enough entropy."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerToken
+
+
+@method(
+    paper="2605.06241",
+    title="Rethinking RL for LLM Reasoning: Sparse Policy Selection (ReasonMaxxer's gate)",
+    checked="third-party code (the gate; the offline objective around it is not part of it)",
+    reduces_to="thresholds of 0 keep every token whose entropy is above 0",
+)
+def entropy_gate(
+    advantage: PerToken,
+    entropy_old: PerToken,
+    *,
+    right: Annotated[float, Field(ge=0)] = 1.4,
+    wrong: Annotated[float, Field(ge=0)] = 1.4,
+) -> PerToken:
+    """A_t where the token's entropy in nats is above the threshold of its sign, else 0.
+
+    >>> import torch
+    >>> H = torch.tensor([[1.9, 0.3, 1.5, 1.0]])
+    >>> entropy_gate(torch.ones(1, 4), H).tolist(), entropy_gate(-torch.ones(1, 4), H, wrong=0.5).tolist()
+    ([[1.0, 0.0, 1.0, 0.0]], [[-1.0, -0.0, -1.0, -1.0]])
+    """
+    threshold = (advantage >= 0) * right + (advantage < 0) * wrong
+    return advantage * (entropy_old > threshold)

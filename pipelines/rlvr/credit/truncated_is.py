@@ -1,0 +1,27 @@
+"""Correct for a sampler that is not quite the trainer."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerToken
+
+
+@method(
+    paper="https://fengyao.notion.site/off-policy-rl",
+    title="Truncated importance sampling between inference engine and trainer",
+    checked="official code (as in verl and TRL)",
+    reduces_to="a sampler that is the trainer gives weights of 1",
+)
+def truncated_is(
+    advantage: PerToken, logp_old: PerToken, logp_sampled: PerToken, *, cap: Annotated[float, Field(gt=0)] = 2.0
+) -> PerToken:
+    """A_t * min(exp(trainer - sampler), cap), per token; the exponent is clamped to ±20.
+
+    >>> import torch
+    >>> d = torch.tensor([[0.1, 1.2, -0.5]])
+    >>> truncated_is(torch.ones(1, 3), d, d * 0).tolist()
+    [[1.105171, 2.0, 0.606531]]
+    """
+    return advantage * (logp_old - logp_sampled).clamp(-20, 20).exp().clamp(max=cap)

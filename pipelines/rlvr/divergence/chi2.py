@@ -1,0 +1,31 @@
+"""The chi-squared divergence to the reference, as a penalty in the reward."""
+
+import torch
+
+from pipelines.catalogue import method
+from pipelines.columns import PerToken
+
+
+@method(
+    paper="2403.03185",
+    title="Correlated Proxies: A New Definition and Improved Mitigation for Reward Hacking",
+    checked="official code (the symmetric estimator, per token instead of per sequence)",
+    legal_in=("reward",),
+)
+def chi2(logp: PerToken, logp_ref: PerToken) -> PerToken:
+    """expm1(d) + expm1(-d) with d = logp - logp_ref: never negative, and on samples of the policy its mean is E[pi/ref] - 1.
+
+    The second term has expectation 0 and lowers the variance. Beyond ±10 both go on linearly. In the loss its gradient
+    would be that of another quantity, because the samples move with the policy: it is legal in the reward only.
+
+    >>> import torch
+    >>> chi2(torch.tensor([[0.5, -0.2, 1.5, 0.0]]), torch.zeros(1, 4)).mean().item()
+    0.750051
+    """
+    d = logp - logp_ref
+    return _grow(d) + _grow(-d)
+
+
+def _grow(d: torch.Tensor) -> torch.Tensor:
+    inside = d.clamp(max=10.0)
+    return torch.expm1(inside) + (d - inside) * torch.exp(torch.tensor(10.0))

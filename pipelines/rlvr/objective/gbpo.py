@@ -1,0 +1,29 @@
+"""A ratio whose denominator is bounded, so that no clip is needed."""
+
+import torch
+
+from pipelines.catalogue import method
+from pipelines.columns import PerToken
+
+
+@method(
+    paper="https://github.com/Kuaishou-OneRec",
+    title="OneRec-V2 Technical Report: Gradient-Bounded Policy Optimization",
+    checked="paper",
+    silent_at_zero=True,
+)
+def gbpo(logp: PerToken, logp_old: PerToken, advantage: PerToken) -> PerToken:
+    """-(p / p') A, with p' = max(p_old, p) for A >= 0 and max(p_old, 1 - p) for A < 0 (no gradient through p').
+
+    The gradient is bounded by that of binary cross-entropy, and every token keeps one. On policy a negative
+    token whose probability is below one half is damped: the gradient is not REINFORCE's.
+
+    >>> import torch
+    >>> old, p, A = torch.tensor([[0.2, 0.5, 0.01, 0.9]]), torch.tensor([[0.5, 0.2, 0.05, 0.05]]), torch.tensor([[1.0, 1, -1, -1]])
+    >>> [round(v, 6) for v in gbpo(p.log(), old.log(), A)[0].tolist()]
+    [-1.0, -0.4, 0.052632, 0.052632]
+    """
+    p, old = logp.clamp(min=-40).exp(), logp_old.exp()
+    now = p.detach()
+    bound = torch.where(advantage >= 0, torch.maximum(old, now), torch.maximum(old, 1 - now)).clamp(min=1e-12)
+    return -(p / bound) * advantage

@@ -1,0 +1,142 @@
+"""One conversation with an environment, token by token; shared by the rollouts that have turns."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pipelines import environments, models
+from pipelines.records import Role, Stop, Trajectory
+
+if TYPE_CHECKING:
+    from pipelines.engine.sampler import Completion
+    from pipelines.rlvr.train import Asked, Context
+
+
+@dataclass
+class Episode:
+    """An unfinished trajectory and its world."""
+
+    asked: Asked
+    world: environments.Environment
+    name: str
+    tokens: list[int]
+    role: list[int]
+    logp: list[float]
+    entropy: list[float]
+    turn: list[int]
+    node: list[int]
+    states: list[int] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    success: bool = False
+    invalid: int = 0
+    stop: Stop | None = None
+
+    def add(self, tokens: Sequence[int], role: Role, turn: int = -1, node: int = -1) -> None:
+        """Tokens that the policy did not choose."""
+        self.tokens += tokens
+        self.role += [int(role)] * len(tokens)
+        self.logp += [0.0] * len(tokens)
+        self.entropy += [0.0] * len(tokens)
+        self.turn += [turn] * len(tokens)
+        self.node += [node] * len(tokens)
+
+    def say(self, made: Completion, node: int) -> None:
+        """The policy's tokens of a new turn."""
+        self.add(made.tokens, Role.POLICY, len(self.states), node)
+        self.logp[len(self.logp) - len(made.tokens) :] = made.logp
+        if made.entropy is not None:
+            self.entropy[len(self.entropy) - len(made.tokens) :] = made.entropy
+
+    def fork(self) -> Episode:
+        """A copy that goes its own way from here."""
+        other = copy.copy(self)
+        for name in ("tokens", "role", "logp", "entropy", "turn", "node", "states", "rewards", "texts"):
+            setattr(other, name, list(getattr(self, name)))
+        other.world = environments.make(self.name)
+        other.world.load_state_dict(self.world.state_dict())
+        return other
+
+    def trajectory(self, context: Context, max_turns: int, with_nodes: bool = False) -> Trajectory:
+        """The finished record."""
+        spoke = bool(self.states)
+        return Trajectory(
+            uid=self.asked.problem.uid,
+            group=self.asked.group,
+            tokens=self.tokens,
+            role=self.role,
+            logp_old=self.logp,
+            entropy_old=self.entropy if context.entropy else None,
+            max_tokens=context.sampling.max_tokens * max_turns,
+            stop=(self.stop or Stop.TURNS) if spoke else Stop.ERROR,
+            version=context.version,
+            turn=self.turn,
+            turn_state=self.states,
+            turn_reward=self.rewards,
+            node=self.node if with_nodes else None,
+            score=float(sum(self.rewards)) if spoke else None,
+            correct=self.success if spoke else None,
+            status=("right" if self.success else "wrong") if spoke else "unscored",
+            parts={"verifier": float(sum(self.rewards)), "invalid_turns": float(self.invalid)},
+            text=" | ".join(self.texts),
+        )
+
+
+def begin(asked: Asked) -> Episode:
+    """A fresh episode of a problem.
+
+    Raises:
+        RecipeError: the problem names no environment, or one that does not exist.
+    """
+    from pipelines.errors import RecipeError
+
+    name = asked.problem.info.get("environment")
+    if name is None:
+        raise RecipeError(
+            f"rlvr.rollout: problem {asked.problem.uid} has no environment; multi-turn rollouts need records of a source with "
+            "kind: environment."
+        )
+    world = environments.make(str(name))
+    world.reset(asked.problem)
+    made = Episode(asked, world, str(name), [], [], [], [], [], [])
+    made.add(asked.prompt, Role.PROMPT)
+    return made
+
+
+def advance(episodes: list[Episode], context: Context, nodes: Sequence[int] | None = None) -> list[Completion]:
+    """One turn of every episode; returns what the policy said."""
+    made = context.sampler.extend(
+        [e.tokens for e in episodes], context.sampling, context.generator, entropy=context.entropy
+    )
+    for number, (episode, completion) in enumerate(zip(episodes, made, strict=True)):
+        take_turn(episode, completion, context, -1 if nodes is None else nodes[number])
+    return made
+
+
+def take_turn(episode: Episode, completion: Completion, context: Context, node: int = -1) -> None:
+    """Put what the policy said into the episode and let the world answer."""
+    if not completion.tokens:
+        episode.stop = Stop.LENGTH  # no room left in the context
+        return
+    before = environments.key_number(episode.world.state_key())
+    text = context.decode(completion.tokens)
+    episode.say(completion, node)
+    step = episode.world.step(text)
+    episode.states.append(before)
+    episode.rewards.append(step.reward)
+    episode.texts.append(text)
+    episode.invalid += bool(step.info.get("invalid"))
+    episode.success = bool(step.info.get("success"))
+    if step.done:
+        episode.stop = Stop.ENVIRONMENT
+        return
+    ended = completion.stop == Stop.END
+    episode.add(reply(context.tokenizer, step.observation, ended), Role.ENVIRONMENT)
+
+
+def reply(tokenizer: Any, observation: str, ended: bool) -> list[int]:
+    """Token ids of an observation up to where the assistant speaks again; with the end token it forgot, if it did."""
+    return models.reply_tokens(tokenizer, observation, with_end=not ended)

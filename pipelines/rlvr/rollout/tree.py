@@ -1,0 +1,109 @@
+"""Answers that branch at fixed depths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.records import Role, Stop, Trajectory
+
+if TYPE_CHECKING:
+    from pipelines.engine.sampler import Completion
+    from pipelines.rlvr.train import Asked, Context
+
+
+@dataclass
+class _Path:
+    """Segments from the root to a node, each with its node's number."""
+
+    asked: Asked
+    segments: list[tuple[int, Completion]]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [t for _, made in self.segments for t in made.tokens]
+
+
+@method(paper="2505.23564", title="Segment Policy Optimization (tree sampling)", checked="official code")
+class tree:
+    """A tree of segments per problem: `factors[d]` children at depth d, `segment` tokens each, the last to the limit.
+
+    A segment that ends its answer is a leaf. Every leaf is a row; a token that several rows share is trained in the first
+    of them only, so each edge of the tree counts once. `group_size` is not read: a problem has up to
+    the product of the factors rows.
+    """
+
+    makes = ("node",)
+
+    def __init__(
+        self,
+        *,
+        factors: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = [4, 2],  # noqa: B006
+        segment: Annotated[int, Field(ge=1)] = 30,
+    ) -> None:
+        self.factors, self.segment = list(factors), segment
+
+    def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
+        """All rollouts of the problems."""
+        numbers = count()
+        leaves: list[_Path] = []
+        growing = [_Path(one, []) for one in asked]
+        for depth, factor in enumerate(self.factors):
+            last = depth + 1 == len(self.factors)
+            children = [path for path in growing for _ in range(factor)]
+            left = context.sampling.max_tokens - self.segment * depth
+            if left <= 0 or not children:
+                leaves += growing
+                growing = []
+                break
+            limit = left if last else min(self.segment, left)
+            made = context.sampler.extend(
+                [[*p.asked.prompt, *p.tokens] for p in children],
+                context.sampling.model_copy(update={"max_tokens": limit}),
+                context.generator,
+                entropy=context.entropy,
+            )
+            grown = [
+                replace(p, segments=[*p.segments, (next(numbers), one)]) for p, one in zip(children, made, strict=True)
+            ]
+            leaves += [p for p in grown if last or _finished(p)]
+            growing = [p for p in grown if not last and not _finished(p)]
+        leaves += growing
+        seen: set[int] = set()
+        return [_trajectory(path, context, seen) for path in sorted(leaves, key=lambda p: p.asked.group)]
+
+
+def _finished(path: _Path) -> bool:
+    return path.segments[-1][1].stop in (Stop.END, Stop.ERROR)
+
+
+def _trajectory(path: _Path, context: Context, seen: set[int]) -> Trajectory:
+    """The row of a leaf; tokens of nodes that an earlier row has are forced."""
+    prompt = path.asked.prompt
+    row = Trajectory(
+        uid=path.asked.problem.uid,
+        group=path.asked.group,
+        tokens=[*prompt, *path.tokens],
+        role=[int(Role.PROMPT)] * len(prompt),
+        logp_old=[0.0] * len(prompt),
+        entropy_old=[0.0] * len(prompt) if context.entropy else None,
+        max_tokens=context.sampling.max_tokens,
+        stop=path.segments[-1][1].stop if path.tokens else Stop.ERROR,
+        version=context.version,
+        node=[-1] * len(prompt),
+        text=context.decode(path.tokens),
+    )
+    assert row.node is not None
+    for number, made in path.segments:
+        role = Role.FORCED if number in seen else Role.POLICY
+        row.role += [int(role)] * len(made.tokens)
+        row.logp_old += made.logp
+        row.node += [number] * len(made.tokens)
+        if row.entropy_old is not None:
+            row.entropy_old += made.entropy or []
+        seen.add(number)
+    return row

@@ -1,0 +1,71 @@
+"""A length bonus whose target depends on how hard the problem is for the policy."""
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow
+from pipelines.rlvr.ops import group_mean, group_size
+
+
+@method(
+    paper="2505.15612",
+    title="Learn to Reason Efficiently with Adaptive Length-based Reward Shaping (LASER-D)",
+    checked="official code (targets from the training rollouts of the last steps instead of a monitor set)",
+)
+class laser_d:
+    """Three bands by the group's accuracy (from 2/3, from 1/3, below); each has its own target length.
+
+    A target is the smallest length L of a grid with floor(share of the band's rows up to L * n_b) >= 1, where n_b is
+    floor(2n/3), floor(n/3) and 1 for groups of n: the length that still leaves one right answer to expect. Targets start
+    at the limit and are set anew every `refresh` steps; a band without rows keeps its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        bonus: Annotated[float, Field(ge=0)] = 0.5,
+        refresh: Annotated[int, Field(ge=1)] = 20,
+        grid: Annotated[int, Field(ge=2)] = 16,
+    ) -> None:
+        self.bonus, self.refresh, self.grid = bonus, refresh, grid
+        self.targets: list[float | None] = [None, None, None]
+        self.seen: list[list[float]] = [[], [], []]
+        self.steps = 0
+
+    def __call__(
+        self, reward: PerRow, correct: PerRow, group: PerRow, counted: PerRow, length: PerRow, max_tokens: PerRow
+    ) -> PerRow:
+        """reward + bonus where right and within the band's target; then note the lengths."""
+        accuracy = group_mean(correct, group, counted)
+        band = torch.where(accuracy >= 2 / 3 - 1e-9, 0, torch.where(accuracy >= 1 / 3 - 1e-9, 1, 2))
+        limit = float(max_tokens.max())
+        target = torch.tensor([limit if t is None else t for t in self.targets])[band]
+        out = reward + self.bonus * ((correct > 0) & (length <= target))
+        for b in range(3):
+            self.seen[b] += length[(band == b) & counted].tolist()
+        self.steps += 1
+        if self.steps % self.refresh == 0:
+            n = int(group_size(group, counted).max())
+            self._set_targets(limit, n)
+        return out
+
+    def _set_targets(self, limit: float, n: int) -> None:
+        for b, expected in enumerate((2 * n // 3, n // 3, 1)):
+            lengths = torch.tensor(self.seen[b])
+            if len(lengths) == 0:
+                continue
+            steps = [limit * (i + 1) / self.grid for i in range(self.grid)]
+            fits = (s for s in steps if int(float((lengths <= s).float().mean()) * expected + 1e-9) >= 1)
+            self.targets[b] = next(fits, limit)
+        self.seen = [[], [], []]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Targets and the lengths since they were set."""
+        return {"targets": self.targets, "seen": self.seen, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.targets, self.seen, self.steps = list(state["targets"]), [list(s) for s in state["seen"]], state["steps"]
