@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ import yaml
 
 from pipelines.columns import Batch
 
+TRAINED = ("sft.steps=300", "sft.tokens_per_step=1024")
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {
     "hidden_size": 64,
@@ -95,14 +97,14 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", **more}
 
 
-def start(folder: Path) -> Path:
+def start(folder: Path, of: Path | None = None, overrides: Sequence[str] = TRAINED) -> Path:
     """Curated data and a model that has seen a little SFT, in `folder/data` and `folder/sft/out/model`."""
     from pipelines.curate.run import run as curate
     from pipelines.recipe import read_recipe
     from pipelines.report import Report
     from pipelines.sft.run import Trainer as Sft
 
-    read = read_recipe(recipe(folder), ["sft.steps=300", "sft.tokens_per_step=1024"])
+    read = read_recipe(of or recipe(folder), list(overrides))
     (folder / "data").mkdir()
     curate(read.curate, read.model, out=folder / "data", report=Report(folder / "w"), seed=0)
     work = folder / "sft"
@@ -110,6 +112,39 @@ def start(folder: Path) -> Path:
     report = Report(work, committed=True)
     Sft(read.sft, read.model, data=folder / "data", out=work / "out", work=work, report=report, seed=0).run()
     return folder
+
+
+def lake(folder: Path) -> Path:
+    """A recipe of an agent on a small lake."""
+    way = {"kind": "environment", "task": "frozen_lake", "config": {"side": 3}}
+    return recipe(
+        folder,
+        model={
+            "fresh": {
+                "architecture": "llama",
+                "config": {
+                    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+                    "num_key_value_heads": 2, "max_position_embeddings": 256, "tie_word_embeddings": True,
+                },
+            },
+        },
+        curate={
+            "sources": [
+                way | {"size": 600, "seed": 1, "config": {"side": 3, "demonstrations": True}, "splits": ["sft", "heldout"]},
+                way | {"size": 200, "seed": 2, "splits": ["train"]},
+            ],
+            "near_duplicates": None,
+            "splits": {"train": 0.4, "sft": 0.5, "heldout": 0.1},
+        },
+        sft={"split": "sft", "steps": 60, "max_length": 200, "tokens_per_step": 2000, "micro_batch_tokens": 2000},
+        rlvr={"steps": 3, "prompts": 4, "group_size": 4, "rollout": {"kind": "multi_turn", "max_turns": 3}},
+        evaluate={"tasks": [{"name": "lake", "samples": 2, "environment": {"task": "frozen_lake", "size": 8}}]},
+    )  # fmt: skip
+
+
+def start_lake(folder: Path) -> Path:
+    """As `start`, for `lake`."""
+    return start(folder, lake(folder), ["sft.steps=120"])
 
 
 def job(folder: Path, begun: Path, *overrides: str) -> Path:

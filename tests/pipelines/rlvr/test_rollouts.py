@@ -1,0 +1,153 @@
+"""Rollouts with turns and branches: exact tokens, every choice trained once, the sampler's numbers kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import toys
+
+from pipelines import models
+from pipelines.errors import RecipeError
+from pipelines.recipe import check, read_recipe
+from pipelines.records import Role, Stop
+from pipelines.report import Report
+from pipelines.rlvr.train import Trainer
+
+TURNS = ("rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.sampling.max_tokens=6")
+BRANCHES = (
+    "rlvr.rollout={kind: arpo, start: 2, max_turns: 3, base: 0.6}",
+    "rlvr.sampling.max_tokens=6",
+    "rlvr.group_size=6",
+)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """FrozenLake data and a little model that has seen some moves."""
+    return toys.start_lake(tmp_path_factory.mktemp("lake"))
+
+
+def trainer(tmp_path, begun, recipe, *overrides):
+    read = read_recipe(recipe, list(overrides))
+    check(read)
+    work = tmp_path / "work"
+    (work / "out").mkdir(parents=True, exist_ok=True)
+    return Trainer(
+        read.rlvr, read.model, start=str(begun / "sft/out/model"), data=begun / "data", out=work / "out", work=work,
+        report=Report(work, committed=True), seed=0,
+    )  # fmt: skip
+
+
+def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
+    made = trainer(tmp_path, lake, toys.lake(tmp_path), *TURNS)
+    rows, _ = made.collect(0)
+    assert len(rows) == 16
+    seen = set()
+    for row in rows:
+        seen.add(row.stop)
+        problem = made.by_uid[row.uid]
+        turns = len(row.turn_reward)
+        assert len(row.turn_state) == turns == max(row.turn) + 1 <= 3
+        assert all((role == Role.POLICY) == (turn >= 0) for role, turn in zip(row.role, row.turn, strict=True))
+        assert row.score == sum(row.turn_reward)
+        if not all(text in ("left", "right", "up", "down") for text in row.text.split(" | ")):
+            continue
+        from pipelines.environments.frozen_lake import World
+
+        world, messages = World(), list(problem.prompt)
+        world.reset(problem)
+        for text in row.text.split(" | "):
+            messages.append({"role": "assistant", "content": text})
+            step = world.step(text)
+            if not step.done:
+                messages.append({"role": "user", "content": step.observation})
+        assert row.tokens == models.render_prompt(made.tokenizer, messages)[: len(row.tokens)]
+        assert (row.stop == Stop.ENVIRONMENT) == step.done
+    assert Stop.TURNS in seen
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [*TURNS],
+        [*TURNS, "presets=[gigpo]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
+        [*TURNS, "rlvr.advantage=trloo", "rlvr.objective=turn_clip", "rlvr.mini_batches=2"],
+        [*TURNS, "rlvr.shaping=[{kind: g_ra}]", "rlvr.advantage=gae", "rlvr.critic={learning_rate: 0.001}"],
+        [*BRANCHES, "rlvr.credit=[{kind: arpo_hard}]"],
+    ],
+    ids=["plain", "gigpo", "trloo_turn_clip", "gated_gae", "arpo_hard"],
+)  # fmt: skip
+def test_turns_train(tmp_path, lake, more):
+    made = trainer(tmp_path, lake, toys.lake(tmp_path), *more)
+    before = torch.cat([p.detach().flatten().clone() for p in made.learner.model.parameters()])
+    made.run()
+    after = torch.cat([p.detach().flatten() for p in made.learner.model.parameters()])
+    assert torch.isfinite(after).all() and not torch.equal(before, after)
+    values = [b["values"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
+    checked = [v["agreement/max"] for v in values if "agreement/max" in v]
+    assert len(values) == 3 and checked and max(checked) < 1e-4
+
+
+def test_branches_share_what_came_before_and_part_afterwards(tmp_path, lake):
+    made = trainer(tmp_path, lake, toys.lake(tmp_path), *BRANCHES)
+    rows, _ = made.collect(0)
+    by_group: dict[int, list] = {}
+    for row in rows:
+        by_group.setdefault(row.group, []).append(row)
+    assert all(len(group) == 6 for group in by_group.values())
+    shared = 0
+    for group in by_group.values():
+        for i, one in enumerate(group):
+            for other in group[i + 1 :]:
+                common = {n for n in one.node if n >= 0} & {n for n in other.node if n >= 0}
+                for node in common:
+                    mine = [(t, p) for t, p, n in zip(one.tokens, one.logp_old, one.node, strict=True) if n == node]
+                    assert mine == [
+                        (t, p) for t, p, n in zip(other.tokens, other.logp_old, other.node, strict=True) if n == node
+                    ]
+                    shared += 1
+    assert shared > 0
+
+
+def test_a_tree_trains_each_edge_once(tmp_path, start):
+    more = ("rlvr.rollout={kind: tree, factors: [3, 2], segment: 2}", "rlvr.advantage={kind: spo_tree, certain: 1.0}")
+    made = trainer(tmp_path, start, toys.recipe(tmp_path), *more)
+    rows, _ = made.collect(0)
+    trained: dict[int, int] = {}
+    for row in rows:
+        for node in {n for n, r in zip(row.node, row.role, strict=True) if r == Role.POLICY}:
+            trained[node] = trained.get(node, 0) + 1
+    every = {n for row in rows for n in row.node if n >= 0}
+    assert set(trained) == every and set(trained.values()) == {1}
+    assert any(r == Role.FORCED for row in rows for r in row.role)
+    numbers = made.step(1)
+    assert numbers["agreement/max"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["rlvr.advantage=gigpo"], "gigpo needs turn_reward.*rollout: multi_turn"),
+        (["rlvr.advantage=spo_tree"], "spo_tree needs node.*rollout: tree"),
+        (["rlvr.advantage=gae"], "gae needs value.*critic: .learning_rate"),
+        (["rlvr.credit=[{kind: truncated_is}]"], "truncated_is needs logp_sampled.*old_logp: trainer"),
+        (["curate.sources.0.splits=[nowhere]"], "names no split of this recipe: nowhere"),
+    ],
+)
+def test_a_need_nobody_serves_is_refused_with_the_way_out(tmp_path, overrides, words):
+    with pytest.raises(RecipeError, match=words):
+        check(read_recipe(toys.recipe(tmp_path), overrides))
+
+
+def test_multi_turn_needs_an_environment(tmp_path, start):
+    made = trainer(tmp_path, start, toys.recipe(tmp_path), *TURNS)
+    with pytest.raises(RecipeError, match="kind: environment"):
+        made.collect(0)
+
+
+def test_recomputed_old_log_probs_and_truncated_weights(tmp_path, start):
+    made = trainer(
+        tmp_path, start, toys.recipe(tmp_path), "rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]"
+    )
+    numbers = made.step(0)
+    assert numbers["agreement/max"] < 1e-4 and numbers["ratio/max"] == pytest.approx(1, abs=1e-4)
