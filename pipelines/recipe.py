@@ -272,6 +272,12 @@ def check(recipe: Recipe) -> None:
             f"rlvr.divergence: {divergence.name} in the {divergence.where} gives a wrong gradient; "
             f"it is right in: {', '.join(divergence.card.legal_in)}. Set `where` or choose another estimator."
         )
+    weights = [one.name for one in bound["credit"] if one.name == "truncated_is"]
+    if weights and bound["objective"].name == "gspo":
+        raise RecipeError(
+            "rlvr.credit: truncated_is weighs single tokens, and gspo's ratio belongs to the whole sequence. Use "
+            "objective: clip, or leave truncated_is out."
+        )
     keep, advantage = bound["keep"], bound["advantage"]
     if keep.card.flat_groups == "drops" and advantage.card.flat_groups == "learns":
         raise RecipeError(
@@ -283,8 +289,21 @@ def check(recipe: Recipe) -> None:
             f"rlvr.group_size: {bound['advantage'].name} compares the rollouts of a group, and a group of 1 has "
             "nothing to compare with. Use 2 or more, or advantage: reinforce_pp."
         )
+    _check_server(rl, bound)
     if rl.sampling.temperature == 0:
         raise RecipeError("rlvr.sampling.temperature: 0 is greedy; RL needs to explore. Use a value above 0.")
+
+
+def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
+    """What a decoding server cannot do."""
+    if rl.sampler is None:
+        return
+    if rl.processes > 1 or rl.lora:
+        raise RecipeError("rlvr.sampler: a server takes whole weights from one process; remove `processes` or `lora`.")
+    asking = [one.name for one in bound_list(bound) if "entropy_old" in one.needs]
+    if asking or bound["rollout"].name == "arpo":
+        name = (asking or ["arpo"])[0]
+        raise RecipeError(f"rlvr.sampler: a server reports no entropies, which {name} needs.")
 
 
 def _check_splits(recipe: Recipe) -> None:

@@ -271,6 +271,18 @@ class Agreement(Settings):
     on_breach: Literal["stop", "warn"] = "stop"
 
 
+class Server(Settings):
+    """A vLLM server that decodes; it gets this step's weights before every step."""
+
+    url: str
+    """Such as http://localhost:8000."""
+    weights: str
+    """Folder the server was started on, on a disk both see."""
+    model: str | None = None
+    """The model's name on the server; default: the folder."""
+    timeout_s: float = Field(600.0, gt=0)
+
+
 class Critic(Settings):
     """The value network of methods that read `value`: the policy's body, copied at the start, with a scalar head."""
 
@@ -315,6 +327,8 @@ class Rlvr(Settings):
     old_logp: Literal["sampler", "trainer"] = "sampler"
     """Whose log-probabilities the objective's ratio starts from. `trainer` recomputes them before the first update, for
     samplers that are another engine; the credit part `truncated_is` then corrects the mismatch."""
+    sampler: Server | None = None
+    """Decode on a vLLM server; default: in the trainer's own process, with the weights that are trained."""
     critic: Critic | None = None
     """Read by methods that need `value`, such as advantage: gae."""
     processes: int = Field(1, ge=1)

@@ -19,6 +19,7 @@ from pipelines.columns import Batch
 from pipelines.engine import checkpoint, distribution, parallel
 from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import Sampler, TorchSampler
+from pipelines.engine.server import ServerSampler
 from pipelines.records import Problem, Trajectory
 from pipelines.report import Report
 from pipelines.rlvr import diagnostics, scoring
@@ -79,9 +80,11 @@ class Trainer:
         self.learner = Learner(rlvr, model, self.update, start=start, report=report, seed=seed, world=self.world)
         decoded = causal_lm(self.learner.weights.whole)
         stop = models.stop_ids(decoded, self.tokenizer)
-        self.sampler: Sampler = TorchSampler(
+        own = TorchSampler(
             decoded, stop=stop, pad=self.tokenizer.pad_token_id, dtype=model.dtype, rows=rlvr.decode_rows
         )
+        self.server = ServerSampler(rlvr.sampler, stop=stop, context=own.context) if rlvr.sampler else None
+        self.sampler: Sampler = self.server or own
         self.curriculum = self.update.curriculum.fn
         self.curriculum.start(len(self.problems), seed)
         self.start_step = 0
@@ -155,6 +158,8 @@ class Trainer:
 
     def collect(self, step: int) -> tuple[list[Trajectory], list[Trajectory]]:
         """Everything sampled in the step, and the rows that `keep` lets train."""
+        if self.server is not None:
+            self.server.push(self.learner.weights.whole, self.tokenizer)
         sampled: list[Trajectory] = []
         kept: list[Trajectory] = []
         for draw in range(self.rlvr.max_draws):

@@ -1,0 +1,111 @@
+"""Wall-clock time until training accuracy reaches a target, beside TRL's GRPOTrainer, and the final held-out score.
+
+    python -m benchmarks.accuracy                     5 seeds, the quickstart's task from one SFT checkpoint
+
+Both sides: Dr. GRPO without KL, the same prompts per step, group size, learning rate, schedule and number of steps. The
+target counts as reached when the mean of the last five steps' accuracy is above it; only time inside steps counts.
+Writes benchmarks/results/accuracy.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import bakeoff, sides
+
+WINDOW = 5
+
+
+def reached(times: list[float], rewards: list[float], target: float) -> float | None:
+    """Seconds spent in steps until the mean of `WINDOW` steps is at the target; None if it never is.
+
+    >>> reached([1.0] * 6, [0, 1, 1, 1, 1, 1], 0.8)
+    5.0
+    """
+    for end in range(WINDOW, len(rewards) + 1):
+        if statistics.mean(rewards[end - WINDOW : end]) >= target:
+            return sum(times[:end])
+    return None
+
+
+def ours(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
+    """One run of our trainer."""
+    made = sides.Ours(job, work)
+    times, rewards = [], []
+    for _ in range(job.steps):
+        seconds, numbers = made.step()
+        times.append(seconds)
+        rewards.append(numbers["reward/correct"])
+    made.trainer.learner.save(made.trainer.tokenizer, work / "model", None)
+    return {"times": times, "rewards": rewards, "scores": bakeoff.evaluate(work / "model", job.data, problems, 16)}
+
+
+def theirs(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
+    """One run of TRL's."""
+    trainer, steps = sides.trl(job, work)
+    trainer.train()
+    trainer.model.save_pretrained(work / "model")
+    trainer.processing_class.save_pretrained(work / "model")
+    scores = bakeoff.evaluate(work / "model", job.data, problems, 16)
+    return {"times": [t for t, _ in steps], "rewards": [r for _, r in steps], "scores": scores}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--target", type=float, default=0.75)
+    parser.add_argument("--problems", type=int, default=150)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=Path(".whetstone/bench"))
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
+    torch.set_num_threads(args.threads)
+    model, data = sides.quickstart(args.folder / "quickstart")
+    rows = []
+    for seed in range(args.seeds):
+        work = Path(tempfile.mkdtemp())
+        job = sides.Work(
+            model=model, data=data, prompts=32, group=8, max_tokens=16, steps=args.steps, learning_rate=2e-4,
+            schedule="linear", seed=seed,
+        )  # fmt: skip
+        found = {"whetstone": ours(job, work / "ours", args.problems), "trl": theirs(job, work / "trl", args.problems)}
+        shutil.rmtree(work)
+        row: dict[str, Any] = {"seed": seed}
+        for side, one in found.items():
+            row[side] = {
+                "seconds_to_target": reached(one["times"], one["rewards"], args.target),
+                "seconds": sum(one["times"]),
+                "final": statistics.mean(statistics.mean(s) for s in one["scores"]),
+                "last_reward": statistics.mean(one["rewards"][-10:]),
+            }
+        rows.append(row)
+        print(row, flush=True)
+    both = [r for r in rows if r["whetstone"]["seconds_to_target"] and r["trl"]["seconds_to_target"]]
+    ratios = [r["trl"]["seconds_to_target"] / r["whetstone"]["seconds_to_target"] for r in both]
+    gains = [r["whetstone"]["final"] - r["trl"]["final"] for r in rows]
+    body = {
+        "target": args.target,
+        "steps": args.steps,
+        "rows": rows,
+        "ratio": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)} if ratios else None,
+        "final_difference": {"mean": statistics.mean(gains), "low": min(gains), "high": max(gains)},
+    }
+    sides.store("accuracy", body)
+    print(
+        f"time to {args.target}: TRL takes {body['ratio']} times as long; reached by both in {len(both)} of {len(rows)} seeds"
+    )
+    print(f"final held-out avg@8, ours minus TRL's: {body['final_difference']}")
+
+
+if __name__ == "__main__":
+    main()

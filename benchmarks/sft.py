@@ -1,0 +1,130 @@
+"""SFT tokens per second with packing, beside TRL's SFTTrainer with packing: same weights, rows, row length, threads.
+
+    python -m benchmarks.sft
+
+Only real tokens count, padding does not. Blocks alternate. Writes benchmarks/results/sft.json. On the CPU TRL
+packs without keeping documents apart (its boundaries need flash attention); ours keeps them apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import sides
+from pipelines import dataset
+from pipelines.models import load_tokenizer
+from pipelines.recipe import read_recipe
+from pipelines.report import Report
+from pipelines.sft.run import Trainer
+
+LENGTH, ROWS = 512, 8
+
+
+def ours(model: Path, data: Path, work: Path) -> Any:
+    """A function that does a number of steps and returns real tokens per second of each."""
+    recipe = read_recipe(
+        sides.ROOT / "recipes" / "quickstart.yaml",
+        [f"sft.max_length={LENGTH}", f"sft.tokens_per_step={LENGTH * ROWS}", f"sft.micro_batch_tokens={LENGTH * ROWS}",
+         "model.fresh.config.max_position_embeddings=512", "sft.steps=100000"],
+    )  # fmt: skip
+    assert recipe.sft is not None
+    (work / "out").mkdir(parents=True)
+    report = Report(work, committed=True)
+    made = Trainer(recipe.sft, recipe.model, data=data, out=work / "out", work=work, report=report, seed=0)
+    state = {"step": 0}
+
+    def block(steps: int) -> list[float]:
+        found = []
+        for _ in range(steps):
+            found.append(made._step(state["step"])["tokens/per_s"])
+            state["step"] += 1
+        return found
+
+    return block
+
+
+def theirs(start: Path, data: Path, work: Path) -> Any:
+    """The same through TRL's trainer, from the same weights."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, TrainerCallback
+    from trl import SFTConfig, SFTTrainer
+
+    tokenizer = load_tokenizer(start)
+    problems = dataset.read_split(data, "sft")
+    rows = [
+        {"prompt": p.prompt, "completion": [{"role": "assistant", "content": p.info.get("solution") or p.answer}]}
+        for p in problems
+    ]
+    times: list[float] = []
+
+    class Clock(TrainerCallback):
+        began = 0.0
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            times.append(time.perf_counter() - self.began)
+
+    def block(steps: int) -> list[float]:
+        times.clear()
+        config = SFTConfig(
+            output_dir=str(work), per_device_train_batch_size=ROWS, max_length=LENGTH, packing=True, max_steps=steps,
+            learning_rate=1e-3, bf16=False, use_cpu=not torch.cuda.is_available(), gradient_checkpointing=False,
+            report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, dataset_num_proc=1,
+        )  # fmt: skip
+        model = AutoModelForCausalLM.from_pretrained(start)
+        made = SFTTrainer(
+            model=model,
+            args=config,
+            train_dataset=Dataset.from_list(rows),
+            processing_class=tokenizer,
+            callbacks=[Clock()],
+        )
+        made.train()
+        real = sum(len(r["input_ids"]) for r in made.train_dataset) / len(made.train_dataset)
+        return [real * ROWS / t for t in times]
+
+    return block
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=12, help="steps per block")
+    parser.add_argument("--blocks", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=Path(".whetstone/bench"))
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
+    torch.set_num_threads(args.threads)
+    _, data = sides.quickstart(args.folder / "quickstart")
+    work = Path(tempfile.mkdtemp())
+    mine = ours(work, data, work / "ours")
+    other = theirs(work / "ours" / "out" / "base", data, work / "trl")
+    mine(2)
+    first, second = [], []
+    for _ in range(args.blocks):
+        second.append(statistics.median(other(args.steps + 1)[1:]))
+        first.append(statistics.median(mine(args.steps)))
+        print(f"{first[-1]:.0f} against {second[-1]:.0f} tokens/s", flush=True)
+    shutil.rmtree(work)
+    ratios = [a / b for a, b in zip(first, second, strict=True)]
+    ratio = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+    sides.store("sft", {"tokens_per_s_whetstone": first, "tokens_per_s_trl": second, "ratio": ratio})
+    print(
+        f"whetstone {statistics.median(first):.0f} tokens/s, TRL {statistics.median(second):.0f} tokens/s, ratio {ratio}"
+    )
+
+
+if __name__ == "__main__":
+    main()

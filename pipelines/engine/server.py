@@ -1,0 +1,128 @@
+"""Rollouts from a vLLM server: the same `extend`, over HTTP, with the weights of this step.
+
+The server is another engine, so its log-probabilities are its own: they are kept, the difference to the trainer's
+is measured every step (`agreement/*`), and `rlvr.old_logp: trainer` with `credit: truncated_is` corrects for it.
+
+Start the server on the folder named in the recipe, with log-probabilities of the distribution that is sampled from:
+
+    VLLM_SERVER_DEV_MODE=1 vllm serve WEIGHTS --logprobs-mode processed_logprobs --return-tokens-as-token-ids
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipelines.engine.sampler import Completion
+from pipelines.errors import Interrupted
+from pipelines.records import Stop
+from pipelines.settings import Sampling, Server
+
+BATCH = 256
+"""Prompts per request."""
+PATIENCE = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds between attempts while the server does not answer."""
+
+
+class ServerSampler:
+    """A `Sampler` whose tokens come from an OpenAI-compatible completions endpoint of vLLM.
+
+    Args:
+        settings: address, weights folder, timeout.
+        stop: token ids that end a completion.
+        context: most tokens of a conversation.
+
+    Raises:
+        Interrupted: from any call, when the server stays away or answers something else than asked for.
+    """
+
+    def __init__(self, settings: Server, *, stop: Sequence[int], context: int) -> None:
+        import httpx
+
+        self.settings, self.stop, self.context = settings, sorted(stop), context
+        self.client = httpx.Client(base_url=settings.url, timeout=settings.timeout_s)
+
+    def push(self, model: Any, tokenizer: Any) -> None:
+        """Write the weights where the server reads them, and have it load them; cached prefixes are forgotten."""
+        folder = Path(self.settings.weights)
+        folder.mkdir(parents=True, exist_ok=True)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        self._post("/collective_rpc", {"method": "reload_weights"})
+        self._post("/reset_prefix_cache", {})
+
+    def extend(
+        self,
+        prefixes: Sequence[Sequence[int]],
+        sampling: Sampling,
+        generator: torch.Generator,
+        *,
+        entropy: bool = False,
+    ) -> list[Completion]:
+        """One completion per prefix, in order; see `Sampler`."""
+        if entropy:
+            raise Interrupted(
+                "rlvr.sampler: a server reports no entropies, and a method here needs entropy_old. Remove the sampler section, or "
+                "choose another method."
+            )
+        out: list[Completion] = [Completion([], [], Stop.ERROR) for _ in prefixes]
+        fits = [i for i, p in enumerate(prefixes) if 0 < len(p) < self.context]
+        for start in range(0, len(fits), BATCH):
+            part = fits[start : start + BATCH]
+            seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+            for i, made in zip(part, self._complete([list(prefixes[i]) for i in part], sampling, seed), strict=True):
+                out[i] = made
+        return out
+
+    def _complete(self, prompts: list[list[int]], sampling: Sampling, seed: int) -> list[Completion]:
+        body = {
+            "model": self.settings.model or str(self.settings.weights),
+            "prompt": prompts,
+            "max_tokens": min(sampling.max_tokens, self.context - max(map(len, prompts))),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
+            "logprobs": 0,
+            "seed": seed,
+            "stop_token_ids": self.stop,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+        }
+        choices = sorted(self._post("/v1/completions", body)["choices"], key=lambda c: c["index"])
+        if len(choices) != len(prompts):
+            raise Interrupted(f"rlvr.sampler: the server answered {len(choices)} of {len(prompts)} prompts.")
+        return [self._read(choice) for choice in choices]
+
+    def _read(self, choice: dict[str, Any]) -> Completion:
+        tokens, found = choice.get("token_ids"), choice.get("logprobs") or {}
+        logp = found.get("token_logprobs")
+        if not isinstance(tokens, list) or not isinstance(logp, list) or len(tokens) != len(logp):
+            raise Interrupted(
+                "rlvr.sampler: the server returned no token ids with a log-probability each. It must be a vLLM that knows "
+                "return_token_ids (0.10.2 or later)."
+            )
+        ended = bool(tokens) and tokens[-1] in self.stop
+        return Completion(tokens, [float(x) for x in logp], Stop.END if ended else Stop.LENGTH)
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        import httpx
+
+        for wait in (*PATIENCE, None):
+            try:
+                answer = self.client.post(path, json=body)
+            except httpx.TransportError as error:
+                problem = str(error) or type(error).__name__
+            else:
+                if answer.status_code < 400:
+                    return answer.json() if answer.content else {}
+                problem = f"status {answer.status_code}: {answer.text[:300]}"
+                if answer.status_code < 500:
+                    raise Interrupted(f"rlvr.sampler: {path} was refused with {problem}")
+            if wait is not None:
+                time.sleep(wait)
+        raise Interrupted(f"rlvr.sampler: {self.settings.url}{path} does not answer ({problem}).")

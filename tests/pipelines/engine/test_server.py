@@ -1,0 +1,172 @@
+"""The server sampler against a small stand-in that speaks vLLM's API and decodes with our own sampler."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+import toys
+
+from pipelines import models
+from pipelines.engine import server as module
+from pipelines.engine.distribution import generator
+from pipelines.engine.sampler import TorchSampler
+from pipelines.engine.server import ServerSampler
+from pipelines.errors import Interrupted, RecipeError
+from pipelines.recipe import check, read_recipe
+from pipelines.records import Stop
+from pipelines.report import Report
+from pipelines.rlvr.train import Trainer
+from pipelines.settings import Sampling, Server
+
+
+class StandIn(ThreadingHTTPServer):
+    """Loads the weights folder when told to; counts calls; can be made to fail or to skip a reload."""
+
+    def __init__(self, weights):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.weights, self.calls, self.fail, self.deaf, self.drop_ids = weights, [], 0, False, False
+        self.sampler = None
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def load(self):
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(self.weights).eval()
+        tokenizer = models.load_tokenizer(self.weights)
+        stop = models.stop_ids(model, tokenizer)
+        self.sampler = TorchSampler(model, stop=stop, pad=tokenizer.pad_token_id)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.calls.append(self.path)
+        if self.server.fail > 0:
+            self.server.fail -= 1
+            return self.answer(503, {"error": "warming up"})
+        if self.path == "/collective_rpc":
+            if not self.server.deaf or self.server.sampler is None:
+                self.server.load()
+            return self.answer(200, {"results": [None]})
+        if self.path == "/reset_prefix_cache":
+            return self.answer(200, {})
+        if self.path != "/v1/completions":
+            return self.answer(404, {"error": "no such path"})
+        sampling = Sampling(
+            temperature=body["temperature"], top_p=body["top_p"], top_k=max(0, body["top_k"]), min_p=body["min_p"],
+            max_tokens=body["max_tokens"],
+        )  # fmt: skip
+        made = self.server.sampler.extend(body["prompt"], sampling, generator(torch.device("cpu"), body["seed"]))
+        choices = [
+            {
+                "index": i,
+                "token_ids": None if self.server.drop_ids else one.tokens,
+                "logprobs": {"token_logprobs": one.logp},
+                "finish_reason": "stop" if one.stop == Stop.END else "length",
+            }
+            for i, one in enumerate(made)
+        ]
+        return self.answer(200, {"choices": choices[::-1]})
+
+    def answer(self, status, body):
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", (0.01, 0.01))
+    made = StandIn(tmp_path / "served")
+    yield made
+    made.shutdown()
+
+
+def trainer(tmp_path, start, stand_in, *overrides):
+    where = f"rlvr.sampler={{url: '{stand_in.url}', weights: {stand_in.weights}}}"
+    read = read_recipe(toys.recipe(tmp_path), [where, "rlvr.optimizer.learning_rate=0.01", *overrides])
+    check(read)
+    work = tmp_path / "work"
+    (work / "out").mkdir(parents=True, exist_ok=True)
+    return Trainer(
+        read.rlvr, read.model, start=str(start / "sft/out/model"), data=start / "data", out=work / "out", work=work,
+        report=Report(work, committed=True), seed=0,
+    )  # fmt: skip
+
+
+def test_trains_with_the_server_s_tokens_and_fresh_weights_each_step(tmp_path, start, stand_in):
+    made = trainer(tmp_path, start, stand_in)
+    made.run()
+    seen = [b["values"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
+    assert len(seen) == 4 and max(v.get("agreement/max", 0) for v in seen) < 1e-3
+    assert stand_in.calls.count("/collective_rpc") == 4 and stand_in.calls.count("/reset_prefix_cache") == 4
+
+
+def test_stale_weights_on_the_server_are_caught(tmp_path, start, stand_in):
+    stand_in.deaf = True
+    with pytest.raises(Interrupted, match="sampler and trainer disagree: row"):
+        trainer(tmp_path, start, stand_in).run()
+
+
+def test_a_mismatch_can_be_measured_and_corrected_instead(tmp_path, start, stand_in):
+    stand_in.deaf = True
+    more = ["rlvr.agreement={on_breach: warn}", "rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]"]
+    made = trainer(tmp_path, start, stand_in, *more)
+    made.run()
+    seen = [b["values"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
+    assert max(v.get("agreement/max", 0) for v in seen) > 1e-2
+    assert all(v["ratio/max"] == pytest.approx(1, abs=1e-3) for v in seen if "ratio/max" in v)
+
+
+def test_order_limits_and_waiting(tmp_path, start, stand_in):
+    made = trainer(tmp_path, start, stand_in)
+    made.server.push(made.learner.weights.whole, made.tokenizer)
+    stand_in.fail = 2
+    greedy = Sampling(temperature=0, max_tokens=5)
+    prompts = [[5, 6, 7], [8, 9], [], [5] * 64]
+    found = made.server.extend(prompts, greedy, generator(torch.device("cpu"), 1))
+    own = stand_in.sampler.extend(prompts[:2], greedy, generator(torch.device("cpu"), 1))
+    assert [f.tokens for f in found[:2]] == [o.tokens for o in own]
+    assert found[2].stop == found[3].stop == Stop.ERROR
+    stand_in.drop_ids = True
+    with pytest.raises(Interrupted, match="return_token_ids"):
+        made.server.extend([[5, 6]], greedy, generator(torch.device("cpu"), 1))
+    with pytest.raises(Interrupted, match="no entropies"):
+        made.server.extend([[5, 6]], greedy, generator(torch.device("cpu"), 1), entropy=True)
+
+
+def test_an_absent_server_is_named(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", (0.01,))
+    sampler = ServerSampler(Server(url="http://127.0.0.1:9", weights="w"), stop=[2], context=64)
+    with pytest.raises(Interrupted, match=r"http://127.0.0.1:9/v1/completions does not answer"):
+        sampler.extend([[5, 6]], Sampling(max_tokens=3), generator(torch.device("cpu"), 1))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["rlvr.advantage=rl_zvp"], "no entropies, which rl_zvp needs"),
+        (["rlvr.processes=2"], "remove `processes` or `lora`"),
+        (
+            ["rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]", "rlvr.objective=gspo"],
+            "gspo's ratio belongs",
+        ),
+    ],
+)
+def test_what_a_server_cannot_do_is_refused(tmp_path, overrides, words):
+    where = "rlvr.sampler={url: 'http://x', weights: w}"
+    with pytest.raises(RecipeError, match=words):
+        check(read_recipe(toys.recipe(tmp_path), [where, *overrides]))
