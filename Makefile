@@ -51,6 +51,10 @@ docs-site: docs
 bench: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.sft
+	$(BIN)/python -m benchmarks.step --case silent --blocks 2 --steps 2
+	$(BIN)/python -m benchmarks.step --case wide --blocks 2 --steps 1
+	$(BIN)/python -m benchmarks.accuracy
 
 clean:
 	rm -rf .whetstone site .pytest_cache .mypy_cache .ruff_cache

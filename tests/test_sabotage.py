@@ -11,7 +11,8 @@ import pytest
 import toys
 
 LAWS = ["tests/pipelines/rlvr/test_laws.py", "tests/pipelines/rlvr/test_step.py", "pipelines/rlvr"]
-ENGINE = ["tests/pipelines/engine"]
+ENGINE = [f"tests/pipelines/engine/test_{name}.py" for name in ("checkpoint", "sampler", "shared")]
+TURNS = ["tests/pipelines/rlvr/test_turn_methods.py"]
 PLANTED = {
     "sign of the policy gradient": ("pipelines/rlvr/objective/reinforce.py", "-logp * advantage", "logp * advantage", LAWS),
     "clip bounds swapped": ("pipelines/rlvr/objective/clip.py", "rho.clamp(1 - low, 1 + high)", "rho.clamp(1 - high, 1 + low)", LAWS),
@@ -38,6 +39,13 @@ PLANTED = {
     "branches see each other": ("pipelines/engine/shared.py", "sees[r, at : at + n][:, chain[:known]] = True", "sees[r, at : at + n, :at] = True", ENGINE),
     "left padding attended to": ("pipelines/engine/sampler.py", "mask = None if bool((pads == 0).all()) else seen.long()", "mask = None", ENGINE),
     "cache rows mixed up": ("pipelines/engine/cache.py", "torch.index_select(old[:, :, : self.filled], 0, rows", "torch.index_select(old[:, :, : self.filled], 0, rows.flip(0)", ENGINE),
+    "a branch copies another row": ("pipelines/engine/cache.py", "torch.index_select(old, 0, parents,", "torch.index_select(old, 0, parents.flip(0),", ENGINE),
+    "a commit of weights that have moved on": ("pipelines/engine/checkpoint.py", 'value.detach().to("cpu", copy=True)', 'value.detach().to("cpu")', ENGINE),
+    "environment tokens in the loss": ("pipelines/rlvr/pack.py", "mask = role == Role.POLICY", "mask = role >= Role.POLICY", ["tests/pipelines/rlvr/test_rollouts.py"]),
+    "statistics forgotten at a restart": ("pipelines/rlvr/shaping/laser_d.py", 'self.targets, self.seen, self.steps = list(state["targets"]),', "self.targets, self.seen, self.steps = list(self.targets),", LAWS),
+    "the baseline holds the row itself": ("pipelines/rlvr/advantage/trloo.py", "n / (n - 1).clamp(min=1) * (returns", "1.0 * (returns", TURNS),
+    "the reward paid a token early": ("pipelines/rlvr/advantage/_estimate.py", "last = place.amax(1, keepdim=True)", "last = (place.amax(1, keepdim=True) - 1).clamp(min=0)", TURNS),
+    "processes average instead of adding up": ("pipelines/rlvr/learn.py", "(loss * self.world.size).backward()", "loss.backward()", ["tests/pipelines/engine/test_parallel.py"]),
     "half a checkpoint accepted": ("pipelines/engine/checkpoint.py", 'if file_sha256(path / STATE) != meta.get("sha256"):', "if False:", ENGINE),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 import torch
@@ -44,12 +45,19 @@ def test_the_best_commits_are_kept(tmp_path):
     assert checkpoint.best(tmp_path) == {"step": 2} and checkpoint.load(tmp_path) == {"step": 5}
 
 
-def test_the_state_is_copied_before_training_goes_on(tmp_path):
-    shown = []
+def test_the_state_is_copied_before_training_goes_on(tmp_path, monkeypatch):
+    shown, moved, save = [], threading.Event(), checkpoint.save
+
+    def late(*args, **kwargs):
+        assert moved.wait(30)
+        save(*args, **kwargs)
+
+    monkeypatch.setattr(checkpoint, "save", late)
     committer = checkpoint.Committer(tmp_path, keep_last=2, keep_best=0, written=shown.append)
     weight = torch.ones(1000)
     committer.submit(1, {"step": 1, "w": weight, "cursor": 7})
     weight += 1
+    moved.set()
     committer.wait()
     assert torch.equal(checkpoint.load(tmp_path)["w"], torch.ones(1000)) and shown == [7]
 

@@ -32,7 +32,9 @@ def launch(processes, *arguments):
 
 
 @pytest.mark.parametrize(
-    "more", [[], ["rlvr.lora={rank: 4}", "presets=[grpo]", "rlvr.mini_batches=2"]], ids=["full", "lora"]
+    "more",
+    [[], pytest.param(["rlvr.lora={rank: 4}", "presets=[grpo]", "rlvr.mini_batches=2"], marks=pytest.mark.slow)],
+    ids=["full", "lora"],
 )
 def test_two_processes_give_the_gradient_of_one(tmp_path, start, more):
     overrides = ["rlvr.prompts=8", "rlvr.sampling.temperature=1.3", *more]
