@@ -17,6 +17,7 @@ PRESETS = ROOT / "recipes" / "presets"
 STAGES = ("curate", "sft", "rlvr", "evaluate")
 SLOTS = (
     "curriculum",
+    "prompting",
     "rollout",
     "keep",
     "shaping",

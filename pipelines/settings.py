@@ -302,6 +302,7 @@ class Rlvr(Settings):
     """Rollouts per problem."""
     sampling: Sampling = Sampling()
     curriculum: Part = {"kind": "uniform"}
+    prompting: Part = {"kind": "plain"}
     rollout: Part = {"kind": "single_turn"}
     keep: Part = {"kind": "all_rows"}
     max_draws: int = Field(1, ge=1)

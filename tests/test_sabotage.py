@@ -46,7 +46,7 @@ PLANTED = {
     "the baseline holds the row itself": ("pipelines/rlvr/advantage/trloo.py", "n / (n - 1).clamp(min=1) * (returns", "1.0 * (returns", TURNS),
     "the reward paid a token early": ("pipelines/rlvr/advantage/_estimate.py", "last = place.amax(1, keepdim=True)", "last = (place.amax(1, keepdim=True) - 1).clamp(min=0)", TURNS),
     "processes average instead of adding up": ("pipelines/rlvr/learn.py", "(loss * self.world.size).backward()", "loss.backward()", ["tests/pipelines/engine/test_parallel.py"]),
-    "half a checkpoint accepted": ("pipelines/engine/checkpoint.py", 'if file_sha256(path / STATE) != meta.get("sha256"):', "if False:", ENGINE),
+    "half a checkpoint accepted": ("pipelines/engine/checkpoint.py", 'or file_sha256(path / STATE) != _meta(path).get("sha256"):', "or False:", ENGINE),
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ class Update:
     """The methods that turn a batch into a loss."""
 
     curriculum: Any
+    prompting: Any
     rollout: Any
     keep: Bound
     shaping: list[Bound]

@@ -7,7 +7,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ class Asked:
     problem: Problem
     prompt: list[int]
     group: int
+    hint: list[int] = field(default_factory=list)
+    """Tokens that the answer begins with, not chosen by the policy."""
 
 
 @dataclass(frozen=True)
@@ -189,14 +191,15 @@ class Trainer:
             version=self.learner.updates_done,
             tokenizer=self.tokenizer,
         )
-        rows = self.update.rollout.fn.run(self.world.share(asked), context)
+        asked = self.update.prompting.fn.ask(self.world.share(asked), context)
+        rows = self.update.rollout.fn.run(asked, context)
         scoring.score(rows, self.by_uid, self.functions)
         rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
         by_group: dict[int, list[float]] = {}
         for row in rows:
             by_group.setdefault(row.group, []).append(float(bool(row.correct)))
         means = {g: sum(v) / len(v) for g, v in by_group.items()}
-        self.curriculum.observe(numbers, [means.get(a.group, 0.0) for a in asked])
+        self.curriculum.observe(numbers, [means.get(first_group + i, 0.0) for i in range(len(numbers))])
         return rows
 
     def _stream(self) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ import torch
 
 from pipelines.catalogue import method
 from pipelines.columns import PerToken
-from pipelines.rlvr.ops_turns import pair_index
 
 
 @method(
@@ -22,7 +21,7 @@ def arpo_hard(advantage: PerToken, mask: PerToken, node: PerToken) -> PerToken:
     """
     use = mask & (node >= 0)
     position = torch.arange(mask.shape[1]).expand_as(node)
-    cell = pair_index(node.flatten(), position.flatten())
+    cell = (node * mask.shape[1] + position).flatten().unique(return_inverse=True)[1]
     zeros = torch.zeros(int(cell.max()) + 1, dtype=torch.float64)
     total = zeros.index_add(0, cell, (advantage.double() * use).flatten())
     count = zeros.index_add(0, cell, use.double().flatten())

@@ -16,25 +16,26 @@ class single_turn:
     """Columns that exist because of this rollout."""
 
     def run(self, asked: list[Any], context: Any) -> list[Trajectory]:
-        """Trajectories of `asked` (problem, prompt ids, group id), `context.group_size` each, in order."""
-        prefixes = [one.prompt for one in asked for _ in range(context.group_size)]
+        """Trajectories of `asked` (problem, prompt ids, group id, hint), `context.group_size` each, in order."""
+        prefixes = [[*one.prompt, *one.hint] for one in asked for _ in range(context.group_size)]
         done = context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
         made = []
         for number, completion in enumerate(done):
             one = asked[number // context.group_size]
-            head = len(one.prompt)
+            head = len(one.prompt) + len(one.hint)
+            given = [int(Role.PROMPT)] * len(one.prompt) + [int(Role.HINT)] * len(one.hint)
             made.append(
                 Trajectory(
                     uid=one.problem.uid,
                     group=one.group,
-                    tokens=[*one.prompt, *completion.tokens],
-                    role=[int(Role.PROMPT)] * head + [int(Role.POLICY)] * len(completion.tokens),
+                    tokens=[*one.prompt, *one.hint, *completion.tokens],
+                    role=given + [int(Role.POLICY)] * len(completion.tokens),
                     logp_old=[0.0] * head + completion.logp,
                     entropy_old=None if completion.entropy is None else [0.0] * head + completion.entropy,
                     max_tokens=context.sampling.max_tokens,
                     stop=completion.stop if completion.tokens else Stop.ERROR,
                     version=context.version,
-                    text=context.decode(completion.tokens),
+                    text=context.decode([*one.hint, *completion.tokens]),
                 )
             )
         return made

@@ -62,7 +62,7 @@ class tree:
                 break
             limit = left if last else min(self.segment, left)
             made = context.sampler.extend(
-                [[*p.asked.prompt, *p.tokens] for p in children],
+                [[*p.asked.prompt, *p.asked.hint, *p.tokens] for p in children],
                 context.sampling.model_copy(update={"max_tokens": limit}),
                 context.generator,
                 entropy=context.entropy,
@@ -83,19 +83,19 @@ def _finished(path: _Path) -> bool:
 
 def _trajectory(path: _Path, context: Context, seen: set[int]) -> Trajectory:
     """The row of a leaf; tokens of nodes that an earlier row has are forced."""
-    prompt = path.asked.prompt
+    prompt = [*path.asked.prompt, *path.asked.hint]
     row = Trajectory(
         uid=path.asked.problem.uid,
         group=path.asked.group,
         tokens=[*prompt, *path.tokens],
-        role=[int(Role.PROMPT)] * len(prompt),
+        role=[int(Role.PROMPT)] * len(path.asked.prompt) + [int(Role.HINT)] * len(path.asked.hint),
         logp_old=[0.0] * len(prompt),
         entropy_old=[0.0] * len(prompt) if context.entropy else None,
         max_tokens=context.sampling.max_tokens,
         stop=path.segments[-1][1].stop if path.tokens else Stop.ERROR,
         version=context.version,
         node=[-1] * len(prompt),
-        text=context.decode(path.tokens),
+        text=context.decode([*path.asked.hint, *path.tokens]),
     )
     assert row.node is not None
     for number, made in path.segments:

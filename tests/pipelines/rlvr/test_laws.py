@@ -111,7 +111,7 @@ def test_unscored_rows_stay_out(name):
     assert one[4].abs().max() == 0
 
 
-@pytest.mark.parametrize(("slot", "name"), [(s, n) for s, n in ALL if s not in ("curriculum", "rollout")])
+@pytest.mark.parametrize(("slot", "name"), [(s, n) for s, n in ALL if s not in ("curriculum", "prompting", "rollout")])
 def test_padding_does_not_matter(slot, name):
     batch = toys.batch()
     columns = with_later(batch)
@@ -130,7 +130,7 @@ def test_padding_does_not_matter(slot, name):
         torch.testing.assert_close(one, two)
 
 
-@pytest.mark.parametrize(("slot", "name"), [(s, n) for s, n in ALL if s not in ("curriculum", "rollout")])
+@pytest.mark.parametrize(("slot", "name"), [(s, n) for s, n in ALL if s not in ("curriculum", "prompting", "rollout")])
 def test_inputs_are_left_alone(slot, name):
     columns = with_later(toys.batch())
     before = copy.deepcopy(columns)

@@ -151,3 +151,26 @@ def test_recomputed_old_log_probs_and_truncated_weights(tmp_path, start):
     )
     numbers = made.step(0)
     assert numbers["agreement/max"] < 1e-4 and numbers["ratio/max"] == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("rollout", ["single_turn", "{kind: tree, factors: [2, 2], segment: 2}"])
+def test_a_given_beginning_is_context_and_no_answer(tmp_path, start, rollout):
+    more = (
+        "presets=[prefix_rl]",
+        "rlvr.prompting={kind: prefix_rl, share: 1.0}",
+        f"rlvr.rollout={rollout}",
+        "rlvr.prompts=8",
+    )
+    made = trainer(tmp_path, start, toys.recipe(tmp_path), *more)
+    rows, _ = made.collect(0)
+    hinted = 0
+    for row in rows:
+        problem = made.by_uid[row.uid]
+        hint = [t for t, r in zip(row.tokens, row.role, strict=True) if r == Role.HINT]
+        text = made.tokenizer.decode(hint)
+        assert problem.answer.startswith(text) and text != problem.answer and row.text.startswith(text)
+        hinted += bool(hint)
+        assert len({t.group for t in rows if t.uid == row.uid}) == 1
+    assert hinted > len(rows) / 2
+    numbers = made.step(1)
+    assert numbers.get("agreement/max", 0) < 1e-4

@@ -1,0 +1,119 @@
+"""What the arithmetic of each method costs beside the step it belongs to.
+
+    python -m benchmarks.methods
+
+A batch of 256 rows x 512 tokens; every advantage, credit and objective, the objective with its backward pass. The step is
+the forward and backward pass of the 42 M benchmark model over the same tokens, measured on 8 of the rows and taken
+times 32 (without the time of sampling, which only makes the share smaller). Writes benchmarks/results/methods.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import sides
+from pipelines.catalogue import bind, names
+from pipelines.columns import Batch
+from pipelines.engine import shared
+from pipelines.engine.policy import Policy
+from pipelines.rlvr.step import columns_of
+from pipelines.settings import Sampling
+
+ROWS, WIDTH, GROUP = 256, 512, 8
+REPEATS = 3
+
+
+def batch() -> dict[str, Any]:
+    """Random columns of a step: prompts of 128 tokens, completions of up to 384, four turns."""
+    draw = torch.Generator().manual_seed(0)
+    length = torch.randint(100, WIDTH - 128, (ROWS,), generator=draw)
+    place = torch.arange(WIDTH)
+    mask = (place >= 128) & (place < 128 + length[:, None])
+    reward = (torch.rand(ROWS, generator=draw) < 0.4).float()
+    turn = torch.where(mask, ((place - 128) // 100).clamp(0, 3), -1)
+    old = -torch.rand(ROWS, WIDTH, generator=draw) * mask
+    turns = turn.amax(1) + 1
+    state = torch.where(torch.arange(4) < turns[:, None], torch.randint(0, 5, (ROWS, 4), generator=draw), -1)
+    made = Batch(
+        reward=reward, raw_reward=reward.clone(), group=torch.arange(ROWS) // GROUP, mask=mask, logp_old=old,
+        counted=torch.ones(ROWS).bool(), in_loss=torch.ones(ROWS).bool(), correct=reward.clone(),
+        length=length.float(), truncated=torch.zeros(ROWS).bool(), max_tokens=torch.full((ROWS,), 384.0),
+        step=3, total_steps=10, token=torch.randint(4, 32_000, (ROWS, WIDTH), generator=draw), logp_ref=old - 0.1 * mask,
+        entropy_old=torch.rand(ROWS, WIDTH, generator=draw) * mask, logp_sampled=old, turn=turn, turn_state=state,
+        turn_reward=torch.zeros(ROWS, 4).scatter(1, (turns - 1)[:, None], reward[:, None]),
+        value=torch.rand(ROWS, WIDTH, generator=draw) * mask,
+        node=torch.where(mask, torch.arange(ROWS)[:, None] * 4 + turn, -1),
+    )  # fmt: skip
+    advantage = torch.randn(ROWS, WIDTH, generator=draw) * mask
+    return columns_of(made) | {"advantage": advantage, "entropy": torch.rand(ROWS, WIDTH, generator=draw)}
+
+
+def clock(work: Callable[[], Any]) -> float:
+    """Median seconds of a few calls, after one to warm up."""
+    work()
+    found = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=Path(".whetstone/bench"))
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
+    torch.set_num_threads(args.threads)
+    columns = batch()
+    seconds: dict[str, float] = {}
+    for slot in ("advantage", "credit", "objective"):
+        for name in names(f"rlvr.{slot}"):
+            bound = bind(f"rlvr.{slot}", name)
+
+            def once(bound: Any = bound, slot: str = slot) -> None:
+                logp = (columns["logp_old"] + 0.01).requires_grad_(slot == "objective")
+                made = bound(columns | {"logp": logp})
+                if slot == "objective":
+                    (made * columns["mask"]).sum().backward()
+
+            seconds[f"{slot}/{name}"] = clock(once)
+    step = step_seconds(columns, args.folder)
+    worst = {s: max(v for k, v in seconds.items() if k.startswith(s)) for s in ("advantage", "credit", "objective")}
+    share = sum(worst.values()) / step
+    for name, value in sorted(seconds.items(), key=lambda kv: -kv[1]):
+        print(f"{name:36s}{1e3 * value:9.2f} ms")
+    print(
+        f"forward and backward of the step: {step:.1f} s; the slowest of each slot together: {100 * share:.3f} % of it"
+    )
+    sides.store("methods", {"milliseconds": {k: 1e3 * v for k, v in seconds.items()}, "step_s": step, "share": share})
+
+
+def step_seconds(columns: dict[str, Any], folder: Path) -> float:
+    """Forward and backward of the 42 M model over the batch, from 8 of its rows."""
+    from transformers import AutoModelForCausalLM
+
+    path, _ = sides.wide(folder / "wide")
+    policy = Policy(AutoModelForCausalLM.from_pretrained(path), Sampling())
+    rows = torch.arange(8)
+
+    def once() -> None:
+        for layout in shared.plain(columns["token"], columns["mask"], rows, 2048):
+            policy.score(layout, columns["token"].flatten()[layout.target])[0].sum().backward()
+        policy.model.zero_grad()
+
+    return clock(once) * ROWS / len(rows)
+
+
+if __name__ == "__main__":
+    main()

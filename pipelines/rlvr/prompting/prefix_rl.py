@@ -1,0 +1,72 @@
+"""Hard problems made reachable: the answer begins with a part of a worked solution."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines import verifiers
+from pipelines.catalogue import method
+
+if TYPE_CHECKING:
+    from pipelines.records import Problem
+    from pipelines.rlvr.train import Asked, Context
+
+
+@method(
+    paper="2601.18795",
+    title="Reuse your FLOPs: Scaling RL on Hard Problems by Conditioning on Very Off-Policy Prefixes (PrefixRL)",
+    checked="paper (through a detailed third-party summary)",
+    reduces_to="share 0 is plain",
+)
+class prefix_rl:
+    """A `share` of the problems is asked with the first `low` to `high` of their solution's tokens already said.
+
+    Those tokens are context: no ratio, no loss, not counted in lengths. Each such problem is its own group, so hinted and plain
+    rollouts never share a baseline. A prefix that already verifies is shortened until it does not. The solution is
+    the record's, or its answer where it has none. Evaluation never sees a prefix.
+    """
+
+    def __init__(
+        self,
+        *,
+        share: Annotated[float, Field(ge=0, le=1)] = 0.75,
+        low: Annotated[float, Field(ge=0, lt=1)] = 0.4,
+        high: Annotated[float, Field(gt=0, lt=1)] = 0.8,
+    ) -> None:
+        self.share, self.low, self.high = share, low, high
+
+    def ask(self, asked: list[Asked], context: Context) -> list[Asked]:
+        """What the rollout gets."""
+        draws = torch.rand(len(asked), 2, generator=context.generator, device=context.generator.device).tolist()
+        made = []
+        for one, (chance, where) in zip(asked, draws, strict=True):
+            hint: list[int] = []
+            if chance < self.share:
+                hint = self._prefix(one.problem, self.low + (self.high - self.low) * where, context)
+            made.append(replace(one, hint=hint))
+        return made
+
+    def _prefix(self, problem: Problem, share: float, context: Context) -> list[int]:
+        """Token ids of the solution's beginning, short enough not to be an answer already."""
+        solution = str(problem.info.get("solution") or problem.answer)
+        tokens = context.tokenizer(solution, add_special_tokens=False)["input_ids"]
+        size = min(cut(len(tokens), share), len(tokens) - 1)
+        while size > 0:
+            found = verifiers.verify(problem.verifier, context.decode(tokens[:size]), problem.answer, problem.info)
+            if not found.correct:
+                break
+            size -= 1
+        return tokens[: max(0, size)]
+
+
+def cut(length: int, share: float) -> int:
+    """Tokens of a prefix.
+
+    >>> [cut(137, share) for share in (0.4, 0.6, 0.8)]
+    [55, 82, 110]
+    """
+    return round(length * share)
