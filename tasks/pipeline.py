@@ -14,7 +14,7 @@ from pipelines.errors import RecipeError, did_you_mean
 from pipelines.files import digest, read_json, write_atomic
 from pipelines.recipe import STAGES, Recipe
 from tasks.artifacts import Artifact
-from tasks.environment import home
+from tasks.environment import home, tracking_uri
 from tasks.stages import Planned, StageResult, experiment_name, inputs_of, logged_model
 
 
@@ -98,8 +98,9 @@ class Pipeline:
 
     @staticmethod
     def state_of(recipe: Recipe) -> Path:
-        """The file that remembers the parent run of this very recipe."""
-        return home() / "pipelines" / f"{recipe.name}-{digest(recipe.model_dump(mode='json'))[:12]}.json"
+        """The file that remembers the parent run of this very recipe in this very store."""
+        mark = digest([recipe.model_dump(mode="json"), tracking_uri()])[:12]
+        return home() / "pipelines" / f"{recipe.name}-{mark}.json"
 
     @classmethod
     def unchanged(cls, recipe: Recipe) -> Pipeline:

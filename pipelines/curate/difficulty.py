@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from pipelines import models, verifiers
 from pipelines.curate.card import Counts
+from pipelines.curate.writer import Writer
 from pipelines.dataset import iter_problems
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
@@ -29,8 +30,6 @@ def band(wanted: Difficulty, model: Model, out: Path, counts: Counts, report: Re
     Raises:
         ModelError: the model or its tokenizer cannot be loaded.
     """
-    from pipelines.curate.run import Writer
-
     tokenizer = models.load_tokenizer(wanted.model)
     policy = models.load_model(wanted.model, model)
     policy.to(models.device())  # type: ignore[arg-type]

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines import models
 from pipelines.curate import card, sources
 from pipelines.curate.mapping import Rejected, to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
-from pipelines.dataset import SCHEMA, iter_problems, to_row
+from pipelines.curate.writer import Writer
+from pipelines.dataset import iter_problems
 from pipelines.errors import DataError
 from pipelines.records import Problem
 from pipelines.report import Report
@@ -46,7 +46,7 @@ def run(
     kept = _second_pass(curate, work, out, counts, repeats, origins, tokenizer, report)
     work.unlink()
     if curate.difficulty is not None:
-        from pipelines.curate.difficulty import band
+        from pipelines.curate.difficulty import band  # imports torch, which curation does without
 
         kept = band(curate.difficulty, model, out, counts, report, seed)
     if not any(kept.values()):
@@ -66,29 +66,6 @@ def run(
 def prompt_text(problem: Problem) -> str:
     """What the repeat and leak filters compare: the user's and system's words."""
     return "\n".join(m["content"] for m in problem.prompt if m["role"] != "assistant")
-
-
-class Writer:
-    """Parquet in batches, one schema."""
-
-    def __init__(self, path: Path, batch_rows: int) -> None:
-        self.schema = pa.schema([(name, pa.string()) for name in SCHEMA])
-        self.file, self.batch_rows, self.rows, self.count = pq.ParquetWriter(path, self.schema), batch_rows, [], 0  # type: ignore[var-annotated]
-
-    def add(self, problem: Problem) -> None:
-        self.rows.append(to_row(problem))
-        self.count += 1
-        if len(self.rows) >= self.batch_rows:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self.rows:
-            self.file.write_table(pa.Table.from_pylist(self.rows, schema=self.schema))
-            self.rows = []
-
-    def close(self) -> None:
-        self._flush()
-        self.file.close()
 
 
 def _first_pass(
