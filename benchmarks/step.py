@@ -46,6 +46,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """hit_rate 0.0353 leaves (1-p)^8 + p^8 = 75 % of groups of 8 without a signal."""
+PEAKS = {"H200": (989e12, 4.8e12), "H100": (989e12, 3.35e12), "A100": (312e12, 2.0e12)}
+"""Dense bfloat16 operations and bytes of memory per second, by the makers' sheets."""
 
 
 def job(case: str, folder: Path) -> sides.Work:
@@ -88,7 +90,7 @@ def main() -> None:
         print(f"block {block + 1} of {args.blocks}: {mine[-1]:.3f} s against {theirs[-1]:.3f} s", flush=True)
     peaks["both"] = peak_memory()
     shutil.rmtree(work)
-    report(args, todo, mine, theirs, summary(seen), peaks)
+    report(args, todo, mine, theirs, summary(seen) | limits(ours, todo, seen), peaks)
 
 
 def trl_block(todo: sides.Work, work: Path) -> float:
@@ -112,6 +114,20 @@ def summary(steps: list[dict[str, float]]) -> dict[str, float]:
         "layout/computed_share", "layout/padding_share", "signal/flat_group_share", "signal/silent_row_share",
     )  # fmt: skip
     return {n: statistics.median(s[n] for s in steps if n in s) for n in names if any(n in s for s in steps)}
+
+
+def limits(ours: sides.Ours, todo: sides.Work, steps: list[dict[str, float]]) -> dict[str, float]:
+    """How near the machine's limits: arithmetic of the update, and of known GPUs the share of their peaks."""
+    weights = sum(p.numel() for p in ours.trainer.learner.model.parameters())
+    rates = [6 * weights * s["layout/tokens"] / s["time/train_s"] for s in steps if "layout/tokens" in s]
+    out = {"train/tflops": statistics.median(rates) / 1e12}
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    for known, (flops, bandwidth) in PEAKS.items():
+        if known in name:
+            decode = statistics.median(s["rollout/tokens_per_s"] for s in steps)
+            read = 2 * weights * decode / (todo.prompts * todo.group)
+            out |= {"train/mfu": out["train/tflops"] * 1e12 / flops, "rollout/bandwidth_share": read / bandwidth}
+    return out
 
 
 def report(

@@ -63,7 +63,8 @@ def of_layouts(layouts: list[Layout], mask: Tensor, rows: Tensor) -> dict[str, f
     """What the forward pass of an update computes: its share of the rows' tokens, and the padding in it."""
     size, used = sum(one.size for one in layouts), sum(one.used for one in layouts)
     apart = int((ends(mask[rows]) - 1).sum())
-    return {"layout/computed_share": size / max(1, apart), "layout/padding_share": 1 - used / max(1, size)}
+    shares = {"layout/computed_share": size / max(1, apart), "layout/padding_share": 1 - used / max(1, size)}
+    return shares | {"layout/tokens": float(size)}
 
 
 class Ratios:

@@ -244,7 +244,7 @@ class Trainer:
         if log.exists():
             with open(log, "ab") as handle:
                 handle.truncate(state["log_bytes"])
-        self.report.rewind(state["cursor"])
+        self.report.rewind(state["cursor"] if self.world.rank == 0 else 0)
         self.report.event("resumed from a commit", step=self.start_step)
 
     def _commit(self, step: int, score: float | None = None) -> None:
