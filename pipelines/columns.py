@@ -35,6 +35,8 @@ class Batch:
     """int64, token ids; 0 past the row's end."""
     logp_old: PerToken
     """float32, log-probability reported by the sampler when it chose the token; 0 elsewhere."""
+    task: PerRow
+    """int64, rows with equal values come from the same source of the data."""
     counted: PerRow
     """bool, the row enters group and batch statistics."""
     in_loss: PerRow
@@ -55,6 +57,8 @@ class Batch:
     """Steps of the whole run, for schedules."""
     logp_start: PerToken | None = None
     """float32, the trainer's own number before the first update; differs from the sampler's by engine."""
+    fresh: PerRow | None = None
+    """bool, sampled in this step; only where `compose` adds rows of earlier ones."""
     logp_sampled: PerToken | None = None
     """float32, what the sampler reported, where `rlvr.old_logp: trainer` puts the trainer's number into `logp_old`."""
     turn: PerToken | None = None

@@ -23,6 +23,7 @@ SLOTS = (
     "shaping",
     "advantage",
     "credit",
+    "compose",
     "objective",
     "divergence",
     "bonus",

@@ -79,5 +79,7 @@ class Trajectory:
     correct: bool | None = None
     status: str = "unscored"
     parts: dict[str, float] = field(default_factory=dict)
+    source: str = ""
+    """The problem's source."""
     text: str = ""
     """The decoded completion, for verifiers and logs only."""

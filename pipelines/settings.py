@@ -312,6 +312,7 @@ class Rlvr(Settings):
     shaping: Parts = []
     advantage: Part = {"kind": "grpo"}
     credit: Parts = []
+    compose: Part = {"kind": "fresh"}
     objective: Part = {"kind": "clip"}
     divergence: Part | None = None
     bonus: Parts = []

@@ -211,7 +211,7 @@ def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Bat
         length=mask.sum(1).float(), truncated=torch.zeros(rows, dtype=torch.bool), max_tokens=torch.full((rows,), 16.0),
         step=3, total_steps=10, logp_ref=old + 0.1 * torch.randn(rows, width, generator=draw) * mask,
         entropy_old=torch.rand(rows, width, generator=draw) * mask,
-        token=torch.randint(3, 9, (rows, width), generator=draw) * mask, logp_sampled=old - 0.02 * mask,
+        task=group // 2, token=torch.randint(3, 9, (rows, width), generator=draw) * mask, logp_sampled=old - 0.02 * mask,
         turn=turn, turn_state=state, turn_reward=paid, value=0.3 * torch.rand(rows, width, generator=draw) * mask,
         node=torch.where(mask, torch.arange(rows)[:, None] * 2 + turn, -1),
     )  # fmt: skip

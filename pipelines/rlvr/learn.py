@@ -244,6 +244,8 @@ class Learner:
         return total
 
     def _check(self, mine: dict[str, Any], logp: Tensor, tokens: Tensor, numbers: dict[str, float]) -> None:
+        if "fresh" in mine:
+            mine = mine | {"mask": mine["mask"] & mine["fresh"][:, None]}
         found, warning = diagnostics.agreement(self.rlvr.agreement, self.settings.dtype, mine, logp, tokens)
         for key, value in found.items():
             numbers[key] = max(value, numbers.get(key, 0.0))

@@ -37,6 +37,7 @@ def pack(trajectories: list[Trajectory], *, step: int, total_steps: int) -> tupl
     length = mask.sum(1).float()
     scored = torch.tensor([t.score is not None for t in trajectories]) & (length > 0)
     reward = torch.tensor([t.score if t.score is not None else 0.0 for t in trajectories], dtype=torch.float32)
+    sources = sorted({t.source for t in trajectories})
     batch = Batch(
         reward=reward,
         raw_reward=reward.clone(),
@@ -44,6 +45,7 @@ def pack(trajectories: list[Trajectory], *, step: int, total_steps: int) -> tupl
         mask=mask & scored[:, None],
         token=tokens,
         logp_old=token_column([t.logp_old for t in trajectories], width, 0.0, torch.float32),
+        task=torch.tensor([sources.index(t.source) for t in trajectories]),
         counted=scored,
         in_loss=scored.clone(),
         correct=torch.tensor([float(bool(t.correct)) for t in trajectories]),

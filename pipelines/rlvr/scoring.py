@@ -41,6 +41,7 @@ def score(
     A score that the rollout already set (an environment's) is kept.
     """
     for one in trajectories:
+        one.source = problems[one.uid].source
         if one.stop == Stop.ERROR or one.score is not None:
             continue
         problem = problems[one.uid]

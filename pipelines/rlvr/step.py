@@ -26,6 +26,7 @@ class Update:
     shaping: list[Bound]
     advantage: Bound
     credit: list[Bound]
+    compose: Any
     objective: Bound
     divergence: Bound | None
     bonus: list[Bound]

@@ -30,6 +30,8 @@ from pipelines.settings import Model, Rlvr, Sampling
 
 ROLLOUTS = 1
 """Purpose number of the sampler's random stream."""
+REPLAY = 3
+"""Purpose number of the stream that draws stored rows."""
 SMOOTH = 10
 """Steps over which the mean reward is taken when the best weights are looked for."""
 PHASES = ("rollout", "credit", "update", "metrics", "commit")
@@ -147,9 +149,11 @@ class Trainer:
             columns = algorithm.assign_credit(self.update, batch)
             numbers["time/credit_s"] = time.perf_counter() - credited
             numbers |= diagnostics.of_columns(columns)
+            columns = self._composed(columns, step)
+            numbers["replay/rows"] = float(len(columns["group"]) - len(tokens))
             self.phase("update", step)
             trained = time.perf_counter()
-            numbers |= self.learner.learn(tokens, columns)
+            numbers |= self.learner.learn(columns["token"], columns)
             numbers["time/train_s"] = time.perf_counter() - trained
             numbers["train/tokens_per_s"] = numbers["tokens/trained"] / numbers["time/train_s"]
         else:
@@ -217,6 +221,11 @@ class Trainer:
         if self._packed is None or self._packed[0] != same:
             self._packed = (same, *pack(rows, step=step, total_steps=self.rlvr.steps), rows)
         return self._packed[1], copy.copy(self._packed[2])
+
+    def _composed(self, columns: dict[str, Any], step: int) -> dict[str, Any]:
+        """The rows that train: the step's, and what the recipe's replay adds."""
+        draw = distribution.generator(torch.device("cpu"), self.seed, step, REPLAY)
+        return self.update.compose.fn.compose(columns, draw)
 
     def _log(self, step: int, rows: list[Trajectory]) -> None:
         if self.rlvr.log_rollouts and self.world.rank == 0:

@@ -1,0 +1,55 @@
+"""Centre per prompt, scale per task, and weigh by difficulty."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow
+from pipelines.rlvr.ops import group_index, group_mean, group_size, group_std
+
+
+@method(
+    paper="2605.19577",
+    title="GoLongRL: Multitask Alignment (TMN-Reweight)",
+    checked="official code",
+    mixes_groups="the scale is the task's, over all its prompts",
+    reduces_to="gamma 0 is the mean-centred reward over the task's deviation",
+)
+def tmn_reweight(
+    reward: PerRow,
+    group: PerRow,
+    task: PerRow,
+    counted: PerRow,
+    *,
+    gamma: Annotated[float, Field(ge=0)] = 1.0,
+    smoothing: Annotated[float, Field(ge=0, le=1)] = 0.8,
+    eps: Annotated[float, Field(gt=0)] = 1e-6,
+) -> PerRow:
+    """A_i = (r_i - mean_g) / (s_task + eps) * w_i, with s_task the root of the mean variance of the task's prompts.
+
+        threshold_g = a mean_g + (1 - a) mean over the task's prompts;   p_g = share of the group above it
+        w = exp(gamma (0.5 - p_g)) for r > mean_g, else exp(gamma (p_g - 0.5))
+
+    A group of one has variance 0 here and gets 0.
+
+    >>> import torch
+    >>> r = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 0.2, 0.4, 0.6, 0.8]); g = torch.arange(12) // 4
+    >>> A = tmn_reweight(r, g, g // 2, torch.ones(12).bool(), smoothing=0.5)
+    >>> [round(v, 4) for v in A[[0, 1, 4, 7, 8, 9]].tolist()]
+    [1.926, -0.3894, 0.3894, -1.926, -1.1619, -0.3873]
+    """
+    mean = group_mean(reward, group, counted)
+    variance = group_std(reward, group, counted) ** 2
+    index, n = group_index(group)
+    rows = torch.arange(len(group)) * counted + (len(group) + torch.arange(len(group))) * ~counted
+    first = torch.full((n,), 2 * len(group)).scatter_reduce(0, index, rows, "amin")
+    one_each = first.clamp(max=2 * len(group) - 1) % len(group)
+    heard = group_size(group, counted)[one_each] > 0
+    scale = group_mean(variance[one_each], task[one_each], heard).sqrt()
+    centre = group_mean(mean[one_each], task[one_each], heard)
+    threshold = smoothing * mean + (1 - smoothing) * centre[index]
+    share = group_mean((reward > threshold + 1e-9).double(), group, counted)
+    tilt = torch.where(reward > mean + 1e-9, 0.5 - share, share - 0.5)
+    return ((reward - mean) / (scale[index] + eps) * torch.exp(gamma * tilt) * counted).float()
