@@ -53,4 +53,5 @@ def main() -> None:
         torch.save(body, out / "result.pt")
 
 
-main()
+if __name__ == "__main__":
+    main()
