@@ -18,7 +18,7 @@ OUTSIDE = {"turn": -1, "node": -1, "turn_state": -1}
     paper="2504.16656",
     title="Skywork R1V2: Selective Sample Buffer",
     checked="reconstructed (report text only; without replacement, capacity and age limit are ours)",
-    reduces_to="capacity reached by no row is fresh",
+    reduces_to="a step without silent rows is fresh",
 )
 class ssb:
     """Rows without advantage are replaced by stored rows, drawn with a chance in proportion to their mean |A|.
