@@ -87,7 +87,7 @@ class _Tree:
 
 def shared(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[Layout]:
     """Rows as trees, about `budget` tokens at a time. Every row must have a True in its mask."""
-    yield from _shared(_trees(tokens, mask, rows), tokens, mask, budget)
+    yield from _shared(_trees(tokens, mask, rows, budget), tokens, mask, budget)
 
 
 def best(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int, *, allow_shared: bool) -> list[Layout]:
@@ -97,13 +97,14 @@ def best(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int, *, allow_share
     simple = list(plain(tokens, mask, rows, budget))
     if not allow_shared:
         return simple
-    trees = _trees(tokens, mask, rows)
+    trees = _trees(tokens, mask, rows, budget)
     if sum(tree.width for tree in trees) > WORTH * sum(layout.size for layout in simple):
         return simple
     return list(_shared(trees, tokens, mask, budget))
 
 
-def _trees(tokens: Tensor, mask: Tensor, rows: Tensor) -> list[_Tree]:
+def _trees(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> list[_Tree]:
+    """Trees no wider than the budget, as far as single rows allow."""
     read, first = (ends(mask)[rows] - 1).numpy(), mask[rows].long().argmax(1).numpy()
     width = max(1, int(read.max()))
     ids = tokens[rows, :width].numpy().copy()
@@ -115,7 +116,7 @@ def _trees(tokens: Tensor, mask: Tensor, rows: Tensor) -> list[_Tree]:
     trees: list[_Tree] = []
     for i, row in enumerate(rows.numpy()[order].tolist()):
         size, common = int(read[i]), int(known[i])
-        fits = trees and trees[-1].width + size - common <= max(WIDTH, size)
+        fits = trees and trees[-1].width + size - common <= max(min(WIDTH, budget), size)
         prompt = min(first[i], first[i - 1])
         if fits and (common >= prompt or (2 * common >= prompt and trees[-1].width + size - common <= NARROW)):
             trees[-1].rows.append(row)

@@ -90,6 +90,15 @@ def test_a_token_sees_exactly_what_precedes_it(seed, groups, size, budget):
             assert layout.ids[row, seen].tolist() == tokens[theirs, :end].tolist()
 
 
+@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 8), st.integers(1, 200))
+def test_a_pass_keeps_to_the_budget_where_single_rows_allow(seed, groups, size, budget):
+    tokens, mask = rows(torch.Generator().manual_seed(seed), groups, size, gaps=True)
+    longest = int(shared.ends(mask).max()) - 1
+    for make in (shared.plain, shared.shared):
+        for layout in make(tokens, mask, torch.arange(len(tokens)), budget):
+            assert layout.size <= max(budget, longest)
+
+
 @given(st.integers(0, 10_000), st.integers(1, 8))
 def test_a_tree_has_each_prefix_once(seed, size):
     tokens, mask = rows(torch.Generator().manual_seed(seed), 1, size, gaps=False)
