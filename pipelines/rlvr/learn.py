@@ -193,7 +193,7 @@ class Learner:
             kept = ratios.copy()
             try:
                 return self._passes(tokens, columns, rows, kept, numbers, first)
-            except (torch.OutOfMemoryError, RuntimeError) as error:
+            except RuntimeError as error:
                 if not out_of_memory(error) or self.world.size > 1:
                     raise
                 self._halve(int(columns["mask"].shape[1]))
