@@ -15,7 +15,9 @@ import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 settings.register_profile("quick", max_examples=40, deadline=None)
-settings.load_profile("quick")
+settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True)  # the same examples for every commit
+settings.register_profile("search", max_examples=2000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(autouse=True)
