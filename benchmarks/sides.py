@@ -146,7 +146,7 @@ def wide(folder: Path, prompt_tokens: int = 128, config: dict[str, Any] | None =
 class Ours:
     """Our trainer, a step at a time."""
 
-    def __init__(self, job: Work, work: Path, **more: Any) -> None:
+    def __init__(self, job: Work, work: Path) -> None:
         (work / "out").mkdir(parents=True)
         settings = Rlvr(
             split="rlvr",
@@ -159,7 +159,6 @@ class Ours:
             optimizer=Optimizer(learning_rate=job.learning_rate, schedule=job.schedule, warmup=0),  # type: ignore[arg-type]
             micro_batch_tokens=job.micro_batch_tokens,
             log_rollouts=0,
-            **more,
         )
         self.trainer = Trainer(
             settings,
@@ -188,7 +187,7 @@ def _texts(completions: list[Any]) -> list[str]:
     return [c[0]["content"] for c in completions]
 
 
-def trl(job: Work, work: Path, **more: Any) -> Any:
+def trl(job: Work, work: Path) -> Any:
     """A fresh TRL GRPOTrainer of the job: (trainer, list that fills with seconds per step and its mean reward)."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, TrainerCallback
@@ -248,7 +247,7 @@ def trl(job: Work, work: Path, **more: Any) -> Any:
     made = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(job.model),
         reward_funcs=reward,
-        args=GRPOConfig(**(settings | more)),
+        args=GRPOConfig(**settings),
         train_dataset=Dataset.from_list(rows),
         processing_class=load_tokenizer(job.model),
         callbacks=[Clock()],

@@ -40,7 +40,7 @@ PLANTED = {
     "left padding attended to": ("pipelines/engine/sampler.py", "mask = None if bool((pads == 0).all()) else seen.long()", "mask = None", ENGINE),
     "cache rows mixed up": ("pipelines/engine/cache.py", "torch.index_select(old[:, :, : self.filled], 0, rows", "torch.index_select(old[:, :, : self.filled], 0, rows.flip(0)", ENGINE),
     "a branch copies another row": ("pipelines/engine/cache.py", "torch.index_select(old, 0, parents,", "torch.index_select(old, 0, parents.flip(0),", ENGINE),
-    "a commit of weights that have moved on": ("pipelines/engine/checkpoint.py", 'value.detach().to("cpu", copy=True)', 'value.detach().to("cpu")', ENGINE),
+    "a commit of weights that have moved on": ("pipelines/engine/checkpoint.py", 'tensor.detach().to("cpu", copy=True)', 'tensor.detach().to("cpu")', ENGINE),
     "environment tokens in the loss": ("pipelines/rlvr/pack.py", "mask = role == Role.POLICY", "mask = role >= Role.POLICY", ["tests/pipelines/rlvr/test_rollouts.py"]),
     "statistics forgotten at a restart": ("pipelines/rlvr/shaping/laser_d.py", 'self.targets, self.seen, self.steps = list(state["targets"]),', "self.targets, self.seen, self.steps = list(self.targets),", LAWS),
     "the baseline holds the row itself": ("pipelines/rlvr/advantage/trloo.py", "n / (n - 1).clamp(min=1) * (returns", "1.0 * (returns", TURNS),

@@ -147,6 +147,22 @@ def start_lake(folder: Path) -> Path:
     return start(folder, lake(folder), ["sft.steps=120"])
 
 
+def trainer(folder: Path, begun: Path, of: Path, *overrides: str):
+    """An RLVR trainer of the recipe `of` that works in `folder/work`; `begun` is what `start` made."""
+    from pipelines.recipe import check, read_recipe
+    from pipelines.report import Report
+    from pipelines.rlvr.train import Trainer
+
+    read = read_recipe(of, list(overrides))
+    check(read)
+    work = folder / "work"
+    (work / "out").mkdir(parents=True, exist_ok=True)
+    return Trainer(
+        read.rlvr, read.model, start=str(begun / "sft/out/model"), data=begun / "data", out=work / "out", work=work,
+        report=Report(work, committed=True), seed=0,
+    )  # fmt: skip
+
+
 def job(folder: Path, begun: Path, *overrides: str) -> Path:
     """A work folder of the RLVR stage as the task layer writes it; `begun` is what `start` made."""
     from pipelines.recipe import read_recipe

@@ -99,7 +99,7 @@ class Committer:
     def submit(self, step: int, state: dict[str, Any], score: float | None = None) -> None:
         """Commit soon. Raises what the previous write failed with, such as OSError for a full disk."""
         self.wait()
-        copied = _copy(state)
+        copied = each_tensor(state, _own_copy)
 
         def write() -> None:
             try:
@@ -121,15 +121,20 @@ class Committer:
             raise error
 
 
-def _copy(value: Any) -> Any:
-    """The state with tensors of its own, on the CPU: the originals change with the next step."""
+def each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Nested dicts, lists and tuples with every tensor changed, everything else as it is."""
     if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
+        return change(value)
     if isinstance(value, dict):
-        return {key: _copy(one) for key, one in value.items()}
+        return {key: each_tensor(one, change) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_copy(one) for one in value)
+        return type(value)(each_tensor(one, change) for one in value)
     return value
+
+
+def _own_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU and with memory of its own: the original changes with the next step."""
+    return tensor.detach().to("cpu", copy=True)
 
 
 def trainable_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.engine.policy import hidden_states
 from pipelines.engine.shared import Layout
 from pipelines.models import autocast
 
@@ -35,10 +36,4 @@ class Critic(torch.nn.Module):
     def forward(self, layout: Layout) -> Tensor:
         """Value before each of the layout's scored tokens, float32 [M]."""
         with autocast(self.dtype, self.device):
-            hidden = self.body(
-                input_ids=layout.ids.to(self.device),
-                attention_mask=None if layout.attention is None else layout.attention.to(self.device),
-                position_ids=layout.positions.to(self.device),
-                use_cache=False,
-            ).last_hidden_state
-            return self.head(hidden.flatten(0, 1)[layout.source.to(self.device)]).squeeze(-1).float()
+            return self.head(hidden_states(self.body, layout, self.device)).squeeze(-1).float()

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from pipelines.engine.checkpoint import each_tensor, trainable_state
+
 
 @dataclass(frozen=True)
 class World:
@@ -83,7 +85,7 @@ class Weights:
 
     def state(self) -> dict[str, Tensor]:
         """What training changes, in full: all weights, or the adapters alone under LoRA. Every process must call."""
-        return {name: _full(p.detach()) for name, p in self.model.named_parameters() if p.requires_grad}
+        return each_tensor(trainable_state(self.model), _full)
 
     @torch.no_grad()
     def load(self, state: dict[str, Tensor]) -> None:
@@ -96,7 +98,7 @@ class Weights:
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The optimizer's state with whole tensors; every process must call."""
-    return _each(optimizer.state_dict(), _full)
+    return each_tensor(optimizer.state_dict(), _full)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -116,13 +118,3 @@ def _full(value: Tensor) -> Tensor:
 def _like(value: Tensor, weight: Tensor) -> Tensor:
     value = value.to(weight.device)
     return distribute_tensor(value, weight.device_mesh, weight.placements) if isinstance(weight, DTensor) else value
-
-
-def _each(value: Any, change: Any) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _each(one, change) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_each(one, change) for one in value)
-    return value

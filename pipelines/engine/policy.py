@@ -105,16 +105,9 @@ class Policy:
 
     def scored(self, layout: Layout, chosen: Tensor, entropy: Entropy) -> tuple[Tensor, Tensor | None]:
         """`score`, for the module that wraps it."""
-        ids, attention = layout.ids.to(self.device), layout.attention
-        chosen, source = chosen.to(self.device), layout.source.to(self.device)
+        chosen = chosen.to(self.device)
         with autocast(self.dtype, self.device):
-            hidden = self.decoder(
-                input_ids=ids,
-                attention_mask=None if attention is None else attention.to(self.device),
-                position_ids=layout.positions.to(self.device),
-                use_cache=False,
-            ).last_hidden_state
-            flat = hidden.flatten(0, 1)[source]
+            flat = hidden_states(self.decoder, layout, self.device)
             size = max(64, CHUNK_FLOATS // self.config.vocab_size)
             several = len(flat) > size
             values, spreads = [flat.new_zeros(0).float()], [flat.new_zeros(0).float()]
@@ -168,6 +161,17 @@ class Policy:
         if hasattr(self.model, "disable_adapter"):
             return self.model.disable_adapter()
         return contextlib.nullcontext()
+
+
+def hidden_states(decoder: Any, layout: Layout, device: torch.device) -> Tensor:
+    """The decoder's last hidden state before each of the layout's scored tokens, [M, hidden]."""
+    hidden = decoder(
+        input_ids=layout.ids.to(device),
+        attention_mask=None if layout.attention is None else layout.attention.to(device),
+        position_ids=layout.positions.to(device),
+        use_cache=False,
+    ).last_hidden_state
+    return hidden.flatten(0, 1)[layout.source.to(device)]
 
 
 def causal_lm(model: Any) -> Any:

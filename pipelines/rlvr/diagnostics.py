@@ -85,18 +85,10 @@ class Ratios:
             d = (columns["logp_ref"] - logp.detach())[mask].clamp(-20, 20)
             self.divergence.append(d.exp() - d - 1)
 
-    def copy(self) -> Ratios:
-        """Another collection with the same numbers."""
-        return Ratios.joined([self])
-
-    @classmethod
-    def joined(cls, parts: list[Ratios]) -> Ratios:
-        """One collection of several."""
-        made = cls()
-        for name, found in vars(made).items():
-            for part in parts:
-                found += getattr(part, name)
-        return made
+    def extend(self, other: Ratios) -> None:
+        """Take in the numbers of another collection."""
+        for name, found in vars(self).items():
+            found.extend(getattr(other, name))
 
     def numbers(self) -> dict[str, float]:
         """Quantiles of the ratio, mean entropy, mean KL (k3)."""

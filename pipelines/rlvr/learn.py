@@ -167,7 +167,9 @@ class Learner:
         joined = dict(numbers)
         for other, *_ in parts:
             joined |= {k: max(v, joined.get(k, v)) for k, v in other.items() if k.startswith("agreement/")}
-        every = diagnostics.Ratios.joined([more for _, more, _ in parts])
+        every = diagnostics.Ratios()
+        for _, more, _ in parts:
+            every.extend(more)
         return joined | every.numbers() | {"loss/policy": sum(loss for *_, loss in parts)}
 
     def _mini_batches(self, columns: dict[str, Any], epoch: int) -> list[Tensor]:
@@ -190,15 +192,16 @@ class Learner:
     ) -> float:
         """Gradients of one update. Where memory runs out they are computed again in smaller passes: the same sum."""
         while True:
-            kept = ratios.copy()
+            seen = diagnostics.Ratios()
             try:
-                return self._passes(tokens, columns, rows, kept, numbers, first)
+                total = self._passes(tokens, columns, rows, seen, numbers, first)
             except RuntimeError as error:
                 if not out_of_memory(error) or self.world.size > 1:
                     raise
                 self._halve(int(columns["mask"].shape[1]))
-            finally:
-                ratios.__dict__.update(kept.__dict__)
+            else:
+                ratios.extend(seen)
+                return total
 
     def _halve(self, widest: int) -> None:
         self.optimizer.zero_grad(set_to_none=True)

@@ -41,24 +41,24 @@ def spo_tree(
     path, steps = _paths(node)
     depth = int(steps.max()) if len(steps) else 0
     nodes, flat = path.unique(return_inverse=True)
-    known = {"n": len(nodes)}
-    value = torch.zeros(known["n"], dtype=torch.float64)
-    weight = torch.zeros(known["n"], dtype=torch.float64)
+    count_nodes = len(nodes)
+    value = torch.zeros(count_nodes, dtype=torch.float64)
+    weight = torch.zeros(count_nodes, dtype=torch.float64)
     leaf = flat.gather(1, (steps - 1).clamp(min=0)[:, None]).squeeze(1)
     use = counted & (steps > 0)
     value.index_put_((leaf[use],), reward.double()[use])
     weight.index_put_((leaf[use],), torch.ones(int(use.sum()), dtype=torch.float64))
     root = torch.unique(group, return_inverse=True)[1]
     roots = int(root.max()) + 1 if len(root) else 0
-    above = torch.zeros(known["n"], dtype=torch.float64)
-    spread = torch.zeros(known["n"], dtype=torch.float64)
+    above = torch.zeros(count_nodes, dtype=torch.float64)
+    spread = torch.zeros(count_nodes, dtype=torch.float64)
     for d in range(depth - 1, -1, -1):
         here = (steps > d) & counted
         child = flat[here, d]
         parent = flat[here, d - 1] + roots if d > 0 else root[here]
         edge = torch.stack([child, parent]).unique(dim=1)
         edge = edge[:, weight[edge[0]] > 0]
-        size = known["n"] + roots
+        size = count_nodes + roots
         count = torch.zeros(size, dtype=torch.float64).index_add(0, edge[1], torch.ones(edge.shape[1]).double())
         total = torch.zeros(size, dtype=torch.float64).index_add(0, edge[1], value[edge[0]])
         mean = total / count.clamp(min=1)
@@ -70,7 +70,7 @@ def spo_tree(
             value[inner - roots], weight[inner - roots] = mean[inner], 1.0
     gain = (value - above) * (weight > 0)
     gain = gain / (spread + eps) if scale == "std" else gain
-    place = torch.searchsorted(nodes, node.clamp(min=0)).clamp(max=max(0, known["n"] - 1))
+    place = torch.searchsorted(nodes, node.clamp(min=0)).clamp(max=max(0, count_nodes - 1))
     decided = logp_old < torch.tensor(certain).log() if certain < 1 else torch.ones_like(mask)
     return (gain[place] * (node >= 0) * mask * counted[:, None] * decided).float()
 

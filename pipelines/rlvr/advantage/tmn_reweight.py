@@ -4,10 +4,11 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from pipelines.catalogue import method
 from pipelines.columns import PerRow
-from pipelines.rlvr.ops import group_index, group_mean, group_size, group_std
+from pipelines.rlvr.ops import group_mean, group_size, group_std, group_sum
 
 
 @method(
@@ -42,14 +43,13 @@ def tmn_reweight(
     """
     mean = group_mean(reward, group, counted)
     variance = group_std(reward, group, counted) ** 2
-    index, n = group_index(group)
-    rows = torch.arange(len(group)) * counted + (len(group) + torch.arange(len(group))) * ~counted
-    first = torch.full((n,), 2 * len(group)).scatter_reduce(0, index, rows, "amin")
-    one_each = first.clamp(max=2 * len(group) - 1) % len(group)
-    heard = group_size(group, counted)[one_each] > 0
-    scale = group_mean(variance[one_each], task[one_each], heard).sqrt()
-    centre = group_mean(mean[one_each], task[one_each], heard)
-    threshold = smoothing * mean + (1 - smoothing) * centre[index]
+    once = counted / group_size(group, counted).clamp(min=1)  # so that a prompt counts once in its task
+
+    def over_prompts(x: Tensor) -> Tensor:
+        return group_sum(x * once, task) / group_sum(once, task).clamp(min=1e-12)
+
+    scale, centre = over_prompts(variance).sqrt(), over_prompts(mean)
+    threshold = smoothing * mean + (1 - smoothing) * centre
     share = group_mean((reward > threshold + 1e-9).double(), group, counted)
     tilt = torch.where(reward > mean + 1e-9, 0.5 - share, share - 0.5)
-    return ((reward - mean) / (scale[index] + eps) * torch.exp(gamma * tilt) * counted).float()
+    return ((reward - mean) / (scale + eps) * torch.exp(gamma * tilt) * counted).float()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines import environments, models
 from pipelines.records import Role, Stop, Trajectory
@@ -106,14 +106,12 @@ def begin(asked: Asked) -> Episode:
     return made
 
 
-def advance(episodes: list[Episode], context: Context, nodes: Sequence[int] | None = None) -> list[Completion]:
-    """One turn of every episode; returns what the policy said."""
-    made = context.sampler.extend(
-        [e.tokens for e in episodes], context.sampling, context.generator, entropy=context.entropy
-    )
-    for number, (episode, completion) in enumerate(zip(episodes, made, strict=True)):
-        take_turn(episode, completion, context, -1 if nodes is None else nodes[number])
-    return made
+def advance(episodes: list[Episode], context: Context) -> None:
+    """One turn of every episode."""
+    prefixes = [e.tokens for e in episodes]
+    made = context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
+    for episode, completion in zip(episodes, made, strict=True):
+        take_turn(episode, completion, context)
 
 
 def take_turn(episode: Episode, completion: Completion, context: Context, node: int = -1) -> None:
@@ -134,9 +132,5 @@ def take_turn(episode: Episode, completion: Completion, context: Context, node: 
         episode.stop = Stop.ENVIRONMENT
         return
     ended = completion.stop == Stop.END
-    episode.add(reply(context.tokenizer, step.observation, ended), Role.ENVIRONMENT)
-
-
-def reply(tokenizer: Any, observation: str, ended: bool) -> list[int]:
-    """Token ids of an observation up to where the assistant speaks again; with the end token it forgot, if it did."""
-    return models.reply_tokens(tokenizer, observation, with_end=not ended)
+    reply = models.reply_tokens(context.tokenizer, step.observation, with_end=not ended)
+    episode.add(reply, Role.ENVIRONMENT)

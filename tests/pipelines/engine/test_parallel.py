@@ -10,10 +10,7 @@ import pytest
 import torch
 import toys
 
-from pipelines.recipe import read_recipe
-from pipelines.report import Report
 from pipelines.rlvr import step as algorithm
-from pipelines.rlvr.train import Trainer
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 
@@ -39,13 +36,7 @@ def launch(processes, *arguments):
 def test_two_processes_give_the_gradient_of_one(tmp_path, start, more):
     overrides = ["rlvr.prompts=8", "rlvr.sampling.temperature=1.3", *more]
     recipe = toys.recipe(tmp_path)
-    read = read_recipe(recipe, overrides)
-    work = tmp_path / "w"
-    (work / "out").mkdir(parents=True)
-    made = Trainer(
-        read.rlvr, read.model, start=str(start / "sft/out/model"), data=start / "data", out=work / "out", work=work,
-        report=Report(work, committed=True), seed=0,
-    )  # fmt: skip
+    made = toys.trainer(tmp_path, start, recipe, *overrides)
     rows, kept = made.collect(0)
     tokens, batch = made._pack(kept, 0)
     made.learner.fill(tokens, batch)

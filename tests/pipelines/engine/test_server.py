@@ -18,8 +18,6 @@ from pipelines.engine.server import ServerSampler
 from pipelines.errors import Interrupted, RecipeError
 from pipelines.recipe import check, read_recipe
 from pipelines.records import Stop
-from pipelines.report import Report
-from pipelines.rlvr.train import Trainer
 from pipelines.settings import Sampling, Server
 
 
@@ -97,14 +95,8 @@ def stand_in(tmp_path, monkeypatch):
 
 def trainer(tmp_path, start, stand_in, *overrides):
     where = f"rlvr.sampler={{url: '{stand_in.url}', weights: {stand_in.weights}}}"
-    read = read_recipe(toys.recipe(tmp_path), [where, "rlvr.optimizer.learning_rate=0.01", *overrides])
-    check(read)
-    work = tmp_path / "work"
-    (work / "out").mkdir(parents=True, exist_ok=True)
-    return Trainer(
-        read.rlvr, read.model, start=str(start / "sft/out/model"), data=start / "data", out=work / "out", work=work,
-        report=Report(work, committed=True), seed=0,
-    )  # fmt: skip
+    more = (where, "rlvr.optimizer.learning_rate=0.01", *overrides)
+    return toys.trainer(tmp_path, start, toys.recipe(tmp_path), *more)
 
 
 def test_trains_with_the_server_s_tokens_and_fresh_weights_each_step(tmp_path, start, stand_in):

@@ -10,8 +10,6 @@ from pipelines import models
 from pipelines.errors import RecipeError
 from pipelines.recipe import check, read_recipe
 from pipelines.records import Role, Stop
-from pipelines.report import Report
-from pipelines.rlvr.train import Trainer
 
 TURNS = ("rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.sampling.max_tokens=6")
 BRANCHES = (
@@ -27,19 +25,8 @@ def lake(tmp_path_factory):
     return toys.start_lake(tmp_path_factory.mktemp("lake"))
 
 
-def trainer(tmp_path, begun, recipe, *overrides):
-    read = read_recipe(recipe, list(overrides))
-    check(read)
-    work = tmp_path / "work"
-    (work / "out").mkdir(parents=True, exist_ok=True)
-    return Trainer(
-        read.rlvr, read.model, start=str(begun / "sft/out/model"), data=begun / "data", out=work / "out", work=work,
-        report=Report(work, committed=True), seed=0,
-    )  # fmt: skip
-
-
 def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
-    made = trainer(tmp_path, lake, toys.lake(tmp_path), *TURNS)
+    made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), *TURNS)
     rows, _ = made.collect(0)
     assert len(rows) == 16
     seen = set()
@@ -80,7 +67,7 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
     ids=["plain", "gigpo", "trloo", "arpo", "trloo_turn_clip", "gated_gae", "arpo_hard"],
 )  # fmt: skip
 def test_turns_train(tmp_path, lake, more):
-    made = trainer(tmp_path, lake, toys.lake(tmp_path), *more)
+    made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), *more)
     before = torch.cat([p.detach().flatten().clone() for p in made.learner.model.parameters()])
     made.run()
     after = torch.cat([p.detach().flatten() for p in made.learner.model.parameters()])
@@ -91,7 +78,7 @@ def test_turns_train(tmp_path, lake, more):
 
 
 def test_branches_share_what_came_before_and_part_afterwards(tmp_path, lake):
-    made = trainer(tmp_path, lake, toys.lake(tmp_path), *BRANCHES)
+    made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), *BRANCHES)
     rows, _ = made.collect(0)
     by_group: dict[int, list] = {}
     for row in rows:
@@ -113,7 +100,7 @@ def test_branches_share_what_came_before_and_part_afterwards(tmp_path, lake):
 
 def test_a_tree_trains_each_edge_once(tmp_path, start):
     more = ("rlvr.rollout={kind: tree, factors: [3, 2], segment: 2}", "rlvr.advantage={kind: spo_tree, certain: 1.0}")
-    made = trainer(tmp_path, start, toys.recipe(tmp_path), *more)
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), *more)
     rows, _ = made.collect(0)
     trained: dict[int, int] = {}
     for row in rows:
@@ -142,13 +129,13 @@ def test_a_need_nobody_serves_is_refused_with_the_way_out(tmp_path, overrides, w
 
 
 def test_multi_turn_needs_an_environment(tmp_path, start):
-    made = trainer(tmp_path, start, toys.recipe(tmp_path), *TURNS)
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), *TURNS)
     with pytest.raises(RecipeError, match="kind: environment"):
         made.collect(0)
 
 
 def test_recomputed_old_log_probs_and_truncated_weights(tmp_path, start):
-    made = trainer(
+    made = toys.trainer(
         tmp_path, start, toys.recipe(tmp_path), "rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]"
     )
     numbers = made.step(0)
@@ -163,7 +150,7 @@ def test_a_given_beginning_is_context_and_no_answer(tmp_path, start, rollout):
         f"rlvr.rollout={rollout}",
         "rlvr.prompts=8",
     )
-    made = trainer(tmp_path, start, toys.recipe(tmp_path), *more)
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), *more)
     rows, _ = made.collect(0)
     hinted = 0
     for row in rows:

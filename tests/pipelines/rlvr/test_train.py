@@ -20,17 +20,12 @@ from pipelines.dataset import read_split
 from pipelines.errors import Interrupted, ModelError
 from pipelines.recipe import PRESETS, read_recipe
 from pipelines.report import Report
-from pipelines.rlvr.train import PHASES, Trainer
+from pipelines.rlvr.diagnostics import Ratios
+from pipelines.rlvr.train import PHASES
 
 
 def trainer(tmp_path, start, *overrides):
-    recipe = read_recipe(toys.recipe(tmp_path), list(overrides))
-    work = tmp_path / "work"
-    (work / "out").mkdir(parents=True, exist_ok=True)
-    return Trainer(
-        recipe.rlvr, recipe.model, start=str(start / "sft/out/model"), data=start / "data", out=work / "out", work=work,
-        report=Report(work, committed=True), seed=0,
-    )  # fmt: skip
+    return toys.trainer(tmp_path, start, toys.recipe(tmp_path), *overrides)
 
 
 def history(work):
@@ -278,6 +273,23 @@ def test_out_of_memory_makes_smaller_passes_of_the_same_sum(tmp_path, start, mon
     made.learner.policy.score = lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory"))
     with pytest.raises(Interrupted, match="gradient_checkpointing"):
         made.step(1)
+
+
+def test_passes_that_failed_are_not_counted(tmp_path, start, monkeypatch):
+    made = trainer(tmp_path, start, "rlvr.prompts=8", "rlvr.skip_silent_rows=false")
+    passes, attempts, seen = made.learner._passes, [], []
+
+    def late(*args):
+        total = passes(*args)
+        attempts.append(total)
+        if len(attempts) == 1:  # memory runs out when all numbers are taken
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return total
+
+    made.learner._passes = late
+    monkeypatch.setattr(Ratios, "numbers", lambda self: seen.append(sum(len(x) for x in self.log_ratio)) or {})
+    numbers = made.step(0)
+    assert len(attempts) == 2 and seen == [numbers["tokens/trained"]]
 
 
 def test_odd_rows_are_defined(tmp_path, start):
