@@ -34,21 +34,22 @@ def evaluate(
     played = task.environment
     assert played is not None
     asked = problems(played, task.limit)
-    prompts = models.render_prompts(lm.tokenizer, [p.prompt for p in asked])
+    prompts = models.render_prompts(lm.tokenizer, [models.with_prior(p.prompt, lm.prior) for p in asked])
     context = Context(
         sampler=lm.sampler,
         sampling=Sampling(temperature=played.temperature, max_tokens=played.max_tokens),
-        group_size=task.samples or SAMPLES,
+        prompts=len(asked),
         generator=generator(lm.sampler.device, lm.seed, played.seed),
         entropy=False,
         version=0,
         tokenizer=lm.tokenizer,
     )
     rollout = multi_turn(max_turns=played.max_turns)
-    rows = rollout.run([Asked(p, t, i) for i, (p, t) in enumerate(zip(asked, prompts, strict=True))], context)
+    samples = task.samples or SAMPLES
+    rows = rollout.run([Asked(p, t, i, samples) for i, (p, t) in enumerate(zip(asked, prompts, strict=True))], context)
     if lm.progress:
         lm.progress(len(rows), len(rows))
-    groups = [rows[i : i + context.group_size] for i in range(0, len(rows), context.group_size)]
+    groups = [rows[i : i + samples] for i in range(0, len(rows), samples)]
     scores = [[float(bool(r.correct)) for r in group] for group in groups]
     metrics = statistics.summarise(
         scores,

@@ -25,6 +25,10 @@ CHECKED = ("official code", "third-party code", "paper", "closed form", "reconst
 """How a method's numbers were verified; "third-party code" may be followed by which in brackets."""
 
 
+TERMS = ("rlvr.divergence", "rlvr.bonus")
+"""Slots whose methods are terms of a sum: there `weight` is the term's factor, elsewhere a setting like any other."""
+
+
 @dataclass(frozen=True)
 class Card:
     """What a method says about itself."""
@@ -36,12 +40,20 @@ class Card:
     """One of `CHECKED`, possibly with a remark in brackets."""
     silent_at_zero: bool = False
     """For objectives: a row whose advantage is 0 everywhere gives zero gradient, so its forward may be skipped."""
+    not_reinforce: str = ""
+    """For objectives: why on policy its gradient is not REINFORCE's; empty where it is."""
     alone: str = ""
     """Why a group of one may get something other than 0; empty where it gets 0."""
     flat_groups: str = ""
     """"learns": gives groups without reward differences a signal; "drops": a filter that removes them."""
     mixes_groups: str = ""
     """Why rows of other groups may change a row's result; empty where they may not."""
+    couples_rows: bool = False
+    """For objectives and bonuses: its loss is no sum over rows, so the trainer computes it over the whole update at once."""
+    apart: bool = False
+    """For compose: the rows it adds have denominators of their own."""
+    beside: tuple[tuple[str, str], ...] = ()
+    """(slot, method) pairs that the recipe must have too."""
     legal_in: tuple[str, ...] = ()
     """For divergences: the placements ("loss", "reward") where its gradient is right."""
     reduces_to: str = ""
@@ -86,7 +98,12 @@ def load(slot: str, name: str) -> Callable:
 
 
 def needs(fn: Callable) -> tuple[str, ...]:
-    """Columns the method reads: its positional parameters."""
+    """Columns the method reads: its positional parameters, and what a class lists as `reads` because a hook wants it."""
+    return tuple(dict.fromkeys([*takes(fn), *getattr(fn, "reads", ())]))
+
+
+def takes(fn: Callable) -> tuple[str, ...]:
+    """Columns the method is called with."""
     if inspect.isclass(fn):
         if "__call__" not in vars(fn):
             return ()
@@ -114,6 +131,7 @@ class Bound:
     name: str
     settings: dict[str, Any]
     needs: tuple[str, ...]
+    takes: tuple[str, ...]
     fn: Callable
     card: Card
     weight: float = 1.0
@@ -126,7 +144,7 @@ class Bound:
         missing = [c for c in self.needs if columns.get(c) is None]
         if missing:
             raise RecipeError(f"{self.slot}: {self.name} needs {', '.join(missing)}, which nothing here produces.")
-        return self.fn(**{c: columns[c] for c in self.needs})
+        return self.fn(**{c: columns[c] for c in self.takes})
 
 
 def bind(slot: str, spec: str | Mapping[str, Any]) -> Bound:
@@ -139,7 +157,8 @@ def bind(slot: str, spec: str | Mapping[str, Any]) -> Bound:
     if "kind" not in chosen:
         raise RecipeError(f"{slot}: say which method with `kind`. Known: {', '.join(names(slot))}.")
     name = str(chosen.pop("kind"))
-    weight, where = float(chosen.pop("weight", 1.0)), str(chosen.pop("where", "loss"))
+    weight = float(chosen.pop("weight", 1.0)) if slot in TERMS else 1.0
+    where = str(chosen.pop("where", "loss")) if slot == "rlvr.divergence" else "loss"
     fn = load(slot, name)
     model = settings_model(fn)
     try:
@@ -154,4 +173,4 @@ def bind(slot: str, spec: str | Mapping[str, Any]) -> Bound:
         raise RecipeError(" ".join(text.split())) from None
     is_class = inspect.isclass(fn)
     ready = fn(**settings) if is_class else partial(fn, **settings)
-    return Bound(slot, name, settings, needs(fn), ready, fn.card, weight, where, is_class)  # type: ignore[attr-defined]
+    return Bound(slot, name, settings, needs(fn), takes(fn), ready, fn.card, weight, where, is_class)  # type: ignore[attr-defined]

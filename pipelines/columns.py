@@ -19,6 +19,7 @@ else:
 PerRow = Annotated[Tensor, "B"]
 PerToken = Annotated[Tensor, "B T"]
 PerTurn = Annotated[Tensor, "B S"]
+Numbers = Annotated[Tensor, "B K"]
 
 
 @dataclass(kw_only=True)
@@ -35,6 +36,12 @@ class Batch:
     """int64, token ids; 0 past the row's end."""
     logp_old: PerToken
     """float32, log-probability reported by the sampler when it chose the token; 0 elsewhere."""
+    given: PerToken
+    """bool, trained tokens that the policy did not choose; part of `mask`. Their `logp_old` is the trainer's own."""
+    problem: PerRow
+    """int64, rows with equal values answer the same problem, in whatever step or run."""
+    fresh: PerRow
+    """bool, sampled in this step."""
     task: PerRow
     """int64, rows with equal values come from the same source of the data."""
     counted: PerRow
@@ -57,8 +64,6 @@ class Batch:
     """Steps of the whole run, for schedules."""
     logp_start: PerToken | None = None
     """float32, the trainer's own number before the first update; differs from the sampler's by engine."""
-    fresh: PerRow | None = None
-    """bool, sampled in this step; only where `compose` adds rows of earlier ones."""
     logp_sampled: PerToken | None = None
     """float32, what the sampler reported, where `rlvr.old_logp: trainer` puts the trainer's number into `logp_old`."""
     turn: PerToken | None = None
@@ -73,17 +78,23 @@ class Batch:
     """float32, critic estimate before the token is chosen."""
     node: PerToken | None = None
     """int64, tree node that produced the token; rows that share a prefix share its nodes, groups never do."""
+    probe: PerToken | None = None
+    """float32, mean score of fresh continuations from before the token, NaN where none was drawn."""
+    hidden_numbers: Numbers | None = None
+    """float32, what a method's `of_hidden` made of each row's hidden states."""
     entropy_old: PerToken | None = None
     """float32, nats, entropy of the sampling distribution at the token, detached."""
 
 
-MADE_LATER = ("advantage", "weight", "logp", "entropy")
+MADE_LATER = ("advantage", "weight", "logp", "entropy", "entropy_top", "update")
 """Columns that exist only after a slot or the forward pass made them: `advantage` [B, T] float32,
-`weight` [B, T] float32 from reduce, `logp` [B, T] float32 with gradient, `entropy` [B, T] float32 with gradient."""
+`weight` [B, T] float32 from reduce, `logp` [B, T] float32 with gradient, `entropy` [B, T] float32 with gradient,
+`entropy_top` [B, T] the same over the most probable tokens only (how much of the mass, the method's `nucleus` says),
+`update` [B] int64: rows above 0 train in further updates behind the step's own."""
 COLUMNS = frozenset([f.name for f in fields(Batch)]) | frozenset(MADE_LATER)
 ALWAYS = frozenset(f.name for f in fields(Batch) if f.default is MISSING)
 """Columns that every run has."""
 ON_REQUEST = frozenset(
     {"logp_start", "logp_sampled", "logp_ref", "entropy_old", "turn", "turn_reward", "turn_state", "value", "node"}
-)
+) | {"probe", "hidden_numbers"}
 """Columns computed because a method names them."""

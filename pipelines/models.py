@@ -143,6 +143,26 @@ def render_prompts(tokenizer: PreTrainedTokenizerBase, conversations: list[list[
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
+def with_prior(messages: list[Message], prior: str | None) -> list[Message]:
+    """The conversation with a system message in front, or with the one it has made longer.
+
+    >>> with_prior([{"role": "user", "content": "2 + 2?"}], "Think.")
+    [{'role': 'system', 'content': 'Think.'}, {'role': 'user', 'content': '2 + 2?'}]
+    """
+    if not prior:
+        return messages
+    if messages and messages[0]["role"] == "system":
+        first = {"role": "system", "content": f"{prior}\n\n{messages[0]['content']}"}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": prior}, *messages]
+
+
+def prior_of(path: str | Path) -> str | None:
+    """What was said in front of every problem when the model in a folder was trained; None for most."""
+    about = Path(path) / "whetstone.json"
+    return json.loads(about.read_text()).get("prior") if about.is_file() else None
+
+
 def reply_tokens(tokenizer: PreTrainedTokenizerBase, text: str, *, with_end: bool = False) -> list[int]:
     """Token ids of a user message that follows an assistant's turn, up to where the assistant speaks again.
 

@@ -19,6 +19,7 @@ SLOTS = (
     "curriculum",
     "prompting",
     "rollout",
+    "reward",
     "keep",
     "shaping",
     "advantage",
@@ -29,7 +30,7 @@ SLOTS = (
     "bonus",
     "reduce",
 )
-PRODUCERS = {"turn", "turn_reward", "turn_state", "node", "value", "logp_sampled"}
+PRODUCERS = {"turn", "turn_reward", "turn_state", "node", "value", "logp_sampled", "given", "probe", "update"}
 """Columns that exist only when some part of the recipe makes them."""
 WAYS_OUT = {
     "value": "Add a critic section: critic: {learning_rate: 1.0e-5}.",
@@ -38,6 +39,9 @@ WAYS_OUT = {
     "turn_reward": "Use a rollout with turns: rollout: multi_turn.",
     "turn_state": "Use a rollout with turns: rollout: multi_turn.",
     "node": "Use a rollout that branches: rollout: tree.",
+    "given": "Use a rollout that trains on solutions or hints: rollout: demonstrated, seele or adhint.",
+    "probe": "Use a rollout that probes: rollout: chain.",
+    "update": "Use a replay with updates of its own: compose: pipo.",
 }
 
 
@@ -258,7 +262,7 @@ def check(recipe: Recipe) -> None:
         return
     rl = recipe.rlvr
     bound = bind_slots(rl)
-    made = set(getattr(bound["rollout"].fn, "makes", ()))
+    made = {column for one in bound_list(bound) for column in getattr(one.fn, "makes", ())}
     made |= {"value"} if rl.critic is not None else set()
     made |= {"logp_sampled"} if rl.old_logp == "trainer" else set()
     for one in bound_list(bound):
@@ -268,6 +272,11 @@ def check(recipe: Recipe) -> None:
                 f"{one.slot}: {one.name} needs {', '.join(lacking)}, which nothing here produces "
                 f"(the rollout is {bound['rollout'].name}). {WAYS_OUT.get(lacking[0], '')}".rstrip()
             )
+        for slot, name in one.card.beside:
+            if bound[slot] is None or bound[slot].name != name:
+                raise RecipeError(
+                    f"{one.slot}: {one.name} needs {slot}: {name} beside it. Add that, or choose another method."
+                )
     divergence = bound["divergence"]
     if divergence is not None and divergence.where not in divergence.card.legal_in:
         raise RecipeError(
@@ -290,6 +299,11 @@ def check(recipe: Recipe) -> None:
         raise RecipeError(
             f"rlvr.group_size: {bound['advantage'].name} compares the rollouts of a group, and a group of 1 has "
             "nothing to compare with. Use 2 or more, or advantage: reinforce_pp."
+        )
+    readers = [one.name for one in bound_list(bound) if hasattr(one.fn, "of_hidden")]
+    if len(readers) > 1:
+        raise RecipeError(
+            f"rlvr: {' and '.join(readers)} both read hidden states, and there is one column for them. Choose one."
         )
     _check_server(rl, bound)
     if rl.sampling.temperature == 0:

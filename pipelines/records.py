@@ -35,6 +35,8 @@ class Role(IntEnum):
     FORCED = 2
     POLICY = 3
     ENVIRONMENT = 4
+    GIVEN = 5
+    """Not chosen by the policy and trained all the same: a demonstration, or a hint that is to be learned."""
 
 
 class Stop(IntEnum):
@@ -74,6 +76,8 @@ class Trajectory:
     turn_state: list[int] | None = None
     turn_reward: list[float] | None = None
     node: list[int] | None = None
+    probe: list[float] | None = None
+    """[T] mean score of fresh continuations from before the token; NaN where none was drawn."""
     score: float | None = None
     """The verifier's score; None is unscored, never wrong."""
     correct: bool | None = None

@@ -304,6 +304,7 @@ class Rlvr(Settings):
     curriculum: Part = {"kind": "uniform"}
     prompting: Part = {"kind": "plain"}
     rollout: Part = {"kind": "single_turn"}
+    reward: Part = {"kind": "verifier"}
     keep: Part = {"kind": "all_rows"}
     max_draws: int = Field(1, ge=1)
     """How often a step may sample more problems to replace groups that `keep` removed."""

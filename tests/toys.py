@@ -205,6 +205,30 @@ def whetstone(
     return done
 
 
+def beginning(problems: Sequence[int]):
+    """What a method is told before the first step: four rollouts of each problem, one of them right."""
+    from pipelines.records import Stop, Trajectory
+    from pipelines.rlvr.begin import Begin
+
+    def sample(numbers, count):
+        return [
+            Trajectory(
+                uid=f"{problems[n]:015x}" + "0" * 17, group=place, tokens=[1, 3, 4 + i % 3, 2], role=[0, 3, 3, 3],
+                logp_old=[0.0, -0.5, -0.1 * (i + 1), -0.2], max_tokens=8, stop=Stop.END, version=0,
+                score=float(i == 0), correct=i == 0, text=str(i),
+            )
+            for place, n in enumerate(numbers)
+            for i in range(count)
+        ]  # fmt: skip
+
+    return Begin(
+        size=len(problems),
+        prompts=lambda: [[1, 5, 6 + n % 3, 4] for n in range(len(problems))],
+        sample=sample,
+        read=lambda sequences, method: [[float(n % 5)] for n, _ in enumerate(sequences)],
+    )
+
+
 def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Batch:
     """A random step: ragged masks, unequal groups, a truncated row, rewards that differ between groups."""
     draw = torch.Generator().manual_seed(seed)
@@ -229,5 +253,8 @@ def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Bat
         entropy_old=torch.rand(rows, width, generator=draw) * mask,
         task=group // 2, token=torch.randint(3, 9, (rows, width), generator=draw) * mask, logp_sampled=old - 0.02 * mask,
         turn=turn, turn_state=state, turn_reward=paid, value=0.3 * torch.rand(rows, width, generator=draw) * mask,
+        given=torch.zeros_like(mask), fresh=torch.ones(rows, dtype=torch.bool), problem=group.clone(),
+        probe=torch.where(torch.rand(rows, width, generator=draw) < 0.4, torch.rand(rows, width, generator=draw), torch.nan),
+        hidden_numbers=torch.rand(rows, 3, generator=draw),
         node=torch.where(mask, torch.arange(rows)[:, None] * 2 + turn, -1),
     )  # fmt: skip

@@ -78,6 +78,25 @@ def entropy(logits: Tensor, sampling: Sampling) -> Tensor:
     return total - (chance * warped).sum(-1)
 
 
+def top_entropy(logits: Tensor, sampling: Sampling, mass: float) -> Tensor:
+    """Entropy in nats over the most probable tokens alone, renormalised, float32 [...].
+
+    The token that crosses `mass` is left out, so one token of that much gives 0 (SIREN, 2509.25133).
+
+    >>> p = torch.tensor([[0.4, 0.3, 0.2, 0.05, 0.05], [0.9, 0.05, 0.05, 0.0, 0.0]])
+    >>> top_entropy(p.log(), Sampling(), 0.8).tolist()
+    [0.682908, 0.0]
+    """
+    logp = warp(logits, sampling).log_softmax(-1)
+    with torch.no_grad():
+        ordered, index = logp.sort(dim=-1, descending=True)
+        inside = ordered.exp().cumsum(-1) < mass
+        keep = torch.zeros_like(inside).scatter(-1, index, inside)
+    kept = logp.masked_fill(~keep, -1e9)
+    normal = kept.log_softmax(-1)
+    return -(normal.exp() * normal.masked_fill(~keep, 0.0)).sum(-1)
+
+
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """One token per row and its log-probability.
 

@@ -16,6 +16,7 @@ from pipelines.models import autocast
 from pipelines.settings import Sampling
 
 Entropy = Literal["no", "value", "gradient"]
+Where = Literal["last", "mlp"]
 CHUNK_FLOATS = 1 << 27
 """Most logits held at a time (512 MiB in float32); more are computed twice, in chunks."""
 
@@ -49,6 +50,8 @@ class Policy:
         window = getattr(self.config, "sliding_window", None) and set(
             getattr(self.config, "layer_types", None) or [""]
         ) != {"full_attention"}
+        self.nucleus: float | None = None
+        """Where set, entropies come with a second number: over the most probable tokens that hold this much together."""
         self.takes_masks = self.config._attn_implementation == "sdpa" and not window
         """Whether packed and shared layouts are possible: they need attention masks of our own."""
         self._check_head()
@@ -97,11 +100,31 @@ class Policy:
     def score(self, layout: Layout, chosen: Tensor, *, entropy: Entropy = "no") -> tuple[Tensor, Tensor | None]:
         """Log-probability (and entropy) of the layout's scored tokens, float32 [M], in the layout's order.
 
+        With a nucleus, entropies are float32 [M, 2].
+
         Args:
             layout: on any device.
             chosen: int64 [M], the scored tokens.
         """
         return self.scorer(layout, chosen, entropy)
+
+    def hidden(self, layout: Layout, where: Where) -> Tensor:
+        """What the policy holds before each scored token, float32 [M, hidden], without gradient.
+
+        Args:
+            where: "last" for the last hidden state, "mlp" for what enters the last block's MLP.
+        """
+        with torch.no_grad():
+            return self.scorer(layout, None, where)
+
+    def seen_hidden(self, layout: Layout, where: Where) -> Tensor:
+        """`hidden`, for the module that wraps it."""
+        found: list[Tensor] = []
+        note = self.layers[-1].mlp.register_forward_pre_hook(lambda module, inputs: found.append(inputs[0]))  # type: ignore[operator, union-attr]
+        with autocast(self.dtype, self.device):
+            last = hidden_states(self.decoder, layout, self.device)
+        note.remove()
+        return (last if where == "last" else found[0].flatten(0, 1)[layout.source.to(self.device)]).float()
 
     def scored(self, layout: Layout, chosen: Tensor, entropy: Entropy) -> tuple[Tensor, Tensor | None]:
         """`score`, for the module that wraps it."""
@@ -110,7 +133,8 @@ class Policy:
             flat = hidden_states(self.decoder, layout, self.device)
             size = max(64, CHUNK_FLOATS // self.config.vocab_size)
             several = len(flat) > size
-            values, spreads = [flat.new_zeros(0).float()], [flat.new_zeros(0).float()]
+            none = flat.new_zeros(0).float()
+            values, spreads = [none], [none if self.nucleus is None or entropy == "no" else none.view(0, 2)]
             for start in range(0, len(flat), size):
                 part = (flat[start : start + size], chosen[start : start + size], entropy)
                 if several and torch.is_grad_enabled():
@@ -127,7 +151,10 @@ class Policy:
         if entropy == "no":
             return value, value.detach()
         with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "gradient"):
-            return value, distribution.entropy(logits, self.sampling)
+            spread = distribution.entropy(logits, self.sampling)
+            if self.nucleus is None:
+                return value, spread
+            return value, torch.stack([spread, distribution.top_entropy(logits, self.sampling, self.nucleus)], -1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits from last hidden states, with the scalings that model families put behind the head."""
@@ -187,9 +214,11 @@ class Scorer(torch.nn.Module):
         self.model = policy.causal
         self._policy = [policy]  # in a list: not a sub-module
 
-    def forward(self, layout: Layout, chosen: Tensor, entropy: Entropy) -> tuple[Tensor, Tensor | None]:
-        """See `Policy.score`."""
-        return self._policy[0].scored(layout, chosen, entropy)
+    def forward(self, layout: Layout, chosen: Tensor | None, wanted: Any) -> Any:
+        """See `Policy.score`, and `Policy.hidden` where no tokens are given."""
+        if chosen is None:
+            return self._policy[0].seen_hidden(layout, wanted)
+        return self._policy[0].scored(layout, chosen, wanted)
 
 
 def packed_attention(document: Tensor) -> Tensor:

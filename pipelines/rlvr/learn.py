@@ -53,6 +53,7 @@ class Learner:
         )  # fmt: skip
         self.model = self._model(start)
         self.policy = Policy(self.model, rlvr.sampling, dtype=model.dtype)
+        self.policy.nucleus = update.nucleus()
         self.reference = self._reference()
         self.critic = self._critic()
         self.weights = parallel.Weights(self.model, self.policy.scorer, self.policy.layers, world)
@@ -85,17 +86,18 @@ class Learner:
 
     def _critic(self) -> tuple[Critic, torch.optim.Optimizer] | None:
         """A value network and its optimizer, where a method reads `value`."""
-        if not self.update.needs("value"):
+        wanted = self.rlvr.critic
+        if not self.update.needs("value") or wanted is None:
             return None
         torch.manual_seed(self.seed)
         made = Critic(self.policy.decoder, self.policy.head.in_features, dtype=self.settings.dtype)
-        wanted = self.rlvr.critic
-        assert wanted is not None
         return made, torch.optim.AdamW(made.parameters(), lr=wanted.learning_rate, weight_decay=0.0)
 
     def fill(self, tokens: Tensor, batch: Batch) -> None:
         """Compute the columns that a method asked for and only a forward pass gives."""
         with torch.no_grad():
+            if batch.given.any():
+                self._fill_given(tokens, batch)
             if self.reference is not None:
                 reference = self.reference
                 with reference.reference():
@@ -108,15 +110,48 @@ class Learner:
             if self.critic is not None:
                 critic = self.critic[0]
                 batch.value = self._forward(lambda one, ids: critic(one), tokens, batch.mask)
+        for method in self.update.having("of_hidden"):
+            batch.hidden_numbers = self.read_hidden(tokens, batch.mask, method)
 
-    def _forward(self, score: Any, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Numbers per scored token as [B, T] on the CPU; in several processes each computes its share."""
-        out = torch.zeros(mask.numel())
+    def _fill_given(self, tokens: Tensor, batch: Batch) -> None:
+        """What the sampler would have said of tokens that it did not choose: the trainer's own numbers."""
+        found = self._forward(self._said, tokens, batch.given, kinds=2)
+        batch.logp_old = torch.where(batch.given, found[..., 0], batch.logp_old)
+        if batch.entropy_old is not None:
+            batch.entropy_old = torch.where(batch.given, found[..., 1], batch.entropy_old)
+
+    def _said(self, layout: shared.Layout, ids: Tensor) -> Tensor:
+        """Log-probability and entropies of the layout's tokens, [M, 2 or 3], without gradient."""
+        value, spread = self.policy.score(layout, ids, entropy="value")
+        assert spread is not None
+        return torch.cat([value[:, None], spread.view(len(value), -1)], 1)
+
+    def _forward(self, score: Any, tokens: Tensor, mask: Tensor, kinds: int = 1) -> Tensor:
+        """Numbers per scored token as [B, T] on the CPU, [B, T, kinds] for several; each process computes its share."""
+        out = torch.zeros(mask.numel(), kinds)
         for layout in self._dealt(tokens, mask, mask.any(1).nonzero().squeeze(1)):
             values = score(layout, tokens.flatten()[layout.target]).cpu()
             if not layout.repeat:
-                out[layout.target] = values
-        return sum(self.world.gather(out)).view(mask.shape)  # everybody has zeros where others computed
+                out[layout.target] = values.view(len(values), -1)[:, :kinds]
+        out = sum(self.world.gather(out))  # everybody has zeros where others computed
+        return out.view(mask.shape) if kinds == 1 else out.view(*mask.shape, kinds)
+
+    def read_hidden(self, tokens: Tensor, mask: Tensor, method: Any) -> Tensor:
+        """What a method's `of_hidden` says of each row's hidden states [n, hidden], float32 [B, K]; 0 for a row without tokens.
+
+        The states are those before the row's masked tokens, of the method's `hidden_from` ("last" or "mlp").
+        """
+        found: dict[int, list[float]] = {}
+        for layout in self._dealt(tokens, mask, mask.any(1).nonzero().squeeze(1)):
+            hidden = self.policy.hidden(layout, method.hidden_from).cpu()
+            rows = layout.target // tokens.shape[1]
+            for row in [] if layout.repeat else rows.unique().tolist():
+                mine = (rows == row).nonzero().squeeze(1)
+                found[row] = method.of_hidden(hidden[mine[layout.target[mine].argsort()]])
+        for part in self.world.gather(found):
+            found |= part
+        width = max((len(v) for v in found.values()), default=1)
+        return torch.tensor([found.get(row, [0.0] * width) for row in range(len(tokens))])
 
     def layouts(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[shared.Layout]:
         """Rows laid out for forward passes within the token budget, common prefixes computed once where it pays."""
@@ -139,27 +174,55 @@ class Learner:
         """All optimizer updates of the step."""
         numbers: dict[str, float] = {}
         ratios = diagnostics.Ratios()
-        free = self.rlvr.skip_silent_rows and self.update.silent_rows_are_free()
         total = 0.0
         for epoch in range(self.rlvr.epochs):
             for part, rows in enumerate(self._mini_batches(columns, epoch)):
-                weighed = algorithm.weigh(self.update, algorithm.take(columns, rows))
-                full = dict(columns)
-                full["weight"] = torch.zeros_like(columns["advantage"])
-                full["weight"][rows] = weighed["weight"]
-                live = columns["in_loss"][rows] & columns["mask"][rows].any(1)
-                if free:
-                    live &= (columns["advantage"][rows] != 0).any(1)
                 first = epoch == 0 and part == 0
-                total += self._accumulate(tokens, full, rows[live], ratios, numbers, first)
-                if live.any():
-                    stepped = self.stepper.step(self.updates_done)
-                    numbers |= {f"optimizer/{k}": v for k, v in stepped.items()}
+                total += self._one_update(tokens, columns, rows, ratios, numbers, self.updates_done, first)
                 self.updates_done += 1
+        for rows in further(columns):
+            total += self._one_update(tokens, columns, rows, ratios, numbers, self.updates_done - 1, first=False)
         if self.critic is not None:
             numbers |= self._fit_critic(tokens, columns)
         self.weights.refresh()
         return self._joined(numbers, ratios, total)
+
+    def _one_update(
+        self,
+        tokens: Tensor,
+        columns: dict[str, Any],
+        rows: Tensor,
+        ratios: diagnostics.Ratios,
+        numbers: dict[str, float],
+        number: int,
+        first: bool,
+    ) -> float:
+        """One step of the optimizer on some rows, at the learning rate of that number."""
+        weighed = algorithm.weigh(self.update, algorithm.take(columns, rows))
+        full = dict(columns)
+        full["weight"] = torch.zeros_like(columns["advantage"])
+        full["weight"][rows] = weighed["weight"]
+        live = columns["in_loss"][rows] & columns["mask"][rows].any(1)
+        if self.rlvr.skip_silent_rows and self.update.silent_rows_are_free():
+            live &= (columns["advantage"][rows] != 0).any(1)
+        coupled = self._couple(tokens, full, rows[live]) if self.update.couples_rows() and live.any() else None
+        total = self._accumulate(tokens, full, rows[live], ratios, numbers, first)
+        if live.any():
+            stepped = self.stepper.step(number)
+            numbers |= {f"optimizer/{k}": v for k, v in stepped.items()}
+        return total if coupled is None else coupled / self.world.size
+
+    def _couple(self, tokens: Tensor, columns: dict[str, Any], rows: Tensor) -> float:
+        """The loss of the update, with its derivatives put into the columns for the passes to follow."""
+        live = torch.zeros(len(tokens), 1, dtype=torch.bool)
+        live[rows] = True
+        kinds = 2 if self.policy.nucleus is None else 3
+        with torch.no_grad():
+            values = self._forward(self._said, tokens, columns["mask"] & live, kinds=kinds)
+        total, slopes = algorithm.slopes(self.update, algorithm.take(columns, rows), values[rows])
+        columns["slopes"] = torch.zeros_like(values)
+        columns["slopes"][rows] = slopes
+        return total
 
     def _joined(self, numbers: dict[str, float], ratios: diagnostics.Ratios, total: float) -> dict[str, float]:
         """The step's numbers over all processes."""
@@ -174,12 +237,13 @@ class Learner:
 
     def _mini_batches(self, columns: dict[str, Any], epoch: int) -> list[Tensor]:
         """Row numbers of each update; rows of one group stay together."""
-        groups = columns["group"].unique()
+        here = torch.ones_like(columns["in_loss"]) if "update" not in columns else columns["update"] == 0
+        groups = columns["group"][here].unique()
         if self.rlvr.mini_batches > 1:
             draw = distribution.generator(torch.device("cpu"), self.seed, int(columns["step"]), epoch, SHUFFLES)
             groups = groups[torch.randperm(len(groups), generator=draw)]
         parts = groups.tensor_split(min(self.rlvr.mini_batches, len(groups)))
-        return [torch.isin(columns["group"], part).nonzero().squeeze(1) for part in parts]
+        return [(torch.isin(columns["group"], part) & here).nonzero().squeeze(1) for part in parts]
 
     def _accumulate(
         self,
@@ -226,7 +290,8 @@ class Learner:
     ) -> float:
         """Add up the gradients of some rows; on the first update of a step, check sampler against trainer."""
         total = 0.0
-        wanted: Literal["value", "gradient"] = "gradient" if self.update.needs("entropy") else "value"
+        reads = self.update.needs("entropy") or self.update.needs("entropy_top")
+        wanted: Literal["value", "gradient"] = "gradient" if reads else "value"
         layouts = self._dealt(tokens, columns["mask"], rows)
         for layout in layouts:
             part = (layout.target // tokens.shape[1]).unique()
@@ -235,8 +300,13 @@ class Learner:
                 (values.sum() * 0).backward()
                 continue
             mine = algorithm.take(columns, part)
-            logp, entropy = (self._rows(x, layout.target, part, tokens.shape) for x in (values, spread))
-            loss = algorithm.loss(self.update, mine, logp, entropy)
+            assert spread is not None
+            said = [values, *spread.view(len(values), -1).unbind(1)]
+            logp, entropy, *top = (self._rows(x, layout.target, part, tokens.shape) for x in said)
+            if "slopes" in mine:
+                loss = (mine["slopes"] * torch.stack([logp, entropy, *top], -1)).sum()
+            else:
+                loss = algorithm.loss(self.update, mine, logp, entropy, *top)
             (loss * self.world.size).backward()
             total += float(loss.detach())
             ratios.add(mine, logp, entropy)
@@ -247,8 +317,7 @@ class Learner:
         return total
 
     def _check(self, mine: dict[str, Any], logp: Tensor, tokens: Tensor, numbers: dict[str, float]) -> None:
-        if "fresh" in mine:
-            mine = mine | {"mask": mine["mask"] & mine["fresh"][:, None]}
+        mine = mine | {"mask": mine["mask"] & mine["fresh"][:, None]}
         found, warning = diagnostics.agreement(self.rlvr.agreement, self.settings.dtype, mine, logp, tokens)
         for key, value in found.items():
             numbers[key] = max(value, numbers.get(key, 0.0))
@@ -256,9 +325,8 @@ class Learner:
             self.report.event(warning)
 
     @staticmethod
-    def _rows(values: Tensor | None, target: Tensor, part: Tensor, shape: torch.Size) -> Tensor:
+    def _rows(values: Tensor, target: Tensor, part: Tensor, shape: torch.Size) -> Tensor:
         """Scored tokens as [rows, T] on the CPU, where the columns live; gradients flow back to their device."""
-        assert values is not None
         place = torch.searchsorted(part, target // shape[1]) * shape[1] + target % shape[1]
         flat = torch.zeros(len(part) * shape[1]).scatter(0, place, values.cpu())
         return flat.view(len(part), shape[1])
@@ -306,14 +374,26 @@ class Learner:
             self.critic[0].load_state_dict(state["critic"])
             self.critic[1].load_state_dict(state["critic_optimizer"])
 
-    def save(self, tokenizer: Any, folder: Any, state: dict[str, Any] | None) -> None:
-        """Write the model folder; `state` is a commit whose weights are to be used instead of the present ones."""
+    def save(self, tokenizer: Any, folder: Any, state: dict[str, Any] | None, about: dict[str, Any]) -> None:
+        """Write the model folder and what there is to know `about` it.
+
+        Args:
+            state: a commit whose weights are to be used instead of the present ones.
+        """
         if state is not None:
             self.weights.load(state["model"])
         whole = self.weights.whole
         model = whole.merge_and_unload() if self.rlvr.lora else whole
         if self.world.rank == 0:
-            models.save_model(model, tokenizer, folder, {"stage": "rlvr", "base": self.settings.path})
+            models.save_model(model, tokenizer, folder, {"stage": "rlvr", "base": self.settings.path, **about})
+
+
+def further(columns: dict[str, Any]) -> list[Tensor]:
+    """Row numbers of the updates behind the step's own, as the column `update` numbers them."""
+    if "update" not in columns:
+        return []
+    numbers = columns["update"]
+    return [(numbers == n).nonzero().squeeze(1) for n in numbers[numbers > 0].unique().tolist()]
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -32,9 +32,10 @@ def pack(trajectories: list[Trajectory], *, step: int, total_steps: int) -> tupl
     width = max(len(t.tokens) for t in trajectories)
     tokens = token_column([t.tokens for t in trajectories], width, 0, torch.int64)
     role = token_column([t.role for t in trajectories], width, int(Role.PROMPT), torch.int64)
-    mask = role == Role.POLICY
-    mask[:, 0] = False
-    length = mask.sum(1).float()
+    chosen, given = role == Role.POLICY, role == Role.GIVEN
+    chosen[:, 0] = given[:, 0] = False
+    mask = chosen | given
+    length = torch.where(chosen.any(1), chosen.sum(1), given.sum(1)).float()
     scored = torch.tensor([t.score is not None for t in trajectories]) & (length > 0)
     reward = torch.tensor([t.score if t.score is not None else 0.0 for t in trajectories], dtype=torch.float32)
     sources = sorted({t.source for t in trajectories})
@@ -43,6 +44,9 @@ def pack(trajectories: list[Trajectory], *, step: int, total_steps: int) -> tupl
         raw_reward=reward.clone(),
         group=torch.tensor([t.group for t in trajectories]),
         mask=mask & scored[:, None],
+        given=given & scored[:, None],
+        problem=torch.tensor([int(t.uid[:15], 16) for t in trajectories]),
+        fresh=torch.tensor([t.version for t in trajectories]) == max(t.version for t in trajectories),
         token=tokens,
         logp_old=token_column([t.logp_old for t in trajectories], width, 0.0, torch.float32),
         task=torch.tensor([sources.index(t.source) for t in trajectories]),
@@ -62,6 +66,8 @@ def pack(trajectories: list[Trajectory], *, step: int, total_steps: int) -> tupl
         turns = max(1, *(len(t.turn_state or []) for t in trajectories))
         batch.turn_state = token_column([t.turn_state for t in trajectories], turns, -1, torch.int64)
         batch.turn_reward = token_column([t.turn_reward for t in trajectories], turns, 0.0, torch.float32)
+    if trajectories[0].probe is not None:
+        batch.probe = token_column([t.probe for t in trajectories], width, float("nan"), torch.float32)
     if trajectories[0].node is not None:
         batch.node = token_column([t.node for t in trajectories], width, -1, torch.int64)
     return tokens, batch

@@ -29,25 +29,30 @@ def load_functions(names: list[str]) -> list[tuple[str, Callable[..., list[float
     return loaded
 
 
-def score(
-    trajectories: list[Trajectory],
-    problems: dict[str, Problem],
-    functions: list[tuple[str, Callable[..., list[float | None]]]],
-) -> None:
-    """Fill score, correct, status and parts of every trajectory, in place.
+def verify(trajectories: list[Trajectory], problems: dict[str, Problem]) -> None:
+    """Fill score, correct, status and parts of every trajectory by its problem's verifier, in place.
 
-    A trajectory that failed for a reason of the infrastructure stays unscored. A reward function that
-    returns None for a row adds nothing to it; where the verifier gives no score the row stays unscored.
-    A score that the rollout already set (an environment's) is kept.
+    A trajectory that failed for a reason of the infrastructure stays unscored. A score that the rollout already
+    set (an environment's) is kept.
     """
     for one in trajectories:
-        one.source = problems[one.uid].source
         if one.stop == Stop.ERROR or one.score is not None:
             continue
         problem = problems[one.uid]
         verdict = verifiers.verify(problem.verifier, one.text, problem.answer, problem.info)
         one.score, one.correct, one.status = verdict.score, verdict.correct, verdict.status
         one.parts = {"verifier": verdict.score or 0.0, **verdict.parts}
+
+
+def add(
+    functions: list[tuple[str, Callable[..., list[float | None]]]],
+    trajectories: list[Trajectory],
+    problems: dict[str, Problem],
+) -> None:
+    """Add what reward functions give, in place.
+
+    A function that returns None for a row adds nothing to it; a row without a score stays unscored.
+    """
     for name, function in functions:
         _add(name, function, trajectories, problems)
 

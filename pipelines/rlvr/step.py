@@ -22,6 +22,7 @@ class Update:
     curriculum: Any
     prompting: Any
     rollout: Any
+    reward: Any
     keep: Bound
     shaping: list[Bound]
     advantage: Bound
@@ -52,6 +53,18 @@ class Update:
             f"{one.slot}/{i}/{one.name}": one.fn for i, one in enumerate(self.bound()) if hasattr(one.fn, "state_dict")
         }
 
+    def having(self, hook: str) -> list[Any]:
+        """The methods that ask to be told of something: `begin`, `notice`, `mix`, `prepare`, `of_hidden`."""
+        return [one.fn for one in self.bound() if hasattr(one.fn, hook)]
+
+    def nucleus(self) -> float | None:
+        """Probability mass that `entropy_top` covers; None where no method reads it."""
+        return next((getattr(one.fn, "nucleus") for one in self.bound() if "entropy_top" in one.needs), None)  # noqa: B009
+
+    def couples_rows(self) -> bool:
+        """Whether the loss is no sum over rows."""
+        return any(one.card.couples_rows for one in (self.objective, *self.bonus))
+
     def silent_rows_are_free(self) -> bool:
         """Whether a row whose advantage is 0 everywhere has zero gradient, whatever the policy says."""
         in_loss = self.divergence is not None and self.divergence.where == "loss"
@@ -67,7 +80,8 @@ def columns_of(batch: Batch) -> dict[str, Any]:
 def assign_credit(update: Update, batch: Batch) -> dict[str, Any]:
     """Run the slots that must see every rollout of the step: shaping, keep, advantage, credit.
 
-    Adds `advantage` [B, T] float32. Nothing here carries a gradient.
+    Adds `advantage` [B, T] float32. Given tokens in front of the policy's own are no choice of the row's: they start from
+    0, and a credit part may give them something. Nothing here carries a gradient.
     """
     columns = columns_of(batch)
     for shape in update.shaping:
@@ -78,6 +92,8 @@ def assign_credit(update: Update, batch: Batch) -> dict[str, Any]:
         columns["reward"] = columns["reward"] - penalty.weight * per_token.sum(1)
     advantage = update.advantage(columns)
     columns["advantage"] = to_tokens(advantage, columns["mask"]) if advantage.ndim == 1 else advantage * columns["mask"]
+    hints = columns["given"] & (columns["mask"] & ~columns["given"]).any(1, keepdim=True)
+    columns["advantage"] = columns["advantage"] * ~hints
     for credit in update.credit:
         columns["advantage"] = credit(columns) * columns["mask"]
     return columns
@@ -98,24 +114,51 @@ def returns(columns: dict[str, Any]) -> Tensor:
 @torch.no_grad()
 def weigh(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
     """Add `weight` [B, T]: what each token's loss counts in this optimizer update. Sums over any slices add up."""
-    return columns | {"weight": update.reduce(columns)}
+    if not update.compose.card.apart:
+        return columns | {"weight": update.reduce(columns)}
+    kinds = (columns["fresh"], ~columns["fresh"])
+    parts = [update.reduce(columns | {"in_loss": columns["in_loss"] & kind}) for kind in kinds]
+    return columns | {"weight": parts[0] + parts[1]}
 
 
-def loss(update: Update, columns: dict[str, Any], logp: Tensor, entropy: Tensor | None = None) -> Tensor:
+def loss(
+    update: Update, columns: dict[str, Any], logp: Tensor, entropy: Tensor | None = None, top: Tensor | None = None
+) -> Tensor:
     """Loss of any slice of rows. Losses of the slices add up to the loss of the optimizer update.
 
     Args:
         columns: with `advantage` and `weight`.
         logp: float32 [B, T] with gradient.
         entropy: float32 [B, T] with gradient, where a bonus asks for it.
+        top: float32 [B, T], the same over the most probable tokens.
     """
-    columns = columns | {"logp": logp, "entropy": entropy}
+    columns = columns | {"logp": logp, "entropy": entropy, "entropy_top": top}
     per_token = update.objective(columns)
     if update.divergence is not None and update.divergence.where == "loss":
         per_token = per_token + update.divergence.weight * update.divergence(columns)
     for bonus in update.bonus:
         per_token = per_token + bonus.weight * bonus(columns)
     return (per_token * columns["weight"]).sum()
+
+
+def slopes(update: Update, columns: dict[str, Any], values: Tensor) -> tuple[float, Tensor]:
+    """The loss of a whole update, and its derivatives by what the policy says of each token.
+
+    A loss that couples rows cannot be added up from slices. Its derivatives can: with them as constant factors, the slices'
+    linear losses have exactly its gradient (gradient caching, 2101.06983).
+
+    Args:
+        columns: every row of the update, with `advantage` and `weight`.
+        values: float32 [B, T, K]: logp, entropy, and where asked for entropy_top.
+
+    Returns:
+        the loss, and float32 [B, T, K].
+    """
+    with torch.enable_grad():
+        free = values.detach().requires_grad_()
+        top = free[..., 2] if values.shape[2] > 2 else None
+        total = loss(update, columns, free[..., 0], free[..., 1], top)
+        return float(total.detach()), torch.autograd.grad(total, free)[0]
 
 
 def take(columns: dict[str, Any], rows: Tensor) -> dict[str, Any]:

@@ -24,14 +24,17 @@ from pipelines.records import Problem, Trajectory
 from pipelines.report import Report
 from pipelines.rlvr import diagnostics, scoring
 from pipelines.rlvr import step as algorithm
+from pipelines.rlvr.begin import Begin
 from pipelines.rlvr.learn import Learner
-from pipelines.rlvr.pack import pack
+from pipelines.rlvr.pack import pack, token_column
 from pipelines.settings import Model, Rlvr, Sampling
 
 ROLLOUTS = 1
 """Purpose number of the sampler's random stream."""
 REPLAY = 3
 """Purpose number of the stream that draws stored rows."""
+FIRST = 4
+"""Purpose number of what is sampled before the first step."""
 SMOOTH = 10
 """Steps over which the mean reward is taken when the best weights are looked for."""
 PHASES = ("rollout", "credit", "update", "metrics", "commit")
@@ -45,6 +48,8 @@ class Asked:
     problem: Problem
     prompt: list[int]
     group: int
+    rollouts: int
+    """How many are wanted."""
     hint: list[int] = field(default_factory=list)
     """Tokens that the answer begins with, not chosen by the policy."""
 
@@ -55,7 +60,8 @@ class Context:
 
     sampler: Sampler
     sampling: Sampling
-    group_size: int
+    prompts: int
+    """Problems asked at a time. A second view of the problem with group g has the group g + prompts, a third g + 2 prompts."""
     generator: torch.Generator
     entropy: bool
     version: int
@@ -100,6 +106,7 @@ class Trainer:
         """Called when a part of a step begins, with one of `PHASES`."""
         self.recent: list[float] = []
         self.best = float("-inf")
+        self._begun = False
         self._packed: tuple[list[int], Tensor, Batch, list[Trajectory]] | None = None
 
     def run(self) -> dict[str, float]:
@@ -119,7 +126,8 @@ class Trainer:
         state = checkpoint.best(self.committer.folder) if self.rlvr.deliver == "best" else None
         if state is not None:
             self.report.event("the best weights are handed on", step=state["step"], reward=state["best"])
-        self.learner.save(self.tokenizer, self.out / "model", state)
+        about = {"prior": prior} if (prior := getattr(self.update.prompting.fn, "prior", None)) else {}
+        self.learner.save(self.tokenizer, self.out / "model", state, about)
         wanted = ("reward/mean", "rollout/length_mean", "policy/entropy")
         return {"steps": float(self.rlvr.steps), **{k.replace("/", "_"): numbers[k] for k in wanted if k in numbers}}
 
@@ -150,6 +158,8 @@ class Trainer:
             numbers["time/credit_s"] = time.perf_counter() - credited
             numbers |= diagnostics.of_columns(columns)
             columns = self._composed(columns, step)
+            for method in self.update.having("prepare"):
+                method.prepare(columns)
             numbers["replay/rows"] = float(len(columns["group"]) - len(tokens))
             self.phase("update", step)
             trained = time.perf_counter()
@@ -166,45 +176,91 @@ class Trainer:
         """Everything sampled in the step, and the rows that `keep` lets train."""
         if self.server is not None:
             self.server.push(self.learner.weights.whole, self.tokenizer)
+        self._begin()
         sampled: list[Trajectory] = []
         kept: list[Trajectory] = []
+        have, first = 0, 0
         for draw in range(self.rlvr.max_draws):
-            have = len({t.group for t in kept})
             if have >= self.rlvr.prompts:
                 break
-            rows = self._rollouts(step, draw, first_group=len({t.group for t in sampled}))
+            rows = self._rollouts(step, draw, first)
             sampled += rows
+            for method in self.update.having("mix"):
+                rows = method.mix(rows)
             chosen = self._keep(rows, step)
-            groups = sorted({t.group for t in chosen})[: self.rlvr.prompts - have]
-            kept += [t for t in chosen if t.group in groups]
+            problems = {first + (t.group - first) % self.rlvr.prompts for t in chosen}
+            wanted = set(sorted(problems)[: self.rlvr.prompts - have])
+            kept += [t for t in chosen if first + (t.group - first) % self.rlvr.prompts in wanted]
+            have, first = have + len(wanted), max(t.group for t in rows) + 1
         return sampled, kept
 
-    def _rollouts(self, step: int, draw: int, first_group: int) -> list[Trajectory]:
+    def _rollouts(self, step: int, draw: int, first: int) -> list[Trajectory]:
+        """Scored rollouts of the next problems, whose groups are numbered from `first` on."""
         numbers = self.curriculum.propose(self.rlvr.prompts)
+        sizes = [self.rlvr.group_size] * len(numbers)
+        if hasattr(self.curriculum, "allot"):
+            sizes = self.curriculum.allot(numbers, self.rlvr.group_size)
+        rows = self._sampled(numbers, sizes, first, (step, draw, ROLLOUTS))
+        by_group: dict[int, list[float]] = {}
+        for row in rows:
+            by_group.setdefault(row.group, []).append(float(bool(row.correct)))
+        means = {g: sum(v) / len(v) for g, v in by_group.items()}
+        self.curriculum.observe(numbers, [means.get(first + i, 0.0) for i in range(len(numbers))])
+        for method in self.update.having("notice"):
+            method.notice(rows)
+        return rows
+
+    def _sampled(self, numbers: list[int], sizes: list[int], first: int, stream: tuple[int, ...]) -> list[Trajectory]:
+        """Rollouts of problems by number, in the order of their groups; every process has all of them."""
         prompts = models.render_prompts(self.tokenizer, [self.problems[n].prompt for n in numbers])
         asked = [
-            Asked(self.problems[n], prompt, first_group + i)
-            for i, (n, prompt) in enumerate(zip(numbers, prompts, strict=True))
+            Asked(self.problems[n], prompt, first + i, size)
+            for i, (n, prompt, size) in enumerate(zip(numbers, prompts, sizes, strict=True))
         ]
         context = Context(
             sampler=self.sampler,
             sampling=self.rlvr.sampling,
-            group_size=self.rlvr.group_size,
-            generator=distribution.generator(self.device, self.seed, step, draw, ROLLOUTS, *self._stream()),
+            prompts=len(numbers),
+            generator=distribution.generator(self.device, self.seed, *stream, *self._stream()),
             entropy=self.update.needs("entropy_old"),
             version=self.learner.updates_done,
             tokenizer=self.tokenizer,
         )
         asked = self.update.prompting.fn.ask(self.world.share(asked), context)
         rows = self.update.rollout.fn.run(asked, context)
-        scoring.score(rows, self.by_uid, self.functions)
-        rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
-        by_group: dict[int, list[float]] = {}
         for row in rows:
-            by_group.setdefault(row.group, []).append(float(bool(row.correct)))
-        means = {g: sum(v) / len(v) for g, v in by_group.items()}
-        self.curriculum.observe(numbers, [means.get(first_group + i, 0.0) for i in range(len(numbers))])
-        return rows
+            row.source = self.by_uid[row.uid].source
+        self.update.reward.fn.score(rows, self.by_uid)
+        scoring.add(self.functions, rows, self.by_uid)
+        return sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
+
+    def _begin(self) -> None:
+        """Once in a run, before the first step: what methods want to know of the policy as it starts."""
+        if self._begun or self.start_step > 0:
+            return
+        self._begun = True
+
+        def sample(numbers: list[int], count: int) -> list[Trajectory]:
+            self.report.event(
+                "before the first step: rollouts of the starting policy", problems=len(numbers), each=count
+            )
+            rows: list[Trajectory] = []
+            for at in range(0, len(numbers), self.rlvr.prompts):
+                part = numbers[at : at + self.rlvr.prompts]
+                rows += self._sampled(part, [count] * len(part), at, (at, FIRST))
+            return rows
+
+        def prompts() -> list[list[int]]:
+            return models.render_prompts(self.tokenizer, [p.prompt for p in self.problems])
+
+        def read(sequences: list[list[int]], method: Any) -> list[list[float]]:
+            tokens = token_column(sequences, max(map(len, sequences)), 0, torch.int64)
+            mask = torch.arange(tokens.shape[1]) < torch.tensor([len(s) for s in sequences])[:, None]
+            mask[:, 0] = False
+            return self.learner.read_hidden(tokens, mask, method).tolist()
+
+        for method in self.update.having("begin"):
+            method.begin(Begin(len(self.problems), prompts, sample, read))
 
     def _stream(self) -> tuple[int, ...]:
         """What tells this process's random numbers from those of the others."""

@@ -52,6 +52,21 @@ def load(name: str) -> Callable[[str, str, dict[str, Any]], Verdict]:
     return importlib.import_module(f"pipelines.verifiers.{name}").verify
 
 
+def said(name: str, completion: str) -> str:
+    """The answer in a completion in a form that equal answers share; empty where there is none.
+
+    >>> said("number", "so 7. #### 1,007.0"), said("choice", "The answer is (b)"), said("exact", " ab  c ")
+    ('1007', 'B', 'ab c')
+    """
+    load(name)
+    module = importlib.import_module(f"pipelines.verifiers.{name}")
+    if hasattr(module, "said"):
+        return module.said(completion)
+    if "<answer>" in completion:
+        completion = completion.rsplit("<answer>", 1)[1].split("</answer>", 1)[0]
+    return " ".join(completion.split())
+
+
 def verify(name: str, completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """Score one completion; a verifier that raises gives an unscored verdict, never a wrong one."""
     check = load(name)

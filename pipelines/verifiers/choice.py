@@ -11,13 +11,19 @@ _SAID = re.compile(r"(?:answer\s*(?:is|:)?\s*|\\boxed\{|<answer>\s*)\(?([A-Z])\)
 _ALONE = re.compile(r"(?<![A-Za-z])\(?([A-Z])\)?(?![A-Za-z])")
 
 
+def said(completion: str) -> str:
+    """The letter."""
+    found = _SAID.findall(completion) or _ALONE.findall(completion)
+    return found[-1].upper() if found else ""
+
+
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """The letter after "answer", in a box or in `<answer>`; else the last capital letter that stands alone.
 
     >>> verify("The answer is (B).", "B", {}).status, verify("I think C", "B", {}).status, verify("?", "B", {}).status
     ('right', 'wrong', 'unparsable')
     """
-    found = _SAID.findall(completion) or _ALONE.findall(completion)
-    if not found:
+    letter = said(completion)
+    if not letter:
         return UNPARSABLE
-    return right_or_wrong(found[-1].upper() == answer.strip().strip("()").upper())
+    return right_or_wrong(letter == answer.strip().strip("()").upper())

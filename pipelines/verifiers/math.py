@@ -19,6 +19,14 @@ def _gold(answer: str) -> list[Any]:
     return parsed
 
 
+def said(completion: str) -> str:
+    """The last boxed or final expression, as the parser writes it."""
+    from math_verify import parse
+
+    found = parse(completion[-4000:], parsing_timeout=None)
+    return str(found[0]) if found else ""
+
+
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """The last boxed or final expression of the completion equals the answer.
 

@@ -32,6 +32,12 @@ def final_number(text: str) -> Decimal | None:
         return None
 
 
+def said(completion: str) -> str:
+    """The final number in its shortest form."""
+    found = final_number(completion)
+    return "" if found is None else f"{found.normalize():f}"
+
+
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """Compared as decimals: 7, 7.0 and 7.00 are equal.
 

@@ -6,12 +6,9 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from pipelines.catalogue import method
-
-OUTSIDE = {"turn": -1, "node": -1, "turn_state": -1}
-"""What fills a column past a row's end, where it is not 0."""
+from pipelines.rlvr.compose._rows import append, row_of
 
 
 @method(
@@ -50,11 +47,10 @@ class ssb:
         if count:
             weights = torch.tensor([row["strength"] for row in self.rows])
             drawn = torch.multinomial(weights, count, generator=generator).tolist()
-            out = _append(columns, [self.rows[i]["columns"] for i in drawn])
+            out = append(columns, [self.rows[i]["columns"] for i in drawn])
             out["in_loss"][silent[:count]] = False
         for number in teaches.nonzero().squeeze(1).tolist():
-            kept = {k: v[number].clone() for k, v in columns.items() if isinstance(v, Tensor)}
-            self.rows.append({"step": step, "strength": float(strength[number]), "columns": kept})
+            self.rows.append({"step": step, "strength": float(strength[number]), "columns": row_of(columns, number)})
         self.rows = self.rows[-self.capacity :]
         return out
 
@@ -65,25 +61,3 @@ class ssb:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.rows = list(state["rows"])
-
-
-def _append(columns: dict[str, Any], stored: list[dict[str, Tensor]]) -> dict[str, Any]:
-    """The columns with stored rows behind them, each a group of its own, marked as not fresh."""
-    out = dict(columns)
-    n = len(columns["group"])
-    for name, value in columns.items():
-        if not isinstance(value, Tensor):
-            continue
-        rows = [row[name] for row in stored]
-        if value.ndim == 1:
-            out[name] = torch.cat([value, torch.stack(rows)])
-            continue
-        width = max(value.shape[1], *(len(row) for row in rows))
-        fill = OUTSIDE.get(name, 0)
-        every = [torch.nn.functional.pad(row, (0, width - len(row)), value=fill) for row in rows]
-        out[name] = torch.cat(
-            [torch.nn.functional.pad(value, (0, width - value.shape[1]), value=fill), torch.stack(every)]
-        )
-    out["group"][n:] = columns["group"].max() + 1 + torch.arange(len(stored))
-    out["fresh"] = torch.arange(n + len(stored)) < n
-    return out

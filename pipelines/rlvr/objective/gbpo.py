@@ -11,6 +11,7 @@ from pipelines.columns import PerToken
     title="OneRec-V2 Technical Report: Gradient-Bounded Policy Optimization",
     checked="paper",
     silent_at_zero=True,
+    not_reinforce="bounded by design",
 )
 def gbpo(logp: PerToken, logp_old: PerToken, advantage: PerToken) -> PerToken:
     """-(p / p') A, with p' = max(p_old, p) for A >= 0 and max(p_old, 1 - p) for A < 0 (no gradient through p').

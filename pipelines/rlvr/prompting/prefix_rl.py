@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from pydantic import Field
 
-from pipelines import verifiers
 from pipelines.catalogue import method
+from pipelines.rlvr.rollout._answers import score_of, solution_tokens
 
 if TYPE_CHECKING:
-    from pipelines.records import Problem
     from pipelines.rlvr.train import Asked, Context
 
 
@@ -46,19 +45,15 @@ class prefix_rl:
         for one, (chance, where) in zip(asked, draws, strict=True):
             hint: list[int] = []
             if chance < self.share:
-                hint = self._prefix(one.problem, self.low + (self.high - self.low) * where, context)
+                hint = self._prefix(one, self.low + (self.high - self.low) * where, context)
             made.append(replace(one, hint=hint))
         return made
 
-    def _prefix(self, problem: Problem, share: float, context: Context) -> list[int]:
+    def _prefix(self, one: Asked, share: float, context: Context) -> list[int]:
         """Token ids of the solution's beginning, short enough not to be an answer already."""
-        solution = str(problem.info.get("solution") or problem.answer)
-        tokens = context.tokenizer(solution, add_special_tokens=False)["input_ids"]
+        tokens = solution_tokens(one, context)
         size = min(cut(len(tokens), share), len(tokens) - 1)
-        while size > 0:
-            found = verifiers.verify(problem.verifier, context.decode(tokens[:size]), problem.answer, problem.info)
-            if not found.correct:
-                break
+        while size > 0 and (score_of(one, context.decode(tokens[:size])) or 0) >= 1:
             size -= 1
         return tokens[: max(0, size)]
 

@@ -25,7 +25,7 @@ PROBE = 20
     checked="official code (entropy of the whole sampling distribution instead of its ten best tokens)",
 )
 class arpo:
-    """`start` episodes per problem; after an observation an episode may branch, until there are `group_size`.
+    """`start` episodes per problem; after an observation an episode may branch, until there are as many as wanted.
 
         P(branch) = clip(base + weight * (H_now - H_first), 0, 1)
 
@@ -47,17 +47,15 @@ class arpo:
         self.start, self.base, self.weight, self.max_turns = start, base, weight, max_turns
 
     def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
-        """All rollouts of the problems; always `group_size` of each."""
+        """All rollouts of the problems; always as many of each as wanted."""
         numbers = count()
         vocabulary = torch.log(torch.tensor(float(len(context.tokenizer)))).item()
-        episodes = [begin(one) for one in asked for _ in range(min(self.start, context.group_size))]
+        episodes = [begin(one) for one in asked for _ in range(min(self.start, one.rollouts))]
         first: dict[int, float] = {}
         while True:
             active = [e for e in episodes if e.stop is None and len(e.states) < self.max_turns]
             if not active:
-                missing = [
-                    one for one in asked for _ in range(context.group_size - sum(e.asked is one for e in episodes))
-                ]
+                missing = [one for one in asked for _ in range(one.rollouts - sum(e.asked is one for e in episodes))]
                 if not missing:
                     break
                 episodes += [begin(one) for one in missing]
@@ -67,7 +65,7 @@ class arpo:
                 probe = (completion.entropy or [0.0])[:PROBE]
                 spread = sum(probe) / max(1, len(probe)) / vocabulary
                 chance = self.base + self.weight * (spread - first.setdefault(id(episode), spread))
-                room = context.group_size - sum(e.asked is episode.asked for e in episodes)
+                room = episode.asked.rollouts - sum(e.asked is episode.asked for e in episodes)
                 if episode.states and room > 0 and float(torch.rand(1, generator=context.generator)) < chance:
                     branch = episode.fork()
                     first[id(branch)] = first[id(episode)]

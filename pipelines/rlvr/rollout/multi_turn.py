@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @method(paper="folklore", title="Multi-turn rollouts in an environment", checked="closed form")
 class multi_turn:
-    """`group_size` episodes per problem, all side by side, `sampling.max_tokens` tokens a turn at most.
+    """Every problem's episodes side by side, `sampling.max_tokens` tokens a turn at most.
 
     The problem's info names its `environment`. Only the policy's own tokens are trained; each turn records its
     reward and the key of the state it began in. The score is the sum of the rewards.
@@ -29,7 +29,7 @@ class multi_turn:
 
     def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
         """All rollouts of the problems."""
-        episodes: list[Episode] = [begin(one) for one in asked for _ in range(context.group_size)]
+        episodes: list[Episode] = [begin(one) for one in asked for _ in range(one.rollouts)]
         for _ in range(self.max_turns):
             active = [e for e in episodes if e.stop is None]
             if not active:

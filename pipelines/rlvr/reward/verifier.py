@@ -1,0 +1,16 @@
+"""Every answer by its problem's verifier."""
+
+from __future__ import annotations
+
+from pipelines.catalogue import method
+from pipelines.records import Problem, Trajectory
+from pipelines.rlvr.scoring import verify
+
+
+@method(paper="2411.15124", title="Tulu 3: reinforcement learning with verifiable rewards", checked="closed form")
+class verifier:
+    """The verifier that the record names; a rollout that an environment has scored keeps its score."""
+
+    def score(self, rows: list[Trajectory], problems: dict[str, Problem]) -> None:
+        """Fill score, correct, status and parts in place."""
+        verify(rows, problems)
