@@ -1,0 +1,56 @@
+"""Row rewards in proportion to mean entropy, right and wrong rows normalised apart."""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken
+from pipelines.rlvr.ops import SAME, group_mean, group_size, group_std, group_sum, row_mean
+
+
+@method(
+    paper="2508.04349",
+    title="GTPO and GRPO-S: Token and Sequence-Level Reward Shaping with Policy Entropy",
+    checked="third-party code (the shaped rewards; the normalisation follows GTPO's)",
+    flat_groups="learns",
+    reduces_to="normalise: together with share 0 is grpo on rewards of 1 and -1, with the population deviation",
+)
+def grpo_s(
+    correct: PerRow,
+    group: PerRow,
+    counted: PerRow,
+    mask: PerToken,
+    entropy_old: PerToken,
+    *,
+    base: Annotated[float, Field(ge=0)] = 1.0,
+    share: Annotated[float, Field(ge=0)] = 0.1,
+    normalise: Literal["apart", "together", "none"] = "apart",
+    eps: Annotated[float, Field(gt=0)] = 1e-6,
+) -> PerRow:
+    """Mean entropy H of a row shares out a reward among the right rows of its group, and 1/H among the wrong ones.
+
+        right: r = base + share * n H / sum H;   wrong: r = -(base + share * m (1/H) / sum(1/H))
+
+    `apart` takes zero mean and unit population deviation over the right and over the wrong rows of a group: what is left is
+    entropy alone, the outcome drops out. `together` normalises over the group and keeps it.
+
+    >>> import torch
+    >>> H, m = torch.tensor([[2.0], [1.0], [2.0], [1.0]]), torch.ones(4, 1).bool()
+    >>> right, g = torch.tensor([1.0, 1, 0, 0]), torch.zeros(4).long()
+    >>> [round(v, 6) for v in grpo_s(right, g, m[:, 0], m, H, normalise="none").tolist()]
+    [1.133333, 1.066667, -1.066667, -1.133333]
+    """
+    mean = row_mean(entropy_old.double(), mask).clamp(min=eps)
+    right = correct > 0
+    side = group * 2 + right.long()
+    strength = torch.where(right, mean, 1 / mean) * counted
+    shared = group_size(side, counted) * strength / group_sum(strength, side).clamp(min=1e-300)
+    raw = torch.where(right, 1.0, -1.0) * (base + share * shared) * counted
+    if normalise != "none":
+        among = side if normalise == "apart" else group
+        std = group_std(raw, among, counted, ddof=0)
+        centred = (raw - group_mean(raw, among, counted)) * counted
+        raw = torch.where(std > SAME, centred / std.clamp(min=SAME), torch.zeros_like(raw))
+    return raw.float()

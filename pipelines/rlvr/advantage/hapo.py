@@ -1,0 +1,43 @@
+"""Rewards against the mean over the group's tokens."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken
+from pipelines.rlvr.ops import group_max, group_mean, group_std, group_sum
+
+
+@method(
+    paper="https://github.com/starriver030515/HAPO",
+    title="From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature (HAPO)",
+    checked="official code (token-level group average)",
+    reduces_to="rows of equal length are grpo with the population deviation",
+)
+def hapo(
+    reward: PerRow,
+    group: PerRow,
+    counted: PerRow,
+    mask: PerToken,
+    *,
+    most: Annotated[float, Field(gt=0)] = 5.0,
+    eps: Annotated[float, Field(gt=0)] = 1e-6,
+) -> PerRow:
+    """(r - mean) / (std + eps) with mean and population deviation over the group's tokens, each with its row's reward.
+
+    A group in which some |A| reaches `most` is normalised over rows instead, as in GRPO.
+
+    >>> import torch
+    >>> m = torch.arange(6) < torch.tensor([2, 6])[:, None]
+    >>> hapo(torch.tensor([1.0, 0.0]), torch.zeros(2).long(), torch.ones(2).bool(), m).tolist()
+    [1.732047, -0.577349]
+    """
+    length = mask.sum(1).double() * counted
+    total = group_sum(length, group).clamp(min=1)
+    centred = (reward - group_sum(reward * length, group) / total) * counted
+    std = (group_sum(centred**2 * length, group) / total).sqrt()
+    by_token = centred / (std + eps)
+    by_row = (reward - group_mean(reward, group, counted)) * counted / (group_std(reward, group, counted) + eps)
+    return torch.where(group_max(by_token.abs(), group, counted) >= most, by_row, by_token).float()

@@ -1,0 +1,50 @@
+"""Every segment by how much it raised the chance of success."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken
+
+
+@method(
+    paper="2505.23564",
+    title="Segment Policy Optimization (chain)",
+    checked="official code",
+    alone="compares with continuations of its own beginning, not with a group",
+    flat_groups="learns",
+)
+def spo_chain(
+    reward: PerRow,
+    probe: PerToken,
+    mask: PerToken,
+    counted: PerRow,
+    logp_old: PerToken,
+    *,
+    certain: Annotated[float, Field(gt=0, le=1)] = 0.9,
+) -> PerToken:
+    """A segment from one probed token to the next gets V(next) - V(its start); the last one reward - V(its start).
+
+    V is the mean score of fresh continuations (`rollout: chain`). Tokens before the first probe get 0, and so do tokens that
+    the policy chose with a probability above `certain`: they are no decision.
+
+    >>> import torch
+    >>> p = torch.tensor([[0.95, 0.5, 0.99, 0.6, 0.3, 0.8, 0.97]]); V = torch.full((1, 7), torch.nan)
+    >>> V[0, 1], V[0, 4] = 4 / 9, 6 / 9
+    >>> one = torch.ones(1)
+    >>> [round(v, 6) for v in spo_chain(one, V, p > 0, one.bool(), p.log())[0].tolist()]
+    [0.0, 0.222222, 0.0, 0.222222, 0.333333, 0.333333, 0.0]
+    """
+    width = mask.shape[1]
+    place = torch.arange(width).expand_as(mask)
+    valued = mask & ~probe.isnan()
+    value = probe.nan_to_num(0.0).double()
+    start = torch.where(valued, place, -1).cummax(1).values
+    ahead = torch.where(valued, place, width).flip(1).cummin(1).values.flip(1)
+    after = torch.nn.functional.pad(ahead[:, 1:], (0, 1), value=width)
+    end = torch.where(after < width, value.gather(1, after.clamp(max=width - 1)), reward.double()[:, None])
+    gain = (end - value.gather(1, start.clamp(min=0))) * (start >= 0)
+    decided = logp_old < torch.tensor(certain).log() if certain < 1 else torch.ones_like(mask)
+    return (gain * mask * counted[:, None] * decided).float()

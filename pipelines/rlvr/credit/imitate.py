@@ -1,0 +1,27 @@
+"""Hint tokens are learned a little, whatever came of them."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerToken
+
+
+@method(
+    paper="2509.06923",
+    title="Staying in the Sweet Spot: Capability-Adaptive Hint Scaffolding (SEELE's supervised term)",
+    checked="paper (log pi instead of the printed pi)",
+    reduces_to="weight 0 leaves hints unlearned",
+)
+def imitate(
+    advantage: PerToken, given: PerToken, mask: PerToken, *, weight: Annotated[float, Field(ge=0)] = 1e-3
+) -> PerToken:
+    """Given tokens in front of the policy's own get the advantage `weight`: with a ratio of 1, the gradient of weight * log pi.
+
+    >>> import torch
+    >>> imitate(torch.tensor([[0.0, -1.0]]), torch.tensor([[True, False]]), torch.ones(1, 2).bool()).tolist()
+    [[0.001, -1.0]]
+    """
+    hints = given & (mask & ~given).any(1, keepdim=True)
+    return advantage + (weight - advantage) * hints

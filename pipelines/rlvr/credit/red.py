@@ -1,0 +1,57 @@
+"""Tokens share the reward by how much each moved the value."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken
+
+
+@method(
+    paper="2411.08302",
+    title="RED: Unleashing Token-Level Rewards from Holistic Feedback via Reward Redistribution",
+    checked="third-party code (the redistribution; the critic stands for the reward model on prefixes)",
+    reduces_to="share 0 changes nothing",
+)
+def red(
+    advantage: PerToken,
+    reward: PerRow,
+    value: PerToken,
+    mask: PerToken,
+    *,
+    share: Annotated[float, Field(ge=0, le=1)] = 1.0,
+) -> PerToken:
+    """A_t + (rewards still to come from t on) - (all rewards), with the token rewards of `token_rewards`.
+
+    The first token keeps its advantage; later ones count what is still to be won. The critic is trained on every prefix,
+    so unlike a reward model's head it may be asked there.
+
+    >>> import torch
+    >>> V = torch.tensor([[0.2, 0.5, 0.45, 0.9, 0.6]]); m = V > 0
+    >>> [round(v, 6) for v in token_rewards(torch.tensor([1.1]), V, m, 1.0)[0].tolist()]
+    [0.3, -0.05, 0.45, -0.3, 0.5]
+    >>> [round(v, 6) for v in token_rewards(torch.tensor([1.1]), V, m, 0.5)[0].tolist()]
+    [0.15, -0.025, 0.225, -0.15, 0.8]
+    >>> [round(v, 6) for v in red(torch.ones(1, 5), torch.tensor([1.1]), V, m)[0].tolist()]
+    [1.0, 0.7, 0.75, 0.3, 0.6]
+    """
+    paid = token_rewards(reward, value, mask, share)
+    ahead = paid.flip(1).cumsum(1).flip(1)
+    return (advantage + (ahead - paid.sum(1, keepdim=True)) * mask).float()
+
+
+def token_rewards(reward: Tensor, value: Tensor, mask: Tensor, share: float) -> Tensor:
+    """share * (V_next - V) + (1 - share) * reward on the last token, float64 [B, T]; V after the last is the reward.
+
+    A row's sum is share * (reward - V_first) + (1 - share) * reward.
+    """
+    width = mask.shape[1]
+    place = torch.where(mask, torch.arange(width).expand_as(mask), width).flip(1).cummin(1).values.flip(1)
+    after = torch.nn.functional.pad(place[:, 1:], (0, 1), value=width)
+    last = mask & (after == width)
+    score = reward.double()[:, None].expand_as(mask)
+    ahead = torch.where(after < width, value.double().gather(1, after.clamp(max=width - 1)), score)
+    return (share * (ahead - value.double()) + (1 - share) * score * last) * mask

@@ -1,0 +1,97 @@
+"""A bonus for answers whose hidden states explore, or exploit, more than usual."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.catalogue import method
+from pipelines.columns import Numbers, PerRow, PerToken
+
+
+@method(
+    paper="https://github.com/hf618/VERL",
+    title="Beyond the Exploration-Exploitation Trade-off: A Hidden State Approach for LLM Reasoning in RLVR (VERL)",
+    checked="official code (the bonus is spread over all tokens, as the paper reads)",
+    reduces_to="a large kappa changes nothing",
+)
+class verl_erank:
+    """A + min(relu(Phi), |A| / kappa), with Phi from the effective rank of the row's last hidden states.
+
+        ER = exp(entropy of the normalised singular values);   velocity, acceleration: its differences along prefixes
+        x = clip((v - mu) / |mu|, -5, 5) for acceleration, velocity, rank;   b = sigmoid(gain x_acceleration)
+        Phi = (1 - b) tanh x_velocity + b tanh x_rank
+
+    mu are running means of the batch's means; the first step has none and gives no bonus. Prefixes grow by `stride`
+    tokens over the last `most`. An advantage of 0 stays 0, and no sign changes for kappa above 1.
+    """
+
+    hidden_from = "last"
+
+    def __init__(
+        self,
+        *,
+        stride: Annotated[int, Field(ge=1)] = 40,
+        most: Annotated[int, Field(ge=2)] = 512,
+        gain: float = 2.0,
+        kappa: Annotated[float, Field(gt=1)] = 2.0,
+        rate: Annotated[float, Field(gt=0, le=1)] = 0.3,
+    ) -> None:
+        self.stride, self.most, self.gain, self.kappa, self.rate = stride, most, gain, kappa, rate
+        self.mean: list[float] | None = None
+
+    def of_hidden(self, hidden: Tensor) -> list[float]:
+        """Acceleration, velocity and effective rank of states [n, hidden].
+
+        >>> H = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [0, 1, 1], [1, 0, 1], [1, 1, 1.0]])
+        >>> [round(v, 5) for v in verl_erank(stride=2).of_hidden(H)]
+        [-0.27938, 0.74466, 2.97577]
+        """
+        hidden = hidden[-self.most :]
+        ranks = [effective_rank(hidden[: t + 1]) for t in range(self.stride, len(hidden), self.stride)]
+        steps = [ranks[k] - sum(ranks[:k]) / k for k in range(1, len(ranks))]
+        turns = [b - a for a, b in pairwise(steps)]
+        mean = [sum(x) / len(x) if x else 0.0 for x in (turns, steps)]
+        return [*mean, effective_rank(hidden)]
+
+    def __call__(self, advantage: PerToken, mask: PerToken, counted: PerRow, hidden_numbers: Numbers) -> PerToken:
+        """The advantages with their bonus; then the running means move.
+
+        >>> v = verl_erank(); v.mean = [-0.3, 0.5, 2.2]
+        >>> one, H = torch.ones(1, 1), torch.tensor([[-0.27938, 0.744663, 2.975772]])
+        >>> round(v(one, one.bool(), one.bool()[0], H).item(), 5)
+        1.39225
+        """
+        out = advantage
+        if self.mean is not None:
+            mean = torch.tensor(self.mean)
+            x = ((hidden_numbers - mean) / (mean.abs() + 1e-8)).clamp(-5, 5)
+            b = torch.sigmoid(self.gain * x[:, 0])
+            phi = (1 - b) * torch.tanh(x[:, 1]) + b * torch.tanh(x[:, 2])
+            out = advantage + torch.minimum(phi.clamp(min=0)[:, None], advantage.abs() / self.kappa) * mask
+        if counted.any():
+            now = hidden_numbers[counted].double().mean(0).tolist()
+            before = now if self.mean is None else self.mean
+            self.mean = [(1 - self.rate) * m + self.rate * n for m, n in zip(before, now, strict=True)]
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running means."""
+        return {"mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.mean = state["mean"]
+
+
+def effective_rank(hidden: Tensor) -> float:
+    """exp of the entropy of the singular values' shares, token mean removed; 0 for fewer than two tokens."""
+    if len(hidden) < 2:
+        return 0.0
+    values = torch.linalg.svdvals(hidden.double() - hidden.double().mean(0))
+    share = values / (values.sum() + 1e-8)
+    return float(torch.exp(-(share * (share + 1e-8).log()).sum()))

@@ -1,0 +1,117 @@
+"""Problems in the order of how the policy's own hidden states line up on them, a window moving on as it learns."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.catalogue import method
+
+if TYPE_CHECKING:
+    from pipelines.rlvr.begin import Begin
+
+
+@method(
+    paper="2506.02281",
+    title="Angles Don't Lie: Unlocking Training-Efficient RL Through the Model's Own Signals (GAIN-RL)",
+    checked="official code (the intended angles: whole masks, pairs of different tokens, unit vectors)",
+)
+class gain_rl:
+    """A step draws problems without replacement with weights exp(-((i - mu) / sigma)^2 / 2), i the place in the order.
+
+        order: cos(question, question) + 8 cos(question, what precedes it), means over token pairs, the largest first
+        after a step: mu += clip(n tanh(a (mean reward - b)) + n tanh(a mean angle), low, high)
+
+    The vectors are what enters the last block's MLP. What precedes the question is the beginning that all prompts share.
+    The mean angle of training is that of the rollouts' own tokens.
+    """
+
+    hidden_from = "mlp"
+    reads = ("hidden_numbers",)
+
+    def __init__(
+        self,
+        *,
+        step: Annotated[float, Field(gt=0)] = 500.0,
+        slope: Annotated[float, Field(gt=0)] = 2.0,
+        middle: float = 0.5,
+        sigma: Annotated[float, Field(gt=0)] = 1000.0,
+        low: float = 0.0,
+        high: float = 1000.0,
+    ) -> None:
+        self.step, self.slope, self.middle, self.sigma, self.low, self.high = step, slope, middle, sigma, low, high
+        self.size, self.seed, self.steps, self.mu = 0, 0, 0, 0.0
+        self.order: list[int] = []
+        self._common = 0
+
+    def start(self, size: int, seed: int) -> None:
+        """Told once how many problems there are."""
+        self.size, self.seed = size, seed
+
+    def begin(self, start: Begin) -> None:
+        """Sort the problems by what the starting policy makes of them."""
+        prompts = start.prompts()
+        self._common = next(
+            (i for i, column in enumerate(zip(*prompts, strict=False)) if len(set(column)) > 1), min(map(len, prompts))
+        )
+        scores = [numbers[0] for numbers in start.read(prompts, self)]
+        self._common = 0
+        self.order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+
+    def of_hidden(self, hidden: Tensor) -> list[float]:
+        """Mean cosine of pairs of a row's tokens; for prompts the score the order goes by.
+
+        >>> round(gain_rl().of_hidden(torch.tensor([[1.0, 0], [1, 1], [0, 1]]))[0], 6)
+        0.471405
+        """
+        unit = torch.nn.functional.normalize(hidden, dim=-1)
+        before, question = unit[: self._common], unit[self._common :]
+        n = len(question)
+        own = float((question.sum(0).square().sum() - n) / (n * (n - 1))) if n > 1 else 0.0
+        if not len(before) or not n:
+            return [own]
+        return [own + 8 * float(question.mean(0) @ before.mean(0))]
+
+    def propose(self, count: int) -> list[int]:
+        """Numbers of the next problems."""
+        draw = random.Random(f"gain {self.seed} {self.steps}")
+        keyed = []
+        for place in range(self.size):
+            gumbel = -math.log(-math.log(draw.random() or 1e-300))
+            keyed.append((gumbel - 0.5 * ((place - self.mu) / self.sigma) ** 2, place))
+        chosen = sorted(place for _, place in sorted(keyed, reverse=True)[:count])
+        chosen = (chosen * (count // max(1, len(chosen)) + 1))[:count]
+        return [self.order[place] if self.order else place for place in chosen]
+
+    def observe(self, numbers: list[int], rates: list[float]) -> None:
+        """Pass rates of problems just sampled; the window moves by rewards and angles, in `prepare`."""
+        self.steps += 1
+
+    def shift(self, reward: float, angle: float) -> float:
+        """How far the window moves.
+
+        >>> round(gain_rl().shift(0.6, 0.1), 5)
+        197.37532
+        """
+        moved = self.step * (math.tanh(self.slope * (reward - self.middle)) + math.tanh(self.slope * angle))
+        return min(self.high, max(self.low, moved))
+
+    def prepare(self, columns: dict[str, Any]) -> None:
+        """Move the window by the step's mean reward and mean angle."""
+        counted = columns["counted"]
+        if counted.any():
+            reward, angle = columns["raw_reward"][counted].mean(), columns["hidden_numbers"][counted, 0].mean()
+            self.mu += self.shift(float(reward), float(angle))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a restart needs."""
+        return {"steps": self.steps, "mu": self.mu, "order": self.order}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.steps, self.mu, self.order = state["steps"], state["mu"], list(state["order"])

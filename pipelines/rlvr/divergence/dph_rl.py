@@ -1,0 +1,47 @@
+"""Rehearsal: stay able to say what the starting policy said right."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken
+
+
+@method(
+    paper="2509.07430",
+    title="The Choice of Divergence: A Neglected Key to Mitigating Diversity Collapse in RLVR (DPH-RL)",
+    checked="official code",
+    legal_in=("loss",),
+    beside=(("compose", "dph_rl"),),
+)
+def dph_rl(
+    logp: PerToken,
+    logp_old: PerToken,
+    fresh: PerRow,
+    *,
+    f: Literal["forward", "js", "alpha"] = "forward",
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.2,
+) -> PerToken:
+    """f(u) on tokens of replayed rows, u = pi / pi_start; 0 on fresh ones. The samples are fixed, so the gradient is exact.
+
+        forward: u - 1 - log u;   js: u log u - (u + 1) log((u + 1) / 2);   alpha: (u^(1-a) - (1-a) u - a) / (a (a - 1))
+
+    Means under the starting policy: KL(start, pi); twice the Jensen-Shannon divergence; the alpha divergence. The rows come
+    from `compose: dph_rl`, which keeps right answers of the starting policy.
+
+    >>> import torch
+    >>> ref, pi = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.7, 0.2, 0.1]])
+    >>> mean = lambda f: round((ref * dph_rl(pi.log(), ref.log(), torch.tensor([False]), f=f)).sum().item(), 5)
+    >>> mean("forward"), mean("js"), mean("alpha")
+    (0.09203, 0.0438, 0.0862)
+    """
+    log_u = (logp - logp_old).clamp(-20, 20)
+    u = log_u.exp()
+    if f == "forward":
+        value = u - 1 - log_u
+    elif f == "js":
+        value = u * log_u - (u + 1) * ((u + 1) / 2).log()
+    else:
+        value = (((1 - alpha) * log_u).exp() - (1 - alpha) * u - alpha) / (alpha * (alpha - 1))
+    return value * ~fresh[:, None]

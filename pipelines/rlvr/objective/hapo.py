@@ -1,0 +1,100 @@
+"""Clip bounds and advantages that follow each token's entropy."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.catalogue import method
+from pipelines.columns import PerToken
+from pipelines.rlvr.ops import ratio
+
+
+@method(
+    paper="https://github.com/starriver030515/HAPO",
+    title="From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature (HAPO)",
+    checked="official code (low entropies by |min|, as in the paper; the temperature per token is left out)",
+    silent_at_zero=True,
+    not_reinforce="tokens are boosted and damped by their entropy",
+)
+class hapo:
+    """A clipped loss in which sure tokens may fall further and unsure ones rise further.
+
+        e = log H;  h = (e - q-quantile of the step) / deviation from it;  hh = h / max h above 0, h / |min h| below
+        hh <= 0: low (1 - hh), and A (1 + hh) inside half the bounds;   hh > 0: high (1 + hh), and A (1 + hh) outside them
+
+    The statistics are those of the step's rollouts. Equal entropies give hh = 0, the plain clip.
+    """
+
+    def __init__(
+        self,
+        *,
+        quantile: Annotated[float, Field(ge=0, le=1)] = 0.8,
+        low: Annotated[float, Field(gt=0, le=0.5)] = 0.2,
+        high: Annotated[float, Field(gt=0)] = 0.2,
+        dual: Annotated[float, Field(gt=1)] | None = 10.0,
+    ) -> None:
+        self.quantile, self.low, self.high, self.dual = quantile, low, high, dual
+        self.pivot, self.top, self.bottom = 0.0, 0.0, 0.0
+
+    def prepare(self, columns: dict[str, Any]) -> None:
+        """Take the quantile and the extremes of the step's log-entropies."""
+        used = columns["mask"] & columns["in_loss"][:, None]
+        e = _log(columns["entropy_old"][used])
+        if len(e) == 0:
+            return
+        self.pivot = float(e.kthvalue(round(self.quantile * (len(e) - 1)) + 1).values)
+        self.top, self.bottom = float(e.max()) - self.pivot, self.pivot - float(e.min())
+
+    def nature(self, entropy_old: Tensor) -> Tensor:
+        """hh in [-1, 1], float32 [B, T]: -1 for the step's surest token, 1 for its least sure.
+
+        >>> h = hapo(quantile=0.6); H = torch.tensor([[0.05, 0.1, 0.2, 0.8, 1.6]])
+        >>> h.prepare({"mask": H > 0, "in_loss": torch.ones(1).bool(), "entropy_old": H})
+        >>> [round(v, 4) for v in h.nature(H)[0].tolist()]
+        [-1.0, -0.5, 0.0, 0.6667, 1.0]
+        """
+        away = _log(entropy_old) - self.pivot
+        above = away / self.top if self.top > 1e-6 else away * 0
+        below = away / self.bottom if self.bottom > 1e-6 else away * 0
+        return torch.where(away > 0, above, below).clamp(-1, 1)
+
+    def __call__(self, logp: PerToken, logp_old: PerToken, advantage: PerToken, entropy_old: PerToken) -> PerToken:
+        """The loss per token.
+
+        >>> h = hapo(quantile=0.6); H = torch.tensor([[0.05, 0.1, 0.2, 0.8, 1.6]])
+        >>> h.prepare({"mask": H > 0, "in_loss": torch.ones(1).bool(), "entropy_old": H})
+        >>> rho = torch.tensor([[1.0, 0.7, 1.05, 1.02, 1.30]])
+        >>> [round(v, 4) for v in h.shared_out(torch.ones(1, 5), rho, h.nature(H))[0].tolist()]
+        [0.0, 1.0, 1.0, 1.0, 2.0]
+        """
+        rho, kind = ratio(logp, logp_old), self.nature(entropy_old)
+        low, high = self.bounds(kind)
+        gain = self.shared_out(advantage, rho.detach(), kind)
+        loss = torch.maximum(-rho * gain, -torch.minimum(torch.maximum(rho, 1 - low), 1 + high) * gain)
+        return loss if self.dual is None else torch.where(gain < 0, torch.minimum(loss, -self.dual * gain), loss)
+
+    def bounds(self, kind: Tensor) -> tuple[Tensor, Tensor]:
+        """How far the ratio may fall and rise."""
+        return self.low * (1 + (-kind).clamp(min=0)), self.high * (1 + kind.clamp(min=0))
+
+    def shared_out(self, advantage: Tensor, rho: Tensor, kind: Tensor) -> Tensor:
+        """The advantages, boosted where an unsure token has moved and damped where a sure one has not."""
+        low, high = self.bounds(kind)
+        moved = (rho < 1 - low / 2) | (rho > 1 + high / 2)
+        return torch.where(moved == (kind > 0), advantage * (1 + kind), advantage)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step's statistics."""
+        return {"pivot": self.pivot, "top": self.top, "bottom": self.bottom}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.pivot, self.top, self.bottom = state["pivot"], state["top"], state["bottom"]
+
+
+def _log(entropy: Tensor) -> Tensor:
+    return entropy.clamp(min=1e-8).log()

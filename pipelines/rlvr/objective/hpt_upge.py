@@ -1,0 +1,39 @@
+"""Policy gradient on rollouts and imitation on demonstrations, in one loss."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerToken
+from pipelines.rlvr.ops import ratio
+
+
+@method(
+    paper="2509.04419",
+    title="Towards a Unified View of Large Language Model Post-Training (UPGE, HPT)",
+    checked="official code",
+    reduces_to="without demonstrations it is clip without bounds",
+)
+def hpt_upge(
+    logp: PerToken,
+    logp_old: PerToken,
+    advantage: PerToken,
+    given: PerToken,
+    *,
+    imitation: Annotated[float, Field(ge=0)] = 1.0,
+) -> PerToken:
+    """-rho A on the policy's tokens, -imitation * logp on given ones.
+
+    Both are (1 / pi_ref) A grad pi: with the old policy and the advantage, and with the policy itself and 1. Which problems
+    are imitated, `keep: hpt_gate` decides.
+
+    >>> import torch
+    >>> lp, A = torch.tensor([[-0.2, -0.7, -0.4]]), torch.zeros(1, 3)
+    >>> round(hpt_upge(lp, lp, A, torch.ones(1, 3).bool()).mean().item(), 6)
+    0.433333
+    >>> hpt_upge(lp, lp, A + 0.625, torch.zeros(1, 3).bool())[0, 0].item()
+    -0.625
+    """
+    return torch.where(given, -imitation * logp, -ratio(logp, logp_old) * advantage)

@@ -1,0 +1,38 @@
+"""PPO's clip on this step's rows, an upper bound alone on the step before's."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken
+from pipelines.rlvr.ops import ratio
+
+
+@method(
+    paper="https://github.com/JacckMa/pipo_verl",
+    title="Policy Improvement Reinforcement Learning (PIPO)",
+    checked="official code",
+    silent_at_zero=True,
+    reduces_to="without replayed rows it is clip",
+)
+def pipo(
+    logp: PerToken,
+    logp_old: PerToken,
+    advantage: PerToken,
+    fresh: PerRow,
+    *,
+    low: Annotated[float, Field(gt=0, le=1)] = 0.2,
+    high: Annotated[float, Field(gt=0)] = 0.2,
+) -> PerToken:
+    """max(-rho A, -clip(rho) A) on fresh rows; -min(rho, 1 + high) A on replayed ones, whatever the sign of A.
+
+    >>> import torch
+    >>> rho, A = torch.tensor([[0.5, 2.0]] * 2), torch.tensor([[-1.0, 1.0]] * 2)
+    >>> pipo(rho.log(), rho * 0, A, torch.tensor([True, False])).tolist()
+    [[0.8, -1.2], [0.5, -1.2]]
+    """
+    rho = ratio(logp, logp_old)
+    clipped = torch.maximum(-rho * advantage, -rho.clamp(1 - low, 1 + high) * advantage)
+    return torch.where(fresh[:, None], clipped, -rho.clamp(max=1 + high) * advantage)

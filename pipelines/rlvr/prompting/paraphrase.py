@@ -1,0 +1,45 @@
+"""Every problem in two wordings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pipelines import models
+from pipelines.catalogue import method
+from pipelines.errors import RecipeError
+
+if TYPE_CHECKING:
+    from pipelines.rlvr.train import Asked, Context
+
+
+@method(
+    paper="2508.00410",
+    title="Co-Reward: Self-supervised Reinforcement Learning via Contrastive Agreement (its two views)",
+    checked="official code",
+)
+class paraphrase:
+    """Each problem is asked a second time as its record's `info.paraphrase` says it; the wordings are groups of their own.
+
+    `template`, a text with {prompt}, rewords records that have no paraphrase.
+    """
+
+    def __init__(self, *, template: str | None = None) -> None:
+        self.template = template
+
+    def ask(self, asked: list[Asked], context: Context) -> list[Asked]:
+        """What the rollout gets: the originals, then the other wordings."""
+        again = []
+        for one in asked:
+            *before, question = one.problem.prompt
+            text = one.problem.info.get("paraphrase")
+            if not text and self.template:
+                text = self.template.replace("{prompt}", question["content"])
+            if not text:
+                raise RecipeError(
+                    f"rlvr.prompting: problem {one.problem.uid} has no info.paraphrase. Add the column to the source, or set "
+                    "prompting.template to a text with {prompt}."
+                )
+            prompt = models.render_prompt(context.tokenizer, [*before, {**question, "content": str(text)}])
+            again.append(replace(one, prompt=prompt, group=one.group + context.prompts))
+        return [*asked, *again]

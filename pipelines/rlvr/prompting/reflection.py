@@ -1,0 +1,66 @@
+"""Problems that keep failing are asked once more, with a failed answer to reflect on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from pipelines import models
+from pipelines.catalogue import method
+
+if TYPE_CHECKING:
+    from pipelines.records import Trajectory
+    from pipelines.rlvr.train import Asked, Context
+
+
+@method(
+    paper="2601.19620",
+    title="R^3: Replay, Reflection, and Ranking Rewards (in-context self-reflection)",
+    checked="paper (threshold and wording are ours)",
+    reduces_to="below 0 is plain",
+)
+class reflection:
+    """A problem seen before whose mean score so far is under `below` gets a second group: its question, a stored wrong
+    answer, and the instruction to reflect.
+    """
+
+    def __init__(
+        self,
+        *,
+        below: Annotated[float, Field(ge=0, le=1)] = 0.25,
+        instruction: str = "An earlier answer to this was wrong:\n{answer}\nFind the mistake, then answer correctly.",
+    ) -> None:
+        self.below, self.instruction = below, instruction
+        self.past: dict[str, list[Any]] = {}
+
+    def notice(self, rows: list[Trajectory]) -> None:
+        """Note scores, and the last wrong answer of each problem."""
+        for row in rows:
+            if row.score is None:
+                continue
+            total, count, wrong = self.past.get(row.uid, [0.0, 0, ""])
+            wrong = wrong if row.correct else row.text
+            self.past[row.uid] = [total + row.score, count + 1, wrong]
+
+    def ask(self, asked: list[Asked], context: Context) -> list[Asked]:
+        """What the rollout gets: the problems, then the reflections."""
+        again = []
+        for one in asked:
+            total, count, wrong = self.past.get(one.problem.uid, [0.0, 0, ""])
+            if not wrong or total / count >= self.below:
+                continue
+            *before, question = one.problem.prompt
+            text = f"{question['content']}\n{self.instruction.replace('{answer}', wrong)}"
+            prompt = models.render_prompt(context.tokenizer, [*before, {**question, "content": text}])
+            again.append(replace(one, prompt=prompt, group=one.group + context.prompts))
+        return [*asked, *again]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Sum and count of scores and a wrong answer, by problem."""
+        return {"past": self.past}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.past = {k: list(v) for k, v in state["past"].items()}

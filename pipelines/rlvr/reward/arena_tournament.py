@@ -1,0 +1,156 @@
+"""Answers to one problem meet in pairs; the reward is the rank."""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.errors import RecipeError
+from pipelines.records import Problem, Stop, Trajectory
+from pipelines.rlvr.scoring import verify
+
+Match = Callable[[int, int], tuple[float, float]]
+"""Points of two answers, by number."""
+
+
+@method(
+    paper="https://github.com/Alibaba-NLP/qqr",
+    title="ArenaRL: Scaling RL for Open-Ended Agents via Tournament-based Relative Ranking",
+    checked="official code (a group of one gets 0, and a judge that fails twice leaves the match to the seeds)",
+)
+class arena_tournament:
+    """1 - rank / (G - 1) after a seeded single elimination, 2 (G - 1) calls of the judge; or its advantage right away.
+
+    `judge` names a function `judge(problem, first, second) -> (points, points)` as package.module:function; by default the
+    verifier's scores meet. Everybody meets the first answer for a seed; the first gets the mean of its points. An odd
+    answer advances and plays first in the next round. Ties inside a round go by mean points, in a match to the
+    first player. `as_advantage` gives (reward - mean) / (deviation + 1e-6), for `advantage: as_is`.
+    """
+
+    def __init__(
+        self,
+        *,
+        judge: Annotated[str | None, Field(pattern=r"^[\w.]+:\w+$")] = None,
+        as_advantage: bool = False,
+    ) -> None:
+        self.as_advantage = as_advantage
+        self.judge = None if judge is None else _load(judge)
+
+    def score(self, rows: list[Trajectory], problems: dict[str, Problem]) -> None:
+        """Fill score, correct, status and parts in place; a row that the infrastructure failed stays unscored."""
+        verify(rows, problems)
+        groups: dict[int, list[Trajectory]] = {}
+        for row in rows:
+            if row.stop != Stop.ERROR and row.score is not None:
+                groups.setdefault(row.group, []).append(row)
+        for group in groups.values():
+            points = [float(row.score or 0) for row in group]
+            rewards = rank_rewards(self._ranked(group, problems[group[0].uid], points))
+            if self.as_advantage:
+                rewards = advantages(rewards)
+            for row, reward in zip(group, rewards, strict=True):
+                row.score = reward
+
+    def _ranked(self, group: list[Trajectory], problem: Problem, points: list[float]) -> list[int]:
+        judge = self.judge
+
+        def meet(a: int, b: int) -> tuple[float, float]:
+            if judge is None:
+                return points[a], points[b]
+            return judge(problem, group[a].text, group[b].text)
+
+        return tournament(len(group), meet)
+
+
+def _load(name: str) -> Callable[[Problem, str, str], tuple[float, float]]:
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise RecipeError(
+            f"rlvr.reward.judge: {name!r} cannot be imported ({error}). Write package.module:function."
+        ) from error
+    return found
+
+
+def tournament(count: int, meet: Match) -> list[int]:
+    """Answers by number, the best first.
+
+    >>> quality, calls = [3, 5, 1, 4, 2], []
+    >>> def meet(a, b):
+    ...     calls.append((a, b))
+    ...     return 5 + quality[a] - quality[b], 5 + quality[b] - quality[a]
+    >>> tournament(5, meet), len(calls)
+    ([1, 3, 0, 4, 2], 8)
+    """
+    points: list[list[float]] = [[] for _ in range(count)]
+
+    def play(a: int, b: int) -> bool:
+        try:
+            found = meet(a, b)
+        except Exception:
+            try:
+                found = meet(a, b)
+            except Exception:
+                return True
+        for player, won in zip((a, b), found, strict=True):
+            points[player].append(float(won))
+        return found[0] >= found[1]
+
+    for other in range(1, count):
+        play(0, other)
+    mean = [statistics.fmean(p) if p else 0.0 for p in points]
+    seeded = sorted(range(count), key=lambda i: (-mean[i], i))
+    players = [seeded[place] for place in bracket(count)]
+    out: list[list[int]] = []
+    while len(players) > 1:
+        winners = [players[-1]] if len(players) % 2 else []
+        losers = []
+        for a, b in zip(players[::2], players[1::2], strict=False):
+            first = play(a, b)
+            winners.append(a if first else b)
+            losers.append(b if first else a)
+        mean = [statistics.fmean(p) if p else 0.0 for p in points]
+        out.append(sorted(losers, key=lambda i: (-mean[i], i)))
+        players = winners
+    return [*players, *(i for losers in reversed(out) for i in losers)]
+
+
+def bracket(count: int) -> list[int]:
+    """Seeds from 0 in the order in which neighbours meet: that of the next power of two, missing ones left out.
+
+    >>> bracket(5), bracket(4)
+    ([0, 3, 4, 1, 2], [0, 3, 1, 2])
+    """
+    places = [0]
+    while len(places) < count:
+        last = 2 * len(places) - 1
+        places = [p for seed in places for p in (seed, last - seed)]
+    return [p for p in places if p < count]
+
+
+def rank_rewards(ranked: list[int]) -> list[float]:
+    """1 for the first, 0 for the last, evenly between; 0 for one alone.
+
+    >>> rank_rewards([1, 3, 0, 4, 2])
+    [0.5, 1.0, 0.0, 0.75, 0.25]
+    """
+    last = len(ranked) - 1
+    return [1 - ranked.index(i) / last if last else 0.0 for i in range(len(ranked))]
+
+
+def advantages(rewards: list[float]) -> list[float]:
+    """Centred and divided by the deviation, ddof 1.
+
+    >>> [round(a, 4) for a in advantages([0.5, 1.0, 0.0, 0.75, 0.25])]
+    [0.0, 1.2649, -1.2649, 0.6325, -0.6325]
+    """
+    if len(rewards) < 2:
+        return [0.0 for _ in rewards]
+    mean, spread = statistics.fmean(rewards), statistics.stdev(rewards)
+    return [(r - mean) / (spread + 1e-6) for r in rewards]

@@ -1,0 +1,64 @@
+"""Two wordings of a problem vote on each other's answers: no gold answer needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pipelines import verifiers
+from pipelines.catalogue import method
+from pipelines.errors import RecipeError
+from pipelines.records import Problem, Stop, Trajectory
+from pipelines.rlvr.scoring import verify
+
+
+@method(
+    paper="2508.00410",
+    title="Co-Reward: Self-supervised Reinforcement Learning for LLM Reasoning via Contrastive Agreement",
+    checked="official code (a tied vote leaves the other view unscored instead of taking the first)",
+    beside=(("prompting", "paraphrase"),),
+)
+class co_reward:
+    """1 for the answer that most rollouts of the problem's other wording gave, else 0. Needs `prompting: paraphrase`.
+
+    Empty answers do not vote and get 0. `correct` stays the verifier's word where there is a gold answer, for the
+    measurements alone. The share of problems whose two votes agree is in `parts`.
+    """
+
+    def score(self, rows: list[Trajectory], problems: dict[str, Problem]) -> None:
+        """Fill score, correct, status and parts in place."""
+        verify(rows, problems)
+        groups: dict[str, dict[int, list[Trajectory]]] = {}
+        for row in rows:
+            groups.setdefault(row.uid, {}).setdefault(row.group, []).append(row)
+        for uid, by_group in groups.items():
+            views = [by_group[g] for g in sorted(by_group)]
+            half = len(views) // 2
+            if len(views) % 2:
+                raise RecipeError(
+                    f"rlvr.reward: co_reward got one wording of problem {uid}; add prompting: paraphrase."
+                )
+            for one, other in zip(views[:half], views[half:], strict=True):
+                _judge(one, other, problems[uid])
+
+
+def _judge(one: list[Trajectory], other: list[Trajectory], problem: Problem) -> None:
+    said = [[verifiers.said(problem.verifier, row.text) for row in view] for view in (one, other)]
+    votes = [vote(answers) for answers in said]
+    for view, answers, label in ((one, said[0], votes[1]), (other, said[1], votes[0])):
+        for row, answer in zip(view, answers, strict=True):
+            if row.stop == Stop.ERROR:
+                continue
+            row.score = None if label is None else float(bool(answer) and answer == label)
+            row.parts = {"verifier": float(bool(row.correct)), "views_agree": float(votes[0] == votes[1])}
+
+
+def vote(answers: list[str]) -> str | None:
+    """The most frequent answer that is not empty; None where there is none or several.
+
+    >>> vote(["4", "4", "5", "", "4"]), vote(["4", "7"]), vote(["", ""])
+    ('4', None, None)
+    """
+    best = Counter(a for a in answers if a).most_common(2)
+    if not best or (len(best) > 1 and best[0][1] == best[1][1]):
+        return None
+    return best[0][0]

@@ -1,0 +1,49 @@
+"""One answer a rollout, and the record's own solution beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipelines.catalogue import method
+from pipelines.records import Role, Stop, Trajectory
+from pipelines.rlvr.rollout._answers import answers, solution_tokens
+
+if TYPE_CHECKING:
+    from pipelines.rlvr.train import Asked, Context
+
+
+@method(paper="folklore", title="Single-turn rollouts with a demonstration", checked="closed form")
+class demonstrated:
+    """Every group gets one more row: the solution (or answer) of its record, ended and scored like any other answer.
+
+    Its tokens are given: trained, though not chosen by the policy, with the trainer's own log-probabilities as the old ones.
+    What becomes of the row, advantage, objective and `keep` decide.
+    """
+
+    makes = ("given",)
+
+    def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
+        """All rollouts of the problems, each group with its demonstration at the end."""
+        rows = answers(asked, context)
+        made: list[Trajectory] = []
+        for one in asked:
+            made += [row for row in rows if row.group == one.group]
+            made.append(_demonstration(one, context))
+        return made
+
+
+def _demonstration(one: Asked, context: Context) -> Trajectory:
+    said = [*solution_tokens(one, context), int(context.tokenizer.eos_token_id)]
+    zero = [0.0] * (len(one.prompt) + len(said))
+    return Trajectory(
+        uid=one.problem.uid,
+        group=one.group,
+        tokens=[*one.prompt, *said],
+        role=[int(Role.PROMPT)] * len(one.prompt) + [int(Role.GIVEN)] * len(said),
+        logp_old=zero,
+        entropy_old=list(zero) if context.entropy else None,
+        max_tokens=context.sampling.max_tokens,
+        stop=Stop.END,
+        version=context.version,
+        text=context.decode(said),
+    )

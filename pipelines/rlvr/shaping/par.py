@@ -1,0 +1,71 @@
+"""The chance that an answer beats the starting policy's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow
+from pipelines.errors import RecipeError
+
+if TYPE_CHECKING:
+    from pipelines.rlvr.begin import Begin
+
+
+@method(
+    paper="2502.18770",
+    title="Reward Shaping to Mitigate Reward Hacking in RLHF (Preference As Reward)",
+    checked="official code",
+)
+class par:
+    """Mean over reference answers of sigmoid(scale * (reward - reference)): bounded, steepest where the two are equal.
+
+    Before the first step the starting policy answers every problem `references` times; the scores of these answers, by the same
+    verifier and reward functions, are the references. With one of them the result is a Bradley-Terry probability.
+    """
+
+    def __init__(
+        self,
+        *,
+        scale: Annotated[float, Field(gt=0)] = 1.0,
+        references: Annotated[int, Field(ge=1)] = 1,
+    ) -> None:
+        self.scale, self.references = scale, references
+        self.scores: dict[str, list[float]] = {}
+
+    def begin(self, start: Begin) -> None:
+        """Score answers of the starting policy."""
+        for row in start.sample(list(range(start.size)), self.references):
+            if row.score is not None:
+                self.scores.setdefault(str(int(row.uid[:15], 16)), []).append(float(row.score))
+
+    def __call__(self, reward: PerRow, problem: PerRow, counted: PerRow) -> PerRow:
+        """The shaped reward in (0, 1).
+
+        >>> p = par(); p.scores = {"7": [0.5, 1.0, -0.5]}; same = torch.tensor([7, 7])
+        >>> [round(v, 5) for v in p(torch.tensor([2.0, -1.0]), same, same > 0).tolist()]
+        [0.82426, 0.22639]
+        """
+        out = torch.zeros(len(reward))
+        for number in problem[counted].unique().tolist():
+            references = self.scores.get(str(number))
+            if not references:
+                raise RecipeError(
+                    f"rlvr.shaping: par has no scored reference answer for problem {number}: the starting policy's were all "
+                    "unscored. Raise par's `references`, or look at the verifier."
+                )
+            mine = problem == number
+            away = self.scale * (reward[mine, None] - torch.tensor(references))
+            out[mine] = torch.sigmoid(away.double()).mean(1).float()
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """The references' scores by problem."""
+        return {"scores": self.scores}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.scores = {k: list(v) for k, v in state["scores"].items()}
