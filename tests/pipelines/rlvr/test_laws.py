@@ -12,18 +12,32 @@ import torch
 import toys
 
 from pipelines.catalogue import CHECKED, bind, load, names, needs, settings_model
+from pipelines.errors import RecipeError
 from pipelines.recipe import SLOTS
 from pipelines.rlvr.step import columns_of
 
 ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]
+COLUMNS = [(s, n) for s, n in ALL if s not in ("curriculum", "prompting", "rollout", "reward", "compose")]
+"""Methods that are called with columns."""
 
 
 def of(slot):
     return names(f"rlvr.{slot}")
 
 
+def ready(slot, name, columns):
+    """The method after what it asks to be told before it is called."""
+    bound = bind(f"rlvr.{slot}", name)
+    if hasattr(bound.fn, "begin"):
+        bound.fn.begin(toys.beginning(sorted(set(columns["problem"].tolist()))))
+    if hasattr(bound.fn, "prepare"):
+        bound.fn.prepare(columns)
+    return bound
+
+
 def call(slot, name, batch, **more):
-    return bind(f"rlvr.{slot}", name)(columns_of(batch) | more)
+    columns = columns_of(batch) | more
+    return ready(slot, name, columns)(columns)
 
 
 def with_later(batch):
@@ -33,6 +47,7 @@ def with_later(batch):
         "advantage": torch.randn(shape, generator=draw) * batch.mask,
         "logp": (batch.logp_old + 0.05 * torch.randn(shape, generator=draw)) * batch.mask,
         "entropy": torch.rand(shape, generator=draw) * batch.mask,
+        "entropy_top": 0.5 * torch.rand(shape, generator=draw) * batch.mask,
         "weight": batch.mask / batch.mask.sum(),
     }
 
@@ -111,37 +126,34 @@ def test_unscored_rows_stay_out(name):
     assert one[4].abs().max() == 0
 
 
-@pytest.mark.parametrize(
-    ("slot", "name"), [(s, n) for s, n in ALL if s not in ("curriculum", "prompting", "rollout", "compose")]
-)
+@pytest.mark.parametrize(("slot", "name"), COLUMNS)
 def test_padding_does_not_matter(slot, name):
     batch = toys.batch()
     columns = with_later(batch)
 
     def wider(value):
         if isinstance(value, torch.Tensor) and value.shape == batch.mask.shape:
-            outside = -1 if value is batch.turn or value is batch.node else 0
+            outside = -1 if value is batch.turn or value is batch.node else torch.nan if value is batch.probe else 0
             return torch.nn.functional.pad(value, (0, 3), value=outside)
         return value
 
-    one = bind(f"rlvr.{slot}", name)(columns)
-    two = bind(f"rlvr.{slot}", name)({k: wider(v) for k, v in columns.items()})
+    one = ready(slot, name, columns)(columns)
+    wide = {k: wider(v) for k, v in columns.items()}
+    two = ready(slot, name, wide)(wide)
     if one.ndim == 2:
         torch.testing.assert_close(one * batch.mask, two[:, : one.shape[1]] * batch.mask)
     else:
         torch.testing.assert_close(one, two)
 
 
-@pytest.mark.parametrize(
-    ("slot", "name"), [(s, n) for s, n in ALL if s not in ("curriculum", "prompting", "rollout", "compose")]
-)
+@pytest.mark.parametrize(("slot", "name"), COLUMNS)
 def test_inputs_are_left_alone(slot, name):
     columns = with_later(toys.batch())
     before = copy.deepcopy(columns)
-    bind(f"rlvr.{slot}", name)(columns)
+    ready(slot, name, columns)(columns)
     for key, value in before.items():
         if isinstance(value, torch.Tensor):
-            assert torch.equal(value, columns[key]), key
+            assert torch.equal(value.nan_to_num(-7), columns[key].nan_to_num(-7)), key
 
 
 @pytest.mark.parametrize("name", of("objective"))
@@ -149,11 +161,11 @@ def test_on_policy_gradient_is_reinforce(name):
     batch = toys.batch()
     columns = with_later(batch)
     logp = batch.logp_old.clone().requires_grad_()
-    if "damped" in (load("rlvr.objective", name).__doc__ or ""):
-        pytest.skip("bounded by design: on policy it is not REINFORCE")
+    if load("rlvr.objective", name).card.not_reinforce:
+        pytest.skip(load("rlvr.objective", name).card.not_reinforce)
     if "sequence" in (load("rlvr.objective", name).__doc__ or "") or name == "gspo":
         columns["advantage"] = columns["advantage"].sum(1, keepdim=True) * batch.mask
-    bind("rlvr.objective", name)(columns | {"logp": logp}).mul(batch.mask).sum().backward()
+    ready("objective", name, columns)(columns | {"logp": logp}).mul(batch.mask).sum().backward()
     torch.testing.assert_close(logp.grad, -columns["advantage"] * batch.mask)
 
 
@@ -166,7 +178,7 @@ def test_silent_where_it_says_so(name):
     columns["advantage"] = columns["advantage"].clone()
     columns["advantage"][2] = 0
     logp = columns["logp"].clone().requires_grad_()
-    bind("rlvr.objective", name)(columns | {"logp": logp}).mul(batch.mask).sum().backward()
+    ready("objective", name, columns)(columns | {"logp": logp}).mul(batch.mask).sum().backward()
     assert logp.grad[2].abs().max() == 0
 
 
@@ -203,7 +215,11 @@ def test_weights_are_not_negative_and_stay_on_the_mask(name):
     assert (weight >= 0).all() and (weight[~batch.mask] == 0).all() and weight.sum() > 0
 
 
-REMEMBER = [(s, n) for s, n in ALL if s != "compose" and hasattr(load(f"rlvr.{s}", n), "state_dict")]
+REMEMBER = [
+    (s, n)
+    for s, n in COLUMNS + [("curriculum", n) for n in of("curriculum")]
+    if hasattr(load(f"rlvr.{s}", n), "state_dict")
+]
 
 
 @pytest.mark.parametrize(("slot", "name"), REMEMBER)
@@ -218,18 +234,34 @@ def test_state_survives_json(slot, name):
         second.load_state_dict(json.loads(json.dumps(first.state_dict())))
         assert first.propose(23) == second.propose(23)
         return
-    bound = bind(f"rlvr.{slot}", name)
     columns = with_later(toys.batch())
+    bound = ready(slot, name, columns)
+    fresh = ready(slot, name, columns)(columns)
     for _ in range(25):
+        if hasattr(bound.fn, "prepare"):
+            bound.fn.prepare(columns)
         bound(columns)
     again = bind(f"rlvr.{slot}", name)
-    fresh = bind(f"rlvr.{slot}", name)(columns)
     again.fn.load_state_dict(json.loads(json.dumps(bound.fn.state_dict())))
     for _ in range(25):
+        if hasattr(bound.fn, "prepare"):
+            bound.fn.prepare(columns)
+            again.fn.prepare(columns)
         one = bound(columns)
         torch.testing.assert_close(one, again(columns))
     assert bound.fn.state_dict() == again.fn.state_dict()
-    assert not torch.equal(one, fresh) or slot != "shaping", "what it remembers makes a difference"
+    assert not torch.equal(one, fresh) or slot != "shaping" or name == "par", "what it remembers makes a difference"
+
+
+def test_weight_is_a_factor_of_terms_and_a_setting_elsewhere():
+    assert bind("rlvr.credit", {"kind": "adora", "weight": 0.3}).settings["weight"] == 0.3
+    assert bind("rlvr.rollout", {"kind": "arpo", "weight": 0.7}).fn.weight == 0.7
+    assert bind("rlvr.divergence", {"kind": "k3", "weight": 0.3}).weight == 0.3
+    with pytest.raises(RecipeError, match="no such setting"):
+        bind("rlvr.advantage", {"kind": "grpo", "weight": 0.3})
+    for slot in ("divergence", "bonus"):
+        for name in of(slot):
+            assert not {"weight", "where"} & set(settings_model(load(f"rlvr.{slot}", name)).model_fields)
 
 
 def test_every_method_names_columns_that_exist():

@@ -60,11 +60,12 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         [*TURNS, "presets=[gigpo]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
         [*TURNS, "presets=[trloo]"],
         [*BRANCHES, "presets=[arpo]"],
+        [*TURNS, "presets=[epo]"],
         [*TURNS, "rlvr.advantage=trloo", "rlvr.objective=turn_clip", "rlvr.mini_batches=2"],
         [*TURNS, "rlvr.shaping=[{kind: g_ra}]", "rlvr.advantage=gae", "rlvr.critic={learning_rate: 0.001}"],
         [*BRANCHES, "rlvr.credit=[{kind: arpo_hard}]"],
     ],
-    ids=["plain", "gigpo", "trloo", "arpo", "trloo_turn_clip", "gated_gae", "arpo_hard"],
+    ids=["plain", "gigpo", "trloo", "arpo", "epo", "trloo_turn_clip", "gated_gae", "arpo_hard"],
 )  # fmt: skip
 def test_turns_train(tmp_path, lake, more):
     made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), *more)

@@ -46,9 +46,20 @@ ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if "for environments" not 
 """Presets for problems without turns; the others are in test_rollouts.py."""
 
 
+FITTING = {
+    "ppe": ["rlvr.prompting={kind: ppe, text: Think.}"],  # the toy reads 64 characters
+    "co_reward": [  # enough answers alike for a vote
+        "rlvr.prompting={kind: paraphrase, template: '{prompt}'}",
+        "rlvr.sampling.temperature=0.5",
+        "rlvr.group_size=8",
+    ],
+}
+"""What a preset needs to work with the toy model."""
+
+
 @pytest.mark.parametrize("preset", ALONE)
 def test_presets_train(tmp_path, start, preset):
-    made = trainer(tmp_path, start, f"presets=[{preset}]")
+    made = trainer(tmp_path, start, f"presets=[{preset}]", *FITTING.get(preset, []))
     before = torch.cat([p.detach().flatten().clone() for p in made.learner.model.parameters()])
     numbers = made.run()
     assert numbers["steps"] == 4

@@ -1,0 +1,327 @@
+"""What methods ask of the loop beyond columns: whole updates, updates of their own, given tokens, hidden states, views."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import toys
+
+from pipelines import models
+from pipelines.errors import RecipeError
+from pipelines.recipe import check, read_recipe
+from pipelines.records import Role
+from pipelines.rlvr import step as algorithm
+from pipelines.rlvr.learn import further
+
+
+def trainer(tmp_path, start, *overrides):
+    return toys.trainer(tmp_path, start, toys.recipe(tmp_path), *overrides)
+
+
+def gradient(made):
+    return torch.cat([p.grad.flatten() for p in made.learner.model.parameters()])
+
+
+def frozen(tmp_path, start, name, *overrides):
+    """A trainer that takes gradients and no steps."""
+    (tmp_path / name).mkdir()
+    made = trainer(tmp_path / name, start, "rlvr.prompts=8", *overrides)
+    made.learner.stepper.step = lambda number: {}
+    return made
+
+
+COUPLED = {
+    "pacs": ["presets=[pacs]"],
+    "siren": ["presets=[siren]", "rlvr.bonus=[{kind: siren, weight: 5.0}]"],
+    "both": ["presets=[pacs]", "rlvr.bonus=[{kind: siren, weight: 5.0}, {kind: entropy, weight: 0.1}]"],
+}
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_a_loss_that_couples_rows_has_one_gradient(tmp_path, start, name, monkeypatch):
+    """In many small passes as in one that autograd sees whole."""
+    found = []
+    for kind, more in (("whole", []), ("parts", ["rlvr.micro_batch_tokens=64"])):
+        made = frozen(tmp_path, start, kind, *COUPLED[name], *more)
+        for bonus in made.update.bonus:
+            if hasattr(bonus.fn, "anchor"):
+                bonus.fn.anchor = 0.1
+        if kind == "whole":
+            monkeypatch.setattr(algorithm.Update, "couples_rows", lambda self: False)
+        made.step(0)
+        monkeypatch.undo()
+        found.append(gradient(made))
+    assert found[0].abs().max() > 1e-4
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-3)
+
+
+def test_the_step_before_trains_once_more(tmp_path, start):
+    made = trainer(tmp_path, start, "presets=[pipo]", "rlvr.compose={kind: pipo, window: 2, start: 1}", "rlvr.steps=3")
+    updates, learn = [], made.learner.learn
+
+    def watched(tokens, columns):
+        updates.append((columns, further(columns)))
+        return learn(tokens, columns)
+
+    made.learner.learn = watched
+    made.run()
+    assert made.learner.updates_done == 3, "the extra ones have no place in the schedule"
+    (first, none), (second, extra), _ = updates
+    assert none == [] and len(extra) == 1 and not second["fresh"][extra[0]].any()
+    older = second["logp_old"][extra[0]]
+    assert torch.equal(older[:, : first["logp_old"].shape[1]], first["logp_old"])
+    groups = second["group"][extra[0]]
+    assert groups.min() > second["group"][second["fresh"]].max() and len(groups.unique()) == 4
+    steps = made.learner.optimizer.state_dict()["state"][0]["step"]
+    assert int(steps) > 3
+
+
+def test_demonstrations_are_rows_with_the_trainer_s_own_numbers(tmp_path, start):
+    made = trainer(tmp_path, start, "presets=[visurf]")
+    rows, kept = made.collect(0)
+    demos = [row for row in rows if Role.GIVEN in row.role]
+    assert len(rows) == 20 and len(demos) == 4 and all(row.correct for row in demos)
+    for row in demos:
+        said = [t for t, role in zip(row.tokens, row.role, strict=True) if role == Role.GIVEN]
+        assert made.tokenizer.decode(said[:-1]) == made.by_uid[row.uid].answer
+        assert said[-1] == made.tokenizer.eos_token_id
+    tokens, batch = made._pack(kept, 0)
+    assert torch.equal(batch.given.any(1), torch.tensor([Role.GIVEN in row.role for row in kept]))
+    made.learner.fill(tokens, batch)
+    with torch.no_grad():
+        wanted = made.learner.policy.logp(tokens, batch.mask).logp
+    torch.testing.assert_close(batch.logp_old, wanted, atol=1e-4, rtol=0)
+    assert (batch.logp_old[batch.given] < 0).any()
+    assert made.step(0)["agreement/max"] < 1e-4
+
+
+@pytest.mark.parametrize("gate", [-1, 4])
+def test_a_gate_at_either_end_is_plain_rl_or_plain_sft(tmp_path, start, gate):
+    hpt = ["presets=[hpt_upge]", "rlvr.bonus=[]", "rlvr.reduce=row_mean", f"rlvr.keep={{kind: hpt_gate, gate: {gate}}}"]
+    made = frozen(tmp_path, start, "hpt", *hpt)
+    collected = made.collect(0)
+    _, kept = collected
+    made.collect = lambda step: collected
+    assert {Role.GIVEN in row.role for row in kept} == {gate == 4}
+    made.step(0)
+    if gate == -1:
+        plain = frozen(tmp_path, start, "plain", "rlvr.advantage={kind: grpo, scale: none}", "rlvr.reduce=row_mean")
+        plain.step(0)
+        torch.testing.assert_close(gradient(made), gradient(plain), atol=1e-6, rtol=1e-4)
+    else:
+        tokens, batch = made._pack(kept, 0)
+        again = frozen(tmp_path, start, "sft")
+        logp = again.learner.policy.logp(tokens, batch.mask).logp
+        (-(logp * batch.mask).sum(1) / batch.mask.sum(1)).mean().backward()
+        torch.testing.assert_close(gradient(made), gradient(again), atol=1e-5, rtol=1e-3)
+
+
+def test_hints_start_from_nothing_and_learn_what_credit_says(tmp_path, start):
+    seen = []
+    for credit in ("[]", "[{kind: imitate, weight: 0.25}]"):
+        folder = tmp_path / str(len(seen))
+        folder.mkdir()
+        made = trainer(
+            folder, start, "presets=[seele]", f"rlvr.credit={credit}", "rlvr.rollout={kind: seele, rounds: 2}"
+        )
+        rows, kept = made.collect(0)
+        assert len(rows) == 16 and {len([r for r in rows if r.group == g]) for g in range(4)} == {4}
+        hints = [[t for t, role in zip(r.tokens, r.role, strict=True) if role == Role.GIVEN] for r in rows]
+        assert any(hints)
+        for row, hint in zip(rows, hints, strict=True):
+            solution = made.by_uid[row.uid].answer
+            assert solution.startswith(made.tokenizer.decode(hint)) and len(hint) < len(solution)
+        tokens, batch = made._pack(kept, 0)
+        made.learner.fill(tokens, batch)
+        columns = algorithm.assign_credit(made.update, batch)
+        inside = batch.given & (batch.mask & ~batch.given).any(1, keepdim=True)
+        assert (columns["advantage"][inside] == (0.25 if seen else 0)).all()
+        seen.append(columns)
+    assert made.update.rollout.fn.shares, "the next visit begins where this one ended"
+
+
+def test_hints_grow_with_failure(tmp_path, start):
+    made = trainer(tmp_path, start, "presets=[adhint]", "rlvr.group_size=6")
+    rows, _ = made.collect(0)
+    by_group = {g: [r for r in rows if r.group == g] for g in range(4)}
+    for group in by_group.values():
+        hinted = [r for r in group if Role.GIVEN in r.role]
+        plain = [r for r in group if r not in hinted]
+        wrong = 1 - sum(r.score for r in plain[:3]) / 3
+        assert len(group) == 6 and (len(hinted) == 3) == (wrong > 0)
+
+
+def test_rehearsal_without_weight_is_no_rehearsal(tmp_path, start):
+    """Rehearsed rows have denominators of their own, so a coefficient of 0 removes them altogether."""
+    off = "rlvr.divergence={kind: dph_rl, weight: 0.0}"
+    rehearse = "rlvr.compose={kind: dph_rl, rows: 4, solved: 1, problems: 40}"
+    made = frozen(tmp_path, start, "with", "presets=[dph_rl]", off, rehearse)
+    numbers = made.step(0)
+    assert numbers["replay/rows"] == 4
+    plain = frozen(tmp_path, start, "without", "presets=[dph_rl]", "rlvr.compose=fresh", "rlvr.divergence=null")
+    plain.step(0)
+    torch.testing.assert_close(gradient(made), gradient(plain), atol=1e-6, rtol=1e-4)
+    stored = made.update.compose.fn.rows
+    assert all(bool(row["correct"]) and (row["logp_old"][row["mask"]] < 0).any() for row in stored)
+    far = trainer(
+        tmp_path, start, "presets=[dph_rl]", rehearse, "rlvr.divergence={kind: dph_rl, weight: 1.0}", "rlvr.steps=2"
+    )
+    before = {k: v.clone() for k, v in far.learner.model.state_dict().items()}
+    far.run()
+    assert any(not torch.equal(v, far.learner.model.state_dict()[k]) for k, v in before.items())
+
+
+def test_hidden_states_reach_the_method_row_by_row(tmp_path, start):
+    for share in ("true", "false"):
+        folder = tmp_path / share
+        folder.mkdir()
+        made = trainer(
+            folder,
+            start,
+            "presets=[verl_erank]",
+            "rlvr.credit=[{kind: verl_erank, stride: 1}]",
+            f"rlvr.share_prefixes={share}",
+        )
+        _, kept = made.collect(0)
+        tokens, batch = made._pack(kept, 0)
+        made.learner.fill(tokens, batch)
+        method = made.update.credit[0].fn
+        decoder = made.learner.policy.decoder
+        for row in range(0, len(kept), 3):
+            with torch.no_grad():
+                states = decoder(input_ids=tokens[row : row + 1]).last_hidden_state[0]
+            wanted = method.of_hidden(states[:-1][batch.mask[row, 1:]])
+            torch.testing.assert_close(batch.hidden_numbers[row], torch.tensor(wanted), atol=2e-3, rtol=1e-3)
+
+
+def test_the_first_order_comes_from_the_starting_policy(tmp_path, start):
+    made = trainer(tmp_path, start, "presets=[gain_rl]", "rlvr.curriculum={kind: gain_rl, sigma: 20.0, step: 50.0}")
+    made.run()
+    method = made.curriculum
+    assert sorted(method.order) == list(range(len(made.problems))) and method.order != sorted(method.order)
+    assert method.mu > 0 and method.steps == 4
+
+
+def test_a_second_view_is_a_group_of_its_own(tmp_path, start):
+    view = ["rlvr.prompting={kind: paraphrase, template: '{prompt} '}", "rlvr.keep=mixed", "rlvr.max_draws=3"]
+    made = trainer(tmp_path, start, *view)
+    sampled, kept = made.collect(0)
+    by_group = {}
+    for row in sampled:
+        by_group.setdefault(row.group, set()).add(row.uid)
+    assert len(by_group) in (8, 16, 24) and all(len(uids) == 1 for uids in by_group.values())
+    first = sorted(by_group)[:8]
+    assert [by_group[g] for g in first[:4]] == [by_group[g] for g in first[4:]]
+    assert len({(row.uid, row.group // 8) for row in kept}) <= 4, "four problems a step, whatever their views"
+
+
+def test_reflection_shows_a_wrong_answer(tmp_path, start):
+    more = [
+        "rlvr.prompting={kind: reflection, below: 1.0, instruction: 'not {answer}'}",
+        "rlvr.sampling.temperature=1.5",
+    ]
+    made = trainer(tmp_path, start, *more, "rlvr.curriculum=uniform")
+    made.problems = made.problems[:4]
+    made.curriculum.start(4, 0)
+    rows, _ = made.collect(0)
+    assert {row.group for row in rows} == {0, 1, 2, 3}
+    past = {uid: wrong for uid, (*_, wrong) in made.update.prompting.fn.past.items()}
+    again, _ = made.collect(1)
+    reflected = [row for row in again if row.group >= 4]
+    assert reflected
+    for row in reflected:
+        prompt = made.tokenizer.decode([t for t, r in zip(row.tokens, row.role, strict=True) if r == Role.PROMPT])
+        assert f"not {past[row.uid]}" in prompt
+
+
+def test_rollouts_follow_the_budget(tmp_path, start):
+    made = trainer(tmp_path, start, "rlvr.curriculum={kind: v0_budget, utility: mixed}")
+    made.curriculum.right = {str(n): [30.0, 30.0] for n in range(0, len(made.problems), 2)}
+    made.curriculum.mean = 0.5
+    rows, _ = made.collect(0)
+    sizes = {g: sum(row.group == g for row in rows) for g in {row.group for row in rows}}
+    assert sum(sizes.values()) == 16 and len(sizes) == 4
+
+
+def test_evaluation_says_the_prior_too(tmp_path, start):
+    from evaluation import model
+
+    made = trainer(tmp_path, start, "rlvr.prompting={kind: ppe, text: Think.}", "rlvr.steps=1")
+    rows, _ = made.collect(0)
+    assert made.tokenizer.decode(rows[0].tokens).startswith("<|begin|> <|system|>".replace(" ", ""))
+    made.run()
+    folder = tmp_path / "work/out/model"
+    assert json.loads((folder / "whetstone.json").read_text())["prior"] == "Think." == models.prior_of(folder)
+    recipe = read_recipe(toys.recipe(tmp_path))
+    assert model.load(str(folder), recipe.model, batch_size=4).prior == "Think."
+    assert model.load(str(start / "sft/out/model"), recipe.model, batch_size=4).prior is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["rlvr.reward=co_reward"], ["co_reward needs prompting: paraphrase"]),
+        (["rlvr.compose=pipo"], ["pipo needs objective: pipo"]),
+        (["rlvr.divergence=dph_rl"], ["dph_rl needs compose: dph_rl"]),
+        (["rlvr.advantage=visurf"], ["visurf needs given", "rollout: demonstrated"]),
+        (["rlvr.advantage=spo_chain"], ["spo_chain needs probe", "rollout: chain"]),
+        (["rlvr.credit=[red]"], ["red needs value", "critic"]),
+        (["rlvr.bonus=[epo]"], ["epo needs turn", "multi_turn"]),
+        (["rlvr.curriculum=gain_rl", "rlvr.credit=[verl_erank]"], ["gain_rl and verl_erank", "hidden"]),
+        (["rlvr.prompting=paraphrase", "rlvr.steps=1"], []),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_together_is_refused(tmp_path, overrides, words):
+    recipe = read_recipe(toys.recipe(tmp_path), overrides)
+    if not words:
+        check(recipe)
+        return
+    with pytest.raises(RecipeError) as caught:
+        check(recipe)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_problem_without_a_second_wording_is_named(tmp_path, start):
+    with pytest.raises(RecipeError, match=r"info\.paraphrase.*prompting\.template"):
+        trainer(tmp_path, start, "rlvr.prompting=paraphrase").collect(0)
+
+
+REMEMBERING = [
+    "pipo", "r3", "dph_rl", "par", "gain_rl", "v0_budget", "seele", "siren", "hapo", "verl_erank", "ssb", "vade", "laser",
+]  # fmt: skip
+SOONER = {
+    "pipo": ["rlvr.compose={kind: pipo, window: 2, start: 1}"],
+    "dph_rl": ["rlvr.compose={kind: dph_rl, solved: 1, problems: 40}"],
+    "siren": ["rlvr.bonus=[{kind: siren, weight: 5.0}]"],
+    "verl_erank": ["rlvr.credit=[{kind: verl_erank, stride: 1}]"],
+    "r3": ["rlvr.curriculum=uniform"],
+}
+
+
+@pytest.mark.parametrize("preset", REMEMBERING)
+def test_what_a_method_remembers_survives_a_restart(tmp_path, start, preset):
+    """Stopped between two steps and taken up by a new process: the same weights as without the stop."""
+    results = []
+    for name in ("straight", "stopped"):
+        folder = tmp_path / name
+        folder.mkdir()
+        more = [f"presets=[{preset}]", *SOONER.get(preset, []), "rlvr.prompts=8"]
+        made = trainer(folder, start, *more)
+        if name == "stopped":
+
+            def stop(part, step):
+                if part == "rollout" and step == 2:
+                    raise KeyboardInterrupt
+
+            made.phase = stop
+            with pytest.raises(KeyboardInterrupt):
+                made.run()
+            made.committer.wait()
+            made = trainer(folder, start, *more)
+        made.run()
+        results.append(torch.cat([p.detach().flatten() for p in made.learner.model.parameters()]))
+    assert torch.equal(*results)
