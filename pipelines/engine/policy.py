@@ -9,9 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from transformers import DynamicCache
 
 from pipelines.engine import distribution
-from pipelines.engine.shared import Layout
+from pipelines.engine.shared import Layout, Prefix
 from pipelines.models import autocast
 from pipelines.settings import Sampling
 
@@ -54,6 +55,9 @@ class Policy:
         """Where set, entropies come with a second number: over the most probable tokens that hold this much together."""
         self.takes_masks = self.config._attn_implementation == "sdpa" and not window
         """Whether packed and shared layouts are possible: they need attention masks of our own."""
+        kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
+        self.takes_prefixes = self.takes_masks and kinds == {"full_attention"}
+        """Whether rows can be laid out behind common beginnings: every layer must keep keys and values."""
         self._check_head()
         self.scorer = Scorer(self)
         """The module every pass goes through, and that is sharded over several processes."""
@@ -147,6 +151,8 @@ class Policy:
 
     def _score(self, hidden: Tensor, tokens: Tensor, entropy: str) -> tuple[Tensor, Tensor]:
         logits = self.logits(hidden)
+        if entropy != "gradient" and self.nucleus is None and not distribution.truncates(self.sampling):
+            return distribution.said(logits, tokens, self.sampling)
         value = distribution.log_prob(logits, tokens, self.sampling)
         if entropy == "no":
             return value, value.detach()
@@ -192,13 +198,27 @@ class Policy:
 
 def hidden_states(decoder: Any, layout: Layout, device: torch.device) -> Tensor:
     """The decoder's last hidden state before each of the layout's scored tokens, [M, hidden]."""
+    cache = None if layout.prefix is None else _read(decoder, layout.prefix, device)
     hidden = decoder(
         input_ids=layout.ids.to(device),
         attention_mask=None if layout.attention is None else layout.attention.to(device),
         position_ids=layout.positions.to(device),
-        use_cache=False,
+        past_key_values=cache,
+        use_cache=cache is not None,
     ).last_hidden_state
     return hidden.flatten(0, 1)[layout.source.to(device)]
+
+
+def _read(decoder: Any, prefix: Prefix, device: torch.device) -> DynamicCache:
+    """Keys and values of every laid-out row's beginning, with their gradient."""
+    cache = DynamicCache()
+    places = torch.arange(prefix.ids.shape[1], device=device).expand(prefix.ids.shape)
+    decoder(input_ids=prefix.ids.to(device), position_ids=places, past_key_values=cache, use_cache=True)
+    rows = prefix.row.to(device)
+    layers: Any = cache.layers
+    for layer in layers:
+        layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+    return cache
 
 
 def causal_lm(model: Any) -> Any:

@@ -22,8 +22,20 @@ WORTH = 0.85
 """Trees are used where they have at most this share of the plain layout's tokens."""
 NARROW = 192
 """Different prompts with the same first half share a tree up to this width."""
+BETTER = 0.9
+"""Rows behind common beginnings are preferred to trees where they have at most this share of their tokens."""
 FULL, SMALL = 0.8, 512
 """A row less full than this share of the first waits for the next pass, once a pass has this many tokens."""
+
+
+@dataclass
+class Prefix:
+    """Beginnings that several laid-out rows continue, read once each in a pass of their own."""
+
+    ids: Tensor
+    """int64 [P, L], padded on the right."""
+    row: Tensor
+    """int64 [R], which one each laid-out row continues."""
 
 
 @dataclass
@@ -35,7 +47,7 @@ class Layout:
     positions: Tensor
     """int64 [R, W]."""
     attention: Tensor | None
-    """bool [R, 1, W, W], or None for plain causal rows."""
+    """bool [R, 1, W, W], or [R, 1, W, L + W] behind a prefix; None for plain causal rows."""
     source: Tensor
     """int64 [M], flat index into R * W of the hidden state that predicts the token."""
     target: Tensor
@@ -44,11 +56,12 @@ class Layout:
     """Tokens of the forward pass that are not padding."""
     repeat: bool = False
     """Run for the sake of other processes only: its numbers count nothing."""
+    prefix: Prefix | None = None
 
     @property
     def size(self) -> int:
         """Tokens of the forward pass, padding included."""
-        return self.ids.numel()
+        return self.ids.numel() + (0 if self.prefix is None else self.prefix.ids.numel())
 
 
 def ends(mask: Tensor) -> Tensor:
@@ -90,17 +103,79 @@ def shared(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[
     yield from _shared(_trees(tokens, mask, rows, budget), tokens, mask, budget)
 
 
-def best(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int, *, allow_shared: bool) -> list[Layout]:
+def behind(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[Layout]:
+    """Rows behind what they have in common before their first scored token, about `budget` tokens at a time.
+
+    For long answers: a tree of them would be wide, and attention in it grows with the square of the width. The
+    last token of a beginning goes with the rows, because it predicts their first scored one.
+    """
+    first, read = mask.long().argmax(1), ends(mask) - 1
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row in rows.tolist():
+        groups.setdefault(tuple(tokens[row, : max(0, int(first[row]) - 1)].tolist()), []).append(row)
+    longest = {begin: max(int(read[row]) for row in many) - len(begin) for begin, many in groups.items()}
+    part: list[tuple[tuple[int, ...], list[int]]] = []
+    wide = long = count = 0
+    for begin, many in sorted(groups.items(), key=lambda g: (-longest[g[0]], g[0])):
+        for row in sorted(many, key=lambda r: -int(read[r])):
+            new = not part or part[-1][0] != begin
+            width, length = max(wide, int(read[row]) - len(begin)), max(long, len(begin))
+            if part and (count + 1) * width + (len(part) + new) * length > budget:
+                yield _behind(part, tokens, mask, wide, long)
+                part, new, count = [], True, 0
+                width, length = int(read[row]) - len(begin), len(begin)
+            if new:
+                part.append((begin, []))
+            part[-1][1].append(row)
+            wide, long, count = width, length, count + 1
+    if part:
+        yield _behind(part, tokens, mask, wide, long)
+
+
+def _behind(
+    part: list[tuple[tuple[int, ...], list[int]]], tokens: Tensor, mask: Tensor, width: int, length: int
+) -> Layout:
+    rows = torch.tensor([row for _, many in part for row in many])
+    start = torch.tensor([len(begin) for begin, many in part for _ in many])
+    ids = torch.zeros(len(part), length, dtype=torch.int64)
+    for i, (begin, _) in enumerate(part):
+        ids[i, : len(begin)] = torch.tensor(begin, dtype=torch.int64)
+    place = start[:, None] + torch.arange(width)
+    read = (ends(mask)[rows] - 1)[:, None]
+    known = torch.arange(length) < start[:, None]
+    causal = torch.ones(width, width, dtype=torch.bool).tril()
+    attention = torch.cat([known[:, None].expand(-1, width, -1), causal.expand(len(rows), -1, -1)], 2)[:, None]
+    after = (place + 1).clamp(max=mask.shape[1] - 1)
+    where = (mask[rows].gather(1, after) & (place < read)).nonzero()
+    at = place.clamp(max=tokens.shape[1] - 1)
+    return Layout(
+        ids=tokens[rows].gather(1, at) * (place < read),
+        positions=at,
+        attention=attention,
+        source=where[:, 0] * width + where[:, 1],
+        target=rows[where[:, 0]] * tokens.shape[1] + place[where[:, 0], where[:, 1]] + 1,
+        used=int((place < read).sum()) + sum(len(begin) for begin, _ in part),
+        prefix=Prefix(ids, torch.tensor([i for i, (_, many) in enumerate(part) for _ in many])) if length else None,
+    )
+
+
+def best(
+    tokens: Tensor, mask: Tensor, rows: Tensor, budget: int, *, allow_shared: bool, allow_behind: bool = False
+) -> list[Layout]:
     """The layout with clearly fewer tokens; plain where it makes little difference."""
     if len(rows) == 0:
         return []
     simple = list(plain(tokens, mask, rows, budget))
     if not allow_shared:
         return simple
+    enough = WORTH * sum(layout.size for layout in simple)
     trees = _trees(tokens, mask, rows, budget)
-    if sum(tree.width for tree in trees) > WORTH * sum(layout.size for layout in simple):
-        return simple
-    return list(_shared(trees, tokens, mask, budget))
+    size = sum(tree.width for tree in trees)
+    if allow_behind:
+        made = list(behind(tokens, mask, rows, budget))
+        if sum(layout.size for layout in made) <= min(enough, BETTER * size):
+            return made
+    return simple if size > enough else list(_shared(trees, tokens, mask, budget))
 
 
 def _trees(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> list[_Tree]:

@@ -156,7 +156,8 @@ class Learner:
     def layouts(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[shared.Layout]:
         """Rows laid out for forward passes within the token budget, common prefixes computed once where it pays."""
         allow = self.policy.takes_masks and self.rlvr.share_prefixes
-        made = shared.best(tokens, mask, rows, self.budget, allow_shared=allow)
+        whole = self.policy.takes_prefixes and self.world.size == 1 and not self.rlvr.gradient_checkpointing
+        made = shared.best(tokens, mask, rows, self.budget, allow_shared=allow, allow_behind=whole)
         if 0 < len(made) < self.world.size:
             smaller = max(1, sum(one.size for one in made) // self.world.size)
             made = shared.best(tokens, mask, rows, min(self.budget, smaller), allow_shared=allow)

@@ -54,7 +54,7 @@ def test_same_values_and_gradients(family, gaps):
         model, tokens, mask, [one for r in every for one in shared.plain(tokens, mask, r[None], 10_000)], weight
     )
     for budget in (1, 40, 10_000):
-        for make in (shared.plain, shared.shared):
+        for make in (shared.plain, shared.shared, shared.behind):
             got = gradient(model, tokens, mask, list(make(tokens, mask, every, budget)), weight)
             for a, b in zip(oracle, got, strict=True):
                 torch.testing.assert_close(a, b, atol=3e-5, rtol=1e-4)
@@ -63,7 +63,7 @@ def test_same_values_and_gradients(family, gaps):
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 5), st.integers(1, 200))
 def test_every_scored_token_once(seed, groups, size, budget):
     tokens, mask = rows(torch.Generator().manual_seed(seed), groups, size, gaps=True)
-    for make in (shared.plain, shared.shared):
+    for make in (shared.plain, shared.shared, shared.behind):
         targets = torch.cat([one.target for one in make(tokens, mask, torch.arange(len(tokens)), budget)])
         assert sorted(targets.tolist()) == mask.flatten().nonzero().squeeze(1).tolist()
 
@@ -94,7 +94,7 @@ def test_a_token_sees_exactly_what_precedes_it(seed, groups, size, budget):
 def test_a_pass_keeps_to_the_budget_where_single_rows_allow(seed, groups, size, budget):
     tokens, mask = rows(torch.Generator().manual_seed(seed), groups, size, gaps=True)
     longest = int(shared.ends(mask).max()) - 1
-    for make in (shared.plain, shared.shared):
+    for make in (shared.plain, shared.shared, shared.behind):
         for layout in make(tokens, mask, torch.arange(len(tokens)), budget):
             assert layout.size <= max(budget, longest)
 
@@ -115,3 +115,16 @@ def test_samples_that_begin_alike_share_their_beginning():
     assert sorted(zip(layout.positions[0].tolist(), layout.ids[0].tolist(), strict=True)) == [
         (0, 5), (1, 6), (2, 7), (3, 3), (3, 8),
     ]  # fmt: skip
+
+
+def test_long_answers_share_their_prompt_without_a_tree():
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randint(4, 90, (16, 384), generator=draw)
+    tokens[:8, :128], tokens[8:, :128] = tokens[0, :128].clone(), tokens[8, :128].clone()
+    mask = (torch.arange(384) >= 128).expand(16, -1)
+    every = torch.arange(16)
+    one, two = (
+        shared.best(tokens, mask, every, 100_000, allow_shared=True, allow_behind=behind) for behind in (False, True)
+    )
+    assert sum(layout.size for layout in one) == 16 * 383
+    assert [layout.size for layout in two] == [2 * 127 + 16 * 256] and two[0].used == two[0].size
