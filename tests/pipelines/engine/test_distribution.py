@@ -68,7 +68,7 @@ def test_its_gradient_is_taken_once():
         value.sum().backward()
 
 
-@pytest.mark.parametrize("mass", [0.3, 0.8, 1.0])
+@pytest.mark.parametrize("mass", [0.3, 0.8, 0.95])
 def test_top_entropy_has_a_gradient_inside_the_nucleus_only(mass):
     logits = torch.randn(6, 20, generator=torch.Generator().manual_seed(2)).requires_grad_()
     distribution.top_entropy(logits, Sampling(), mass).sum().backward()
