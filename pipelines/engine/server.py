@@ -3,15 +3,17 @@
 The server is another engine, so its log-probabilities are its own: they are kept, the difference to the trainer's
 is measured every step (`agreement/*`), and `rlvr.old_logp: trainer` with `credit: truncated_is` corrects for it.
 
-Start the server on the folder named in the recipe, with log-probabilities of the distribution that is sampled from:
+Endpoints and fields were checked against the source of vLLM 0.33.0; no server was run. Start it on the folder named in
+the recipe, with log-probabilities of the distribution that is sampled from:
 
-    VLLM_SERVER_DEV_MODE=1 vllm serve WEIGHTS --logprobs-mode processed_logprobs --return-tokens-as-token-ids
+    VLLM_SERVER_DEV_MODE=1 vllm serve WEIGHTS --logprobs-mode processed_logprobs
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,8 @@ from pipelines.errors import Interrupted
 from pipelines.records import Stop
 from pipelines.settings import Sampling, Server
 
-BATCH = 256
-"""Prompts per request."""
+AT_ONCE = 64
+"""Requests under way; the server batches them."""
 PATIENCE = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts while the server does not answer."""
 
@@ -53,7 +55,12 @@ class ServerSampler:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         self._post("/collective_rpc", {"method": "reload_weights"})
-        self._post("/reset_prefix_cache", {})
+        for wait in (*PATIENCE, None):
+            if self._post("/reset_prefix_cache", {}).get("success", True):  # older servers say nothing
+                return
+            if wait is not None:
+                time.sleep(wait)
+        raise Interrupted("rlvr.sampler: the server keeps its old prefix cache; something else is using it.")
 
     def extend(
         self,
@@ -70,19 +77,29 @@ class ServerSampler:
                 "choose another method."
             )
         out: list[Completion] = [Completion([], [], Stop.ERROR) for _ in prefixes]
-        fits = [i for i, p in enumerate(prefixes) if 0 < len(p) < self.context]
-        for start in range(0, len(fits), BATCH):
-            part = fits[start : start + BATCH]
-            seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-            for i, made in zip(part, self._complete([list(prefixes[i]) for i in part], sampling, seed), strict=True):
-                out[i] = made
+        places: dict[tuple[int, ...], list[int]] = {}
+        for i, prefix in enumerate(prefixes):
+            if 0 < len(prefix) < self.context:
+                places.setdefault(tuple(prefix), []).append(i)
+        seeds = torch.randint(2**31, (len(places),), generator=generator, device=generator.device).tolist()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            wanted = [
+                pool.submit(self._complete, list(prefix), len(where), sampling, seed)
+                for (prefix, where), seed in zip(places.items(), seeds, strict=True)
+            ]
+            for where, one in zip(places.values(), wanted, strict=True):
+                for i, made in zip(where, one.result(), strict=True):
+                    out[i] = made
         return out
 
-    def _complete(self, prompts: list[list[int]], sampling: Sampling, seed: int) -> list[Completion]:
+    def _complete(self, prompt: list[int], count: int, sampling: Sampling, seed: int) -> list[Completion]:
+        """Several completions of one prompt. vLLM seeds them seed, seed + 1, ...; equal prompts in a list would all be
+        seeded alike and answered alike."""
         body = {
             "model": self.settings.model or str(self.settings.weights),
-            "prompt": prompts,
-            "max_tokens": min(sampling.max_tokens, self.context - max(map(len, prompts))),
+            "prompt": prompt,
+            "n": count,
+            "max_tokens": min(sampling.max_tokens, self.context - len(prompt)),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
@@ -93,10 +110,12 @@ class ServerSampler:
             "return_token_ids": True,
             "skip_special_tokens": False,
         }
+        if sampling.temperature == 0:
+            body["n"] = 1  # a greedy request may ask for one answer only
         choices = sorted(self._post("/v1/completions", body)["choices"], key=lambda c: c["index"])
-        if len(choices) != len(prompts):
-            raise Interrupted(f"rlvr.sampler: the server answered {len(choices)} of {len(prompts)} prompts.")
-        return [self._read(choice) for choice in choices]
+        if len(choices) != body["n"]:
+            raise Interrupted(f"rlvr.sampler: the server answered {len(choices)} of {body['n']} completions.")
+        return [self._read(choice) for choice in choices * (count // len(choices))]
 
     def _read(self, choice: dict[str, Any]) -> Completion:
         tokens, found = choice.get("token_ids"), choice.get("logprobs") or {}

@@ -27,6 +27,7 @@ class StandIn(ThreadingHTTPServer):
     def __init__(self, weights):
         super().__init__(("127.0.0.1", 0), Handler)
         self.weights, self.calls, self.fail, self.deaf, self.drop_ids = weights, [], 0, False, False
+        self.busy, self.lock = 0, threading.Lock()
         self.sampler = None
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -58,14 +59,21 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.load()
             return self.answer(200, {"results": [None]})
         if self.path == "/reset_prefix_cache":
-            return self.answer(200, {})
+            self.server.busy -= 1
+            return self.answer(200, {"success": self.server.busy < 0})
         if self.path != "/v1/completions":
             return self.answer(404, {"error": "no such path"})
         sampling = Sampling(
             temperature=body["temperature"], top_p=body["top_p"], top_k=max(0, body["top_k"]), min_p=body["min_p"],
             max_tokens=body["max_tokens"],
         )  # fmt: skip
-        made = self.server.sampler.extend(body["prompt"], sampling, generator(torch.device("cpu"), body["seed"]))
+        prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
+        with self.server.lock:
+            made = [  # as vLLM seeds: every prompt of a request alike, its n answers one apart
+                self.server.sampler.extend([prompt], sampling, generator(torch.device("cpu"), body["seed"] + i))[0]
+                for prompt in prompts
+                for i in range(body["n"])
+            ]
         choices = [
             {
                 "index": i,
@@ -125,7 +133,11 @@ def test_a_mismatch_can_be_measured_and_corrected_instead(tmp_path, start, stand
 
 def test_order_limits_and_waiting(tmp_path, start, stand_in):
     made = trainer(tmp_path, start, stand_in)
+    stand_in.busy = 2
     made.server.push(made.learner.weights.whole, made.tokenizer)
+    stand_in.busy = 9
+    with pytest.raises(Interrupted, match="old prefix cache"):
+        made.server.push(made.learner.weights.whole, made.tokenizer)
     stand_in.fail = 2
     greedy = Sampling(temperature=0, max_tokens=5)
     prompts = [[5, 6, 7], [8, 9], [], [5] * 64]
@@ -133,6 +145,8 @@ def test_order_limits_and_waiting(tmp_path, start, stand_in):
     own = stand_in.sampler.extend(prompts[:2], greedy, generator(torch.device("cpu"), 1))
     assert [f.tokens for f in found[:2]] == [o.tokens for o in own]
     assert found[2].stop == found[3].stop == Stop.ERROR
+    many = made.server.extend([[5, 6, 7]] * 6 + [[8, 9]] * 2, Sampling(max_tokens=6), generator(torch.device("cpu"), 1))
+    assert len({tuple(one.tokens) for one in many[:6]}) > 1, "a group's answers are drawn apart"
     stand_in.drop_ids = True
     with pytest.raises(Interrupted, match="return_token_ids"):
         made.server.extend([[5, 6]], greedy, generator(torch.device("cpu"), 1))
