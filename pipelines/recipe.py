@@ -316,6 +316,11 @@ def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
         return
     if rl.processes > 1 or rl.lora:
         raise RecipeError("rlvr.sampler: a server takes whole weights from one process; remove `processes` or `lora`.")
+    tempering = [one.name for one in bound_list(bound) if hasattr(one.fn, "tempers")]
+    if tempering:
+        raise RecipeError(
+            f"rlvr.sampler: a server has one temperature for all tokens, and {tempering[0]} sets it per token."
+        )
     asking = [one.name for one in bound_list(bound) if "entropy_old" in one.needs]
     if asking or bound["rollout"].name == "arpo":
         name = (asking or ["arpo"])[0]

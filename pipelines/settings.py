@@ -263,6 +263,19 @@ class Sampling(Settings):
     max_tokens: int = Field(256, ge=1)
 
 
+class Tempered(Sampling):
+    """Sampling whose temperature follows each token's entropy; made by a method, never written in a recipe."""
+
+    tau: float
+    """How far the temperature moves: temperature * (1 + tau * nature), nature from -1 to 1."""
+    pivot: float
+    """Log-entropy whose nature is 0."""
+    top: float
+    """Log-entropy above the pivot whose nature is 1."""
+    bottom: float
+    """Log-entropy below the pivot whose nature is -1."""
+
+
 class Agreement(Settings):
     """Sampler = trainer: how far their log-probs of the sampled tokens may differ."""
 

@@ -12,6 +12,8 @@ import toys
 
 LAWS = ["tests/pipelines/rlvr/test_laws.py", "tests/pipelines/rlvr/test_step.py", "pipelines/rlvr"]
 ENGINE = [f"tests/pipelines/engine/test_{name}.py" for name in ("checkpoint", "sampler", "shared")]
+ENGINES = "tests/pipelines/engine"
+HOOKS = "tests/pipelines/rlvr/test_hooks.py"
 TURNS = ["tests/pipelines/rlvr/test_turn_methods.py"]
 PLANTED = {
     "sign of the policy gradient": ("pipelines/rlvr/objective/reinforce.py", "-logp * advantage", "logp * advantage", LAWS),
@@ -32,8 +34,8 @@ PLANTED = {
     "mask off by one": ("pipelines/engine/policy.py", "source=where[:, 0] * width + where[:, 1],", "source=where[:, 0] * width + where[:, 1] + 1,", ENGINE),
     "temperature left out in the trainer": (
         "pipelines/engine/distribution.py",
-        "    warped = warp(logits, sampling, tokens)",
-        "    warped = warp(logits, sampling.model_copy(update={\"temperature\": 1.0}), tokens)",
+        "warped = logits[part].float() / temperature\n",
+        "warped = logits[part].float() * 1.0\n",
         ENGINE,
     ),
     "branches see each other": ("pipelines/engine/shared.py", "sees[r, at : at + n][:, chain[:known]] = True", "sees[r, at : at + n, :at] = True", ENGINE),
@@ -41,13 +43,27 @@ PLANTED = {
     "cache rows mixed up": ("pipelines/engine/cache.py", "torch.index_select(old[:, :, : self.filled], 0, rows", "torch.index_select(old[:, :, : self.filled], 0, rows.flip(0)", ENGINE),
     "a branch copies another row": ("pipelines/engine/cache.py", "torch.index_select(old, 0, parents,", "torch.index_select(old, 0, parents.flip(0),", ENGINE),
     "a commit of weights that have moved on": ("pipelines/engine/checkpoint.py", 'tensor.detach().to("cpu", copy=True)', 'tensor.detach().to("cpu")', ENGINE),
-    "environment tokens in the loss": ("pipelines/rlvr/pack.py", "mask = role == Role.POLICY", "mask = role >= Role.POLICY", ["tests/pipelines/rlvr/test_rollouts.py"]),
+    "environment tokens in the loss": ("pipelines/rlvr/pack.py", "chosen, given = role == Role.POLICY,", "chosen, given = role >= Role.POLICY,", ["tests/pipelines/rlvr/test_rollouts.py"]),
     "statistics forgotten at a restart": ("pipelines/rlvr/shaping/laser_d.py", 'self.targets, self.seen, self.steps = list(state["targets"]),', "self.targets, self.seen, self.steps = list(self.targets),", LAWS),
     "the baseline holds the row itself": ("pipelines/rlvr/advantage/trloo.py", "n / (n - 1).clamp(min=1) * (returns", "1.0 * (returns", TURNS),
     "the reward paid a token early": ("pipelines/rlvr/advantage/_estimate.py", "last = place.amax(1, keepdim=True)", "last = (place.amax(1, keepdim=True) - 1).clamp(min=0)", TURNS),
     "processes average instead of adding up": ("pipelines/rlvr/learn.py", "(loss * self.world.size).backward()", "loss.backward()", ["tests/pipelines/engine/test_parallel.py"]),
+    "the temperature forgotten in the gradient": ("pipelines/engine/distribution.py", "scale = gradient / ctx.temperature", "scale = gradient", [f"{ENGINES}/test_distribution.py"]),
+    "a shared prompt's padding is read": ("pipelines/engine/shared.py", "known = torch.arange(length) < start[:, None]", "known = torch.arange(length) < length + 0 * start[:, None]", [f"{ENGINES}/test_shared.py"]),
+    "a hint is blamed for the answer behind it": ("pipelines/rlvr/step.py", 'columns["advantage"] = columns["advantage"] * ~hints', 'columns["advantage"] = columns["advantage"] * 1', [f"{HOOKS}::test_hints_start_from_nothing_and_learn_what_credit_says"]),
+    "a coupled loss without its entropies": ("pipelines/rlvr/learn.py", 'loss = (mine["slopes"] * torch.stack([logp, entropy, *top], -1)).sum()', 'loss = (mine["slopes"][..., 0] * logp).sum()', [f"{HOOKS}::test_a_loss_that_couples_rows_has_one_gradient"]),
+    "a demonstration's ratio starts from nothing": ("pipelines/rlvr/learn.py", "if batch.given.any():", "if False:", [f"{HOOKS}::test_demonstrations_are_rows_with_the_trainer_s_own_numbers"]),
+    "an update of its own is part of the step's": ("pipelines/rlvr/learn.py", 'else columns["update"] == 0', 'else columns["update"] >= 0', [f"{HOOKS}::test_the_step_before_trains_once_more"]),
+    "a term's weight taken from a method": ("pipelines/catalogue.py", 'float(chosen.pop("weight", 1.0)) if slot in TERMS else 1.0', 'float(chosen.pop("weight", 1.0))', [LAWS[0]]),
     "half a checkpoint accepted": ("pipelines/engine/checkpoint.py", 'or file_sha256(path / STATE) != _meta(path).get("sha256"):', "or False:", ENGINE),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_the_line_to_sabotage_is_still_there(bug):
+    path, right, wrong, tests = PLANTED[bug]
+    assert (toys.ROOT / path).read_text().count(right) == 1 and right != wrong
+    assert all((toys.ROOT / test.split("::")[0]).exists() for test in tests)
 
 
 @pytest.mark.slow
@@ -59,7 +75,6 @@ def test_planted_bug_is_caught(bug, tmp_path):
         shutil.copytree(toys.ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(toys.ROOT / "pyproject.toml", tree)
     text = (tree / path).read_text()
-    assert text.count(right) == 1, "the line to sabotage has changed; update this test"
     (tree / path).write_text(text.replace(right, wrong))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.settings import Sampling
+from pipelines.nature import nature
+from pipelines.settings import Sampling, Tempered
 
 
 def truncates(sampling: Sampling) -> bool:
@@ -30,6 +31,8 @@ def warp(logits: Tensor, sampling: Sampling, chosen: Tensor | None = None) -> Te
     logits = logits.float()
     if sampling.temperature not in (0, 1):
         logits = logits / sampling.temperature
+    if isinstance(sampling, Tempered):
+        logits = logits / (1 + sampling.tau * _nature(logits, sampling)).unsqueeze(-1)
     if not truncates(sampling):
         return logits
     with torch.no_grad():
@@ -37,6 +40,19 @@ def warp(logits: Tensor, sampling: Sampling, chosen: Tensor | None = None) -> Te
         if chosen is not None:
             keep.scatter_(-1, chosen.unsqueeze(-1), True)
     return logits.masked_fill(~keep, float("-inf"))
+
+
+def plain(sampling: Sampling) -> bool:
+    """Whether the distribution is the model's at one temperature."""
+    return not truncates(sampling) and not isinstance(sampling, Tempered)
+
+
+@torch.no_grad()
+def _nature(logits: Tensor, sampling: Tempered) -> Tensor:
+    """Where a token's log-entropy stands among the usual ones, float32 [...] from -1 to 1."""
+    total = logits.logsumexp(-1)
+    spread = total - ((logits - total.unsqueeze(-1)).exp() * logits).sum(-1)
+    return nature(spread, sampling.pivot, sampling.top, sampling.bottom)
 
 
 def _kept(logits: Tensor, sampling: Sampling) -> Tensor:

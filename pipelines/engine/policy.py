@@ -151,7 +151,7 @@ class Policy:
 
     def _score(self, hidden: Tensor, tokens: Tensor, entropy: str) -> tuple[Tensor, Tensor]:
         logits = self.logits(hidden)
-        if entropy != "gradient" and self.nucleus is None and not distribution.truncates(self.sampling):
+        if entropy != "gradient" and self.nucleus is None and distribution.plain(self.sampling):
             return distribution.said(logits, tokens, self.sampling)
         value = distribution.log_prob(logits, tokens, self.sampling)
         if entropy == "no":

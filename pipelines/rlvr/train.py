@@ -109,6 +109,14 @@ class Trainer:
         self._begun = False
         self._packed: tuple[list[int], Tensor, Batch, list[Trajectory]] | None = None
 
+    @property
+    def resumes(self) -> str:
+        """What a restart promises: "bitwise" the same weights, or each prompt and number "exactly_once".
+
+        A decoding server is not reproducible, and neither are a GPU's kernels.
+        """
+        return "bitwise" if self.server is None and self.device.type == "cpu" else "exactly_once"
+
     def run(self) -> dict[str, float]:
         """Train from the last commit to the end, and write the model folder."""
         self._resume()
@@ -126,7 +134,9 @@ class Trainer:
         state = checkpoint.best(self.committer.folder) if self.rlvr.deliver == "best" else None
         if state is not None:
             self.report.event("the best weights are handed on", step=state["step"], reward=state["best"])
-        about = {"prior": prior} if (prior := getattr(self.update.prompting.fn, "prior", None)) else {}
+        about: dict[str, Any] = {"resume": self.resumes}
+        if prior := getattr(self.update.prompting.fn, "prior", None):
+            about["prior"] = prior
         self.learner.save(self.tokenizer, self.out / "model", state, about)
         wanted = ("reward/mean", "rollout/length_mean", "policy/entropy")
         return {"steps": float(self.rlvr.steps), **{k.replace("/", "_"): numbers[k] for k in wanted if k in numbers}}
@@ -176,6 +186,10 @@ class Trainer:
         """Everything sampled in the step, and the rows that `keep` lets train."""
         if self.server is not None:
             self.server.push(self.learner.weights.whole, self.tokenizer)
+        sampling = self.rlvr.sampling
+        for method in self.update.having("tempers"):
+            sampling = method.tempers(sampling)
+        self.learner.policy.sampling = sampling
         self._begin()
         sampled: list[Trajectory] = []
         kept: list[Trajectory] = []
@@ -219,7 +233,7 @@ class Trainer:
         ]
         context = Context(
             sampler=self.sampler,
-            sampling=self.rlvr.sampling,
+            sampling=self.learner.policy.sampling,
             prompts=len(numbers),
             generator=distribution.generator(self.device, self.seed, *stream, *self._stream()),
             entropy=self.update.needs("entropy_old"),

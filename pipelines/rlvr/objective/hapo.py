@@ -10,13 +10,15 @@ from torch import Tensor
 
 from pipelines.catalogue import method
 from pipelines.columns import PerToken
+from pipelines.nature import nature
 from pipelines.rlvr.ops import ratio
+from pipelines.settings import Sampling, Tempered
 
 
 @method(
     paper="https://github.com/starriver030515/HAPO",
     title="From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature (HAPO)",
-    checked="official code (low entropies by |min|, as in the paper; the temperature per token is left out)",
+    checked="official code (low entropies by |min|, as in the paper)",
     silent_at_zero=True,
     not_reinforce="tokens are boosted and damped by their entropy",
 )
@@ -26,7 +28,9 @@ class hapo:
         e = log H;  h = (e - q-quantile of the step) / deviation from it;  hh = h / max h above 0, h / |min h| below
         hh <= 0: low (1 - hh), and A (1 + hh) inside half the bounds;   hh > 0: high (1 + hh), and A (1 + hh) outside them
 
-    The statistics are those of the step's rollouts. Equal entropies give hh = 0, the plain clip.
+    The statistics are those of the step's rollouts. Sampling uses the last step's: its temperature is multiplied by
+    1 + tau hh for each token, and the trainer's log-probabilities are those of that distribution. Equal entropies give
+    hh = 0, the plain clip.
     """
 
     def __init__(
@@ -36,14 +40,27 @@ class hapo:
         low: Annotated[float, Field(gt=0, le=0.5)] = 0.2,
         high: Annotated[float, Field(gt=0)] = 0.2,
         dual: Annotated[float, Field(gt=1)] | None = 10.0,
+        tau: Annotated[float, Field(ge=0, lt=1)] = 0.05,
     ) -> None:
-        self.quantile, self.low, self.high, self.dual = quantile, low, high, dual
+        self.quantile, self.low, self.high, self.dual, self.tau = quantile, low, high, dual, tau
         self.pivot, self.top, self.bottom = 0.0, 0.0, 0.0
+
+    def tempers(self, sampling: Sampling) -> Sampling:
+        """How the next step is sampled; the first has no statistics yet.
+
+        >>> h = hapo(quantile=0.6); H = torch.tensor([[0.05, 0.1, 0.2, 0.8, 1.6]])
+        >>> h.prepare({"mask": H > 0, "in_loss": torch.ones(1).bool(), "entropy_old": H})
+        >>> [round(v, 4) for v in (1 + h.tempers(Sampling()).tau * h.nature(H))[0].tolist()]
+        [0.95, 0.975, 1.0, 1.0333, 1.05]
+        """
+        if not self.tau or self.top == self.bottom == 0:
+            return sampling
+        return Tempered(**sampling.model_dump(), tau=self.tau, pivot=self.pivot, top=self.top, bottom=self.bottom)
 
     def prepare(self, columns: dict[str, Any]) -> None:
         """Take the quantile and the extremes of the step's log-entropies."""
         used = columns["mask"] & columns["in_loss"][:, None]
-        e = _log(columns["entropy_old"][used])
+        e = columns["entropy_old"][used].clamp(min=1e-8).log()
         if len(e) == 0:
             return
         self.pivot = float(e.kthvalue(round(self.quantile * (len(e) - 1)) + 1).values)
@@ -57,10 +74,7 @@ class hapo:
         >>> [round(v, 4) for v in h.nature(H)[0].tolist()]
         [-1.0, -0.5, 0.0, 0.6667, 1.0]
         """
-        away = _log(entropy_old) - self.pivot
-        above = away / self.top if self.top > 1e-6 else away * 0
-        below = away / self.bottom if self.bottom > 1e-6 else away * 0
-        return torch.where(away > 0, above, below).clamp(-1, 1)
+        return nature(entropy_old, self.pivot, self.top, self.bottom)
 
     def __call__(self, logp: PerToken, logp_old: PerToken, advantage: PerToken, entropy_old: PerToken) -> PerToken:
         """The loss per token.
@@ -94,7 +108,3 @@ class hapo:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.pivot, self.top, self.bottom = state["pivot"], state["top"], state["bottom"]
-
-
-def _log(entropy: Tensor) -> Tensor:
-    return entropy.clamp(min=1e-8).log()

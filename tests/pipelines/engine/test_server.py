@@ -165,6 +165,7 @@ def test_an_absent_server_is_named(monkeypatch):
     ("overrides", "words"),
     [
         (["rlvr.advantage=rl_zvp"], "no entropies, which rl_zvp needs"),
+        (["rlvr.objective=hapo"], "hapo sets it per token"),
         (["rlvr.processes=2"], "remove `processes` or `lora`"),
         (
             ["rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]", "rlvr.objective=gspo"],

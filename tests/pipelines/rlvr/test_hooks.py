@@ -9,6 +9,7 @@ import torch
 import toys
 
 from pipelines import models
+from pipelines.engine import distribution
 from pipelines.errors import RecipeError
 from pipelines.recipe import check, read_recipe
 from pipelines.records import Role
@@ -245,6 +246,23 @@ def test_rollouts_follow_the_budget(tmp_path, start):
     assert sum(sizes.values()) == 16 and len(sizes) == 4
 
 
+def test_a_temperature_per_token_is_the_trainer_s_too(tmp_path, start):
+    made = trainer(tmp_path, start, "presets=[hapo]", "rlvr.objective={kind: hapo, tau: 0.5}", "rlvr.steps=3")
+    numbers = [made.step(step) for step in range(3)]
+    assert max(n["agreement/max"] for n in numbers) < 1e-4
+    sampling = made.learner.policy.sampling
+    assert sampling.tau == 0.5 and sampling.top > 0
+    logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0)) * 3
+    spread = distribution.entropy(logits, made.rlvr.sampling)
+    kind = made.update.objective.fn.nature(spread)
+    plain = [made.rlvr.sampling.model_copy(update={"temperature": 1 + 0.5 * float(k)}) for k in kind]
+    tokens = torch.arange(50) % 30
+    wanted = [float(distribution.log_prob(logits[i : i + 1], tokens[i : i + 1], plain[i])) for i in range(50)]
+    # the statistics have moved since this step's sampling was made
+    now = made.update.objective.fn.tempers(made.rlvr.sampling)
+    torch.testing.assert_close(distribution.log_prob(logits, tokens, now), torch.tensor(wanted), atol=1e-4, rtol=1e-4)
+
+
 def test_evaluation_says_the_prior_too(tmp_path, start):
     from evaluation import model
 
@@ -254,6 +272,7 @@ def test_evaluation_says_the_prior_too(tmp_path, start):
     made.run()
     folder = tmp_path / "work/out/model"
     assert json.loads((folder / "whetstone.json").read_text())["prior"] == "Think." == models.prior_of(folder)
+    assert json.loads((folder / "whetstone.json").read_text())["resume"] == "bitwise"
     recipe = read_recipe(toys.recipe(tmp_path))
     assert model.load(str(folder), recipe.model, batch_size=4).prior == "Think."
     assert model.load(str(start / "sft/out/model"), recipe.model, batch_size=4).prior is None
