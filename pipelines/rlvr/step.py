@@ -63,7 +63,7 @@ class Update:
 
     def couples_rows(self) -> bool:
         """Whether the loss is no sum over rows."""
-        return any(one.card.couples_rows for one in (self.objective, *self.bonus))
+        return any(one is not None and one.card.couples_rows for one in (self.objective, self.divergence, *self.bonus))
 
     def silent_rows_are_free(self) -> bool:
         """Whether a row whose advantage is 0 everywhere has zero gradient, whatever the policy says."""

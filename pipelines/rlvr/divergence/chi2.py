@@ -23,9 +23,10 @@ def chi2(logp: PerToken, logp_ref: PerToken) -> PerToken:
     0.750051
     """
     d = logp - logp_ref
-    return _grow(d) + _grow(-d)
+    return grow(d) + grow(-d)
 
 
-def _grow(d: torch.Tensor) -> torch.Tensor:
+def grow(d: torch.Tensor) -> torch.Tensor:
+    """expm1(d), linear from 10 on."""
     inside = d.clamp(max=10.0)
     return torch.expm1(inside) + (d - inside) * torch.exp(torch.tensor(10.0))

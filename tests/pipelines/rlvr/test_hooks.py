@@ -36,6 +36,7 @@ def frozen(tmp_path, start, name, *overrides):
 COUPLED = {
     "pacs": ["presets=[pacs]"],
     "siren": ["presets=[siren]", "rlvr.bonus=[{kind: siren, weight: 5.0}]"],
+    "chi2": ["presets=[chi2_occupancy]", "rlvr.divergence={kind: chi2_occupancy, weight: 2.0}"],
     "both": ["presets=[pacs]", "rlvr.bonus=[{kind: siren, weight: 5.0}, {kind: entropy, weight: 0.1}]"],
 }
 
@@ -49,6 +50,9 @@ def test_a_loss_that_couples_rows_has_one_gradient(tmp_path, start, name, monkey
         for bonus in made.update.bonus:
             if hasattr(bonus.fn, "anchor"):
                 bonus.fn.anchor = 0.1
+        if made.learner.reference is not None:
+            with torch.no_grad():  # away from home, where the divergence has a gradient
+                made.learner.reference.head.weight.mul_(1.1)
         if kind == "whole":
             monkeypatch.setattr(algorithm.Update, "couples_rows", lambda self: False)
         made.step(0)

@@ -185,8 +185,12 @@ def test_silent_where_it_says_so(name):
 @pytest.mark.parametrize("name", of("divergence"))
 def test_divergence_is_zero_at_home(name):
     batch = toys.batch()
-    home = bind("rlvr.divergence", name)(columns_of(batch) | {"logp": batch.logp_ref})
-    torch.testing.assert_close(home * batch.mask, torch.zeros_like(home))
+    logp = batch.logp_ref.clone().requires_grad_()
+    home = bind("rlvr.divergence", name)(with_later(batch) | {"logp": logp}) * batch.mask
+    torch.testing.assert_close(home, torch.zeros_like(home))
+    if "loss" in load("rlvr.divergence", name).card.legal_in and name not in ("k1", "dph_rl"):
+        home.sum().backward()
+        assert logp.grad.abs().max() < 1e-6, "nowhere to go from home"
 
 
 def test_divergences_give_the_gradient_they_claim():
@@ -206,6 +210,33 @@ def test_divergences_give_the_gradient_they_claim():
         means[name] = free.grad.clone()
     torch.testing.assert_close(means["k2"], exact)
     torch.testing.assert_close(means["k1"], torch.zeros(6), atol=1e-6, rtol=0)
+
+
+STOPPED = {"cispo", "gspo", "gbpo", "hapo", "turn_clip"}
+"""Objectives that stop a gradient on purpose: theirs is not the derivative of their value."""
+LOSSES = [(s, n) for s, n in COLUMNS if s in ("objective", "divergence", "bonus") and n not in STOPPED]
+
+
+@pytest.mark.parametrize(("slot", "name"), LOSSES)
+def test_gradient_is_the_value_s_derivative(slot, name):
+    """By central differences in float64, away from the corners of clips."""
+    batch = toys.batch(rows=6, groups=2)
+    columns = {
+        k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+        for k, v in with_later(batch).items()
+    }
+    method = ready(slot, name, columns)
+    if hasattr(method.fn, "anchor"):
+        method.fn.anchor = 0.1
+    free = [c for c in ("logp", "entropy", "entropy_top") if c in method.needs]
+
+    def value(*tensors):
+        made = method(columns | dict(zip(free, tensors, strict=True)))
+        return (made * columns["weight"]).sum()
+
+    assert torch.autograd.gradcheck(
+        value, [columns[c].clone().requires_grad_() for c in free], eps=1e-6, atol=1e-6, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("name", of("reduce"))

@@ -452,3 +452,120 @@ def test_a_prior_goes_in_front():
     assert with_prior(asked, "Think.")[0]["content"] == "Think.\n\nBe short."
     assert with_prior(asked, None) is asked
     assert Role.GIVEN == 5, "stored rows hold the number"
+
+
+def rows_of(batch, group):
+    return [r for r in range(len(batch.group)) if int(batch.group[r]) == group]
+
+
+@given(SEEDS)
+def test_visurf_against_a_loop(seed):
+    batch, demo = with_demonstrations(seed)
+    found = made("advantage", "visurf", batch)
+    for group in range(4):
+        rows = rows_of(batch, group)
+        value = {r: float(batch.reward[r]) for r in rows}
+        rollouts = [value[r] for r in rows if not demo[r]]
+        for r in rows:
+            if demo[r] and max(rollouts) >= value[r]:
+                value[r] = statistics.fmean(rollouts)
+        mean, spread = statistics.fmean(value.values()), statistics.stdev(value.values())
+        for r in rows:
+            assert abs(float(found[r]) - (value[r] - mean) / (spread + 1e-6)) < 1e-4
+
+
+@given(SEEDS)
+def test_hapo_s_baseline_against_a_loop(seed):
+    batch = toys.batch(seed=seed)
+    found = made("advantage", "hapo", batch)
+    for group in range(3):
+        rows = rows_of(batch, group)
+        tokens = [float(batch.reward[r]) for r in rows for _ in range(int(batch.mask[r].sum()))]
+        mean, spread = statistics.fmean(tokens), statistics.pstdev(tokens)
+        for r in rows:
+            assert abs(float(found[r]) - (float(batch.reward[r]) - mean) / (spread + 1e-6)) < 1e-4
+
+
+@given(SEEDS, st.floats(0.2, 3))
+def test_pacs_against_a_loop(seed, beta):
+    batch = toys.batch(seed=seed)
+    logp = batch.logp_old + 0.3 * torch.randn(batch.mask.shape, generator=torch.Generator().manual_seed(seed))
+    found = made("objective", {"kind": "pacs", "beta": beta}, batch, logp=logp)
+    for group in range(3):
+        rows = rows_of(batch, group)
+        score = {r: beta * float(((logp - batch.logp_old) * batch.mask)[r].sum()) for r in rows}
+        right = sum(bool(batch.correct[r]) for r in rows)
+        for r in rows:
+            psi = score[r] - statistics.fmean(score[o] for o in rows if o != r)
+            sign = 1 if batch.correct[r] else -1
+            loss = math.log1p(math.exp(-sign * psi)) if sign * psi > -30 else -sign * psi
+            same = right if batch.correct[r] else len(rows) - right
+            loss *= len(rows) / (2 * same) if 0 < right < len(rows) else 1
+            mine = found[r][batch.mask[r]]
+            assert (mine - loss).abs().max() < 1e-4 * max(1, loss)
+
+
+@given(SEEDS)
+def test_serr_against_a_loop(seed):
+    batch = toys.batch(seed=seed)
+    batch.correct, batch.truncated = batch.correct * 0, torch.ones(12, dtype=torch.bool)
+    found = made("shaping", {"kind": "serr", "most": 0.4, "share": 0.5}, batch) - batch.reward
+    peak, mean = {}, {}
+    for r in range(12):
+        values = sorted(batch.entropy_old[r][batch.mask[r]].tolist(), reverse=True)
+        best = values[: max(1, int(0.5 * len(values)))]
+        peak[r], mean[r] = statistics.fmean(best), statistics.fmean(values)
+    for group in range(3):
+        rows = rows_of(batch, group)
+        beaten = {r: sum(peak[r] > peak[o] and mean[r] < mean[o] for o in rows) for r in rows}
+        order = sorted(rows, key=lambda r: -beaten[r])
+        for r in rows:
+            rank = statistics.fmean(i for i, o in enumerate(order) if beaten[o] == beaten[r])
+            assert abs(float(found[r]) - 0.4 * (1 - rank / (len(rows) - 1))) < 1e-5
+
+
+@given(SEEDS)
+def test_adhint_s_credit_against_a_loop(seed):
+    batch = toys.batch(seed=seed)
+    batch.given = batch.mask & (batch.mask.cumsum(1) <= 2) & (batch.length > 3)[:, None]
+    advantage = torch.randn(12, 1, generator=torch.Generator().manual_seed(seed)) * (batch.mask & ~batch.given)
+    found = made("credit", "adhint", batch, advantage=advantage)
+    for r in range(12):
+        own = batch.mask[r] & ~batch.given[r]
+        usual = max(1e-6, float(batch.entropy_old[r][own].mean()))
+        worth = max(0.0, float(advantage[r][own].mean()))
+        for t in batch.given[r].nonzero().squeeze(1).tolist():
+            wanted = worth * math.exp(-abs(float(batch.entropy_old[r, t]) - usual) / usual)
+            assert abs(float(found[r, t]) - wanted) < 1e-5
+        assert torch.equal(found[r][own], advantage[r][own])
+
+
+@given(st.lists(st.floats(0.05, 1), min_size=2, max_size=6), st.lists(st.floats(0.05, 1), min_size=2, max_size=6))
+def test_rehearsal_divergences_are_those_of_their_names(first, second):
+    n = min(len(first), len(second))
+    ref, pi = (torch.tensor(x[:n], dtype=torch.float64) for x in (first, second))
+    ref, pi = ref / ref.sum(), pi / pi.sum()
+    middle = (ref + pi) / 2
+
+    def kl(a, b):
+        return float((a * (a / b).log()).sum())
+
+    def mean(f):
+        columns = {"logp": pi.log()[None], "logp_old": ref.log()[None], "fresh": torch.tensor([False])}
+        value = bind("rlvr.divergence", {"kind": "dph_rl", "f": f})(columns)
+        assert (value >= -1e-9).all()
+        return float((ref * value[0]).sum())
+
+    assert mean("forward") == pytest.approx(kl(ref, pi), abs=1e-9)
+    assert mean("js") == pytest.approx(kl(pi, middle) + kl(ref, middle), abs=1e-9)
+
+
+def test_chi_squared_over_whole_answers_is_unbiased():
+    """By enumeration of three answers; and it is never below the KL."""
+    from pipelines.rlvr.divergence.chi2 import grow
+
+    pi, ref = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.5, 0.3, 0.2])
+    d = (pi / ref).log()
+    estimate = float((pi * (grow(d) + grow(-d))).sum())
+    assert estimate == pytest.approx(0.163333, abs=1e-5) == pytest.approx(float((pi * pi / ref).sum()) - 1, abs=1e-6)
+    assert estimate >= math.exp(float((pi * d).sum())) - 1 >= float((pi * d).sum())

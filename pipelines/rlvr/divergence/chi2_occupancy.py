@@ -1,0 +1,46 @@
+"""The root of the chi-squared divergence between whole answers, in the loss."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.catalogue import method
+from pipelines.columns import PerRow, PerToken
+from pipelines.rlvr.divergence.chi2 import grow
+
+
+@method(
+    paper="2403.03185",
+    title="Correlated Proxies: A New Definition and Improved Mitigation for Reward Hacking",
+    checked="official code (language-model form; the floor's constant is taken off)",
+    couples_rows=True,
+    legal_in=("loss",),
+)
+def chi2_occupancy(
+    logp: PerToken,
+    logp_ref: PerToken,
+    mask: PerToken,
+    in_loss: PerRow,
+    weight: PerToken,
+    *,
+    floor: Annotated[float, Field(gt=0)] = 1e-4,
+) -> PerToken:
+    """sqrt(max(chi2, floor)) - sqrt(floor), chi2 the mean over rows of expm1(d) + expm1(-d), d = log pi / pi_ref of the row.
+
+    Spread over the tokens so that their weighted sum is it. Beyond ±10 both terms go on linearly. At the reference it is 0
+    and has no gradient: the root alone would have an infinite one. `chi2` is the same divergence per token, in the reward.
+
+    >>> import torch
+    >>> d = torch.tensor([0.5, -0.2, 1.5, 0.0])[:, None]; one = torch.ones(4, 1).bool()
+    >>> round(0.1 * (chi2_occupancy(d, d * 0, one, one[:, 0], one / 4).mean().item() + 0.01), 6)
+    0.086605
+    """
+    used = mask & in_loss[:, None]
+    rows = used.any(1)
+    d = ((logp - logp_ref) * used).sum(1)
+    value = ((grow(d) + grow(-d)) * rows).sum() / rows.sum().clamp(min=1)
+    term = value.clamp(min=floor).sqrt() - floor**0.5
+    return term / weight.sum().clamp(min=1e-12) * torch.ones_like(logp)
