@@ -35,6 +35,9 @@ def entry(slot: str, name: str) -> dict[str, Any]:
         "reduces_to": card.reduces_to,
         "mixes_groups": card.mixes_groups,
         "legal_in": list(card.legal_in),
+        "beside": [f"{slot}: {name}" for slot, name in card.beside],
+        "couples_rows": card.couples_rows,
+        "makes": list(getattr(fn, "makes", ())),
         "doc": inspect.getdoc(fn) or "",
     }
 
@@ -101,6 +104,12 @@ def page(one: dict[str, Any], heading: str = "") -> str:
     ]
     if one["legal_in"]:
         lines.append(f"allowed in: {', '.join(one['legal_in'])}")
+    if one["beside"]:
+        lines.append(f"needs beside it: {', '.join(one['beside'])}")
+    if one["makes"]:
+        lines.append(f"makes: {', '.join(one['makes'])}")
+    if one["couples_rows"]:
+        lines.append("its loss couples rows: one more forward pass per update")
     if one["reduces_to"]:
         lines.append(f"reduces to: {one['reduces_to']}")
     if one["remembers"]:

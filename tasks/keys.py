@@ -6,6 +6,7 @@ import ast
 import importlib.metadata
 import json
 import shutil
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,25 @@ def _files(recipe: Recipe, stage: str) -> dict[str, str]:
         found |= _model_files(base, weights=stage != "curate")
     if stage == "curate" and recipe.curate.difficulty is not None:
         found |= _model_files(recipe.curate.difficulty.model, weights=True)
+    if stage == "rlvr" and recipe.rlvr is not None:
+        for name in (*recipe.rlvr.reward_functions, recipe.rlvr.reward.get("judge")):
+            file = _plugin(name) if name else None
+            if file is not None:
+                found[str(name)] = file_sha256(file)
     template = recipe.model.chat_template
     if template and "{" not in template and Path(template).is_file():
         found[template] = file_sha256(Path(template))
     return found
+
+
+def _plugin(name: str) -> Path | None:
+    """The file of `package.module:function`, searched as the stage will; None where there is none, which it will say."""
+    inner = Path(*name.partition(":")[0].split("."))
+    for base in (Path.cwd(), *map(Path, sys.path)):
+        for path in (base / inner.with_suffix(".py"), base / inner / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
 
 
 def _model_files(folder: str, *, weights: bool) -> dict[str, str]:

@@ -261,7 +261,8 @@ class Trainer:
             rows: list[Trajectory] = []
             for at in range(0, len(numbers), self.rlvr.prompts):
                 part = numbers[at : at + self.rlvr.prompts]
-                rows += self._sampled(part, [count] * len(part), at, (at, FIRST))
+                made = self._sampled(part, [count] * len(part), at, (at, FIRST))
+                rows += [row for row in made if row.group < at + len(part)]  # no second views
             return rows
 
         def prompts() -> list[list[int]]:

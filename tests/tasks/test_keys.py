@@ -73,3 +73,14 @@ def test_selection(tmp_path):
         Selection("stf").of(recipe)
     with pytest.raises(RecipeError, match="leave no stage"):
         Selection("rlvr", "sft").of(recipe)
+
+
+def test_a_changed_reward_function_changes_the_key(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for more in ("rlvr.reward_functions=['mine:short']", "rlvr.reward={kind: arena_tournament, judge: 'mine:short'}"):
+        (tmp_path / "mine.py").write_text("def short(*args, **columns):\n    return 0.0, 0.0\n")
+        before = all_keys(tmp_path, more)
+        (tmp_path / "mine.py").write_text("def short(*args, **columns):\n    return 1.0, 0.0\n")
+        after = all_keys(tmp_path, more)
+        assert {s for s in before if before[s] != after[s]} == {"rlvr"}
+    assert keys._plugin("not.there:x") is None

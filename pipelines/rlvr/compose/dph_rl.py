@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class dph_rl:
     """Before the first step every problem is answered `samples` times; one right answer of each that has `solved` of them is
     kept, with the log-probabilities it was drawn with. Each step rehearses `rows` of them. Their advantage is 0: `divergence: dph_rl`
-    is all they train on, with a mean over their own tokens. `problems` bounds how many are asked at the start.
+    is all they train on, with a mean over their own tokens. `problems` bounds how many are asked: the answers are part of
+    every commit.
     """
 
     def __init__(
@@ -34,14 +35,14 @@ class dph_rl:
         rows: Annotated[int, Field(ge=1)] = 16,
         samples: Annotated[int, Field(ge=1)] = 8,
         solved: Annotated[int, Field(ge=1)] = 4,
-        problems: Annotated[int, Field(ge=1)] | None = None,
+        problems: Annotated[int, Field(ge=1)] = 512,
     ) -> None:
         self.count, self.samples, self.solved, self.problems = rows, samples, solved, problems
         self.rows: list[dict[str, Tensor]] = []
 
     def begin(self, start: Begin) -> None:
         """Answer the problems with the starting policy."""
-        wanted = list(range(min(start.size, self.problems or start.size)))
+        wanted = list(range(min(start.size, self.problems)))
         by_group: dict[int, list[Any]] = {}
         for row in start.sample(wanted, self.samples):
             if row.correct:

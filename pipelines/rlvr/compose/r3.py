@@ -25,7 +25,8 @@ class r3:
     """A group that is all wrong gets its problem's last right answers, one that is all right the last wrong ones.
 
     They keep the log-probabilities and the prompt they were drawn with, enter the group's advantage like any member,
-    and then theirs is multiplied by `alpha`. A mixed group gets none.
+    and then theirs is multiplied by `alpha`. A mixed group gets none. The last `stored` answers of either kind are kept
+    for the `problems` seen last; they are part of every commit.
     """
 
     def __init__(
@@ -34,8 +35,9 @@ class r3:
         answers: Annotated[int, Field(ge=0)] = 1,
         alpha: Annotated[float, Field(ge=0, le=1)] = 0.5,
         stored: Annotated[int, Field(ge=1)] = 4,
+        problems: Annotated[int, Field(ge=1)] = 1024,
     ) -> None:
-        self.answers, self.alpha, self.stored = answers, alpha, stored
+        self.answers, self.alpha, self.stored, self.problems = answers, alpha, stored, problems
         self.past: dict[str, dict[str, list[dict[str, Any]]]] = {}
 
     def mix(self, rows: list[Trajectory]) -> list[Trajectory]:
@@ -58,9 +60,12 @@ class r3:
         for row in rows:
             if row.score is None:
                 continue
-            kept = self.past.setdefault(row.uid, {"right": [], "wrong": []})
+            kept = self.past.pop(row.uid, {"right": [], "wrong": []})
             kind = "right" if row.correct else "wrong"
             kept[kind] = [*kept[kind], asdict(row) | {"stop": int(row.stop)}][-self.stored :]
+            self.past[row.uid] = kept  # now the last: the problems seen longest ago are forgotten first
+        for uid in list(self.past)[: -self.problems]:
+            del self.past[uid]
 
     def compose(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
         """The rows that train: stored ones with a smaller advantage."""

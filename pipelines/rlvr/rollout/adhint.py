@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from pipelines.catalogue import method
-from pipelines.records import Role, Trajectory
+from pipelines.records import Role, Stop, Trajectory
 from pipelines.rlvr.rollout._answers import answers, score_of, solution_tokens
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class adhint:
         noise = torch.randn(len(asked), generator=context.generator, device=context.generator.device) * self.noise
         later = []
         for one, begun, more in zip(asked, first, noise.tolist(), strict=True):
-            found = [score_of(one, row.text) for row in plain if row.group == one.group and row.text]
+            found = [score_of(one, r.text) for r in plain if r.group == one.group and r.stop != Stop.ERROR]
             scores = [s for s in found if s is not None]
             difficulty = 1 - sum(scores) / len(scores) if scores else 1.0
             solution = solution_tokens(one, context)

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from pipelines.catalogue import method
-from pipelines.records import Role, Trajectory
+from pipelines.records import Role, Stop, Trajectory
 from pipelines.rlvr.rollout._answers import answers, score_of, solution_tokens
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class seele:
             made = answers(part, context, Role.GIVEN)
             rows += made
             for i, one in enumerate(asked):
-                found = [score_of(one, row.text) for row in made if row.group == one.group]
+                found = [score_of(one, r.text) for r in made if r.group == one.group and r.stop != Stop.ERROR]
                 scores = [s for s in found if s is not None]
                 if scores:
                     tried[i].append((shares[i], sum(scores) / len(scores)))
