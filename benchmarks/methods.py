@@ -2,9 +2,11 @@
 
     python -m benchmarks.methods
 
-A batch of 256 rows x 512 tokens; every advantage, credit and objective, the objective with its backward pass. The step is
-the forward and backward pass of the 42 M benchmark model over the same tokens, measured on 8 of the rows and taken
-times 32 (without the time of sampling, which only makes the share smaller). Writes benchmarks/results/methods.json.
+A batch of 256 rows x 512 tokens; every advantage, credit and objective, the objective with its backward pass, and what each
+makes of hidden states where it reads them. The step is the forward and backward pass of the 42 M benchmark model over the
+same tokens, measured on 8 of the rows and taken times 32 (without the time of sampling, which only makes the share
+smaller). The forward passes that some methods add are not arithmetic of theirs and are not in it: reading hidden states takes
+one per step, a loss that couples rows one per update. Writes benchmarks/results/methods.json.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import logging
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import sides
-from pipelines.catalogue import bind, names
+from pipelines.catalogue import Bound, bind, names
 from pipelines.columns import Batch
 from pipelines.engine import shared
 from pipelines.engine.policy import Policy
@@ -51,6 +54,9 @@ def batch() -> dict[str, Any]:
         entropy_old=torch.rand(ROWS, WIDTH, generator=draw) * mask, logp_sampled=old, turn=turn, turn_state=state,
         turn_reward=torch.zeros(ROWS, 4).scatter(1, (turns - 1)[:, None], reward[:, None]),
         value=torch.rand(ROWS, WIDTH, generator=draw) * mask,
+        given=torch.zeros_like(mask), fresh=torch.ones(ROWS).bool(), problem=torch.arange(ROWS) // GROUP,
+        probe=torch.where(mask & (place % 40 == 0), torch.rand(ROWS, WIDTH, generator=draw), torch.nan),
+        hidden_numbers=torch.rand(ROWS, 3, generator=draw),
         node=torch.where(mask, torch.arange(ROWS)[:, None] * 4 + turn, -1),
     )  # fmt: skip
     advantage = torch.randn(ROWS, WIDTH, generator=draw) * mask
@@ -77,18 +83,16 @@ def main() -> None:
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
     columns = batch()
+    states = torch.randn(WIDTH - 256, 512)
     seconds: dict[str, float] = {}
+    apart: dict[str, float] = {}
     for slot in ("advantage", "credit", "objective"):
         for name in names(f"rlvr.{slot}"):
             bound = bind(f"rlvr.{slot}", name)
 
-            def once(bound: Any = bound, slot: str = slot) -> None:
-                logp = (columns["logp_old"] + 0.01).requires_grad_(slot == "objective")
-                made = bound(columns | {"logp": logp})
-                if slot == "objective":
-                    (made * columns["mask"]).sum().backward()
-
-            seconds[f"{slot}/{name}"] = clock(once)
+            seconds[f"{slot}/{name}"] = clock(partial(apply, bound, columns))
+            if hasattr(bound.fn, "of_hidden"):
+                apart[f"{slot}/{name}, hidden states"] = ROWS * clock(partial(bound.fn.of_hidden, states))
     step = step_seconds(columns, args.folder)
     worst = {s: max(v for k, v in seconds.items() if k.startswith(s)) for s in ("advantage", "credit", "objective")}
     share = sum(worst.values()) / step
@@ -97,7 +101,20 @@ def main() -> None:
     print(
         f"forward and backward of the step: {step:.1f} s; the slowest of each slot together: {100 * share:.3f} % of it"
     )
-    sides.store("methods", {"milliseconds": {k: 1e3 * v for k, v in seconds.items()}, "step_s": step, "share": share})
+    for name, value in apart.items():
+        print(f"{name}: {value:.2f} s, {100 * value / step:.2f} % of it")
+    times = {k: 1e3 * v for k, v in (seconds | apart).items()}
+    sides.store("methods", {"milliseconds": times, "step_s": step, "share": share})
+
+
+def apply(bound: Bound, columns: dict[str, Any]) -> None:
+    """One call of a method, an objective's with its backward pass."""
+    if hasattr(bound.fn, "prepare"):
+        bound.fn.prepare(columns)
+    logp = (columns["logp_old"] + 0.01).requires_grad_(bound.slot == "rlvr.objective")
+    made = bound(columns | {"logp": logp})
+    if logp.requires_grad:
+        (made * columns["mask"]).sum().backward()
 
 
 def step_seconds(columns: dict[str, Any], folder: Path) -> float:

@@ -1,4 +1,4 @@
-"""Row rewards in proportion to mean entropy, right and wrong rows normalised apart."""
+"""Row rewards in proportion to mean entropy."""
 
 from typing import Annotated, Literal
 
@@ -13,9 +13,9 @@ from pipelines.rlvr.ops import SAME, group_mean, group_size, group_std, group_su
 @method(
     paper="2508.04349",
     title="GTPO and GRPO-S: Token and Sequence-Level Reward Shaping with Policy Entropy",
-    checked="third-party code (the shaped rewards; the normalisation follows GTPO's)",
+    checked="third-party code (the shaped rewards; that they are normalised together is ours)",
     flat_groups="learns",
-    reduces_to="normalise: together with share 0 is grpo on rewards of 1 and -1, with the population deviation",
+    reduces_to="share 0 is grpo on rewards of 1 and -1, with the population deviation",
 )
 def grpo_s(
     correct: PerRow,
@@ -26,15 +26,15 @@ def grpo_s(
     *,
     base: Annotated[float, Field(ge=0)] = 1.0,
     share: Annotated[float, Field(ge=0)] = 0.1,
-    normalise: Literal["apart", "together", "none"] = "apart",
+    normalise: Literal["together", "apart", "none"] = "together",
     eps: Annotated[float, Field(gt=0)] = 1e-6,
 ) -> PerRow:
     """Mean entropy H of a row shares out a reward among the right rows of its group, and 1/H among the wrong ones.
 
         right: r = base + share * n H / sum H;   wrong: r = -(base + share * m (1/H) / sum(1/H))
 
-    `apart` takes zero mean and unit population deviation over the right and over the wrong rows of a group: what is left is
-    entropy alone, the outcome drops out. `together` normalises over the group and keeps it.
+    `together` takes zero mean and unit population deviation over the group. `apart` does so over its right and over its wrong
+    rows, as GTPO does with tokens: what is left is entropy alone, the outcome drops out (and in the bake-off the policy with it).
 
     >>> import torch
     >>> H, m = torch.tensor([[2.0], [1.0], [2.0], [1.0]]), torch.ones(4, 1).bool()

@@ -92,6 +92,8 @@ def effective_rank(hidden: Tensor) -> float:
     """exp of the entropy of the singular values' shares, token mean removed; 0 for fewer than two tokens."""
     if len(hidden) < 2:
         return 0.0
-    values = torch.linalg.svdvals(hidden.double() - hidden.double().mean(0))
+    centred = hidden.double() - hidden.double().mean(0)
+    gram = centred @ centred.T if len(centred) <= centred.shape[1] else centred.T @ centred
+    values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()  # the singular values, several times as fast
     share = values / (values.sum() + 1e-8)
     return float(torch.exp(-(share * (share + 1e-8).log()).sum()))
