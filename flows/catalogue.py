@@ -31,7 +31,7 @@ def entry(slot: str, name: str) -> dict[str, Any]:
         "checked": card.checked,
         "needs": list(catalogue.needs(fn)),
         "settings": settings,
-        "remembers": inspect.isclass(fn) and "state_dict" in vars(fn),
+        "remembers": hasattr(fn, "state_dict"),
         "reduces_to": card.reduces_to,
         "mixes_groups": card.mixes_groups,
         "legal_in": list(card.legal_in),

@@ -85,3 +85,9 @@ def row_mean(x: Tensor, mask: Tensor) -> Tensor:
 def ratio(logp: Tensor, logp_old: Tensor) -> Tensor:
     """exp(logp - logp_old), the exponent clamped to ±20."""
     return (logp - logp_old).clamp(-20, 20).exp()
+
+
+def grow(d: Tensor) -> Tensor:
+    """expm1(d), going on linearly from 10 on."""
+    inside = d.clamp(max=10.0)
+    return torch.expm1(inside) + (d - inside) * torch.exp(torch.tensor(10.0))

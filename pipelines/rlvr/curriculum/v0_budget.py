@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipelines.catalogue import method
-from pipelines.rlvr.curriculum.uniform import uniform
+from pipelines.rlvr.curriculum._passes import Passes
 
 
 @method(
@@ -17,7 +17,7 @@ from pipelines.rlvr.curriculum.uniform import uniform
     checked="paper (the utility; a Beta mean per problem stands for the value model, the cap is ours)",
     reduces_to="cap 1 is uniform",
 )
-class v0_budget(uniform):
+class v0_budget(Passes):
     """A step's rollouts are dealt to its problems by greedy gain in utility, at least 2 each and at most `cap` times the mean.
 
         v0: U(B) = B (1 - p) (1 - (1 - p)^(B - 1));   mixed: 1 - (1 - p)^B - p^B, the chance that a group has both outcomes

@@ -1,9 +1,8 @@
 """The chi-squared divergence to the reference, as a penalty in the reward."""
 
-import torch
-
 from pipelines.catalogue import method
 from pipelines.columns import PerToken
+from pipelines.rlvr.ops import grow
 
 
 @method(
@@ -24,9 +23,3 @@ def chi2(logp: PerToken, logp_ref: PerToken) -> PerToken:
     """
     d = logp - logp_ref
     return grow(d) + grow(-d)
-
-
-def grow(d: torch.Tensor) -> torch.Tensor:
-    """expm1(d), linear from 10 on."""
-    inside = d.clamp(max=10.0)
-    return torch.expm1(inside) + (d - inside) * torch.exp(torch.tensor(10.0))

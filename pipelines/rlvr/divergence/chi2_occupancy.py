@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pipelines.catalogue import method
 from pipelines.columns import PerRow, PerToken
-from pipelines.rlvr.divergence.chi2 import grow
+from pipelines.rlvr.ops import grow
 
 
 @method(
