@@ -34,8 +34,10 @@ def append(columns: dict[str, Any], stored: list[dict[str, Tensor]], *, apart: b
             continue
         width = max([value.shape[1], *(len(row) for row in rows)])
         fill = OUTSIDE.get(name, 0)
-        every = [torch.nn.functional.pad(row, (0, width - len(row)), value=fill) for row in [*value, *rows]]
-        out[name] = torch.stack(every)
+        older = torch.full((len(rows), width), fill, dtype=value.dtype)
+        for number, row in enumerate(rows):
+            older[number, : len(row)] = row
+        out[name] = torch.cat([torch.nn.functional.pad(value, (0, width - value.shape[1]), value=fill), older])
     groups = torch.arange(len(stored)) if apart else out["group"][n:].unique(return_inverse=True)[1]
     out["group"][n:] = columns["group"].max() + 1 + groups
     out["fresh"] = torch.arange(n + len(stored)) < n
