@@ -22,6 +22,8 @@ WORTH = 0.85
 """Trees are used where they have at most this share of the plain layout's tokens."""
 NARROW = 192
 """Different prompts with the same first half share a tree up to this width."""
+CLEAR = 0.5
+"""Trees with at most this share of the plain layout's tokens are taken without looking further."""
 BETTER = 0.9
 """Rows behind common beginnings are preferred to trees where they have at most this share of their tokens."""
 FULL, SMALL = 0.8, 512
@@ -168,14 +170,14 @@ def best(
     simple = list(plain(tokens, mask, rows, budget))
     if not allow_shared:
         return simple
-    enough = WORTH * sum(layout.size for layout in simple)
+    total = sum(layout.size for layout in simple)
     trees = _trees(tokens, mask, rows, budget)
     size = sum(tree.width for tree in trees)
-    if allow_behind:
+    if allow_behind and size > CLEAR * total:
         made = list(behind(tokens, mask, rows, budget))
-        if sum(layout.size for layout in made) <= min(enough, BETTER * size):
+        if sum(layout.size for layout in made) <= min(WORTH * total, BETTER * size):
             return made
-    return simple if size > enough else list(_shared(trees, tokens, mask, budget))
+    return simple if size > WORTH * total else list(_shared(trees, tokens, mask, budget))
 
 
 def _trees(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> list[_Tree]:
