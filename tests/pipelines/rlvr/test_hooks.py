@@ -68,6 +68,9 @@ def test_the_step_before_trains_once_more(tmp_path, start):
 
     def watched(tokens, columns):
         updates.append((columns, further(columns)))
+        assert columns["fresh"][torch.cat(made.learner._mini_batches(columns, 0))].all(), (
+            "the step's own update is its own"
+        )
         return learn(tokens, columns)
 
     made.learner.learn = watched
