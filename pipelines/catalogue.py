@@ -49,7 +49,7 @@ class Card:
     mixes_groups: str = ""
     """Why rows of other groups may change a row's result; empty where they may not."""
     couples_rows: bool = False
-    """For objectives and bonuses: its loss is no sum over rows, so the trainer computes it over the whole update at once."""
+    """For objectives, divergences and bonuses: its loss is no sum over rows, so the trainer computes it over the whole update at once."""
     apart: bool = False
     """For compose: the rows it adds have denominators of their own."""
     beside: tuple[tuple[str, str], ...] = ()

@@ -8,7 +8,7 @@ Masks are bool, ids int64, numbers float32. This file imports no torch: reading 
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 if TYPE_CHECKING:
@@ -92,9 +92,3 @@ MADE_LATER = ("advantage", "weight", "logp", "entropy", "entropy_top", "update")
 `entropy_top` [B, T] the same over the most probable tokens only (how much of the mass, the method's `nucleus` says),
 `update` [B] int64: rows above 0 train in further updates behind the step's own."""
 COLUMNS = frozenset([f.name for f in fields(Batch)]) | frozenset(MADE_LATER)
-ALWAYS = frozenset(f.name for f in fields(Batch) if f.default is MISSING)
-"""Columns that every run has."""
-ON_REQUEST = frozenset(
-    {"logp_start", "logp_sampled", "logp_ref", "entropy_old", "turn", "turn_reward", "turn_state", "value", "node"}
-) | {"probe", "hidden_numbers"}
-"""Columns computed because a method names them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -87,3 +88,11 @@ class Trajectory:
     """The problem's source."""
     text: str = ""
     """The decoded completion, for verifiers and logs only."""
+
+
+def by_group(rows: Iterable[Trajectory]) -> dict[int, list[Trajectory]]:
+    """The rows of each group, in their order."""
+    groups: dict[int, list[Trajectory]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    return groups

@@ -50,9 +50,7 @@ def plain(sampling: Sampling) -> bool:
 @torch.no_grad()
 def _nature(logits: Tensor, sampling: Tempered) -> Tensor:
     """Where a token's log-entropy stands among the usual ones, float32 [...] from -1 to 1."""
-    total = logits.logsumexp(-1)
-    spread = total - ((logits - total.unsqueeze(-1)).exp() * logits).sum(-1)
-    return nature(spread, sampling.pivot, sampling.top, sampling.bottom)
+    return nature(entropy(logits, Sampling()), sampling.pivot, sampling.top, sampling.bottom)
 
 
 def _kept(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -12,7 +12,7 @@ the recipe, with log-probabilities of the distribution that is sampled from:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,11 +55,9 @@ class ServerSampler:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         self._post("/collective_rpc", {"method": "reload_weights"})
-        for wait in (*PATIENCE, None):
+        for _ in _attempts():
             if self._post("/reset_prefix_cache", {}).get("success", True):  # older servers say nothing
                 return
-            if wait is not None:
-                time.sleep(wait)
         raise Interrupted("rlvr.sampler: the server keeps its old prefix cache; something else is using it.")
 
     def extend(
@@ -131,7 +129,7 @@ class ServerSampler:
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         import httpx
 
-        for wait in (*PATIENCE, None):
+        for _ in _attempts():
             try:
                 answer = self.client.post(path, json=body)
             except httpx.TransportError as error:
@@ -142,6 +140,12 @@ class ServerSampler:
                 problem = f"status {answer.status_code}: {answer.text[:300]}"
                 if answer.status_code < 500:
                     raise Interrupted(f"rlvr.sampler: {path} was refused with {problem}")
-            if wait is not None:
-                time.sleep(wait)
         raise Interrupted(f"rlvr.sampler: {self.settings.url}{path} does not answer ({problem}).")
+
+
+def _attempts() -> Iterator[None]:
+    """At once, and again after each wait."""
+    yield
+    for wait in PATIENCE:
+        time.sleep(wait)
+        yield

@@ -111,21 +111,21 @@ def behind(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[
     For long answers: a tree of them would be wide, and attention in it grows with the square of the width. The
     last token of a beginning goes with the rows, because it predicts their first scored one.
     """
-    first, read = mask.long().argmax(1), ends(mask) - 1
+    first, read = mask.long().argmax(1).tolist(), (ends(mask) - 1).tolist()
     groups: dict[tuple[int, ...], list[int]] = {}
     for row in rows.tolist():
-        groups.setdefault(tuple(tokens[row, : max(0, int(first[row]) - 1)].tolist()), []).append(row)
-    longest = {begin: max(int(read[row]) for row in many) - len(begin) for begin, many in groups.items()}
+        groups.setdefault(tuple(tokens[row, : max(0, first[row] - 1)].tolist()), []).append(row)
+    longest = {begin: max(read[row] for row in many) - len(begin) for begin, many in groups.items()}
     part: list[tuple[tuple[int, ...], list[int]]] = []
     wide = long = count = 0
     for begin, many in sorted(groups.items(), key=lambda g: (-longest[g[0]], g[0])):
-        for row in sorted(many, key=lambda r: -int(read[r])):
+        for row in sorted(many, key=lambda r: -read[r]):
             new = not part or part[-1][0] != begin
-            width, length = max(wide, int(read[row]) - len(begin)), max(long, len(begin))
+            width, length = max(wide, read[row] - len(begin)), max(long, len(begin))
             if part and (count + 1) * width + (len(part) + new) * length > budget:
                 yield _behind(part, tokens, mask, wide, long)
                 part, new, count = [], True, 0
-                width, length = int(read[row]) - len(begin), len(begin)
+                width, length = read[row] - len(begin), len(begin)
             if new:
                 part.append((begin, []))
             part[-1][1].append(row)
@@ -143,7 +143,7 @@ def _behind(
     for i, (begin, _) in enumerate(part):
         ids[i, : len(begin)] = torch.tensor(begin, dtype=torch.int64)
     place = start[:, None] + torch.arange(width)
-    read = (ends(mask)[rows] - 1)[:, None]
+    read = (ends(mask[rows]) - 1)[:, None]
     known = torch.arange(length) < start[:, None]
     causal = torch.ones(width, width, dtype=torch.bool).tril()
     attention = torch.cat([known[:, None].expand(-1, width, -1), causal.expand(len(rows), -1, -1)], 2)[:, None]

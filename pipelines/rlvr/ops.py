@@ -91,3 +91,15 @@ def grow(d: Tensor) -> Tensor:
     """expm1(d), going on linearly from 10 on."""
     inside = d.clamp(max=10.0)
     return torch.expm1(inside) + (d - inside) * torch.exp(torch.tensor(10.0))
+
+
+def next_place(flag: Tensor) -> Tensor:
+    """Index of the next True behind each position, int64 [B, T]; T where there is none."""
+    width = flag.shape[1]
+    here = torch.where(flag, torch.arange(width).expand_as(flag), width)
+    return torch.nn.functional.pad(here.flip(1).cummin(1).values.flip(1)[:, 1:], (0, 1), value=width)
+
+
+def spread_out(term: Tensor, weight: Tensor) -> Tensor:
+    """One number for a whole update as a loss per token: weighted by `weight` it adds up to the number."""
+    return term / weight.sum().clamp(min=1e-12) * torch.ones_like(weight)

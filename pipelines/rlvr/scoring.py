@@ -17,16 +17,20 @@ def load_functions(names: list[str]) -> list[tuple[str, Callable[..., list[float
     Raises:
         RecipeError: one cannot be imported.
     """
-    loaded = []
-    for name in names:
-        try:
-            module, attribute = name.split(":")
-            loaded.append((attribute, getattr(importlib.import_module(module), attribute)))
-        except (ValueError, ImportError, AttributeError) as error:
-            raise RecipeError(
-                f"rlvr.reward_functions: {name!r} cannot be imported ({error}). Write package.module:function."
-            ) from error
-    return loaded
+    return [(name.partition(":")[2], load_function(name, "rlvr.reward_functions")) for name in names]
+
+
+def load_function(name: str, field: str) -> Callable[..., Any]:
+    """A function by `package.module:function`.
+
+    Raises:
+        RecipeError: it cannot be imported; the message names the field.
+    """
+    try:
+        module, attribute = name.split(":")
+        return getattr(importlib.import_module(module), attribute)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise RecipeError(f"{field}: {name!r} cannot be imported ({error}). Write package.module:function.") from error
 
 
 def verify(trajectories: list[Trajectory], problems: dict[str, Problem]) -> None:

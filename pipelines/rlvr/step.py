@@ -59,7 +59,7 @@ class Update:
 
     def nucleus(self) -> float | None:
         """Probability mass that `entropy_top` covers; None where no method reads it."""
-        return next((getattr(one.fn, "nucleus") for one in self.bound() if "entropy_top" in one.needs), None)  # noqa: B009
+        return next((fn.nucleus for fn in self.having("nucleus")), None)
 
     def couples_rows(self) -> bool:
         """Whether the loss is no sum over rows."""

@@ -20,7 +20,7 @@ from pipelines.engine import checkpoint, distribution, parallel
 from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import Sampler, TorchSampler
 from pipelines.engine.server import ServerSampler
-from pipelines.records import Problem, Trajectory
+from pipelines.records import Problem, Trajectory, by_group
 from pipelines.report import Report
 from pipelines.rlvr import diagnostics, scoring
 from pipelines.rlvr import step as algorithm
@@ -215,10 +215,7 @@ class Trainer:
         if hasattr(self.curriculum, "allot"):
             sizes = self.curriculum.allot(numbers, self.rlvr.group_size)
         rows = self._sampled(numbers, sizes, first, (step, draw, ROLLOUTS))
-        by_group: dict[int, list[float]] = {}
-        for row in rows:
-            by_group.setdefault(row.group, []).append(float(bool(row.correct)))
-        means = {g: sum(v) / len(v) for g, v in by_group.items()}
+        means = {g: sum(bool(row.correct) for row in group) / len(group) for g, group in by_group(rows).items()}
         self.curriculum.observe(numbers, [means.get(first + i, 0.0) for i in range(len(numbers))])
         for method in self.update.having("notice"):
             method.notice(rows)

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from pipelines.catalogue import method
 from pipelines.columns import PerRow, PerToken
+from pipelines.rlvr.ops import next_place
 
 
 @method(
@@ -42,8 +43,7 @@ def spo_chain(
     valued = mask & ~probe.isnan()
     value = probe.nan_to_num(0.0).double()
     start = torch.where(valued, place, -1).cummax(1).values
-    ahead = torch.where(valued, place, width).flip(1).cummin(1).values.flip(1)
-    after = torch.nn.functional.pad(ahead[:, 1:], (0, 1), value=width)
+    after = next_place(valued)
     end = torch.where(after < width, value.gather(1, after.clamp(max=width - 1)), reward.double()[:, None])
     gain = (end - value.gather(1, start.clamp(min=0))) * (start >= 0)
     decided = logp_old < torch.tensor(certain).log() if certain < 1 else torch.ones_like(mask)

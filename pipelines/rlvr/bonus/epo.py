@@ -36,19 +36,20 @@ class epo:
         high: Annotated[float, Field(ge=1)] = 1.2,
     ) -> None:
         self.smooth, self.low, self.high = smooth, low, high
-        self.past: list[list[float]] = []
+        self.past: list[list[float]] = []  # sum and number of the steps' means, by turn
         self.usual: list[float] = []
 
     def prepare(self, columns: dict[str, Any]) -> None:
         """Take the means of the steps before; then note this step's."""
-        self.usual = [sum(x) / len(x) if x else math.nan for x in self.past]
+        self.usual = [total / count if count else math.nan for total, count in self.past]
         turn, used = columns["turn"], columns["mask"] & columns["in_loss"][:, None]
         for number in range(int(turn.max()) + 1):
             mine = used & (turn == number)
             if number == len(self.past):
-                self.past.append([])
+                self.past.append([0.0, 0])
             if mine.any():
-                self.past[number].append(float(columns["entropy_old"][mine].mean()))
+                total, count = self.past[number]
+                self.past[number] = [total + float(columns["entropy_old"][mine].mean()), count + 1]
 
     def __call__(self, entropy: PerToken, turn: PerToken, step: int, total_steps: int) -> PerToken:
         """The term per token.
@@ -64,13 +65,12 @@ class epo:
         return -entropy + self.smooth * phase(step, total_steps) * penalty
 
     def state_dict(self) -> dict[str, Any]:
-        """Past and usual entropies of each turn."""
-        return {"past": self.past, "usual": [None if math.isnan(u) else u for u in self.usual]}
+        """The past entropies of each turn; the usual ones follow from them."""
+        return {"past": self.past}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.past = [list(x) for x in state["past"]]
-        self.usual = [math.nan if u is None else u for u in state["usual"]]
 
 
 def phase(step: int, total: int) -> float:

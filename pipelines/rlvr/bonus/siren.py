@@ -9,6 +9,7 @@ from pydantic import Field
 
 from pipelines.catalogue import method
 from pipelines.columns import PerRow, PerToken
+from pipelines.rlvr.ops import spread_out
 
 
 @method(
@@ -48,7 +49,7 @@ class siren:
         mean = ((entropy_top * kept).sum(1) / count.clamp(min=1)).sum() / rows
         if self.anchor is None:
             self.anchor = float(mean.detach())
-        return (mean - self.anchor) ** 2 / weight.sum().clamp(min=1e-12) * torch.ones_like(weight)
+        return spread_out((mean - self.anchor) ** 2, weight)
 
     def _bound(self, values: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
         """Each row's quantile over its used tokens, linear between neighbours, [B, 1]."""

@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.catalogue import method
+from pipelines.records import by_group
 from pipelines.rlvr.compose._rows import append, row_of
 from pipelines.rlvr.pack import pack
 
@@ -43,11 +44,8 @@ class dph_rl:
     def begin(self, start: Begin) -> None:
         """Answer the problems with the starting policy."""
         wanted = list(range(min(start.size, self.problems)))
-        by_group: dict[int, list[Any]] = {}
-        for row in start.sample(wanted, self.samples):
-            if row.correct:
-                by_group.setdefault(row.group, []).append(row)
-        kept = [right[0] for _, right in sorted(by_group.items()) if len(right) >= self.solved]
+        right = by_group(row for row in start.sample(wanted, self.samples) if row.correct)
+        kept = [rows[0] for _, rows in sorted(right.items()) if len(rows) >= self.solved]
         if kept:
             _, batch = pack(kept, step=0, total_steps=1)
             columns = {k: v for k, v in vars(batch).items() if isinstance(v, Tensor)}

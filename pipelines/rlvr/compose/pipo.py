@@ -67,11 +67,8 @@ class pipo:
                 out = append(out, self.rows, apart=False)
                 older = ~out["fresh"]
                 out["update"] = older.long()
-                scale = xi if xi > 0 else xi * self.regress
                 part = {k: out[k][older] for k in ("advantage", "mask", "group", "in_loss")}
-                limit = 10.0 if xi > 0 else 10.0 * self.regress
-                coefficient = (shares(**part) * scale).clamp(-limit, limit)
-                out["advantage"] = out["advantage"].clone()
+                coefficient = (shares(**part) * xi).clamp(-10, 10) * (1 if xi > 0 else self.regress)
                 out["advantage"][older] = coefficient[:, None].float() * part["mask"]
         self.rows = mine
         self.means = [*self.means, now][-self.window :]

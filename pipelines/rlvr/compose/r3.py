@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 
 from pipelines.catalogue import method
-from pipelines.records import Stop, Trajectory
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from pipelines.records import Stop, Trajectory, by_group
 
 
 @method(
@@ -42,11 +39,8 @@ class r3:
 
     def mix(self, rows: list[Trajectory]) -> list[Trajectory]:
         """The sampled rows, with stored ones behind their groups; then remember the sampled ones."""
-        groups: dict[int, list[Trajectory]] = {}
-        for row in rows:
-            groups.setdefault(row.group, []).append(row)
         out: list[Trajectory] = []
-        for number, group in groups.items():
+        for number, group in by_group(rows).items():
             out += group
             kinds = {bool(row.correct) for row in group if row.score is not None}
             if len(kinds) == 1 and self.answers:
@@ -56,7 +50,7 @@ class r3:
         self._remember(rows)
         return out
 
-    def _remember(self, rows: Sequence[Trajectory]) -> None:
+    def _remember(self, rows: list[Trajectory]) -> None:
         for row in rows:
             if row.score is None:
                 continue

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pipelines.catalogue import method
 from pipelines.columns import PerRow, PerToken
+from pipelines.rlvr.ops import next_place
 
 
 @method(
@@ -49,8 +50,7 @@ def token_rewards(reward: Tensor, value: Tensor, mask: Tensor, share: float) -> 
     A row's sum is share * (reward - V_first) + (1 - share) * reward.
     """
     width = mask.shape[1]
-    place = torch.where(mask, torch.arange(width).expand_as(mask), width).flip(1).cummin(1).values.flip(1)
-    after = torch.nn.functional.pad(place[:, 1:], (0, 1), value=width)
+    after = next_place(mask)
     last = mask & (after == width)
     score = reward.double()[:, None].expand_as(mask)
     ahead = torch.where(after < width, value.double().gather(1, after.clamp(max=width - 1)), score)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -85,8 +86,7 @@ class gain_rl:
             gumbel = -math.log(-math.log(draw.random() or 1e-300))
             keyed.append((gumbel - 0.5 * ((place - self.mu) / self.sigma) ** 2, place))
         chosen = sorted(place for _, place in sorted(keyed, reverse=True)[:count])
-        chosen = (chosen * (count // max(1, len(chosen)) + 1))[:count]
-        return [self.order[place] if self.order else place for place in chosen]
+        return [self.order[place] if self.order else place for place in islice(cycle(chosen), count)]
 
     def observe(self, numbers: list[int], rates: list[float]) -> None:
         """Pass rates of problems just sampled; the window moves by rewards and angles, in `prepare`."""

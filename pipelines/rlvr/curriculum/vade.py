@@ -1,6 +1,7 @@
 """Problems the policy is expected to learn most from, by Thompson sampling of their difficulty."""
 
 import random
+from itertools import cycle, islice
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -59,7 +60,7 @@ class vade:
             p = draw.betavariate(*self.posterior(number))
             scored.append((p * (1 - p) ** (2 if self.utility == "hard" else 1), number))
         best = [number for _, number in sorted(scored, key=lambda s: (-s[0], s[1]))]
-        return (best * (count // max(1, self.size) + 1))[:count]
+        return list(islice(cycle(best), count))
 
     def observe(self, numbers: list[int], rates: list[float]) -> None:
         """Pass rates of problems just sampled."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 
 from pipelines.catalogue import method
 from pipelines.columns import PerRow, PerToken
-from pipelines.rlvr.ops import grow
+from pipelines.rlvr.ops import grow, spread_out
 
 
 @method(
@@ -42,5 +41,4 @@ def chi2_occupancy(
     rows = used.any(1)
     d = ((logp - logp_ref) * used).sum(1)
     value = ((grow(d) + grow(-d)) * rows).sum() / rows.sum().clamp(min=1)
-    term = value.clamp(min=floor).sqrt() - floor**0.5
-    return term / weight.sum().clamp(min=1e-12) * torch.ones_like(logp)
+    return spread_out(value.clamp(min=floor).sqrt() - floor**0.5, weight)

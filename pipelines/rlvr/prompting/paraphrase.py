@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipelines import models
 from pipelines.catalogue import method
 from pipelines.errors import RecipeError
+from pipelines.rlvr.prompting._views import second_view
 
 if TYPE_CHECKING:
     from pipelines.rlvr.train import Asked, Context
@@ -31,15 +30,13 @@ class paraphrase:
         """What the rollout gets: the originals, then the other wordings."""
         again = []
         for one in asked:
-            *before, question = one.problem.prompt
             text = one.problem.info.get("paraphrase")
             if not text and self.template:
-                text = self.template.replace("{prompt}", question["content"])
+                text = self.template.replace("{prompt}", one.problem.prompt[-1]["content"])
             if not text:
                 raise RecipeError(
                     f"rlvr.prompting: problem {one.problem.uid} has no info.paraphrase. Add the column to the source, or set "
                     "prompting.template to a text with {prompt}."
                 )
-            prompt = models.render_prompt(context.tokenizer, [*before, {**question, "content": str(text)}])
-            again.append(replace(one, prompt=prompt, group=one.group + context.prompts))
+            again.append(second_view(one, str(text), context))
         return [*asked, *again]

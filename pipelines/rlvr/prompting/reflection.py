@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from pipelines import models
 from pipelines.catalogue import method
+from pipelines.rlvr.prompting._views import second_view
 
 if TYPE_CHECKING:
     from pipelines.records import Trajectory
@@ -51,10 +50,8 @@ class reflection:
             total, count, wrong = self.past.get(one.problem.uid, [0.0, 0, ""])
             if not wrong or total / count >= self.below:
                 continue
-            *before, question = one.problem.prompt
-            text = f"{question['content']}\n{self.instruction.replace('{answer}', wrong)}"
-            prompt = models.render_prompt(context.tokenizer, [*before, {**question, "content": text}])
-            again.append(replace(one, prompt=prompt, group=one.group + context.prompts))
+            text = f"{one.problem.prompt[-1]['content']}\n{self.instruction.replace('{answer}', wrong)}"
+            again.append(second_view(one, text, context))
         return [*asked, *again]
 
     def state_dict(self) -> dict[str, Any]:

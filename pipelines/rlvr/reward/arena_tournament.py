@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from pipelines.catalogue import method
-from pipelines.errors import RecipeError
-from pipelines.records import Problem, Stop, Trajectory
-from pipelines.rlvr.scoring import verify
+from pipelines.records import Problem, Stop, Trajectory, by_group
+from pipelines.rlvr.scoring import load_function, verify
 
 Match = Callable[[int, int], tuple[float, float]]
 """Points of two answers, by number."""
@@ -39,16 +37,12 @@ class arena_tournament:
         as_advantage: bool = False,
     ) -> None:
         self.as_advantage = as_advantage
-        self.judge = None if judge is None else _load(judge)
+        self.judge = None if judge is None else load_function(judge, "rlvr.reward.judge")
 
     def score(self, rows: list[Trajectory], problems: dict[str, Problem]) -> None:
         """Fill score, correct, status and parts in place; a row that the infrastructure failed stays unscored."""
         verify(rows, problems)
-        groups: dict[int, list[Trajectory]] = {}
-        for row in rows:
-            if row.stop != Stop.ERROR and row.score is not None:
-                groups.setdefault(row.group, []).append(row)
-        for group in groups.values():
+        for group in by_group(r for r in rows if r.stop != Stop.ERROR and r.score is not None).values():
             points = [float(row.score or 0) for row in group]
             rewards = rank_rewards(self._ranked(group, problems[group[0].uid], points))
             if self.as_advantage:
@@ -65,17 +59,6 @@ class arena_tournament:
             return judge(problem, group[a].text, group[b].text)
 
         return tournament(len(group), meet)
-
-
-def _load(name: str) -> Callable[[Problem, str, str], tuple[float, float]]:
-    module, _, attribute = name.partition(":")
-    try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise RecipeError(
-            f"rlvr.reward.judge: {name!r} cannot be imported ({error}). Write package.module:function."
-        ) from error
-    return found
 
 
 def tournament(count: int, meet: Match) -> list[int]:

@@ -46,6 +46,13 @@ def score_of(one: Asked, text: str) -> float | None:
     return verifiers.verify(one.problem.verifier, text, one.problem.answer, one.problem.info).score
 
 
+def mean_score(one: Asked, rows: list[Trajectory]) -> float | None:
+    """Mean of what the verifier gives finished answers; None where it gives nothing."""
+    found = [score_of(one, row.text) for row in rows if row.stop != Stop.ERROR]
+    scores = [s for s in found if s is not None]
+    return sum(scores) / len(scores) if scores else None
+
+
 def solution_tokens(one: Asked, context: Context) -> list[int]:
     """Token ids of the record's solution, or of its answer where it has none; no end token."""
     text = str(one.problem.info.get("solution") or one.problem.answer)

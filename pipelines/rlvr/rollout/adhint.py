@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 
 from pipelines.catalogue import method
-from pipelines.records import Role, Stop, Trajectory
-from pipelines.rlvr.rollout._answers import answers, score_of, solution_tokens
+from pipelines.records import Role, Trajectory, by_group
+from pipelines.rlvr.rollout._answers import answers, mean_score, solution_tokens
 
 if TYPE_CHECKING:
     from pipelines.rlvr.train import Asked, Context
@@ -54,12 +54,12 @@ class adhint:
         """All rollouts of the problems; a group's hinted rows are its last."""
         first = [replace(one, rollouts=one.rollouts - round(self.share * one.rollouts)) for one in asked]
         plain = answers(first, context)
+        judged = by_group(plain)
         noise = torch.randn(len(asked), generator=context.generator, device=context.generator.device) * self.noise
         later = []
         for one, begun, more in zip(asked, first, noise.tolist(), strict=True):
-            found = [score_of(one, r.text) for r in plain if r.group == one.group and r.stop != Stop.ERROR]
-            scores = [s for s in found if s is not None]
-            difficulty = 1 - sum(scores) / len(scores) if scores else 1.0
+            mean = mean_score(one, judged.get(one.group, []))
+            difficulty = 1.0 if mean is None else 1 - mean
             solution = solution_tokens(one, context)
             size = 0 if difficulty <= 0 else min(round(self.ratio(difficulty, more) * len(solution)), len(solution) - 1)
             later.append(

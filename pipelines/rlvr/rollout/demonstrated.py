@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines.catalogue import method
-from pipelines.records import Role, Stop, Trajectory
+from pipelines.records import Role, Stop, Trajectory, by_group
 from pipelines.rlvr.rollout._answers import answers, solution_tokens
 
 if TYPE_CHECKING:
@@ -24,12 +24,8 @@ class demonstrated:
 
     def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
         """All rollouts of the problems, each group with its demonstration at the end."""
-        rows = answers(asked, context)
-        made: list[Trajectory] = []
-        for one in asked:
-            made += [row for row in rows if row.group == one.group]
-            made.append(_demonstration(one, context))
-        return made
+        rows = by_group(answers(asked, context))
+        return [row for one in asked for row in (*rows.get(one.group, []), _demonstration(one, context))]
 
 
 def _demonstration(one: Asked, context: Context) -> Trajectory:

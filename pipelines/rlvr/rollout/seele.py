@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from pipelines.catalogue import method
-from pipelines.records import Role, Stop, Trajectory
-from pipelines.rlvr.rollout._answers import answers, score_of, solution_tokens
+from pipelines.records import Role, Trajectory, by_group
+from pipelines.rlvr.rollout._answers import answers, mean_score, solution_tokens
 
 if TYPE_CHECKING:
     from pipelines.rlvr.train import Asked, Context
@@ -61,11 +61,11 @@ class seele:
                 part.append(replace(one, rollouts=count, hint=[*one.hint, *hint]))
             made = answers(part, context, Role.GIVEN)
             rows += made
+            judged = by_group(made)
             for i, one in enumerate(asked):
-                found = [score_of(one, r.text) for r in made if r.group == one.group and r.stop != Stop.ERROR]
-                scores = [s for s in found if s is not None]
-                if scores:
-                    tried[i].append((shares[i], sum(scores) / len(scores)))
+                mean = mean_score(one, judged.get(one.group, []))
+                if mean is not None:
+                    tried[i].append((shares[i], mean))
                     shares[i] = next_share(tried[i], self.target, tops[i])
         for one, share in zip(asked, shares, strict=True):
             self.shares[one.problem.uid] = share
