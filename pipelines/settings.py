@@ -357,6 +357,8 @@ class Rlvr(Settings):
     """Compute a group's prompt once in the forward and backward pass; never changes the gradient."""
     decode_rows: int = Field(1024, ge=1)
     """Rows decoded side by side."""
+    cuda_graphs: bool = True
+    """On a GPU, replay decoding steps as CUDA graphs; their buffers stay in memory between steps."""
     deliver: Literal["last", "best"] = "last"
     """Which weights the stage hands on: the last, or those with the best mean reward over ten steps."""
     commit: Commit = Commit()

@@ -55,6 +55,9 @@ PLANTED = {
     "a demonstration's ratio starts from nothing": ("pipelines/rlvr/learn.py", "if batch.given.any():", "if False:", [f"{HOOKS}::test_demonstrations_are_rows_with_the_trainer_s_own_numbers"]),
     "an update of its own is part of the step's": ("pipelines/rlvr/learn.py", 'else columns["update"] == 0', 'else columns["update"] >= 0', [f"{HOOKS}::test_the_step_before_trains_once_more"]),
     "a term's weight taken from a method": ("pipelines/catalogue.py", 'float(chosen.pop("weight", 1.0)) if slot in TERMS else 1.0', 'float(chosen.pop("weight", 1.0))', [LAWS[0]]),
+    "rounded weights go stale": ("pipelines/engine/fixed.py", "self._round()\n        sample", "self.low or self._round()\n        sample", [f"{ENGINES}/test_fixed.py::test_sampler_is_trainer"]),
+    "a token does not see itself": ("pipelines/engine/fixed.py", "(spot <= self.at)", "(spot < self.at)", [f"{ENGINES}/test_fixed.py::test_greedy_tokens_are_those_of_generate"]),
+    "rows read another prompt's padding": ("pipelines/engine/attention.py", 'together.masked_fill(self.unseen, float("-inf"))', "together + 0", [f"{ENGINES}/test_attention.py"]),
     "half a checkpoint accepted": ("pipelines/engine/checkpoint.py", 'or file_sha256(path / STATE) != _meta(path).get("sha256"):', "or False:", ENGINE),
 }  # fmt: skip
 

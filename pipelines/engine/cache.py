@@ -25,6 +25,9 @@ class SlabLayer(DynamicLayer):
         self.value_slab: Tensor | None = None
         self.filled = 0
         self.rows = 0
+        self.prompt_keys: Tensor | None = None
+        """[prompts, heads, width, dim] where rows share prompts; `keys` are then the rows' own tokens alone."""
+        self.prompt_values: Tensor | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write [B, heads, new, dim] behind what is there; returns everything so far."""
@@ -75,9 +78,18 @@ class SlabLayer(DynamicLayer):
         self.rows = end
         self._view()
 
+    def part(self, room: int, capacity: int) -> None:
+        """Set what is there aside as prompts, and start rows of their own, with room for `capacity` rows."""
+        assert self.keys is not None and self.values is not None
+        self.prompt_keys, self.prompt_values = self.keys, self.values
+        self.key_slab = self.value_slab = None
+        self.filled = 0
+        self._allocate(self.prompt_keys, capacity, min(room, BLOCK * 4))
+        self._view()
+
     def get_seq_length(self) -> int:
         """Positions filled so far."""
-        return self.filled
+        return self.filled + (0 if self.prompt_keys is None else self.prompt_keys.shape[2])
 
 
 class SlabCache(Cache):
@@ -95,6 +107,17 @@ class SlabCache(Cache):
         """Keep these rows in every layer."""
         for layer in self.filled_layers():
             layer.take(rows, room, capacity or len(rows))
+
+    def part(self, room: int, capacity: int) -> None:
+        """Set the filled part aside as prompts in every layer."""
+        for layer in self.filled_layers():
+            layer.part(room, capacity)
+
+    def keep_prompts(self, prompts: Tensor) -> None:
+        """Drop the other prompts in every layer."""
+        for layer in self.filled_layers():
+            assert layer.prompt_keys is not None and layer.prompt_values is not None
+            layer.prompt_keys, layer.prompt_values = layer.prompt_keys[prompts], layer.prompt_values[prompts]
 
     def fork(self, parents: Tensor) -> None:
         """Copy these rows in every layer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ def _kept(logits: Tensor, sampling: Sampling) -> Tensor:
         keep &= torch.zeros_like(keep).scatter(-1, index, inside)
     if sampling.min_p > 0:
         logits = logits.masked_fill(~keep, float("-inf"))
-        keep &= logits - logits.amax(-1, keepdim=True) >= torch.tensor(sampling.min_p).log()
+        keep &= logits - logits.amax(-1, keepdim=True) >= math.log(sampling.min_p)
     return keep
 
 
@@ -182,19 +183,31 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> tupl
     Returns:
         int64 [B] and float32 [B].
     """
+    point = None
+    if sampling.temperature != 0:
+        point = torch.rand(len(logits), 1, generator=generator, device=logits.device)
+    return pick(logits, sampling, point)
+
+
+def pick(logits: Tensor, sampling: Sampling, point: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The token of each row at a point of its cumulative distribution, as `draw`; the host need not know any value.
+
+    Args:
+        logits: [B, V].
+        point: float32 [B, 1] in [0, 1); not read when greedy.
+    """
     warped = warp(logits, sampling)
     if sampling.temperature == 0:
         token = warped.argmax(-1)
         return token, warped.gather(-1, token.unsqueeze(-1)).squeeze(-1) - warped.logsumexp(-1)
-    away = warped - warped.amax(-1, keepdim=True)
+    assert point is not None
+    top, best = warped.max(-1, keepdim=True)
+    away = warped - top
     chance = away.exp()
     upto = chance.cumsum(-1)
-    point = torch.rand(len(away), 1, generator=generator, device=away.device) * upto[:, -1:]
-    token = torch.searchsorted(upto, point, right=True).clamp(max=away.shape[-1] - 1)
-    step = upto.gather(-1, token) - upto.gather(-1, (token - 1).clamp(min=0))
-    edge = (step <= 0) & (token > 0)  # rounding put the point on the upper end: an entry without chance
-    if edge.any():
-        token = torch.where(edge, away.argmax(-1, keepdim=True), token)
+    token = torch.searchsorted(upto, point * upto[:, -1:], right=True).clamp(max=away.shape[-1] - 1)
+    # rounding can put a point on the upper end, or a parallel sum rise where there is no chance
+    token = torch.where(chance.gather(-1, token) > 0, token, best)
     return token.squeeze(-1), (away.gather(-1, token) - chance.sum(-1, keepdim=True).log()).squeeze(-1)
 
 

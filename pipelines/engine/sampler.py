@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,14 +12,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipelines.engine import distribution
+from pipelines.engine import attention, distribution
 from pipelines.engine.cache import SlabCache
+from pipelines.engine.fixed import FixedDecoder
 from pipelines.models import autocast
 from pipelines.records import Stop
 from pipelines.settings import Sampling
 
+log = logging.getLogger(__name__)
 COMPACT_AT = 0.75
 """Rows are dropped from the cache when this share or less is still needed."""
+SHARE_FROM = 2
+"""Samples per different prompt from which on prompts are read once for all of their rows."""
 VOCABULARY = 1 << 32
 """More than any vocabulary: row and token as one number."""
 
@@ -58,10 +64,18 @@ class TorchSampler:
         pad: token id for left padding, never attended to (may equal a stop id).
         dtype: "float32" or "bfloat16" (autocast).
         rows: most rows decoded side by side.
+        fixed: decode in steps of fixed shapes, as CUDA graphs on a GPU; None for yes on a GPU, no elsewhere.
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, stop: Sequence[int], pad: int, dtype: str = "float32", rows: int = 1024
+        self,
+        model: PreTrainedModel,
+        *,
+        stop: Sequence[int],
+        pad: int,
+        dtype: str = "float32",
+        rows: int = 1024,
+        fixed: bool | None = None,
     ) -> None:
         self.model, self.pad, self.dtype, self.rows = model, pad, dtype, rows
         self.device = next(model.parameters()).device
@@ -74,6 +88,9 @@ class TorchSampler:
             and (windows or not getattr(config, "sliding_window", None))
             and config._attn_implementation == "sdpa"
         )
+        self.fixed: FixedDecoder | None = None
+        if self.plain and (self.device.type == "cuda" if fixed is None else fixed):
+            self.fixed = FixedDecoder(model, stop=self.stop, pad=pad, dtype=dtype, context=self.context)
 
     def extend(
         self,
@@ -118,9 +135,32 @@ class TorchSampler:
         pads = width - lengths
         cache = SlabCache(self.model)
         logits = self._prefill(ids.to(self.device), pads, cache)
-        cache.take(torch.arange(len(index), device=self.device), steps, capacity=len(prefixes))
-        rows = _Rows(cache, pads, unique_of, width + steps)
+        if self.fixed is not None and len(cache.filled_layers()) == len(cache.layers):
+            try:
+                return self._completions(
+                    *self.fixed.decode(cache, logits, unique_of, pads, steps, sampling, generator, entropy)
+                )
+            except RuntimeError as error:
+                self.fixed = None
+                log.warning("decoding goes on without CUDA graphs, because they failed: %s", error)
+        prompts = None
+        if self._shares(len(index), len(prefixes), cache):
+            cache.part(steps, capacity=len(prefixes))
+            prompts = attention.Prompts(pads, width)
+        else:
+            cache.take(torch.arange(len(index), device=self.device), steps, capacity=len(prefixes))
+        rows = _Rows(cache, pads, unique_of, width + steps, prompts)
         return self._decode(logits, rows, width, steps, sampling, generator, entropy)
+
+    def release(self) -> None:
+        """Give back the memory that is kept between calls."""
+        if self.fixed is not None:
+            self.fixed.release()
+
+    def _shares(self, prompts: int, samples: int, cache: SlabCache) -> bool:
+        """Whether rows read their common prompts together; in float32 only, where no kernel keeps finer scores."""
+        whole = len(cache.filled_layers()) == len(cache.layers)
+        return bool(self.plain and whole and self.dtype == "float32" and samples >= SHARE_FROM * prompts)
 
     def _prefill(self, ids: Tensor, pads: Tensor, cache: SlabCache) -> Tensor:
         width = ids.shape[1]
@@ -168,16 +208,20 @@ class TorchSampler:
 
     def _next(self, token: Tensor, rows: _Rows, position: int) -> Tensor:
         mask: Any = None
-        if rows.padded:
+        if rows.padded and rows.prompts is None:
             seen = rows.seen[:, : position + 1]
             mask = seen[:, None, None, :] if self.plain else seen.long()
-        result = self.model(
-            input_ids=token[:, None],
-            attention_mask=mask,
-            position_ids=position - rows.pads[:, None],
-            past_key_values=rows.cache,
-            use_cache=True,
-        )
+        sharing: Any = contextlib.nullcontext()
+        if rows.prompts is not None:
+            sharing = attention.sharing(self.model, rows.cache, rows.prompts)
+        with sharing:
+            result = self.model(
+                input_ids=token[:, None],
+                attention_mask=mask,
+                position_ids=position - rows.pads[:, None],
+                past_key_values=rows.cache,
+                use_cache=True,
+            )
         return result.logits[:, -1]
 
     def _completions(self, tokens: Tensor, logps: Tensor, spread: Tensor | None) -> list[Completion]:
@@ -203,8 +247,10 @@ class _Rows:
     each other gets a copy, so a run copies no row more often than one expansion at the start would.
     """
 
-    def __init__(self, cache: SlabCache, pads: Tensor, of: Tensor, width: int) -> None:
-        self.cache, self.pads, self.of = cache, pads, of
+    def __init__(
+        self, cache: SlabCache, pads: Tensor, of: Tensor, width: int, prompts: attention.Prompts | None
+    ) -> None:
+        self.cache, self.pads, self.of, self.prompts = cache, pads, of, prompts
         self.padded = bool((pads > 0).any())
         self.seen = torch.arange(width, device=pads.device) >= pads[:, None]
         self.parted = len(of) == len(pads)
@@ -224,10 +270,14 @@ class _Rows:
         if len(parents) <= COMPACT_AT * (count + len(leaving)):
             self.cache.take(parents, room, capacity=len(going))
             self.pads, self.seen, self.of = self.pads[parents], self.seen[parents], place
+            if self.prompts is not None:
+                self.prompts.follow(parents, self.cache)
             return children
         row = torch.where(stays, parents, count - 1 + (~stays).cumsum(0))
         if len(leaving):
             self.cache.fork(leaving)
             self.pads, self.seen = (torch.cat([x, x[leaving]]) for x in (self.pads, self.seen))
+            if self.prompts is not None:
+                self.prompts.follow(torch.cat([torch.arange(count, device=leaving.device), leaving]), self.cache)
         self.of = row[place]
         return torch.zeros(len(self.pads), dtype=torch.int64, device=row.device).scatter(0, row, children)

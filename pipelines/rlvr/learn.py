@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -63,6 +64,8 @@ class Learner:
         self.updates_done = 0
         self.budget = rlvr.micro_batch_tokens
         """Tokens of a forward pass; halved when memory runs out."""
+        self.spare: Callable[[], None] = lambda: None
+        """Called when memory runs out, for others to give back what they can do without."""
 
     def _model(self, start: str) -> Any:
         model = models.load_model(start, self.settings)
@@ -270,6 +273,7 @@ class Learner:
 
     def _halve(self, widest: int) -> None:
         self.optimizer.zero_grad(set_to_none=True)
+        self.spare()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if self.budget <= widest:

@@ -91,8 +91,14 @@ class Trainer:
         decoded = causal_lm(self.learner.weights.whole)
         stop = models.stop_ids(decoded, self.tokenizer)
         own = TorchSampler(
-            decoded, stop=stop, pad=self.tokenizer.pad_token_id, dtype=model.dtype, rows=rlvr.decode_rows
+            decoded,
+            stop=stop,
+            pad=self.tokenizer.pad_token_id,
+            dtype=model.dtype,
+            rows=rlvr.decode_rows,
+            fixed=None if rlvr.cuda_graphs else False,
         )
+        self.learner.spare = own.release
         self.server = ServerSampler(rlvr.sampler, stop=stop, context=own.context) if rlvr.sampler else None
         self.sampler: Sampler = self.server or own
         self.curriculum = self.update.curriculum.fn

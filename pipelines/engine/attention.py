@@ -1,0 +1,135 @@
+"""Attention of decoded rows to prompts that several of them share: a prompt's keys are read once for all of its rows.
+
+With one new token per row, attention is bound by reading keys. Rows of one prompt ask it together, as one small matrix
+product, and only their own tokens are read row by row; one softmax over both parts keeps the result that of separate
+rows, up to float rounding (Hydragen, 2402.05099).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+
+from pipelines.engine.cache import SlabCache, SlabLayer
+
+NAME = "whetstone_shared_prompts"
+EXTRAS = ("softcap", "position_bias", "s_aux")
+"""Arguments that would change the scores; families that pass them never ran through plain attention either."""
+
+
+class Prompts:
+    """Which prompt each row of a cache continues. Letters: R rows, U prompts of at most W tokens, K most rows of a prompt.
+
+    Args:
+        pads: int64 [U], padding tokens on the left of each prompt.
+        width: W, padding included.
+    """
+
+    def __init__(self, pads: Tensor, width: int) -> None:
+        self.owner = torch.arange(len(pads), device=pads.device)
+        self.unseen: Tensor | None = None
+        """bool [U, 1, 1, W], True at padding; None where there is none."""
+        if bool((pads > 0).any()):
+            self.unseen = (torch.arange(width, device=pads.device) < pads[:, None])[:, None, None]
+        self._deal(len(pads))
+
+    def _deal(self, prompts: int) -> None:
+        """Places of the rows in a [U, K] table."""
+        rows = torch.arange(len(self.owner), device=self.owner.device)
+        sizes = torch.bincount(self.owner, minlength=prompts)
+        self.shape = (prompts, int(sizes.max()))
+        order = self.owner.argsort(stable=True)
+        sorted_owner = self.owner[order]
+        rank = rows - (sizes.cumsum(0) - sizes)[sorted_owner]
+        self.place = torch.empty_like(rows).scatter_(0, order, sorted_owner * self.shape[1] + rank)
+        """int64 [R], each row's place in the table."""
+        self.slot = rows.new_zeros(self.shape[0] * self.shape[1]).scatter_(0, self.place, rows)
+        """int64 [U * K], the row of each place; 0 where there is none."""
+
+    def follow(self, rows: Tensor, cache: SlabCache) -> None:
+        """The rows that there are now, by the numbers they had; prompts that nobody continues are dropped."""
+        self.owner = self.owner[rows]
+        used = self.owner.unique()
+        if len(used) < self.shape[0]:
+            cache.keep_prompts(used)
+            self.unseen = None if self.unseen is None else self.unseen[used]
+            self.owner = torch.searchsorted(used, self.owner)
+        self._deal(len(used))
+
+    def attend(self, query: Tensor, layer: SlabLayer, scale: float) -> Tensor:
+        """Attention of one new token per row.
+
+        Args:
+            query: [R, heads, 1, D].
+            layer: keys and values of the prompts, and of the rows' own tokens so far.
+
+        Returns:
+            [R, 1, heads, D].
+        """
+        keys, values, own_keys, own_values = layer.prompt_keys, layer.prompt_values, layer.keys, layer.values
+        assert keys is not None and values is not None and own_keys is not None and own_values is not None
+        rows, heads, _, dim = query.shape
+        kinds = own_keys.shape[1]
+        asks = query.reshape(rows, kinds, heads // kinds, dim) * scale
+        together = self._gather(asks) @ keys.transpose(2, 3)
+        if self.unseen is not None:
+            together = together.masked_fill(self.unseen, float("-inf"))
+        there = self._scatter(together)
+        chance = torch.cat([there, asks @ own_keys.transpose(2, 3)], -1).softmax(-1)
+        width = there.shape[-1]
+        said = self._scatter(self._gather(chance[..., :width]) @ values) + chance[..., width:] @ own_values
+        return said.reshape(rows, 1, heads, dim)
+
+    def _gather(self, rows: Tensor) -> Tensor:
+        """[R, kinds, G, X] as [U, kinds, K * G, X]."""
+        table = rows[self.slot].unflatten(0, self.shape).transpose(1, 2)
+        return table.flatten(2, 3)
+
+    def _scatter(self, table: Tensor) -> Tensor:
+        """[U, kinds, K * G, X] as [R, kinds, G, X]."""
+        return table.unflatten(2, (self.shape[1], -1)).transpose(1, 2).flatten(0, 1)[self.place]
+
+
+_now: list[tuple[SlabCache, Prompts]] = []
+"""What the attention function below is to read: it is called from inside the model."""
+
+
+def _shared_prompts(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """An attention function as transformers calls it, for one new token per row."""
+    cache, prompts = _now[-1]
+    layer = cache.layers[module.layer_idx]
+    if not isinstance(layer, SlabLayer) or layer.keys is not key or any(more.get(name) is not None for name in EXTRAS):
+        raise RuntimeError(
+            f"the attention of {type(module).__name__} is one that this engine does not know; please report the model family"
+        )
+    return prompts.attend(query, layer, query.shape[-1] ** -0.5 if scaling is None else scaling), None
+
+
+AttentionInterface.register(NAME, _shared_prompts)
+
+
+@contextlib.contextmanager
+def sharing(model: PreTrainedModel, cache: SlabCache, prompts: Prompts) -> Iterator[None]:
+    """Passes of one new token per row read the shared prompts once."""
+    config = model.config
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    _now.append((cache, prompts))
+    try:
+        yield
+    finally:
+        _now.pop()
+        config._attn_implementation = before
