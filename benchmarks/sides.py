@@ -49,6 +49,10 @@ class Work:
     schedule: str = "constant"
     hit_rate: float | None = None
     """Share of completions that a hash calls right; None asks the records' verifier."""
+    live_every: int = 1
+    """Groups of a step that can be right at all: every so manieth; the others are silent."""
+    peer_rows: int | None = None
+    """Rows of a TRL micro-batch; None for the whole step at once."""
     seed: int = 0
     micro_batch_tokens: int = 65_536
     dtype: str = "float32"
@@ -78,9 +82,11 @@ def _trl_version() -> str:
     return peer.__version__
 
 
-def by_hash(rate: float, texts: list[str]) -> list[float]:
-    """1 for a share of all texts that depends on the text only: a reward whose share of silent groups can be chosen."""
-    return [float(int(hashlib.sha256(t.encode()).hexdigest()[:8], 16) / 2**32 < rate) for t in texts]
+def by_hash(job: Work, texts: list[str]) -> list[float]:
+    """1 for a share of the texts of every live group that depends on the text only: the share of silent groups can be chosen."""
+    assert job.hit_rate is not None
+    found = (int(hashlib.sha256(t.encode()).hexdigest()[:8], 16) / 2**32 < job.hit_rate for t in texts)
+    return [float(hit and (i // job.group) % job.live_every == 0) for i, hit in enumerate(found)]
 
 
 def quickstart(folder: Path, seed: int = 0, steps: int = 240) -> tuple[Path, Path]:
@@ -171,8 +177,7 @@ class Ours:
             seed=job.seed,
         )
         if job.hit_rate is not None:
-            rate = job.hit_rate
-            self.trainer.functions = [("hash", lambda completions, **_: by_hash(rate, _texts(completions)))]
+            self.trainer.functions = [("hash", lambda completions, **_: by_hash(job, _texts(completions)))]
         self.done = 0
 
     def step(self) -> tuple[float, dict[str, float]]:
@@ -194,7 +199,7 @@ def trl(job: Work, work: Path) -> Any:
     from trl import GRPOConfig, GRPOTrainer
 
     problems = dataset.read_split(job.data, "rlvr")[: job.prompts * min(job.steps + 1, 400)]
-    rows = [
+    records = [
         {"prompt": p.prompt, "answer": p.answer, "verifier": p.verifier, "info": json.dumps(p.info)} for p in problems
     ]
     times: list[tuple[float, float]] = []
@@ -205,7 +210,7 @@ def trl(job: Work, work: Path) -> Any:
     ) -> list[float]:
         texts = _texts(completions)
         if job.hit_rate is not None:
-            values = by_hash(job.hit_rate, texts)
+            values = by_hash(job, texts)
         else:
             found = zip(texts, answer, verifier, info, strict=True)
             values = [verifiers.verify(v, t, a, json.loads(i)).score or 0.0 for t, a, v, i in found]
@@ -222,9 +227,11 @@ def trl(job: Work, work: Path) -> Any:
             times.append((time.perf_counter() - self.began, rewards[-1]))
             return control
 
+    rows = job.peer_rows or job.prompts * job.group
     settings: dict[str, Any] = {
         "output_dir": str(work),
-        "per_device_train_batch_size": job.prompts * job.group,
+        "per_device_train_batch_size": rows,
+        "gradient_accumulation_steps": job.prompts * job.group // rows,
         "num_generations": job.group,
         "max_completion_length": job.max_tokens,
         "max_steps": job.steps,
@@ -248,7 +255,7 @@ def trl(job: Work, work: Path) -> Any:
         model=AutoModelForCausalLM.from_pretrained(job.model),
         reward_funcs=reward,
         args=GRPOConfig(**settings),
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=Dataset.from_list(records),
         processing_class=load_tokenizer(job.model),
         callbacks=[Clock()],
     )

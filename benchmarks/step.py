@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks import sides
+from pipelines.models import render_prompts
 
 QWEN = {
     "architecture": "qwen2",
@@ -40,12 +41,13 @@ QWEN = {
 CASES: dict[str, dict[str, Any]] = {
     "quickstart": {"prompts": 32, "group": 8, "max_tokens": 16},
     "wide": {"prompts": 4, "group": 8, "max_tokens": 256, "hit_rate": 0.5, "micro_batch_tokens": 4096},
-    "silent": {"prompts": 4, "group": 8, "max_tokens": 256, "hit_rate": 0.0353, "micro_batch_tokens": 4096},
+    "silent": {"prompts": 4, "group": 8, "max_tokens": 256, "hit_rate": 0.5, "live_every": 4, "micro_batch_tokens": 4096},
     "gpu": {
         "prompts": 64, "group": 8, "max_tokens": 512, "hit_rate": 0.5, "micro_batch_tokens": 65_536, "dtype": "bfloat16",
+        "peer_rows": 64,
     },
 }  # fmt: skip
-"""hit_rate 0.0353 leaves (1-p)^8 + p^8 = 75 % of groups of 8 without a signal."""
+"""Of the wide model's groups of 8, less than one in a hundred is all right or all wrong by chance."""
 PEAKS = {"H200": (989e12, 4.8e12), "H100": (989e12, 3.35e12), "A100": (312e12, 2.0e12)}
 """Dense bfloat16 operations and bytes of memory per second, by the makers' sheets."""
 
@@ -69,10 +71,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=7, help="steps per block")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--peer-rows", type=int, help="rows of a TRL micro-batch, where the case's choice is not its best"
+    )
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
     todo = job(args.case, args.folder)
+    todo = replace(todo, peer_rows=args.peer_rows or todo.peer_rows)
     work = Path(tempfile.mkdtemp())
     ours = sides.Ours(todo, work / "ours")
     warm = 3 if args.case == "quickstart" else 1
@@ -125,9 +131,22 @@ def limits(ours: sides.Ours, todo: sides.Work, steps: list[dict[str, float]]) ->
     for known, (flops, bandwidth) in PEAKS.items():
         if known in name:
             decode = statistics.median(s["rollout/tokens_per_s"] for s in steps)
-            read = 2 * weights * decode / (todo.prompts * todo.group)
-            out |= {"train/mfu": out["train/tflops"] * 1e12 / flops, "rollout/bandwidth_share": read / bandwidth}
+            out["train/mfu"] = out["train/tflops"] * 1e12 / flops
+            out["rollout/bandwidth_share"] = decode * read_per_token(ours, todo, weights) / bandwidth
     return out
+
+
+def read_per_token(ours: sides.Ours, todo: sides.Work, weights: int) -> float:
+    """Bytes that must come from memory for a token: its share of the weights, and keys and values of half an answer and its prompt."""
+    config = ours.trainer.learner.policy.config
+    heads = config.num_key_value_heads * (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
+    prompts = render_prompts(ours.trainer.tokenizer, [p.prompt for p in ours.trainer.problems[:100]])
+    behind = statistics.mean(len(one) for one in prompts)
+    positions = behind + todo.max_tokens / 2
+    size = 2 if todo.dtype == "bfloat16" else 4
+    return size * (weights / (todo.prompts * todo.group) + 2 * config.num_hidden_layers * heads * positions)
 
 
 def report(
