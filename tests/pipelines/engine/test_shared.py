@@ -128,3 +128,25 @@ def test_long_answers_share_their_prompt_without_a_tree():
     )
     assert sum(layout.size for layout in one) == 16 * 383
     assert [layout.size for layout in two] == [2 * 127 + 16 * 256] and two[0].used == two[0].size
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_p=0.9)], ids=["plain", "cut"])
+@pytest.mark.parametrize("entropy", ["value", "gradient"])
+def test_passes_stay_on_their_device(family, sampling, entropy):
+    """A pass on a device without values: a tensor made elsewhere is an error there, as it would be on a GPU."""
+    tokens, mask = rows(torch.Generator().manual_seed(1), 3, 4, gaps=False)
+    model, away = toys.model(family), torch.device("meta")
+    policy = Policy(model, sampling)
+    model.to(away)
+    policy.device = away
+    for make in (
+        shared.shared,
+        shared.behind,
+    ):  # transformers reads values of plain rows, to see whether they are packed
+        for layout in make(tokens, mask, torch.arange(len(tokens)), 10_000):
+            values, spread = policy.score(layout, tokens.flatten()[layout.target], entropy=entropy)
+            (values.sum() + spread.sum()).backward()
+            assert values.device == spread.device == away
+            policy.hidden(layout, "last")
+    assert all(p.grad.device == away for p in model.parameters())
