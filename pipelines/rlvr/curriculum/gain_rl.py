@@ -48,7 +48,6 @@ class gain_rl:
         self.step, self.slope, self.middle, self.sigma, self.low, self.high = step, slope, middle, sigma, low, high
         self.size, self.seed, self.steps, self.mu = 0, 0, 0, 0.0
         self.order: list[int] = []
-        self._common = 0
 
     def start(self, size: int, seed: int) -> None:
         """Told once how many problems there are."""
@@ -57,26 +56,19 @@ class gain_rl:
     def begin(self, start: Begin) -> None:
         """Sort the problems by what the starting policy makes of them."""
         prompts = start.prompts()
-        self._common = next(
+        common = next(
             (i for i, column in enumerate(zip(*prompts, strict=False)) if len(set(column)) > 1), min(map(len, prompts))
         )
-        scores = [numbers[0] for numbers in start.read(prompts, self)]
-        self._common = 0
+        scores = [numbers[0] for numbers in start.read(prompts, _Prompts(common))]
         self.order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
 
     def of_hidden(self, hidden: Tensor) -> list[float]:
-        """Mean cosine of pairs of a row's tokens; for prompts the score the order goes by.
+        """Mean cosine of pairs of a row's tokens.
 
         >>> round(gain_rl().of_hidden(torch.tensor([[1.0, 0], [1, 1], [0, 1]]))[0], 6)
         0.471405
         """
-        unit = torch.nn.functional.normalize(hidden, dim=-1)
-        before, question = unit[: self._common], unit[self._common :]
-        n = len(question)
-        own = float((question.sum(0).square().sum() - n) / (n * (n - 1))) if n > 1 else 0.0
-        if not len(before) or not n:
-            return [own]
-        return [own + 8 * float(question.mean(0) @ before.mean(0))]
+        return [_angle(torch.nn.functional.normalize(hidden, dim=-1))]
 
     def propose(self, count: int) -> list[int]:
         """Numbers of the next problems."""
@@ -115,3 +107,24 @@ class gain_rl:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.steps, self.mu, self.order = state["steps"], state["mu"], list(state["order"])
+
+
+class _Prompts:
+    """Reads prompts that share their first `common` tokens: the score that the order goes by."""
+
+    hidden_from = gain_rl.hidden_from
+
+    def __init__(self, common: int) -> None:
+        self.common = common
+
+    def of_hidden(self, hidden: Tensor) -> list[float]:
+        unit = torch.nn.functional.normalize(hidden, dim=-1)
+        before, question = unit[: self.common], unit[self.common :]
+        across = float(question.mean(0) @ before.mean(0)) if len(before) and len(question) else 0.0
+        return [_angle(question) + 8 * across]
+
+
+def _angle(unit: Tensor) -> float:
+    """Mean cosine of pairs of different unit vectors [n, hidden]; 0 for fewer than two."""
+    n = len(unit)
+    return float((unit.sum(0).square().sum() - n) / (n * (n - 1))) if n > 1 else 0.0
