@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
-from pipelines.engine.cache import SlabCache, SlabLayer
+from pipelines.engine.cache import Gaps, SlabCache, SlabLayer
 
 NAME = "whetstone_shared_prompts"
 EXTRAS = ("softcap", "position_bias", "s_aux")
@@ -26,17 +26,17 @@ class Prompts:
     """Which prompt each row of a cache continues. Letters: R rows, U prompts of at most W tokens, K most rows of a prompt.
 
     Args:
-        pads: int64 [U], padding tokens on the left of each prompt.
+        gaps: where each prompt is padded.
         width: W, padding included.
     """
 
-    def __init__(self, pads: Tensor, width: int) -> None:
-        self.owner = torch.arange(len(pads), device=pads.device)
+    def __init__(self, gaps: Gaps, width: int) -> None:
+        self.owner = torch.arange(len(gaps.sizes), device=gaps.sizes.device)
         self.unseen: Tensor | None = None
         """bool [U, 1, 1, W], True at padding; None where there is none."""
-        if bool((pads > 0).any()):
-            self.unseen = (torch.arange(width, device=pads.device) < pads[:, None])[:, None, None]
-        self._deal(len(pads))
+        if gaps.any():
+            self.unseen = ~gaps.seen(width)[:, None, None]
+        self._deal(len(gaps.sizes))
 
     def _deal(self, prompts: int) -> None:
         """Places of the rows in a [U, K] table."""

@@ -13,6 +13,27 @@ BLOCK = 64
 """Positions added at a time when a slab is full."""
 
 
+class Gaps:
+    """Padding in rows of prompts: behind the `start` tokens that all rows share, so that all end at the same position.
+
+    Args:
+        start: tokens in front of the padding.
+        sizes: int64 [rows], padding tokens of each row.
+    """
+
+    def __init__(self, start: int, sizes: Tensor) -> None:
+        self.start, self.sizes = start, sizes
+
+    def any(self) -> bool:
+        """Whether there is padding at all."""
+        return bool((self.sizes > 0).any())
+
+    def seen(self, width: int) -> Tensor:
+        """bool [rows, width], False at padding."""
+        spot = torch.arange(width, device=self.sizes.device)
+        return (spot < self.start) | (spot >= self.start + self.sizes[:, None])
+
+
 class SlabLayer(DynamicLayer):
     """Keys and values of one layer in buffers with room to grow: no copy per decoded token.
 

@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.pytorch_utils import Conv1D
 
 from pipelines.engine import distribution
-from pipelines.engine.cache import SlabCache
+from pipelines.engine.cache import Gaps, SlabCache
 from pipelines.models import autocast
 from pipelines.settings import Sampling
 
@@ -121,7 +121,7 @@ class FixedDecoder:
         cache: SlabCache,
         logits: Tensor,
         of: Tensor,
-        pads: Tensor,
+        gaps: Gaps,
         steps: int,
         sampling: Sampling,
         generator: torch.Generator,
@@ -133,7 +133,7 @@ class FixedDecoder:
             cache: keys and values of the prompts.
             logits: [U, V] behind each prompt.
             of: int64 [N], the prompt of each sample.
-            pads: int64 [U], padding on the left of each prompt.
+            gaps: where each prompt is padded.
 
         Returns:
             tokens int64 [N, steps] (-1 where a sample had ended), their log-probabilities and, where asked for, entropies,
@@ -141,7 +141,7 @@ class FixedDecoder:
         """
         count, width = len(of), cache.get_seq_length()
         self._room(cache, rung(count), columns(width + steps + EVERY), steps)
-        self._load(cache, of, pads, width)
+        self._load(cache, of, gaps, width)
         self.points[:count, :steps] = torch.rand(count, steps, generator=generator, device=self.device)
         self._round()
         sample = torch.arange(count, device=self.device)
@@ -179,8 +179,8 @@ class FixedDecoder:
             return torch.zeros(*shape, dtype=dtype, device=self.device)
 
         self.fed, self.place = new(self.rows, 1, dtype=torch.int64), new(self.rows, 1, dtype=torch.int64)
-        self.pads, self.live = new(self.rows, dtype=torch.int64), new(self.rows, dtype=torch.bool)
-        self.at, self.column = new(1, dtype=torch.int64), new(1, dtype=torch.int64)
+        self.gaps, self.live = new(self.rows, dtype=torch.int64), new(self.rows, dtype=torch.bool)
+        self.at, self.column, self.start = (new(1, dtype=torch.int64) for _ in range(3))
         self.tokens, self.points = new(self.rows, self.long, dtype=torch.int64), new(self.rows, self.long)
         self.logps, self.spreads = new(self.rows, self.long), new(self.rows, self.long)
         self.view = _View(self.at)
@@ -196,17 +196,18 @@ class FixedDecoder:
         assert self.cache is not None
         return [layer for layer in self.cache.layers if isinstance(layer, FixedLayer)]
 
-    def _load(self, cache: SlabCache, of: Tensor, pads: Tensor, width: int) -> None:
+    def _load(self, cache: SlabCache, of: Tensor, gaps: Gaps, width: int) -> None:
         """Fill the buffers with every sample's prompt."""
         count = len(of)
         for mine, theirs in zip(self._layers(), cache.filled_layers(), strict=True):
             assert theirs.keys is not None and theirs.values is not None
             mine.key_buffer[:count, :, :width] = theirs.keys[of]
             mine.value_buffer[:count, :, :width] = theirs.values[of]
-        self.pads.zero_()
-        self.pads[:count] = pads[of]
+        self.gaps.zero_()
+        self.gaps[:count] = gaps.sizes[of]
+        self.start.fill_(gaps.start)
         self.place.fill_(0)
-        self.place[:count, 0] = width - pads[of]
+        self.place[:count, 0] = width - gaps.sizes[of]
         self.at.fill_(width)
         self.column.zero_()
         self.tokens.fill_(-1)
@@ -257,7 +258,8 @@ class FixedDecoder:
         """Feed the last tokens and draw the next: what a graph holds."""
         self.view.rows, self.view.wide = rows, wide
         spot = torch.arange(wide, device=self.device)
-        seen = (spot >= self.pads[:rows, None]) & (spot <= self.at)
+        gap = (spot >= self.start) & (spot < self.start + self.gaps[:rows, None])
+        seen = ~gap & (spot <= self.at)
         inputs = {
             "input_ids": self.fed[:rows],
             "attention_mask": seen[:, None, None],
@@ -301,7 +303,7 @@ class FixedDecoder:
         for layer in self._layers():
             for buffer in (layer.key_buffer, layer.value_buffer):
                 buffer[:count, :, :filled] = buffer[going, :, :filled]
-        for one in (self.fed, self.place, self.pads, self.tokens, self.logps, self.spreads, self.points):
+        for one in (self.fed, self.place, self.gaps, self.tokens, self.logps, self.spreads, self.points):
             one[:count] = one[going]
         self.live[:count] = True
         self.live[count:rows] = False

@@ -15,8 +15,7 @@ def make(model: torch.nn.Module, settings: Optimizer) -> torch.optim.AdamW:
     matrices = [p for p in model.parameters() if p.requires_grad and p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    fused = any(p.is_cuda for p in matrices) or None
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps, fused=fused)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps, fused=True)
 
 
 def rate(settings: Optimizer, step: int, total: int) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipelines.engine import attention, distribution
-from pipelines.engine.cache import SlabCache
+from pipelines.engine.cache import Gaps, SlabCache
 from pipelines.engine.fixed import FixedDecoder
 from pipelines.models import autocast
 from pipelines.records import Stop
@@ -24,6 +24,8 @@ COMPACT_AT = 0.75
 """Rows are dropped from the cache when this share or less is still needed."""
 SHARE_FROM = 2
 """Samples per different prompt from which on prompts are read once for all of their rows."""
+COMMON_FROM = 64
+"""Tokens that computing a beginning of all prompts once must save."""
 VOCABULARY = 1 << 32
 """More than any vocabulary: row and token as one number."""
 
@@ -128,17 +130,19 @@ class TorchSampler:
         unique_of = torch.tensor([index.setdefault(tuple(p), len(index)) for p in prefixes], device=self.device)
         width = max(len(p) for p in index)
         steps = min(sampling.max_tokens, self.context - width)
+        common = self._common(list(index))
         ids = torch.full((len(index), width), self.pad, dtype=torch.int64)
         for row, prefix in enumerate(index):
-            ids[row, width - len(prefix) :] = torch.tensor(prefix)
+            ids[row, :common] = torch.tensor(prefix[:common])
+            ids[row, width - len(prefix) + common :] = torch.tensor(prefix[common:])
         lengths = torch.tensor([len(p) for p in index], device=self.device)
-        pads = width - lengths
+        gaps = Gaps(common, width - lengths)
         cache = SlabCache(self.model)
-        logits = self._prefill(ids.to(self.device), pads, cache)
+        logits = self._prefill(ids.to(self.device), gaps, cache)
         if self.fixed is not None and len(cache.filled_layers()) == len(cache.layers):
             try:
                 return self._completions(
-                    *self.fixed.decode(cache, logits, unique_of, pads, steps, sampling, generator, entropy)
+                    *self.fixed.decode(cache, logits, unique_of, gaps, steps, sampling, generator, entropy)
                 )
             except RuntimeError as error:
                 self.fixed = None
@@ -146,10 +150,10 @@ class TorchSampler:
         prompts = None
         if self._shares(len(index), len(prefixes), cache):
             cache.part(steps, capacity=len(prefixes))
-            prompts = attention.Prompts(pads, width)
+            prompts = attention.Prompts(gaps, width)
         else:
             cache.take(torch.arange(len(index), device=self.device), steps, capacity=len(prefixes))
-        rows = _Rows(cache, pads, unique_of, width + steps, prompts)
+        rows = _Rows(cache, gaps, unique_of, width + steps, prompts)
         return self._decode(logits, rows, width, steps, sampling, generator, entropy)
 
     def release(self) -> None:
@@ -162,15 +166,25 @@ class TorchSampler:
         whole = len(cache.filled_layers()) == len(cache.layers)
         return bool(self.plain and whole and self.dtype == "float32" and samples >= SHARE_FROM * prompts)
 
-    def _prefill(self, ids: Tensor, pads: Tensor, cache: SlabCache) -> Tensor:
-        width = ids.shape[1]
-        seen = torch.arange(width, device=ids.device) >= pads[:, None]
-        positions = (torch.arange(width, device=ids.device) - pads[:, None]).clamp(min=0)
-        mask = None if bool((pads == 0).all()) else seen.long()
+    def _common(self, prefixes: list[tuple[int, ...]]) -> int:
+        """Leading tokens that all prefixes share and that are worth a pass of their own."""
+        if not self.plain:
+            return 0
+        most = min(len(p) for p in prefixes) - 1
+        first, last = min(prefixes), max(prefixes)
+        same = next((i for i in range(most) if first[i] != last[i]), most)
+        return same if same * (len(prefixes) - 1) >= COMMON_FROM else 0
+
+    def _prefill(self, ids: Tensor, gaps: Gaps, cache: SlabCache) -> Tensor:
+        count, width = ids.shape
+        if gaps.start:
+            self.model(input_ids=ids[:1, : gaps.start], past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache.take(torch.zeros(count, dtype=torch.int64, device=self.device), width - gaps.start)
+        positions = torch.arange(gaps.start, width, device=ids.device) - gaps.sizes[:, None]
         result = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
+            input_ids=ids[:, gaps.start :],
+            attention_mask=gaps.seen(width).long() if gaps.any() else None,
+            position_ids=positions.clamp(min=gaps.start),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
@@ -208,7 +222,7 @@ class TorchSampler:
 
     def _next(self, token: Tensor, rows: _Rows, position: int) -> Tensor:
         mask: Any = None
-        if rows.padded and rows.prompts is None:
+        if rows.seen is not None:
             seen = rows.seen[:, : position + 1]
             mask = seen[:, None, None, :] if self.plain else seen.long()
         sharing: Any = contextlib.nullcontext()
@@ -218,7 +232,7 @@ class TorchSampler:
             result = self.model(
                 input_ids=token[:, None],
                 attention_mask=mask,
-                position_ids=position - rows.pads[:, None],
+                position_ids=position - rows.gaps.sizes[:, None],
                 past_key_values=rows.cache,
                 use_cache=True,
             )
@@ -247,13 +261,11 @@ class _Rows:
     each other gets a copy, so a run copies no row more often than one expansion at the start would.
     """
 
-    def __init__(
-        self, cache: SlabCache, pads: Tensor, of: Tensor, width: int, prompts: attention.Prompts | None
-    ) -> None:
-        self.cache, self.pads, self.of, self.prompts = cache, pads, of, prompts
-        self.padded = bool((pads > 0).any())
-        self.seen = torch.arange(width, device=pads.device) >= pads[:, None]
-        self.parted = len(of) == len(pads)
+    def __init__(self, cache: SlabCache, gaps: Gaps, of: Tensor, width: int, prompts: attention.Prompts | None) -> None:
+        self.cache, self.gaps, self.of, self.prompts = cache, gaps, of, prompts
+        self.seen = gaps.seen(width) if gaps.any() and prompts is None else None
+        """bool [rows, width], the positions that a row may look at; None where it may look at all."""
+        self.parted = len(of) == len(gaps.sizes)
 
     def advance(self, going: Tensor, token: Tensor, room: int) -> Tensor:
         """Follow the samples that go on with their tokens; the token to feed to each row, int64 [rows]."""
@@ -266,18 +278,22 @@ class _Rows:
             stays[1:] = parents[1:] != parents[:-1]
             self.parted = len(parents) == len(going)
         leaving = parents[~stays]
-        count = len(self.pads)
+        count = len(self.gaps.sizes)
         if len(parents) <= COMPACT_AT * (count + len(leaving)):
             self.cache.take(parents, room, capacity=len(going))
-            self.pads, self.seen, self.of = self.pads[parents], self.seen[parents], place
-            if self.prompts is not None:
-                self.prompts.follow(parents, self.cache)
+            self._follow(parents)
+            self.of = place
             return children
         row = torch.where(stays, parents, count - 1 + (~stays).cumsum(0))
         if len(leaving):
             self.cache.fork(leaving)
-            self.pads, self.seen = (torch.cat([x, x[leaving]]) for x in (self.pads, self.seen))
-            if self.prompts is not None:
-                self.prompts.follow(torch.cat([torch.arange(count, device=leaving.device), leaving]), self.cache)
+            self._follow(torch.cat([torch.arange(count, device=leaving.device), leaving]))
         self.of = row[place]
-        return torch.zeros(len(self.pads), dtype=torch.int64, device=row.device).scatter(0, row, children)
+        return torch.zeros(len(self.gaps.sizes), dtype=torch.int64, device=row.device).scatter(0, row, children)
+
+    def _follow(self, rows: Tensor) -> None:
+        """What belongs to a row, for these rows."""
+        self.gaps = Gaps(self.gaps.start, self.gaps.sizes[rows])
+        self.seen = None if self.seen is None else self.seen[rows]
+        if self.prompts is not None:
+            self.prompts.follow(rows, self.cache)

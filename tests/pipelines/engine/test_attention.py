@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipelines.engine import attention
 from pipelines.engine import sampler as engine
-from pipelines.engine.cache import SlabCache, SlabLayer
+from pipelines.engine.cache import Gaps, SlabCache, SlabLayer
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
 from pipelines.settings import Sampling
@@ -70,15 +70,16 @@ def test_prompts_are_read_together(monkeypatch):
     own=st.integers(1, 5),
     pads=st.lists(st.integers(0, 3), min_size=5, max_size=5),
     grouped=st.sampled_from([1, 2, 4]),
+    start=st.integers(0, 1),
 )
-def test_one_softmax_over_prompt_and_own_tokens(owners, own, pads, grouped):
+def test_one_softmax_over_prompt_and_own_tokens(owners, own, pads, grouped, start):
     draw = torch.Generator().manual_seed(len(owners))
     layer, cache = SlabLayer(), SlabCache.__new__(SlabCache)
     cache.layers = [layer]
     layer.update(*(torch.randn(5, 2, 4, 8, generator=draw) for _ in range(2)))
     whole = layer.keys.clone(), layer.values.clone()
     layer.part(8, capacity=len(owners) + 5)
-    prompts = attention.Prompts(torch.tensor(pads), 4)
+    prompts = attention.Prompts(Gaps(start, torch.tensor(pads)), 4)
     rows = torch.tensor(owners)
     layer.take(rows, 8, capacity=len(owners))
     prompts.follow(rows, cache)
@@ -86,7 +87,9 @@ def test_one_softmax_over_prompt_and_own_tokens(owners, own, pads, grouped):
     layer.update(keys, values)
     query = torch.randn(len(owners), 2 * grouped, 1, 8, generator=draw)
     said = prompts.attend(query, layer, 0.3)
-    seen = torch.cat([torch.arange(4) >= torch.tensor(pads)[rows, None], torch.ones(len(rows), own).bool()], 1)
+    spot = torch.arange(4)
+    prompt = (spot < start) | (spot >= start + torch.tensor(pads)[rows, None])
+    seen = torch.cat([prompt, torch.ones(len(rows), own).bool()], 1)
     oracle = torch.nn.functional.scaled_dot_product_attention(
         query, torch.cat([whole[0][rows], keys], 2), torch.cat([whole[1][rows], values], 2),
         attn_mask=seen[:, None, None], scale=0.3, enable_gqa=True,
@@ -105,7 +108,7 @@ def test_unknown_attention_is_refused():
     model(torch.tensor([[5, 6]]), past_key_values=cache, use_cache=True)
     cache.part(4, capacity=1)
     cache.layers[1].__class__ = Changed
-    prompts = attention.Prompts(torch.tensor([0]), 2)
+    prompts = attention.Prompts(Gaps(0, torch.tensor([0])), 2)
     with attention.sharing(model, cache, prompts), pytest.raises(RuntimeError, match="LlamaAttention is one that this"):
         model(torch.tensor([[7]]), position_ids=torch.tensor([[2]]), past_key_values=cache, use_cache=True)
     assert model.config._attn_implementation == "sdpa"

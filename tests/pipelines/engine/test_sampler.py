@@ -55,6 +55,45 @@ def test_sampler_is_trainer(family, sampling):
         torch.testing.assert_close(scored.entropy[mask], torch.tensor(one.entropy), atol=2e-4, rtol=0)
 
 
+BEGIN = list(range(20, 60))
+COMMON = [p for tail in ([5], [6, 7], [8, 9, 10, 11], [6, 7, 8, 9, 10]) for p in [BEGIN + tail] * 3]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("group", [1, 3], ids=["alone", "groups"])
+@pytest.mark.parametrize("family", toys.FAMILIES)
+def test_a_common_beginning_is_read_once(family, group, fixed):
+    model = toys.model(family)
+    widths = []
+    model.get_input_embeddings().register_forward_pre_hook(lambda _, ids: widths.append(ids[0].shape))
+    sampler = TorchSampler(model, stop=[2], pad=0, fixed=fixed)
+    prefixes = COMMON if group == 3 else COMMON[::3]
+    greedy = sampler.extend(prefixes, Sampling(temperature=0, max_tokens=20), generator(CPU, 1))
+    assert widths[:2] == ([(1, 40), (4, 5)] if sampler.plain else [(4, 45), (4, 1)])
+    for prefix, one in zip(prefixes, greedy, strict=True):
+        ids = torch.tensor([prefix])
+        oracle = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20, pad_token_id=0
+        )
+        assert one.tokens == oracle[0, len(prefix) :].tolist()
+    policy = Policy(model, Sampling())
+    for prefix, one in zip(prefixes, sampler.extend(prefixes, Sampling(max_tokens=20), generator(CPU, 1)), strict=True):
+        tokens = torch.tensor([prefix + one.tokens])
+        mask = torch.arange(tokens.shape[1])[None] >= len(prefix)
+        scored = policy.logp(tokens, mask)
+        torch.testing.assert_close(scored.logp[mask], torch.tensor(one.logp), atol=2e-5, rtol=0)
+
+
+def test_a_beginning_that_is_a_whole_prompt():
+    model = toys.model()
+    sampler = TorchSampler(model, stop=[2], pad=0)
+    prefixes = [BEGIN + BEGIN, BEGIN + BEGIN + [5], BEGIN + BEGIN]
+    made = sampler.extend(prefixes, Sampling(temperature=0, max_tokens=9), generator(CPU, 1))
+    assert made[0] == made[2]
+    alone = [sampler.extend([p], Sampling(temperature=0, max_tokens=9), generator(CPU, 1))[0] for p in prefixes]
+    assert [o.tokens for o in made] == [o.tokens for o in alone]
+
+
 def test_stops():
     model = toys.model()
     ended = TorchSampler(model, stop=list(range(50)), pad=0).extend(
