@@ -76,7 +76,7 @@ def main() -> None:
         work = Path(tempfile.mkdtemp())
         job = sides.Work(
             model=model, data=data, prompts=32, group=8, max_tokens=16, steps=args.steps, learning_rate=2e-4,
-            schedule="linear", seed=seed,
+            schedule="linear", seed=seed, peer_rows=128,
         )  # fmt: skip
         found = {"whetstone": ours(job, work / "ours", args.problems), "trl": theirs(job, work / "trl", args.problems)}
         shutil.rmtree(work)
