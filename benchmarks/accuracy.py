@@ -44,7 +44,7 @@ def ours(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
         seconds, numbers = made.step()
         times.append(seconds)
         rewards.append(numbers["reward/correct"])
-    made.trainer.learner.save(made.trainer.tokenizer, work / "model", None)
+    made.trainer.learner.save(made.trainer.tokenizer, work / "model", None, {})
     return {"times": times, "rewards": rewards, "scores": bakeoff.evaluate(work / "model", job.data, problems, 16)}
 
 

@@ -53,7 +53,7 @@ def evaluate(model_folder: Path, data: Path, limit: int, max_tokens: int) -> lis
     scores: list[list[float]] = [[] for _ in problems]
     for i, one in enumerate(made):
         problem = problems[i // SAMPLES]
-        text = tokenizer.decode(one.tokens, skip_special_tokens=True)
+        text = str(tokenizer.decode(one.tokens, skip_special_tokens=True))
         verdict = verifiers.verify(problem.verifier, text, problem.answer, problem.info)
         scores[i // SAMPLES].append(float(bool(verdict.correct)))
     return scores

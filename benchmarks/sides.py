@@ -51,7 +51,7 @@ class Work:
     hit_rate: float | None = None
     """Share of completions that a hash calls right; None asks the records' verifier."""
     live_every: int = 1
-    """Groups of a step that can be right at all: every so manieth; the others are silent."""
+    """Only one group in so many can be right at all; the others are silent."""
     peer_rows: int | None = None
     """Rows of a TRL micro-batch; None for the whole step at once."""
     seed: int = 0
@@ -213,7 +213,7 @@ def trl(job: Work, work: Path) -> Any:
 
     def reward(
         completions: list[Any], answer: list[str], verifier: list[str], info: list[str], **_: Any
-    ) -> list[float]:
+    ) -> list[float | None]:
         texts = _texts(completions)
         if job.hit_rate is not None:
             values = by_hash(job, texts)
@@ -221,7 +221,7 @@ def trl(job: Work, work: Path) -> Any:
             found = zip(texts, answer, verifier, info, strict=True)
             values = [verifiers.verify(v, t, a, json.loads(i)).score or 0.0 for t, a, v, i in found]
         rewards.append(sum(values) / len(values))
-        return values
+        return list(values)
 
     class Clock(TrainerCallback):
         began = 0.0

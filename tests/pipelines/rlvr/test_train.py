@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from pipelines.recipe import PRESETS, read_recipe
 from pipelines.report import Report
 from pipelines.rlvr.diagnostics import Ratios
 from pipelines.rlvr.train import PHASES
+from pipelines.settings import Sampling
 
 
 def trainer(tmp_path, start, *overrides):
@@ -106,6 +109,30 @@ def test_layout_settings_change_no_gradient(tmp_path, start, override):
         grads.append(torch.cat([p.grad.flatten() for p in made.learner.model.parameters()]))
     assert grads[0].abs().max() > 0
     torch.testing.assert_close(grads[0], grads[1], atol=1e-5, rtol=1e-3)
+
+
+def past_the_end(one):
+    return replace(one, tokens=[*one.tokens, 0], logp=[*one.logp, 0.0])
+
+
+def off_by_one(one):
+    return replace(one, logp=[0.0, *one.logp[:-1]])
+
+
+@pytest.mark.parametrize("bug", [past_the_end, off_by_one, "temperature", "stale weights"])
+def test_a_sampler_that_says_something_else_stops_the_run(tmp_path, start, bug):
+    """Each bug in a real run: tokens behind the end token, numbers of other tokens, another temperature, old weights."""
+    made = trainer(tmp_path, start, "rlvr.sampling.temperature=0.7", "rlvr.optimizer.learning_rate=0.01")
+    real = made.sampler.extend
+    if callable(bug):
+        made.sampler.extend = lambda *args, **more: [bug(one) for one in real(*args, **more)]
+    elif bug == "temperature":
+        made.sampler.extend = lambda prefixes, _, *rest, **more: real(prefixes, Sampling(max_tokens=8), *rest, **more)
+    else:
+        made.sampler.model = copy.deepcopy(made.sampler.model)
+        made.step(0)
+    with pytest.raises(Interrupted, match=r"disagree: row \d+, position \d+, token id \d+: the sampler said"):
+        made.step(1)
 
 
 def test_lora_with_reference_and_several_updates(tmp_path, start):

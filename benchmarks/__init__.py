@@ -1,0 +1,1 @@
+"""Speed and quality, measured beside a peer."""
