@@ -267,7 +267,7 @@ class FixedDecoder:
             "past_key_values": self.cache,
             "use_cache": True,
         }
-        # the cache of rounded weights would be empty in every graph, and autocast rounds nothing that is rounded
+        # autocast leaves alone what is rounded already; rounded inside the graph, all weights would be read for every token
         with autocast(self.dtype, self.device):
             if self.low:
                 logits = functional_call(self.model, self.low, kwargs=inputs, tie_weights=False).logits[:, -1]
