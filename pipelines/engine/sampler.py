@@ -162,7 +162,7 @@ class TorchSampler:
             self.fixed.release()
 
     def _shares(self, prompts: int, samples: int, cache: SlabCache) -> bool:
-        """Whether rows read their common prompts together; in float32 only, where no kernel keeps finer scores."""
+        """Whether rows read their common prompts together; in float32 only: bfloat16 would round scores that the usual kernels do not."""
         whole = len(cache.filled_layers()) == len(cache.layers)
         return bool(self.plain and whole and self.dtype == "float32" and samples >= SHARE_FROM * prompts)
 
