@@ -50,6 +50,14 @@ def model(family: str = "llama", vocab: int = 100):
     return made
 
 
+def greedy(model, prefix: list[int], count: int) -> list[int]:
+    """What transformers' own generate adds to a prefix."""
+    ids = torch.tensor([prefix])
+    mask = torch.ones_like(ids)
+    made = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=count, pad_token_id=0)
+    return made[0, len(prefix) :].tolist()
+
+
 def recipe(folder: Path, **changes) -> Path:
     """A recipe of all four stages that takes seconds; `changes` replace whole sections' fields."""
     body = {

@@ -23,11 +23,7 @@ def test_greedy_tokens_are_those_of_generate(family):
         PREFIXES, Sampling(temperature=0, max_tokens=20), generator(CPU, 1)
     )
     for prefix, one in zip(PREFIXES, made, strict=True):
-        ids = torch.tensor([prefix])
-        oracle = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20, pad_token_id=0
-        )
-        assert one.tokens == oracle[0, len(prefix) :].tolist()
+        assert one.tokens == toys.greedy(model, prefix, 20)
 
 
 @pytest.mark.parametrize("family", toys.FAMILIES)
@@ -71,11 +67,7 @@ def test_a_common_beginning_is_read_once(family, group, fixed):
     greedy = sampler.extend(prefixes, Sampling(temperature=0, max_tokens=20), generator(CPU, 1))
     assert widths[:2] == ([(1, 40), (4, 5)] if sampler.plain else [(4, 45), (4, 1)])
     for prefix, one in zip(prefixes, greedy, strict=True):
-        ids = torch.tensor([prefix])
-        oracle = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20, pad_token_id=0
-        )
-        assert one.tokens == oracle[0, len(prefix) :].tolist()
+        assert one.tokens == toys.greedy(model, prefix, 20)
     policy = Policy(model, Sampling())
     for prefix, one in zip(prefixes, sampler.extend(prefixes, Sampling(max_tokens=20), generator(CPU, 1)), strict=True):
         tokens = torch.tensor([prefix + one.tokens])
