@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import bakeoff, sides
+from benchmarks import bakeoff, sides, step
 
 WINDOW = 5
 
@@ -75,8 +75,7 @@ def main() -> None:
     for seed in range(args.seeds):
         work = Path(tempfile.mkdtemp())
         job = sides.Work(
-            model=model, data=data, prompts=32, group=8, max_tokens=16, steps=args.steps, learning_rate=2e-4,
-            schedule="linear", seed=seed, peer_rows=128,
+            model=model, data=data, **step.SMALL, steps=args.steps, learning_rate=2e-4, schedule="linear", seed=seed,
         )  # fmt: skip
         found = {"whetstone": ours(job, work / "ours", args.problems), "trl": theirs(job, work / "trl", args.problems)}
         shutil.rmtree(work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -96,3 +96,12 @@ def by_group(rows: Iterable[Trajectory]) -> dict[int, list[Trajectory]]:
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     return groups
+
+
+def common_length(rows: Sequence[Sequence[int]]) -> int:
+    """How many leading tokens all rows share.
+
+    >>> common_length([[1, 2, 3], [1, 2], [1, 2, 4]])
+    2
+    """
+    return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))

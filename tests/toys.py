@@ -13,6 +13,8 @@ import torch
 import yaml
 
 from pipelines.columns import Batch
+from pipelines.engine.distribution import generator
+from pipelines.settings import Sampling
 
 TRAINED = ("sft.steps=300", "sft.tokens_per_step=1024")
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,6 +58,13 @@ def greedy(model, prefix: list[int], count: int) -> list[int]:
     mask = torch.ones_like(ids)
     made = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=count, pad_token_id=0)
     return made[0, len(prefix) :].tolist()
+
+
+def check_greedy(sampler, prefixes: list[list[int]], count: int):
+    """Greedy answers of a sampler are those of transformers' own generate."""
+    made = sampler.extend(prefixes, Sampling(temperature=0, max_tokens=count), generator(sampler.device, 1))
+    for prefix, one in zip(prefixes, made, strict=True):
+        assert one.tokens == greedy(sampler.model, prefix, count)
 
 
 def recipe(folder: Path, **changes) -> Path:

@@ -30,8 +30,13 @@ class Gaps:
 
     def seen(self, width: int) -> Tensor:
         """bool [rows, width], False at padding."""
-        spot = torch.arange(width, device=self.sizes.device)
-        return (spot < self.start) | (spot >= self.start + self.sizes[:, None])
+        return unpadded(self.start, self.sizes, width)
+
+
+def unpadded(start: int | Tensor, sizes: Tensor, width: int) -> Tensor:
+    """bool [rows, width], False at the padding behind `start`."""
+    spot = torch.arange(width, device=sizes.device)
+    return (spot < start) | (spot >= start + sizes[:, None])
 
 
 class SlabLayer(DynamicLayer):
@@ -123,6 +128,10 @@ class SlabCache(Cache):
     def filled_layers(self) -> list[SlabLayer]:
         """The layers that hold keys; a model that shares them between layers leaves some empty."""
         return [layer for layer in self.layers if isinstance(layer, SlabLayer) and layer.key_slab is not None]
+
+    def whole(self) -> bool:
+        """Whether every layer holds keys of its own."""
+        return len(self.filled_layers()) == len(self.layers)
 
     def take(self, rows: Tensor, room: int, capacity: int | None = None) -> None:
         """Keep these rows in every layer."""

@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.pytorch_utils import Conv1D
 
 from pipelines.engine import distribution
-from pipelines.engine.cache import Gaps, SlabCache
+from pipelines.engine.cache import Gaps, SlabCache, unpadded
 from pipelines.models import autocast
 from pipelines.settings import Sampling
 
@@ -58,10 +58,10 @@ def warm_up(run: Callable[[], None]) -> None:
     torch.cuda.current_stream().wait_stream(side)
 
 
-def record(run: Callable[[], None], pool: Any) -> Any:
-    """What `run` does to the GPU, to be replayed; other threads may go on using the GPU meanwhile."""
+def record(run: Callable[[], None], other: Any) -> Any:
+    """What `run` does to the GPU, to be replayed, in the memory of another graph; other threads may go on using the GPU."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, pool=None if other is None else other.pool(), capture_error_mode="thread_local"):
         run()
     return graph
 
@@ -113,7 +113,6 @@ class FixedDecoder:
         self.rows = self.wide = self.long = 0
         self.cache: Cache | None = None
         self.graphs: dict[tuple[int, int, str, bool], Any] = {}
-        self.pool: Any = None
         self.low: dict[str, Tensor] = {}
 
     def decode(
@@ -140,16 +139,15 @@ class FixedDecoder:
             both float32 [N, steps].
         """
         count, width = len(of), cache.get_seq_length()
-        self._room(cache, rung(count), columns(width + steps + EVERY), steps)
+        live = rung(count)
+        self._room(cache, live, columns(width + steps + EVERY), steps)
         self._load(cache, of, gaps, width)
         self.points[:count, :steps] = torch.rand(count, steps, generator=generator, device=self.device)
         self._round()
         sample = torch.arange(count, device=self.device)
         whole = (self.tokens.new_full((count, steps), -1), self.logps.new_zeros(count, steps))
         spread = self.spreads.new_zeros(count, steps) if entropy else None
-        live = rung(count)
         self.live[count:live] = False
-        self.view.rows = live
         self._note(logits[of], sampling, count, entropy)
         done = 1
         while done < steps:
@@ -173,7 +171,7 @@ class FixedDecoder:
             return
         self.rows, self.wide = max(rows, self.rows), max(wide, self.wide)
         self.long = max(long + WARM + 1, self.long)
-        self.graphs, self.pool = {}, None
+        self.graphs = {}
 
         def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=self.device)
@@ -239,11 +237,9 @@ class FixedDecoder:
     def _capture(self, rows: int, wide: int, sampling: Sampling, entropy: bool) -> Any:
         """The step as a graph; the buffers are as before."""
         run = partial(self._token, rows, wide, sampling, entropy)
-        if self.pool is None:
-            self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else ()
         with self._kept():
             warm_up(run)
-        return record(run, self.pool)
+        return record(run, next(iter(self.graphs.values()), None))
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[None]:
@@ -258,8 +254,7 @@ class FixedDecoder:
         """Feed the last tokens and draw the next: what a graph holds."""
         self.view.rows, self.view.wide = rows, wide
         spot = torch.arange(wide, device=self.device)
-        gap = (spot >= self.start) & (spot < self.start + self.gaps[:rows, None])
-        seen = ~gap & (spot <= self.at)
+        seen = unpadded(self.start, self.gaps[:rows], wide) & (spot <= self.at)
         inputs = {
             "input_ids": self.fed[:rows],
             "attention_mask": seen[:, None, None],

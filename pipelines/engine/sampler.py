@@ -16,7 +16,7 @@ from pipelines.engine import attention, distribution
 from pipelines.engine.cache import Gaps, SlabCache
 from pipelines.engine.fixed import FixedDecoder
 from pipelines.models import autocast
-from pipelines.records import Stop
+from pipelines.records import Stop, common_length
 from pipelines.settings import Sampling
 
 log = logging.getLogger(__name__)
@@ -132,14 +132,14 @@ class TorchSampler:
         steps = min(sampling.max_tokens, self.context - width)
         common = self._common(list(index))
         ids = torch.full((len(index), width), self.pad, dtype=torch.int64)
+        ids[:, :common] = torch.tensor(prefixes[0][:common])
         for row, prefix in enumerate(index):
-            ids[row, :common] = torch.tensor(prefix[:common])
             ids[row, width - len(prefix) + common :] = torch.tensor(prefix[common:])
         lengths = torch.tensor([len(p) for p in index], device=self.device)
         gaps = Gaps(common, width - lengths)
         cache = SlabCache(self.model)
         logits = self._prefill(ids.to(self.device), gaps, cache)
-        if self.fixed is not None and len(cache.filled_layers()) == len(cache.layers):
+        if self.fixed is not None and cache.whole():
             try:
                 return self._completions(
                     *self.fixed.decode(cache, logits, unique_of, gaps, steps, sampling, generator, entropy)
@@ -163,16 +163,13 @@ class TorchSampler:
 
     def _shares(self, prompts: int, samples: int, cache: SlabCache) -> bool:
         """Whether rows read their common prompts together; in float32 only: bfloat16 would round scores that the usual kernels do not."""
-        whole = len(cache.filled_layers()) == len(cache.layers)
-        return bool(self.plain and whole and self.dtype == "float32" and samples >= SHARE_FROM * prompts)
+        return bool(self.plain and cache.whole() and self.dtype == "float32" and samples >= SHARE_FROM * prompts)
 
     def _common(self, prefixes: list[tuple[int, ...]]) -> int:
         """Leading tokens that all prefixes share and that are worth a pass of their own."""
         if not self.plain:
             return 0
-        most = min(len(p) for p in prefixes) - 1
-        first, last = min(prefixes), max(prefixes)
-        same = next((i for i in range(most) if first[i] != last[i]), most)
+        same = min(common_length(prefixes), min(len(p) for p in prefixes) - 1)
         return same if same * (len(prefixes) - 1) >= COMMON_FROM else 0
 
     def _prefill(self, ids: Tensor, gaps: Gaps, cache: SlabCache) -> Tensor:

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.catalogue import method
+from pipelines.records import common_length
 
 if TYPE_CHECKING:
     from pipelines.rlvr.begin import Begin
@@ -56,10 +57,8 @@ class gain_rl:
     def begin(self, start: Begin) -> None:
         """Sort the problems by what the starting policy makes of them."""
         prompts = start.prompts()
-        common = next(
-            (i for i, column in enumerate(zip(*prompts, strict=False)) if len(set(column)) > 1), min(map(len, prompts))
-        )
-        scores = [numbers[0] for numbers in start.read(prompts, _Prompts(common))]
+        reader = _Prompts(common_length(prompts))
+        scores = [numbers[0] for numbers in start.read(prompts, reader)]
         self.order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
 
     def of_hidden(self, hidden: Tensor) -> list[float]:

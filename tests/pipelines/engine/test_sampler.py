@@ -18,12 +18,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("family", toys.FAMILIES)
 def test_greedy_tokens_are_those_of_generate(family):
-    model = toys.model(family)
-    made = TorchSampler(model, stop=[2], pad=0).extend(
-        PREFIXES, Sampling(temperature=0, max_tokens=20), generator(CPU, 1)
-    )
-    for prefix, one in zip(PREFIXES, made, strict=True):
-        assert one.tokens == toys.greedy(model, prefix, 20)
+    toys.check_greedy(TorchSampler(toys.model(family), stop=[2], pad=0), PREFIXES, 20)
 
 
 @pytest.mark.parametrize("family", toys.FAMILIES)
@@ -64,10 +59,8 @@ def test_a_common_beginning_is_read_once(family, group, fixed):
     model.get_input_embeddings().register_forward_pre_hook(lambda _, ids: widths.append(ids[0].shape))
     sampler = TorchSampler(model, stop=[2], pad=0, fixed=fixed)
     prefixes = COMMON if group == 3 else COMMON[::3]
-    greedy = sampler.extend(prefixes, Sampling(temperature=0, max_tokens=20), generator(CPU, 1))
+    toys.check_greedy(sampler, prefixes, 20)
     assert widths[:2] == ([(1, 40), (4, 5)] if sampler.plain else [(4, 45), (4, 1)])
-    for prefix, one in zip(prefixes, greedy, strict=True):
-        assert one.tokens == toys.greedy(model, prefix, 20)
     policy = Policy(model, Sampling())
     for prefix, one in zip(prefixes, sampler.extend(prefixes, Sampling(max_tokens=20), generator(CPU, 1)), strict=True):
         tokens = torch.tensor([prefix + one.tokens])
