@@ -25,14 +25,15 @@ import torch
 
 from benchmarks import sides
 from evaluation.statistics import interval, pass_at_k
-from pipelines import models, verifiers
-from pipelines.dataset import read_split
+from pipelines import verifiers
+from pipelines.data.dataset import read_split
+from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe import PRESETS, read_recipe
-from pipelines.report import Report
+from pipelines.recipe.read import PRESETS, read_recipe
+from pipelines.recipe.settings import Model, Sampling
 from pipelines.rlvr.train import Trainer
-from pipelines.settings import Model, Sampling
+from pipelines.stage.report import Report
 
 SAMPLES = 8
 DOCS = sides.ROOT / "docs" / "bakeoff.md"

@@ -23,12 +23,12 @@ from typing import Any
 import torch
 
 from benchmarks import sides
-from pipelines.catalogue import Bound, bind, names
-from pipelines.columns import Batch
+from pipelines.contract.catalogue import Bound, bind, names
+from pipelines.contract.columns import Batch
 from pipelines.engine import shared
 from pipelines.engine.policy import Policy
-from pipelines.rlvr.step import columns_of
-from pipelines.settings import Sampling
+from pipelines.recipe.settings import Sampling
+from pipelines.rlvr.algorithm import columns_of
 
 ROWS, WIDTH, GROUP = 256, 512, 8
 REPEATS = 3
@@ -47,16 +47,16 @@ def batch() -> dict[str, Any]:
     state = torch.where(torch.arange(4) < turns[:, None], torch.randint(0, 5, (ROWS, 4), generator=draw), -1)
     made = Batch(
         reward=reward, raw_reward=reward.clone(), group=torch.arange(ROWS) // GROUP, mask=mask, logp_old=old,
-        counted=torch.ones(ROWS).bool(), in_loss=torch.ones(ROWS).bool(), correct=reward.clone(),
+        scored=torch.ones(ROWS).bool(), in_loss=torch.ones(ROWS).bool(), correct=reward.clone(),
         length=length.float(), truncated=torch.zeros(ROWS).bool(), max_tokens=torch.full((ROWS,), 384.0),
         step=3, total_steps=10, token=torch.randint(4, 32_000, (ROWS, WIDTH), generator=draw), task=torch.arange(ROWS) % 3,
         logp_ref=old - 0.1 * mask,
-        entropy_old=torch.rand(ROWS, WIDTH, generator=draw) * mask, logp_sampled=old, turn=turn, turn_state=state,
+        entropy_old=torch.rand(ROWS, WIDTH, generator=draw) * mask, logp_sampler=old, turn=turn, turn_state=state,
         turn_reward=torch.zeros(ROWS, 4).scatter(1, (turns - 1)[:, None], reward[:, None]),
         value=torch.rand(ROWS, WIDTH, generator=draw) * mask,
-        given=torch.zeros_like(mask), fresh=torch.ones(ROWS).bool(), problem=torch.arange(ROWS) // GROUP,
-        probe=torch.where(mask & (place % 40 == 0), torch.rand(ROWS, WIDTH, generator=draw), torch.nan),
-        hidden_numbers=torch.rand(ROWS, 3, generator=draw),
+        teacher_forced=torch.zeros_like(mask), on_policy=torch.ones(ROWS).bool(), problem=torch.arange(ROWS) // GROUP,
+        mc_value=torch.where(mask & (place % 40 == 0), torch.rand(ROWS, WIDTH, generator=draw), torch.nan),
+        hidden_stats=torch.rand(ROWS, 3, generator=draw),
         node=torch.where(mask, torch.arange(ROWS)[:, None] * 4 + turn, -1),
     )  # fmt: skip
     advantage = torch.randn(ROWS, WIDTH, generator=draw) * mask

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from benchmarks import sides
-from pipelines import dataset
-from pipelines.models import load_tokenizer
-from pipelines.recipe import read_recipe
-from pipelines.report import Report
+from pipelines.data import dataset
+from pipelines.engine.models import load_tokenizer
+from pipelines.recipe.read import read_recipe
 from pipelines.sft.run import Trainer
+from pipelines.stage.report import Report
 
 LENGTH, ROWS = 512, 8
 

@@ -12,15 +12,16 @@ from typing import Any
 
 import torch
 
-from pipelines import dataset, verifiers
+from pipelines import verifiers
 from pipelines.curate.run import run as curate
-from pipelines.models import load_tokenizer
-from pipelines.recipe import read_recipe
-from pipelines.records import Problem, Trajectory
-from pipelines.report import Report
+from pipelines.data import dataset
+from pipelines.data.records import Problem, Trajectory
+from pipelines.engine.models import load_tokenizer
+from pipelines.recipe.read import read_recipe
+from pipelines.recipe.settings import Curate, Model, Optimizer, Rlvr, Sampling
 from pipelines.rlvr.train import Trainer
-from pipelines.settings import Curate, Model, Optimizer, Rlvr, Sampling
 from pipelines.sft.run import Trainer as SftTrainer
+from pipelines.stage.report import Report
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results"
@@ -162,7 +163,7 @@ class Ours:
             group_size=job.group,
             sampling=Sampling(temperature=1.0, max_tokens=job.max_tokens),
             advantage={"kind": "grpo", "scale": "none"},
-            reduce={"kind": "fixed_length"},
+            loss_aggregation={"kind": "fixed_length"},
             optimizer=Optimizer(learning_rate=job.learning_rate, schedule=job.schedule, warmup=0),  # type: ignore[arg-type]
             micro_batch_tokens=job.micro_batch_tokens,
             log_rollouts=0,

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.run import checkpoints_of, run
-from pipelines import child
-from pipelines.report import Report
-from pipelines.settings import Evaluate, Model
+from pipelines.recipe.settings import Evaluate, Model
+from pipelines.stage import process
+from pipelines.stage.report import Report
 
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
@@ -27,4 +27,4 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    child.main(work)
+    process.main(work)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from evaluation import statistics
-from pipelines import environments, models
+from pipelines import environments
 from pipelines.curate.mapping import problem_uid
+from pipelines.data.records import Problem, Trajectory
+from pipelines.engine import models
 from pipelines.engine.distribution import generator
-from pipelines.records import Problem, Trajectory
+from pipelines.recipe.settings import Evaluate, PlayedTask, Sampling, Task
 from pipelines.rlvr.rollout.multi_turn import multi_turn
 from pipelines.rlvr.train import Asked, Context
-from pipelines.settings import Evaluate, PlayedTask, Sampling, Task
 
 SAMPLES = 4
 """Episodes per problem where the recipe names no number."""

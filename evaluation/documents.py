@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from evaluation import harness
-from pipelines.settings import Evaluate
+from pipelines.recipe.settings import Evaluate
 
 
 def questions(evaluate: dict[str, Any]) -> Iterator[tuple[str, str]]:

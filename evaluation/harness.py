@@ -7,7 +7,7 @@ from typing import Any
 
 from evaluation import statistics
 from pipelines.errors import RecipeError, did_you_mean
-from pipelines.settings import Evaluate, Task
+from pipelines.recipe.settings import Evaluate, Task
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 

@@ -10,9 +10,9 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 
 from pipelines.engine.distribution import generator
+from pipelines.engine.models import stop_ids
 from pipelines.engine.sampler import TorchSampler
-from pipelines.models import stop_ids
-from pipelines.settings import Sampling
+from pipelines.recipe.settings import Sampling
 
 KNOWN = {"do_sample", "temperature", "top_p", "top_k", "min_p", "max_gen_toks", "until"}
 """Generation settings the sampler understands; a task that asks for others is run by HFLM itself."""
@@ -83,7 +83,7 @@ def _sampling(kwargs: dict[str, Any]) -> Sampling:
 
 def load(path: str, settings: Any, **options: Any) -> SamplerLM:
     """A checkpoint folder or hub name, ready to evaluate."""
-    from pipelines import models
+    from pipelines.engine import models
 
     tokenizer = models.load_tokenizer(path, settings)
     model = models.load_model(path, settings)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from evaluation import agent, harness, model, plots, statistics
-from pipelines import models
+from pipelines.engine import models
 from pipelines.errors import ModelError
-from pipelines.report import Report
-from pipelines.settings import Evaluate, Model
+from pipelines.recipe.settings import Evaluate, Model
+from pipelines.stage.report import Report
 
 
 def run(

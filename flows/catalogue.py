@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipelines import catalogue
+from pipelines.contract import catalogue
 from pipelines.errors import UserError, did_you_mean
-from pipelines.recipe import PRESETS, SLOTS, read_preset
+from pipelines.recipe.read import PRESETS, SLOTS, read_preset
 
 
 def entry(slot: str, name: str) -> dict[str, Any]:
@@ -33,10 +33,10 @@ def entry(slot: str, name: str) -> dict[str, Any]:
         "settings": settings,
         "remembers": hasattr(fn, "state_dict"),
         "reduces_to": card.reduces_to,
-        "mixes_groups": card.mixes_groups,
+        "crosses_groups": card.crosses_groups,
         "legal_in": list(card.legal_in),
-        "beside": [f"{slot}: {name}" for slot, name in card.beside],
-        "couples_rows": card.couples_rows,
+        "beside": [f"{slot}: {name}" for slot, name in card.requires],
+        "batch_coupled": card.batch_coupled,
         "makes": list(getattr(fn, "makes", ())),
         "doc": inspect.getdoc(fn) or "",
     }
@@ -108,7 +108,7 @@ def page(one: dict[str, Any], heading: str = "") -> str:
         lines.append(f"needs beside it: {', '.join(one['beside'])}")
     if one["makes"]:
         lines.append(f"makes: {', '.join(one['makes'])}")
-    if one["couples_rows"]:
+    if one["batch_coupled"]:
         lines.append("its loss couples rows: one more forward pass per update")
     if one["reduces_to"]:
         lines.append(f"reduces to: {one['reduces_to']}")

@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def plan_command(arguments: argparse.Namespace) -> int:
     """`whetstone plan`."""
-    from pipelines.recipe import check, read_recipe
+    from pipelines.recipe.read import check, read_recipe
     from tasks.pipeline import Selection
     from tasks.stages import plan
 
@@ -98,7 +98,7 @@ def plan_command(arguments: argparse.Namespace) -> int:
 def run_command(arguments: argparse.Namespace) -> int:
     """`whetstone run`."""
     from flows import table
-    from pipelines.recipe import read_recipe
+    from pipelines.recipe.read import read_recipe
     from tasks import environment
     from tasks.pipeline import Selection
     from tasks.stages import plan

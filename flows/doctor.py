@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from pipelines.files import free_bytes
+from pipelines.stage.files import free_bytes
 from tasks import environment
 
 

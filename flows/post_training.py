@@ -14,7 +14,7 @@ from prefect import flow  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 
 from flows.table import markdown  # noqa: E402
-from pipelines.recipe import check, read_recipe  # noqa: E402
+from pipelines.recipe.read import check, read_recipe  # noqa: E402
 from tasks.pipeline import Pipeline, Selection, needed_before  # noqa: E402
 from tasks.prefect_tasks import stage_task  # noqa: E402
 from tasks.stages import plan, settle_all  # noqa: E402

@@ -14,7 +14,7 @@ import reasoning_gym
 
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.sources import rows
-from pipelines.settings import Source
+from pipelines.recipe.settings import Source
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "evaluation" / "benchmarks"
 

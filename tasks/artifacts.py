@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import MANIFEST, damage, publish, read_json, write_manifest
+from pipelines.stage.files import MANIFEST, damage, publish, read_json, write_manifest
 
 
 @dataclass(frozen=True)

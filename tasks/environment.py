@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 
 from pipelines.errors import UserError
-from pipelines.recipe import ROOT
+from pipelines.recipe.read import ROOT
 
 
 class Unreachable(UserError):

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import digest, file_sha256
-from pipelines.recipe import ROOT, SLOTS, Recipe, resolve
+from pipelines.recipe.read import ROOT, SLOTS, Recipe, resolve
+from pipelines.stage.files import digest, file_sha256
 
 PROJECT = ("pipelines", "evaluation")
 LIBRARIES = {

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from pipelines.errors import RecipeError, did_you_mean
-from pipelines.files import digest, read_json, write_atomic
-from pipelines.recipe import STAGES, Recipe
+from pipelines.recipe.read import STAGES, Recipe
+from pipelines.stage.files import digest, read_json, write_atomic
 from tasks.artifacts import Artifact
 from tasks.environment import home, tracking_uri
 from tasks.stages import Planned, StageResult, experiment_name, inputs_of, logged_model

@@ -7,7 +7,7 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from pipelines.recipe import Recipe
+from pipelines.recipe.read import Recipe
 from tasks.artifacts import Artifact
 from tasks.process import StageFailed
 from tasks.stages import Show, StageResult, run_stage

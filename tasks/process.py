@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.child import ERROR, JOB, NUMBERS, read_error
 from pipelines.errors import UserError
-from pipelines.files import read_json, write_atomic
-from pipelines.recipe import ROOT
+from pipelines.recipe.read import ROOT
+from pipelines.stage.files import read_json, write_atomic
+from pipelines.stage.process import ERROR, JOB, NUMBERS, read_error
 
 LOG = "stage.log"
 POLL_S = 0.2

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import REPORT, read_json, write_atomic
-from pipelines.recipe import Recipe, resolve
-from pipelines.report import PROGRESS, SPOOL
+from pipelines.recipe.read import Recipe, resolve
+from pipelines.stage.files import REPORT, read_json, write_atomic
+from pipelines.stage.report import PROGRESS, SPOOL
 from tasks import artifacts, keys, process
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
@@ -168,7 +168,7 @@ def _from_store(recipe: Recipe, stage: str, key: str) -> Artifact | None:
     into = runs_folder() / ".fetched" / f"{stage}-{key}"
     shutil.rmtree(into, ignore_errors=True)
     try:
-        from pipelines.files import damage, publish
+        from pipelines.stage.files import damage, publish
 
         if not tracking.fetch(*remote, into) or damage(into) is not None:
             return None

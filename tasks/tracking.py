@@ -22,9 +22,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param
 from mlflow.exceptions import MlflowException
 
-from pipelines.child import SYSTEM
-from pipelines.files import read_json, write_atomic
-from pipelines.report import SPOOL, visible_lines
+from pipelines.stage.files import read_json, write_atomic
+from pipelines.stage.process import SYSTEM
+from pipelines.stage.report import SPOOL, visible_lines
 from tasks.environment import home, tracking_uri
 
 log = logging.getLogger("whetstone.tracking")

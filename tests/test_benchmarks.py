@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.catalogue import bind, names
+from pipelines.contract.catalogue import bind, names
 
 
 @pytest.mark.parametrize("slot", ["advantage", "credit", "objective"])

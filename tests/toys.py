@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 import yaml
 
-from pipelines.columns import Batch
+from pipelines.contract.columns import Batch
 from pipelines.engine.distribution import generator
-from pipelines.settings import Sampling
+from pipelines.recipe.settings import Sampling
 
 TRAINED = ("sft.steps=300", "sft.tokens_per_step=1024")
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,9 +117,9 @@ def environment(**more: str) -> dict[str, str]:
 def start(folder: Path, of: Path | None = None, overrides: Sequence[str] = TRAINED) -> Path:
     """Curated data and a model that has seen a little SFT, in `folder/data` and `folder/sft/out/model`."""
     from pipelines.curate.run import run as curate
-    from pipelines.recipe import read_recipe
-    from pipelines.report import Report
+    from pipelines.recipe.read import read_recipe
     from pipelines.sft.run import Trainer as Sft
+    from pipelines.stage.report import Report
 
     read = read_recipe(of or recipe(folder), list(overrides))
     (folder / "data").mkdir()
@@ -166,9 +166,9 @@ def start_lake(folder: Path) -> Path:
 
 def trainer(folder: Path, begun: Path, of: Path, *overrides: str):
     """An RLVR trainer of the recipe `of` that works in `folder/work`; `begun` is what `start` made."""
-    from pipelines.recipe import check, read_recipe
-    from pipelines.report import Report
+    from pipelines.recipe.read import check, read_recipe
     from pipelines.rlvr.train import Trainer
+    from pipelines.stage.report import Report
 
     read = read_recipe(of, list(overrides))
     check(read)
@@ -182,7 +182,7 @@ def trainer(folder: Path, begun: Path, of: Path, *overrides: str):
 
 def job(folder: Path, begun: Path, *overrides: str) -> Path:
     """A work folder of the RLVR stage as the task layer writes it; `begun` is what `start` made."""
-    from pipelines.recipe import read_recipe
+    from pipelines.recipe.read import read_recipe
 
     folder.mkdir(parents=True)
     read = read_recipe(recipe(folder), list(overrides))
@@ -224,7 +224,7 @@ def whetstone(
 
 def beginning(problems: Sequence[int]):
     """What a method is told before the first step: four rollouts of each problem, one of them right."""
-    from pipelines.records import Stop, Trajectory
+    from pipelines.data.records import Stop, Trajectory
     from pipelines.rlvr.begin import Begin
 
     def sample(numbers, count):
@@ -264,14 +264,14 @@ def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Bat
     paid = torch.zeros(rows, 2).scatter(1, (turns - 1)[:, None], reward[:, None])
     return Batch(
         reward=reward, raw_reward=reward.clone(), group=group, mask=mask, logp_old=old,
-        counted=torch.ones(rows, dtype=torch.bool), in_loss=torch.ones(rows, dtype=torch.bool), correct=reward.clone(),
+        scored=torch.ones(rows, dtype=torch.bool), in_loss=torch.ones(rows, dtype=torch.bool), correct=reward.clone(),
         length=mask.sum(1).float(), truncated=torch.zeros(rows, dtype=torch.bool), max_tokens=torch.full((rows,), 16.0),
         step=3, total_steps=10, logp_ref=old + 0.1 * torch.randn(rows, width, generator=draw) * mask,
         entropy_old=torch.rand(rows, width, generator=draw) * mask,
-        task=group // 2, token=torch.randint(3, 9, (rows, width), generator=draw) * mask, logp_sampled=old - 0.02 * mask,
+        task=group // 2, token=torch.randint(3, 9, (rows, width), generator=draw) * mask, logp_sampler=old - 0.02 * mask,
         turn=turn, turn_state=state, turn_reward=paid, value=0.3 * torch.rand(rows, width, generator=draw) * mask,
-        given=torch.zeros_like(mask), fresh=torch.ones(rows, dtype=torch.bool), problem=group.clone(),
-        probe=torch.where(torch.rand(rows, width, generator=draw) < 0.4, torch.rand(rows, width, generator=draw), torch.nan),
-        hidden_numbers=torch.rand(rows, 3, generator=draw),
+        teacher_forced=torch.zeros_like(mask), on_policy=torch.ones(rows, dtype=torch.bool), problem=group.clone(),
+        mc_value=torch.where(torch.rand(rows, width, generator=draw) < 0.4, torch.rand(rows, width, generator=draw), torch.nan),
+        hidden_stats=torch.rand(rows, 3, generator=draw),
         node=torch.where(mask, torch.arange(rows)[:, None] * 2 + turn, -1),
     )  # fmt: skip

@@ -6,17 +6,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipelines import child
 from pipelines.curate.run import run
-from pipelines.report import Report
-from pipelines.settings import Curate, Model
+from pipelines.recipe.settings import Curate, Model
+from pipelines.stage import process
+from pipelines.stage.report import Report
 
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's curate section, with the benchmark questions handed in by the layer above."""
     texts = None
     if job.get("benchmark_texts"):
-        texts = partial(child.resolve(job["benchmark_texts"]["function"]), job["benchmark_texts"]["evaluate"])
+        texts = partial(process.resolve(job["benchmark_texts"]["function"]), job["benchmark_texts"]["evaluate"])
     report = Report(folder)
     numbers = run(
         Curate.model_validate(job["settings"]["curate"]),
@@ -31,4 +31,4 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    child.main(work)
+    process.main(work)

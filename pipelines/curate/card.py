@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pipelines.records import Problem
+from pipelines.data.records import Problem
 
 STEPS = ("exact_duplicate", "contaminated", "near_duplicate", "length", "difficulty")
 EXAMPLES = 3

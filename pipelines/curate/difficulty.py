@@ -7,16 +7,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipelines import models, verifiers
+from pipelines import verifiers
 from pipelines.curate.card import Counts
 from pipelines.curate.writer import Writer
-from pipelines.dataset import iter_problems
+from pipelines.data.dataset import iter_problems
+from pipelines.data.records import Problem
+from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
-from pipelines.files import digest
-from pipelines.records import Problem
-from pipelines.report import Report
-from pipelines.settings import Difficulty, Model, Sampling
+from pipelines.recipe.settings import Difficulty, Model, Sampling
+from pipelines.stage.files import digest
+from pipelines.stage.report import Report
 
 PROBLEMS_AT_ONCE = 64
 

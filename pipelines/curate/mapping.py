@@ -9,9 +9,9 @@ import unicodedata
 from typing import Any
 
 from pipelines import verifiers
-from pipelines.files import dumps
-from pipelines.records import Message, Problem
-from pipelines.settings import Source
+from pipelines.data.records import Message, Problem
+from pipelines.recipe.settings import Source
+from pipelines.stage.files import dumps
 
 PROMPTS = ("prompt", "problem", "question", "instruction", "input", "query", "Question")
 ANSWERS = ("answer", "ground_truth", "target", "final_answer", "label", "output", "Answer")

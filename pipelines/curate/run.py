@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from pipelines import models
 from pipelines.curate import card, sources
 from pipelines.curate.mapping import Rejected, to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
 from pipelines.curate.writer import Writer
-from pipelines.dataset import iter_problems
+from pipelines.data.dataset import iter_problems
+from pipelines.data.records import Problem
+from pipelines.engine import models
 from pipelines.errors import DataError
-from pipelines.records import Problem
-from pipelines.report import Report
-from pipelines.settings import Curate, Model
+from pipelines.recipe.settings import Curate, Model
+from pipelines.stage.report import Report
 
 Texts = Callable[[], Iterable[tuple[str, str]]]
 """(task, question) pairs of the benchmarks that the recipe evaluates."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import DataError, did_you_mean
-from pipelines.settings import Source
+from pipelines.recipe.settings import Source
 
 Row = tuple[str, dict[str, Any] | str]
 """Where the row stands (`file:line`), and its columns, or the text of a line that could not be read."""

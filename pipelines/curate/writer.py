@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.dataset import SCHEMA, to_row
-from pipelines.records import Problem
+from pipelines.data.dataset import SCHEMA, to_row
+from pipelines.data.records import Problem
 
 
 class Writer:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pipelines.files import atomic_folder, file_sha256, read_json, write_atomic
+from pipelines.stage.files import atomic_folder, file_sha256, read_json, write_atomic
 
 LATEST, STATE, META = "LATEST.json", "state.pt", "meta.json"
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.nature import nature
-from pipelines.settings import Sampling, Tempered
+from pipelines.contract.entropy_temperature import nature
+from pipelines.recipe.settings import Sampling, Tempered
 
 
 def truncates(sampling: Sampling) -> bool:

@@ -22,8 +22,8 @@ from transformers.pytorch_utils import Conv1D
 
 from pipelines.engine import distribution
 from pipelines.engine.cache import Gaps, SlabCache, unpadded
-from pipelines.models import autocast
-from pipelines.settings import Sampling
+from pipelines.engine.models import autocast
+from pipelines.recipe.settings import Sampling
 
 EVERY = 16
 """Tokens between two looks at who is done."""

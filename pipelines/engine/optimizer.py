@@ -7,7 +7,7 @@ import math
 import torch
 
 from pipelines.errors import Interrupted
-from pipelines.settings import Optimizer
+from pipelines.recipe.settings import Optimizer
 
 
 def make(model: torch.nn.Module, settings: Optimizer) -> torch.optim.AdamW:

@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
 from pipelines.engine import distribution
+from pipelines.engine.models import autocast
 from pipelines.engine.shared import Layout, Prefix
-from pipelines.models import autocast
-from pipelines.settings import Sampling
+from pipelines.recipe.settings import Sampling
 
 Entropy = Literal["no", "value", "gradient"]
 Where = Literal["last", "mlp"]

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from pipelines.data.records import Stop, common_length
 from pipelines.engine import attention, distribution
 from pipelines.engine.cache import Gaps, SlabCache
 from pipelines.engine.fixed import FixedDecoder
-from pipelines.models import autocast
-from pipelines.records import Stop, common_length
-from pipelines.settings import Sampling
+from pipelines.engine.models import autocast
+from pipelines.recipe.settings import Sampling
 
 log = logging.getLogger(__name__)
 COMPACT_AT = 0.75

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
+from pipelines.data.records import Stop
 from pipelines.engine.sampler import Completion
 from pipelines.errors import Interrupted
-from pipelines.records import Stop
-from pipelines.settings import Sampling, Server
+from pipelines.recipe.settings import Sampling, Server
 
 AT_ONCE = 64
 """Requests under way; the server batches them."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipelines.data.records import Message, Problem
 from pipelines.errors import RecipeError, did_you_mean
-from pipelines.records import Message, Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
-from pipelines.records import Message, Problem
 
 ACTIONS = ("left", "down", "right", "up")
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}

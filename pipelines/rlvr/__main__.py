@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipelines import child
-from pipelines.report import Report
+from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr.train import Trainer
-from pipelines.settings import Model, Rlvr
+from pipelines.stage import process
+from pipelines.stage.report import Report
 
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
@@ -33,4 +33,4 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    child.main(work)
+    process.main(work)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.records import Trajectory
+from pipelines.data.records import Trajectory
 
 
 @dataclass(frozen=True)

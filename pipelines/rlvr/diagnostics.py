@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.data.records import Stop, Trajectory
 from pipelines.engine.shared import Layout, ends
 from pipelines.errors import Interrupted
-from pipelines.records import Stop, Trajectory
+from pipelines.recipe.settings import Agreement
 from pipelines.rlvr.ops import homogeneous
-from pipelines.settings import Agreement
 
 BOUND = {"float32": 1e-3, "bfloat16": 0.25}
 """Largest allowed |trainer - sampler| of a token's log-probability, in nats, by compute dtype."""
@@ -45,8 +45,8 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
 
 def of_columns(columns: dict[str, Any]) -> dict[str, float]:
     """Signal: groups without any, rows whose advantage is zero, size of advantages."""
-    counted, group = columns["counted"], columns["group"]
-    flat = homogeneous(columns["raw_reward"], group, counted)
+    scored, group = columns["scored"], columns["group"]
+    flat = homogeneous(columns["raw_reward"], group, scored)
     advantage, mask = columns["advantage"], columns["mask"]
     silent = (advantage == 0).all(1)
     return {
@@ -54,7 +54,7 @@ def of_columns(columns: dict[str, Any]) -> dict[str, float]:
         "signal/silent_row_share": float(silent.float().mean()),
         "signal/zero_advantage_token_share": float(((advantage == 0) & mask).sum() / mask.sum().clamp(min=1)),
         "advantage/abs_mean": float(advantage.abs().sum() / mask.sum().clamp(min=1)),
-        "reward/shaped_mean": float((columns["reward"] * counted).sum() / counted.sum().clamp(min=1)),
+        "reward/shaped_mean": float((columns["reward"] * scored).sum() / scored.sum().clamp(min=1)),
         "tokens/trained": float((mask & columns["in_loss"][:, None]).sum()),
     }
 
@@ -117,7 +117,7 @@ def agreement(
     Raises:
         Interrupted: the largest difference is over the bound and the recipe says stop.
     """
-    sampled = columns.get("logp_sampled", columns["logp_old"])
+    sampled = columns.get("logp_sampler", columns["logp_old"])
     difference = ((logp.detach() - sampled).abs() * columns["mask"]).nan_to_num(nan=float("inf"))
     if not columns["mask"].any():
         return {}, None

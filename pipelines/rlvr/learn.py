@@ -10,16 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pipelines import models
-from pipelines.columns import Batch
-from pipelines.engine import distribution, optimizer, parallel, shared
+from pipelines.contract.columns import Batch
+from pipelines.engine import distribution, models, optimizer, parallel, shared
 from pipelines.engine.critic import Critic
 from pipelines.engine.policy import Policy, without_dropout
 from pipelines.errors import Interrupted
-from pipelines.report import Report
-from pipelines.rlvr import diagnostics
-from pipelines.rlvr import step as algorithm
-from pipelines.settings import Model, Rlvr
+from pipelines.recipe.settings import Model, Rlvr
+from pipelines.rlvr import algorithm, diagnostics
+from pipelines.stage.report import Report
 
 SHUFFLES = 2
 """Purpose number of the stream that deals groups to mini-batches."""
@@ -99,7 +97,7 @@ class Learner:
     def fill(self, tokens: Tensor, batch: Batch) -> None:
         """Compute the columns that a method asked for and only a forward pass gives."""
         with torch.no_grad():
-            if batch.given.any():
+            if batch.teacher_forced.any():
                 self._fill_given(tokens, batch)
             if self.reference is not None:
                 reference = self.reference
@@ -109,19 +107,19 @@ class Learner:
                 found = self._forward(lambda one, ids: self.policy.score(one, ids)[0], tokens, batch.mask)
                 batch.logp_start = found
                 if self.rlvr.old_logp == "trainer":
-                    batch.logp_sampled, batch.logp_old = batch.logp_old, found
+                    batch.logp_sampler, batch.logp_old = batch.logp_old, found
             if self.critic is not None:
                 critic = self.critic[0]
                 batch.value = self._forward(lambda one, ids: critic(one), tokens, batch.mask)
         for method in self.update.having("of_hidden"):
-            batch.hidden_numbers = self.read_hidden(tokens, batch.mask, method)
+            batch.hidden_stats = self.read_hidden(tokens, batch.mask, method)
 
     def _fill_given(self, tokens: Tensor, batch: Batch) -> None:
         """What the sampler would have said of tokens that it did not choose: the trainer's own numbers."""
-        found = self._forward(self._said, tokens, batch.given, kinds=2)
-        batch.logp_old = torch.where(batch.given, found[..., 0], batch.logp_old)
+        found = self._forward(self._said, tokens, batch.teacher_forced, kinds=2)
+        batch.logp_old = torch.where(batch.teacher_forced, found[..., 0], batch.logp_old)
         if batch.entropy_old is not None:
-            batch.entropy_old = torch.where(batch.given, found[..., 1], batch.entropy_old)
+            batch.entropy_old = torch.where(batch.teacher_forced, found[..., 1], batch.entropy_old)
 
     def _said(self, layout: shared.Layout, ids: Tensor) -> Tensor:
         """Log-probability and entropies of the layout's tokens, [M, 2 or 3], without gradient."""
@@ -207,9 +205,9 @@ class Learner:
         full["weight"] = torch.zeros_like(columns["advantage"])
         full["weight"][rows] = weighed["weight"]
         live = columns["in_loss"][rows] & columns["mask"][rows].any(1)
-        if self.rlvr.skip_silent_rows and self.update.silent_rows_are_free():
+        if self.rlvr.skip_zero_advantage_rows and self.update.zero_advantage_rows_are_skippable():
             live &= (columns["advantage"][rows] != 0).any(1)
-        coupled = self._couple(tokens, full, rows[live]) if self.update.couples_rows() and live.any() else None
+        coupled = self._couple(tokens, full, rows[live]) if self.update.batch_coupled() and live.any() else None
         total = self._accumulate(tokens, full, rows[live], ratios, numbers, first)
         if live.any():
             stepped = self.stepper.step(number)
@@ -295,7 +293,7 @@ class Learner:
     ) -> float:
         """Add up the gradients of some rows; on the first update of a step, check sampler against trainer."""
         total = 0.0
-        reads = self.update.needs("entropy") or self.update.needs("entropy_top")
+        reads = self.update.needs("entropy") or self.update.needs("entropy_top_p")
         wanted: Literal["value", "gradient"] = "gradient" if reads else "value"
         layouts = self._dealt(tokens, columns["mask"], rows)
         for layout in layouts:
@@ -322,7 +320,7 @@ class Learner:
         return total
 
     def _check(self, mine: dict[str, Any], logp: Tensor, tokens: Tensor, numbers: dict[str, float]) -> None:
-        mine = mine | {"mask": mine["mask"] & mine["fresh"][:, None]}
+        mine = mine | {"mask": mine["mask"] & mine["on_policy"][:, None]}
         found, warning = diagnostics.agreement(self.rlvr.agreement, self.settings.dtype, mine, logp, tokens)
         for key, value in found.items():
             numbers[key] = max(value, numbers.get(key, 0.0))
@@ -340,7 +338,7 @@ class Learner:
         """Regress the values on the rewards still to come, undiscounted: unbiased, whatever lambda the policy uses."""
         assert self.critic is not None and self.rlvr.critic is not None
         critic, stepper = self.critic
-        mask = columns["mask"] & columns["counted"][:, None]
+        mask = columns["mask"] & columns["scored"][:, None]
         target = algorithm.returns(columns).flatten()
         rows = mask.any(1).nonzero().squeeze(1)
         total = 0.0

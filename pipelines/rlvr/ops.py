@@ -26,38 +26,38 @@ def group_sum(x: Tensor, group: Tensor) -> Tensor:
     return torch.zeros(n, dtype=torch.float64, device=x.device).index_add_(0, index, x.double())[index]
 
 
-def group_size(group: Tensor, counted: Tensor) -> Tensor:
+def group_size(group: Tensor, scored: Tensor) -> Tensor:
     """Counted rows in the row's group, float64."""
-    return group_sum(counted.double(), group)
+    return group_sum(scored.double(), group)
 
 
-def group_mean(x: Tensor, group: Tensor, counted: Tensor) -> Tensor:
-    """Mean over the counted rows of the row's group, float64; 0 where none is counted."""
-    return group_sum(x.double() * counted, group) / group_size(group, counted).clamp(min=1)
+def group_mean(x: Tensor, group: Tensor, scored: Tensor) -> Tensor:
+    """Mean over the scored rows of the row's group, float64; 0 where none is scored."""
+    return group_sum(x.double() * scored, group) / group_size(group, scored).clamp(min=1)
 
 
-def group_std(x: Tensor, group: Tensor, counted: Tensor, *, ddof: int = 1) -> Tensor:
-    """Deviation over the counted rows of the row's group, float64; 0 for a group of one. ddof=1 is torch.std."""
-    n = group_size(group, counted)
-    square = (x.double() - group_mean(x, group, counted)) ** 2 * counted
+def group_std(x: Tensor, group: Tensor, scored: Tensor, *, ddof: int = 1) -> Tensor:
+    """Deviation over the scored rows of the row's group, float64; 0 for a group of one. ddof=1 is torch.std."""
+    n = group_size(group, scored)
+    square = (x.double() - group_mean(x, group, scored)) ** 2 * scored
     return (group_sum(square, group) / (n - ddof).clamp(min=1)).sqrt()
 
 
-def group_min(x: Tensor, group: Tensor, counted: Tensor) -> Tensor:
-    """Smallest value among the counted rows of the row's group."""
+def group_min(x: Tensor, group: Tensor, scored: Tensor) -> Tensor:
+    """Smallest value among the scored rows of the row's group."""
     index, n = group_index(group)
     low = torch.full((n,), float("inf"), dtype=torch.float64, device=x.device)
-    return low.scatter_reduce_(0, index, x.double().masked_fill(~counted, float("inf")), "amin")[index]
+    return low.scatter_reduce_(0, index, x.double().masked_fill(~scored, float("inf")), "amin")[index]
 
 
-def group_max(x: Tensor, group: Tensor, counted: Tensor) -> Tensor:
-    """Largest value among the counted rows of the row's group."""
-    return -group_min(-x, group, counted)
+def group_max(x: Tensor, group: Tensor, scored: Tensor) -> Tensor:
+    """Largest value among the scored rows of the row's group."""
+    return -group_min(-x, group, scored)
 
 
-def homogeneous(x: Tensor, group: Tensor, counted: Tensor) -> Tensor:
-    """bool, all counted rows of the row's group have the same value (a group of one too)."""
-    spread = group_max(x, group, counted) - group_min(x, group, counted)
+def homogeneous(x: Tensor, group: Tensor, scored: Tensor) -> Tensor:
+    """bool, all scored rows of the row's group have the same value (a group of one too)."""
+    spread = group_max(x, group, scored) - group_min(x, group, scored)
     return ~(spread > SAME)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pipelines import verifiers
+from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.errors import RecipeError
-from pipelines.records import Problem, Stop, Trajectory
 
 
 def load_functions(names: list[str]) -> list[tuple[str, Callable[..., list[float | None]]]]:

@@ -14,20 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines import dataset, models
-from pipelines.columns import Batch
-from pipelines.engine import checkpoint, distribution, parallel
+from pipelines.contract.columns import Batch
+from pipelines.data import dataset
+from pipelines.data.records import Problem, Trajectory, by_group
+from pipelines.engine import checkpoint, distribution, models, parallel
 from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import Sampler, TorchSampler
 from pipelines.engine.server import ServerSampler
-from pipelines.records import Problem, Trajectory, by_group
-from pipelines.report import Report
-from pipelines.rlvr import diagnostics, scoring
-from pipelines.rlvr import step as algorithm
+from pipelines.recipe.settings import Model, Rlvr, Sampling
+from pipelines.rlvr import algorithm, diagnostics, scoring
 from pipelines.rlvr.begin import Begin
 from pipelines.rlvr.learn import Learner
 from pipelines.rlvr.pack import pack, token_column
-from pipelines.settings import Model, Rlvr, Sampling
+from pipelines.stage.report import Report
 
 ROLLOUTS = 1
 """Purpose number of the sampler's random stream."""
@@ -189,7 +188,7 @@ class Trainer:
         return numbers
 
     def collect(self, step: int) -> tuple[list[Trajectory], list[Trajectory]]:
-        """Everything sampled in the step, and the rows that `keep` lets train."""
+        """Everything sampled in the step, and the rows that `filter` lets train."""
         if self.server is not None:
             self.server.push(self.learner.weights.whole, self.tokenizer)
         sampling = self.rlvr.sampling
@@ -286,11 +285,11 @@ class Trainer:
 
     def _keep(self, rows: list[Trajectory], step: int) -> list[Trajectory]:
         _, batch = self._pack(rows, step)
-        keep = self.update.keep(algorithm.columns_of(batch)).tolist()
+        keep = self.update.filter(algorithm.columns_of(batch)).tolist()
         return [row for row, yes in zip(rows, keep, strict=True) if yes]
 
     def _pack(self, rows: list[Trajectory], step: int) -> tuple[Tensor, Batch]:
-        """Columns of rows; where every row was kept they are those that `keep` has seen."""
+        """Columns of rows; where every row was kept they are those that `filter` has seen."""
         same = [id(row) for row in rows]
         if self._packed is None or self._packed[0] != same:
             self._packed = (same, *pack(rows, step=step, total_steps=self.rlvr.steps), rows)
@@ -299,7 +298,7 @@ class Trainer:
     def _composed(self, columns: dict[str, Any], step: int) -> dict[str, Any]:
         """The rows that train: the step's, and what the recipe's replay adds."""
         draw = distribution.generator(torch.device("cpu"), self.seed, step, REPLAY)
-        return self.update.compose.fn.compose(columns, draw)
+        return self.update.replay.fn.extend(columns, draw)
 
     def _log(self, step: int, rows: list[Trajectory]) -> None:
         if self.rlvr.log_rollouts and self.world.rank == 0:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipelines import child
-from pipelines.report import Report
-from pipelines.settings import Model, Sft
+from pipelines.recipe.settings import Model, Sft
 from pipelines.sft.run import Trainer
+from pipelines.stage import process
+from pipelines.stage.report import Report
 
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
@@ -29,4 +29,4 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    child.main(work)
+    process.main(work)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.data.records import Problem
+from pipelines.engine.models import render_prompt
 from pipelines.engine.policy import packed_attention
 from pipelines.errors import DataError, ModelError
-from pipelines.models import render_prompt
-from pipelines.records import Problem
 
 
 @dataclass(frozen=True, slots=True)

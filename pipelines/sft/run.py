@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from pipelines import dataset, models
-from pipelines.engine import checkpoint, optimizer
+from pipelines.data import dataset
+from pipelines.engine import checkpoint, models, optimizer
 from pipelines.engine.policy import Policy
 from pipelines.errors import DataError
-from pipelines.report import Report
-from pipelines.settings import Model, Sampling, Sft
+from pipelines.recipe.settings import Model, Sampling, Sft
 from pipelines.sft.pack import Document, check_assistant_mask, collate, document, epoch_rows, micro_batches
+from pipelines.stage.report import Report
 
 HELDOUT_ROWS = 512
 """Held-out conversations scored per measurement, at most."""

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from evaluation import harness, statistics
 from evaluation.documents import questions
 from evaluation.model import SamplerLM
+from pipelines.engine.models import PLAIN_TEMPLATE, train_tokenizer
 from pipelines.errors import RecipeError
-from pipelines.models import PLAIN_TEMPLATE, train_tokenizer
-from pipelines.settings import Evaluate
+from pipelines.recipe.settings import Evaluate
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import toys
 
-from pipelines.files import read_json
+from pipelines.stage.files import read_json
 
 FOUR = ["curate", "sft", "rlvr", "evaluate"]
 

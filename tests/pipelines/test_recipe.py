@@ -9,7 +9,7 @@ import toys
 import yaml
 
 from pipelines.errors import RecipeError
-from pipelines.recipe import check, read_recipe
+from pipelines.recipe.read import check, read_recipe
 
 RECIPES = sorted((toys.ROOT / "recipes").glob("*.yaml"))
 PRESETS = sorted(p.stem for p in (toys.ROOT / "recipes" / "presets").glob("*.yaml"))
@@ -43,7 +43,7 @@ def test_every_preset_binds(preset, tmp_path):
         ("rlvr.divergence=k1", ["rlvr.divergence", "k1 in the loss", "reward"]),
         ("rlvr.group_size=1", ["rlvr.group_size", "nothing to compare"]),
         ("rlvr.sampling.temperature=0", ["rlvr.sampling.temperature", "greedy"]),
-        ("rlvr.keep=mixed rlvr.advantage=rl_zvp", ["rlvr.keep", "mixed removes", "rl_zvp learns"]),
+        ("rlvr.filter=mixed rlvr.advantage=rl_zvp", ["rlvr.filter", "mixed removes", "rl_zvp learns"]),
         ("rlvr.split=trian", ["rlvr.split", "Did you mean 'train'"]),
         ("sft.epochs=1", ["sft", "epochs", "steps"]),
         ("model.path=./nowhere", ["model", "not both"]),
@@ -84,10 +84,10 @@ def test_model_folder_without_tokenizer(tmp_path):
 
 def test_presets_left_to_right_then_recipe_then_set(tmp_path):
     path = toys.recipe(tmp_path)
-    recipe = read_recipe(path, ["presets=[dapo, rloo]", "rlvr.reduce=row_mean"])
-    assert recipe.rlvr.keep == {"kind": "mixed"}
+    recipe = read_recipe(path, ["presets=[dapo, rloo]", "rlvr.loss_aggregation=row_mean"])
+    assert recipe.rlvr.filter == {"kind": "mixed"}
     assert recipe.rlvr.advantage == {"kind": "rloo"}
-    assert recipe.rlvr.reduce == {"kind": "row_mean"}
+    assert recipe.rlvr.loss_aggregation == {"kind": "row_mean"}
     assert recipe.rlvr.prompts == 4
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import toys
 
-from pipelines.recipe import read_recipe
+from pipelines.recipe.read import read_recipe
 from tasks import keys
 from tasks.pipeline import Selection
 
@@ -41,25 +41,27 @@ def test_a_field_changes_the_stages_that_read_it(tmp_path, override, changed):
 
 def test_reach_follows_helpers_and_skips_other_methods():
     found = keys.reach("pipelines.rlvr.__main__")
-    assert {"pipelines.files", "pipelines.engine.sampler", "pipelines.rlvr.ops", "pipelines.verifiers"} <= set(found)
+    assert {"pipelines.stage.files", "pipelines.engine.sampler", "pipelines.rlvr.ops", "pipelines.verifiers"} <= set(
+        found
+    )
     assert not any(name.startswith(("pipelines.sft", "pipelines.rlvr.advantage.", "tasks")) for name in found)
 
 
 def test_differences_are_told_in_words():
     old = {
         "settings": {"rlvr": {"advantage": {"kind": "grpo"}}},
-        "source": {"pipelines.files": "1"},
+        "source": {"pipelines.stage.files": "1"},
         "inputs": {"data": "a"},
     }
     new = {
         "settings": {"rlvr": {"advantage": {"kind": "rloo"}}},
-        "source": {"pipelines.files": "2"},
+        "source": {"pipelines.stage.files": "2"},
         "inputs": {"data": "b"},
     }
     assert keys.difference(old, new) == [
         "its input data changed",
         "rlvr.advantage changed grpo → rloo",
-        "the code of pipelines.files changed",
+        "the code of pipelines.stage.files changed",
     ]
 
 

@@ -13,7 +13,7 @@ import pytest
 import servers
 import toys
 
-from pipelines.report import Report
+from pipelines.stage.report import Report
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def server(tmp_path, monkeypatch):
 
 
 def test_spool_lines_show_only_after_their_commit(tmp_path):
-    from pipelines.report import visible_lines
+    from pipelines.stage.report import visible_lines
 
     report = Report(tmp_path, committed=True)
     report.metrics(1, {"a": 1.0})

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
 from pipelines.rlvr.ops import group_mean, group_size, group_std, homogeneous
 
 
@@ -13,12 +13,12 @@ from pipelines.rlvr.ops import group_mean, group_size, group_std, homogeneous
     paper="https://github.com/Yu7-code/A-GRAE",
     title="Unveiling Implicit Advantage Symmetry (A-GRAE)",
     checked="official code",
-    mixes_groups="the batch's mean accuracy sets the balance between hard and easy prompts",
+    crosses_groups="the batch's mean accuracy sets the balance between hard and easy prompts",
 )
 def a_grae(
     reward: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     *,
     alpha: Annotated[float, Field(gt=0)] = 1.0,
     eps: Annotated[float, Field(gt=0)] = 1e-6,
@@ -37,11 +37,11 @@ def a_grae(
     >>> a_grae(r, g, torch.ones(8).bool())[[0, 1, 4, 7]].tolist()
     [0.749997, -0.499998, 0.538670, -3.232023]
     """
-    mean = group_mean(reward, group, counted)
-    base = (reward - mean) * counted / (group_std(reward, group, counted) + eps)
-    base = base.masked_fill(homogeneous(reward, group, counted), 0.0)
+    mean = group_mean(reward, group, scored)
+    base = (reward - mean) * scored / (group_std(reward, group, scored) + eps)
+    base = base.masked_fill(homogeneous(reward, group, scored), 0.0)
     level = mean.clamp(0, 1)
-    per_row = counted / group_size(group, counted).clamp(min=1)
+    per_row = scored / group_size(group, scored).clamp(min=1)
     progress = (level * per_row).sum() / per_row.sum().clamp(min=1)
     root = level.sqrt()
     hard, easy = 0.5 * base / (root + eps), 0.5 * base / (1 - root + eps)

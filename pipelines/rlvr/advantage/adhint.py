@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import group_mean, group_size, group_std
 
 
@@ -20,8 +20,8 @@ def adhint(
     reward: PerRow,
     correct: PerRow,
     group: PerRow,
-    counted: PerRow,
-    given: PerToken,
+    scored: PerRow,
+    teacher_forced: PerToken,
     *,
     eps: Annotated[float, Field(gt=0)] = 1e-6,
 ) -> PerRow:
@@ -35,12 +35,12 @@ def adhint(
     >>> [round(v, 4) for v in A[1:3].tolist()], [round(v, 4) for v in A[5:7].tolist()]
     ([-0.2887, 2.5981], [0.2887, -2.5981])
     """
-    hinted = given.any(1)
+    hinted = teacher_forced.any(1)
     side = group * 2 + hinted.long()
-    scaled = (reward - group_mean(reward, side, counted)) * counted / (group_std(reward, side, counted, ddof=0) + eps)
+    scaled = (reward - group_mean(reward, side, scored)) * scored / (group_std(reward, side, scored, ddof=0) + eps)
     wrong = 1 - correct
-    plain, helped = (group_mean(wrong, group, counted & kind) for kind in (~hinted, hinted))
-    both = (group_size(group, counted & hinted) > 0) & (group_size(group, counted & ~hinted) > 0)
+    plain, helped = (group_mean(wrong, group, scored & kind) for kind in (~hinted, hinted))
+    both = (group_size(group, scored & hinted) > 0) & (group_size(group, scored & ~hinted) > 0)
     share = torch.where(
         both & (plain + helped > 0), plain / (plain + helped).clamp(min=1e-12), torch.full_like(plain, 0.5)
     )

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import group_index, group_mean, group_size, group_sum, row_mean
 
 
@@ -19,7 +19,7 @@ from pipelines.rlvr.ops import group_index, group_mean, group_size, group_sum, r
 def canon(
     reward: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     mask: PerToken,
     entropy_old: PerToken,
     length: PerRow,
@@ -33,7 +33,7 @@ def canon(
 
     The group is sorted by the metric (mean token entropy or length); of an odd number the upper half gets the extra
     row; ties keep their order. This is the paper's form with its preference settings at their neutral values (alpha
-    1, beta 0) and without the constant 1 / L_max, which is `reduce: fixed_length`. A group of one gets 0.
+    1, beta 0) and without the constant 1 / L_max, which is `loss_aggregation: fixed_length`. A group of one gets 0.
 
     >>> import torch
     >>> r = torch.tensor([1.0, 0, 1, 1, 0]); g = torch.zeros(5, dtype=torch.int64)
@@ -43,16 +43,16 @@ def canon(
     """
     value = row_mean(entropy_old, mask) if metric == "entropy" else length
     index, groups = group_index(group)
-    by_value = value.masked_fill(~counted, float("inf")).argsort(stable=True)
+    by_value = value.masked_fill(~scored, float("inf")).argsort(stable=True)
     order = by_value[index[by_value].argsort(stable=True)]
     rows = torch.bincount(index, minlength=groups)
     start = rows.cumsum(0) - rows
     place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-    high = (place - start[index]) >= (group_size(group, counted) // 2)
+    high = (place - start[index]) >= (group_size(group, scored) // 2)
     half = index * 2 + high
-    own = group_mean(reward, half, counted)
-    total, n = group_sum(reward * counted, group), group_size(group, counted)
-    mine, size = group_sum(reward * counted, half), group_size(half, counted)
+    own = group_mean(reward, half, scored)
+    total, n = group_sum(reward * scored, group), group_size(group, scored)
+    mine, size = group_sum(reward * scored, half), group_size(half, scored)
     other = (total - mine) / (n - size).clamp(min=1)
     advantage = mu * (reward - other) + (1 - mu) * (reward - own)
-    return (advantage * counted * (n > 1)).float()
+    return (advantage * scored * (n > 1)).float()

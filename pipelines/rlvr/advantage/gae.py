@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.advantage._estimate import backwards
 from pipelines.rlvr.ops import whiten as standardise
 
@@ -15,15 +15,15 @@ from pipelines.rlvr.ops import whiten as standardise
     paper="1506.02438",
     title="High-Dimensional Continuous Control Using Generalized Advantage Estimation; PPO (1707.06347)",
     checked="official code (verl, gae advantage)",
-    alone="compares with the critic, not with a group",
-    mixes_groups="whitening is over the batch",
-    flat_groups="learns",
+    group_of_one="compares with the critic, not with a group",
+    crosses_groups="whitening is over the batch",
+    zero_variance_groups="learns",
 )
 def gae(
     reward: PerRow,
     value: PerToken,
     mask: PerToken,
-    counted: PerRow,
+    scored: PerRow,
     *,
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
     lam: Annotated[float, Field(ge=0, le=1)] = 1.0,
@@ -44,6 +44,6 @@ def gae(
     >>> gae(one, V, m, keep, discount=0.99, lam=0.95)[0].tolist()
     [-0.80568, 0.228936, 0.0, 1.320881, -0.744137]
     """
-    used = mask & counted[:, None]
-    made = backwards(reward, value, used, torch.ones_like(counted), discount, lam)
+    used = mask & scored[:, None]
+    made = backwards(reward, value, used, torch.ones_like(scored), discount, lam)
     return standardise(made, used) if whiten else made

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken, PerTurn
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken, PerTurn
 from pipelines.rlvr.ops import group_mean, group_std
 from pipelines.rlvr.ops_turns import pair_index, returns_to_go, turns_to_tokens
 
@@ -15,7 +15,7 @@ from pipelines.rlvr.ops_turns import pair_index, returns_to_go, turns_to_tokens
     paper="2505.10978",
     title="Group-in-Group Policy Optimization for LLM Agent Training",
     checked="official code",
-    alone="turns of one episode that began in the same state are compared",
+    group_of_one="turns of one episode that began in the same state are compared",
     reduces_to="weight 0 with unit: episode is grpo on episode returns",
 )
 def gigpo(
@@ -23,7 +23,7 @@ def gigpo(
     turn_state: PerTurn,
     turn: PerToken,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     mask: PerToken,
     *,
     step_weight: Annotated[float, Field(ge=0)] = 1.0,
@@ -47,7 +47,7 @@ def gigpo(
     >>> A[0].tolist(), A[1, :2].tolist()
     ([0.525714, 0.735714, 0.285714], [-1.284286, -1.164286])
     """
-    used = (turn_state >= 0) & counted[:, None]
+    used = (turn_state >= 0) & scored[:, None]
     returns = returns_to_go(turn_reward, discount)
     total = (turn_reward.double() * used).sum(1)
     rows, states = group[:, None].expand_as(turn_state), turn_state
@@ -56,7 +56,7 @@ def gigpo(
         spread = total[:, None].expand_as(returns).flatten()
         episode = _normal(spread, flat_group, flat_used, scale, eps).view_as(returns)
     else:
-        episode = _normal(total, group, counted, scale, eps)[:, None].expand_as(returns)
+        episode = _normal(total, group, scored, scale, eps)[:, None].expand_as(returns)
     anchor = pair_index(rows.flatten(), states.flatten())
     step = _normal(returns.flatten(), anchor, used.flatten(), scale, eps).view_as(returns)
     return turns_to_tokens((episode + step_weight * step) * used, turn) * mask

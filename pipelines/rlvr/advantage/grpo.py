@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
 from pipelines.rlvr.ops import group_mean, group_std
 
 
@@ -14,12 +14,12 @@ from pipelines.rlvr.ops import group_mean, group_std
     title="DeepSeekMath: Group Relative Policy Optimization",
     checked="official code",
     reduces_to="scale: none is Dr. GRPO's advantage (2503.20783); scale: batch is Lite PPO's (2508.08221)",
-    mixes_groups="scale: batch uses one deviation for the batch; the default does not",
+    crosses_groups="scale: batch uses one deviation for the batch; the default does not",
 )
 def grpo(
     reward: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     *,
     scale: Literal["std", "none", "batch"] = "std",
     eps: Annotated[float, Field(gt=0)] = 1e-6,
@@ -36,10 +36,10 @@ def grpo(
     >>> grpo(r, g, torch.ones(5, dtype=torch.bool)).tolist()
     [1.095443, -0.730295, -0.730295, 1.095443, -0.730295]
     """
-    centred = (reward - group_mean(reward, group, counted)) * counted
+    centred = (reward - group_mean(reward, group, scored)) * scored
     if scale == "std":
-        centred = centred / (group_std(reward, group, counted) + eps)
+        centred = centred / (group_std(reward, group, scored) + eps)
     elif scale == "batch":
         one = group * 0
-        centred = centred / (group_std(reward, one, counted) + eps)
+        centred = centred / (group_std(reward, one, scored) + eps)
     return centred.float()

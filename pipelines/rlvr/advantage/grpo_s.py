@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import SAME, group_mean, group_size, group_std, group_sum, row_mean
 
 
@@ -14,13 +14,13 @@ from pipelines.rlvr.ops import SAME, group_mean, group_size, group_std, group_su
     paper="2508.04349",
     title="GTPO and GRPO-S: Token and Sequence-Level Reward Shaping with Policy Entropy",
     checked="third-party code (the shaped rewards; that they are normalised together is ours)",
-    flat_groups="learns",
+    zero_variance_groups="learns",
     reduces_to="share 0 is grpo on rewards of 1 and -1, with the population deviation",
 )
 def grpo_s(
     correct: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     mask: PerToken,
     entropy_old: PerToken,
     *,
@@ -45,12 +45,12 @@ def grpo_s(
     mean = row_mean(entropy_old.double(), mask).clamp(min=eps)
     right = correct > 0
     side = group * 2 + right.long()
-    strength = torch.where(right, mean, 1 / mean) * counted
-    shared = group_size(side, counted) * strength / group_sum(strength, side).clamp(min=1e-300)
-    raw = torch.where(right, 1.0, -1.0) * (base + share * shared) * counted
+    strength = torch.where(right, mean, 1 / mean) * scored
+    shared = group_size(side, scored) * strength / group_sum(strength, side).clamp(min=1e-300)
+    raw = torch.where(right, 1.0, -1.0) * (base + share * shared) * scored
     if normalise != "none":
         among = side if normalise == "apart" else group
-        std = group_std(raw, among, counted, ddof=0)
-        centred = (raw - group_mean(raw, among, counted)) * counted
+        std = group_std(raw, among, scored, ddof=0)
+        centred = (raw - group_mean(raw, among, scored)) * scored
         raw = torch.where(std > SAME, centred / std.clamp(min=SAME), torch.zeros_like(raw))
     return raw.float()

@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import group_index
 
 
@@ -14,13 +14,13 @@ from pipelines.rlvr.ops import group_index
     paper="2508.04349",
     title="GTPO and GRPO-S: Token and Sequence-Level Reward Shaping with Policy Entropy",
     checked="third-party code (a test suite with worked sheets)",
-    alone="a row's tokens are compared with one another",
-    flat_groups="learns",
+    group_of_one="a row's tokens are compared with one another",
+    zero_variance_groups="learns",
 )
 def gtpo(
     correct: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     mask: PerToken,
     entropy_old: PerToken,
     *,
@@ -41,7 +41,7 @@ def gtpo(
     >>> [[round(v, 4) for v in r] for r in gtpo(torch.ones(2), g, yes, m, H).tolist()]
     [[1.5811, 0.0, 0.0], [-1.5811, 0.0, 0.0]]
     """
-    used = mask & counted[:, None]
+    used = mask & scored[:, None]
     start = mask.long().argmax(1, keepdim=True)
     position = (torch.arange(mask.shape[1]) - start).clamp(min=0)
     index, n = group_index(group)

@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import group_max, group_mean, group_std, group_sum
 
 
@@ -19,7 +19,7 @@ from pipelines.rlvr.ops import group_max, group_mean, group_std, group_sum
 def hapo(
     reward: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     mask: PerToken,
     *,
     most: Annotated[float, Field(gt=0)] = 5.0,
@@ -34,10 +34,10 @@ def hapo(
     >>> hapo(torch.tensor([1.0, 0.0]), torch.zeros(2).long(), torch.ones(2).bool(), m).tolist()
     [1.732047, -0.577349]
     """
-    length = mask.sum(1).double() * counted
+    length = mask.sum(1).double() * scored
     total = group_sum(length, group).clamp(min=1)
-    centred = (reward - group_sum(reward * length, group) / total) * counted
+    centred = (reward - group_sum(reward * length, group) / total) * scored
     std = (group_sum(centred**2 * length, group) / total).sqrt()
     by_token = centred / (std + eps)
-    by_row = (reward - group_mean(reward, group, counted)) * counted / (group_std(reward, group, counted) + eps)
-    return torch.where(group_max(by_token.abs(), group, counted) >= most, by_row, by_token).float()
+    by_row = (reward - group_mean(reward, group, scored)) * scored / (group_std(reward, group, scored) + eps)
+    return torch.where(group_max(by_token.abs(), group, scored) >= most, by_row, by_token).float()

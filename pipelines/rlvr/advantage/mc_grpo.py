@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
 from pipelines.rlvr.ops import group_index
 
 
@@ -15,7 +15,7 @@ from pipelines.rlvr.ops import group_index
     title="MC-GRPO: Median-Centered Group Relative Policy Optimization",
     checked="official code",
 )
-def mc_grpo(reward: PerRow, group: PerRow, counted: PerRow, *, floor: Annotated[float, Field(gt=0)] = 0.1) -> PerRow:
+def mc_grpo(reward: PerRow, group: PerRow, scored: PerRow, *, floor: Annotated[float, Field(gt=0)] = 0.1) -> PerRow:
     """Reward minus the group's lower median, divided by the median absolute deviation.
 
         A_i = (r_i - med) / (MAD + floor);   MAD = lower median of |r - med|
@@ -31,17 +31,17 @@ def mc_grpo(reward: PerRow, group: PerRow, counted: PerRow, *, floor: Annotated[
     """
     index, n = group_index(group)
     out = torch.zeros_like(reward)
-    middle = _lower_median(reward, index, n, counted)
+    middle = _lower_median(reward, index, n, scored)
     spread = (reward - middle[index]).abs()
-    mad = _lower_median(spread, index, n, counted)
-    return torch.where(counted, (reward - middle[index]) / (mad[index] + floor), out)
+    mad = _lower_median(spread, index, n, scored)
+    return torch.where(scored, (reward - middle[index]) / (mad[index] + floor), out)
 
 
-def _lower_median(x: torch.Tensor, index: torch.Tensor, n: int, counted: torch.Tensor) -> torch.Tensor:
-    """Element at sorted position floor((count - 1) / 2) of each group, [n]; 0 for a group without counted rows."""
-    by_value = x.masked_fill(~counted, float("inf")).argsort(stable=True)
+def _lower_median(x: torch.Tensor, index: torch.Tensor, n: int, scored: torch.Tensor) -> torch.Tensor:
+    """Element at sorted position floor((count - 1) / 2) of each group, [n]; 0 for a group without scored rows."""
+    by_value = x.masked_fill(~scored, float("inf")).argsort(stable=True)
     order = by_value[index[by_value].argsort(stable=True)]
     rows = torch.bincount(index, minlength=n)
-    counts = torch.bincount(index, weights=counted.double(), minlength=n).long()
+    counts = torch.bincount(index, weights=scored.double(), minlength=n).long()
     place = rows.cumsum(0) - rows + (counts - 1).clamp(min=0) // 2
     return torch.where(counts > 0, x[order[place]], torch.zeros(n, dtype=x.dtype))

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
 from pipelines.rlvr.ops import group_size, group_sum, homogeneous
 
 
@@ -13,12 +13,12 @@ from pipelines.rlvr.ops import group_size, group_sum, homogeneous
     paper="https://github.com/nangongrui-ngr/NGRPO",
     title="NGRPO: Negative-enhanced Group Relative Policy Optimization",
     checked="official code",
-    flat_groups="learns",
+    zero_variance_groups="learns",
 )
 def ngrpo(
     reward: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     *,
     best: float = 1.0,
     virtual: Annotated[int, Field(ge=1)] = 1,
@@ -36,11 +36,11 @@ def ngrpo(
     >>> ngrpo(r, g, torch.ones(8).bool())[:2].tolist(), ngrpo(r * 0, g, torch.ones(8).bool())[0].item()
     ([1.763830, -0.503951], -0.333332)
     """
-    n = group_size(group, counted)
+    n = group_size(group, scored)
     total = n + virtual
-    mean = (group_sum(reward * counted, group) + virtual * best) / total
-    square = group_sum((reward - mean) ** 2 * counted, group) + virtual * (best - mean) ** 2
+    mean = (group_sum(reward * scored, group) + virtual * best) / total
+    square = group_sum((reward - mean) ** 2 * scored, group) + virtual * (best - mean) ** 2
     std = (square / (total - 1).clamp(min=1)).sqrt()
-    perfect = homogeneous(reward, group, counted) & ((reward - best).abs() < 1e-8)
-    advantage = (reward - mean) / (std + eps) * counted * (n > 1)
+    perfect = homogeneous(reward, group, scored) & ((reward - best).abs() < 1e-8)
+    advantage = (reward - mean) / (std + eps) * scored * (n > 1)
     return advantage.masked_fill(perfect, 0.0).float()

@@ -1,7 +1,7 @@
 """Group-centred reward, whitened over the batch's tokens."""
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import group_mean, to_tokens, whiten
 
 
@@ -9,9 +9,9 @@ from pipelines.rlvr.ops import group_mean, to_tokens, whiten
     paper="2501.03262",
     title="REINFORCE++ with group baseline",
     checked="official code",
-    mixes_groups="whitens over all tokens of the batch by design",
+    crosses_groups="whitens over all tokens of the batch by design",
 )
-def reinforce_pp_baseline(reward: PerRow, group: PerRow, counted: PerRow, mask: PerToken) -> PerToken:
+def reinforce_pp_baseline(reward: PerRow, group: PerRow, scored: PerRow, mask: PerToken) -> PerToken:
     """Reward minus the group's mean on every token, whitened over all trained tokens (ddof 1).
 
     The mean that whitening removes is weighted by tokens, so a homogeneous group can get a small
@@ -23,5 +23,5 @@ def reinforce_pp_baseline(reward: PerRow, group: PerRow, counted: PerRow, mask: 
     >>> reinforce_pp_baseline(r, g, torch.ones(4).bool(), m)[:, 0].tolist()
     [1.767767, -1.060660, 0.353553, 0.353553]
     """
-    mask = mask & counted[:, None]
-    return whiten(to_tokens(reward - group_mean(reward, group, counted), mask), mask)
+    mask = mask & scored[:, None]
+    return whiten(to_tokens(reward - group_mean(reward, group, scored), mask), mask)

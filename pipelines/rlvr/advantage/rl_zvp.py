@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import group_mean, group_size, group_std, homogeneous, to_tokens
 
 
@@ -14,13 +14,13 @@ from pipelines.rlvr.ops import group_mean, group_size, group_std, homogeneous, t
     paper="2509.21880",
     title="No Prompt Left Behind: Exploiting Zero-Variance Prompts (RL-ZVP)",
     checked="paper (eq. 5)",
-    flat_groups="learns",
+    zero_variance_groups="learns",
 )
 def rl_zvp(
     reward: PerRow,
     correct: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     mask: PerToken,
     entropy_old: PerToken,
     *,
@@ -32,7 +32,7 @@ def rl_zvp(
         all right: A_t = alpha H_t;   all wrong: A_t = -alpha (max H of the row - H_t)
 
     Correctness, not the shaped reward, decides whether a group is homogeneous. A group of one gets 0: it would
-    always count as homogeneous. Do not combine it with `keep: mixed`, which removes these groups.
+    always count as homogeneous. Do not combine it with `filter: mixed`, which removes these groups.
 
     >>> import torch
     >>> H, one = torch.tensor([[0.1, 1.2, 0.5]] * 2), torch.ones(2)
@@ -40,8 +40,8 @@ def rl_zvp(
     >>> zvp(one), zvp(one * 0)
     ([0.01, 0.12, 0.05], [-0.11, 0.0, -0.07])
     """
-    grpo = (reward - group_mean(reward, group, counted)) * counted / (group_std(reward, group, counted) + eps)
-    flat = homogeneous(correct, group, counted) & (group_size(group, counted) > 1) & counted
+    grpo = (reward - group_mean(reward, group, scored)) * scored / (group_std(reward, group, scored) + eps)
+    flat = homogeneous(correct, group, scored) & (group_size(group, scored) > 1) & scored
     peak = entropy_old.masked_fill(~mask, float("-inf")).amax(1, keepdim=True)
     peak = torch.where(peak.isfinite(), peak, torch.zeros_like(peak))
     signed = torch.where(correct[:, None] > 0, entropy_old, entropy_old - peak)

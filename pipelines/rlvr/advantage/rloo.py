@@ -1,12 +1,12 @@
 """Leave-one-out baseline."""
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
 from pipelines.rlvr.ops import group_mean, group_size
 
 
 @method(paper="2402.14740", title="Back to Basics: Revisiting REINFORCE-Style Optimization", checked="closed form")
-def rloo(reward: PerRow, group: PerRow, counted: PerRow) -> PerRow:
+def rloo(reward: PerRow, group: PerRow, scored: PerRow) -> PerRow:
     """Reward minus the mean reward of the other rows of the group.
 
         A_i = r_i - mean_{j != i} r_j = n / (n - 1) * (r_i - mean_group r)
@@ -18,5 +18,5 @@ def rloo(reward: PerRow, group: PerRow, counted: PerRow) -> PerRow:
     >>> rloo(torch.tensor([1.0, 0, 0, 1, 0]), g, torch.ones(5, dtype=torch.bool)).tolist()
     [0.75, -0.5, -0.5, 0.75, -0.5]
     """
-    n = group_size(group, counted)
-    return ((reward - group_mean(reward, group, counted)) * counted * n / (n - 1).clamp(min=1)).float()
+    n = group_size(group, scored)
+    return ((reward - group_mean(reward, group, scored)) * scored * n / (n - 1).clamp(min=1)).float()

@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import next_place
 
 
@@ -14,14 +14,14 @@ from pipelines.rlvr.ops import next_place
     paper="2505.23564",
     title="Segment Policy Optimization (chain)",
     checked="official code",
-    alone="compares with continuations of its own beginning, not with a group",
-    flat_groups="learns",
+    group_of_one="compares with continuations of its own beginning, not with a group",
+    zero_variance_groups="learns",
 )
 def spo_chain(
     reward: PerRow,
-    probe: PerToken,
+    mc_value: PerToken,
     mask: PerToken,
-    counted: PerRow,
+    scored: PerRow,
     logp_old: PerToken,
     *,
     certain: Annotated[float, Field(gt=0, le=1)] = 0.9,
@@ -40,11 +40,11 @@ def spo_chain(
     """
     width = mask.shape[1]
     place = torch.arange(width).expand_as(mask)
-    valued = mask & ~probe.isnan()
-    value = probe.nan_to_num(0.0).double()
+    valued = mask & ~mc_value.isnan()
+    value = mc_value.nan_to_num(0.0).double()
     start = torch.where(valued, place, -1).cummax(1).values
     after = next_place(valued)
     end = torch.where(after < width, value.gather(1, after.clamp(max=width - 1)), reward.double()[:, None])
     gain = (end - value.gather(1, start.clamp(min=0))) * (start >= 0)
     decided = logp_old < torch.tensor(certain).log() if certain < 1 else torch.ones_like(mask)
-    return (gain * mask * counted[:, None] * decided).float()
+    return (gain * mask * scored[:, None] * decided).float()

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 
 
 @method(
@@ -18,7 +18,7 @@ from pipelines.columns import PerRow, PerToken
 def spo_tree(
     reward: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     mask: PerToken,
     node: PerToken,
     logp_old: PerToken,
@@ -45,7 +45,7 @@ def spo_tree(
     value = torch.zeros(count_nodes, dtype=torch.float64)
     weight = torch.zeros(count_nodes, dtype=torch.float64)
     leaf = flat.gather(1, (steps - 1).clamp(min=0)[:, None]).squeeze(1)
-    use = counted & (steps > 0)
+    use = scored & (steps > 0)
     value.index_put_((leaf[use],), reward.double()[use])
     weight.index_put_((leaf[use],), torch.ones(int(use.sum()), dtype=torch.float64))
     root = torch.unique(group, return_inverse=True)[1]
@@ -53,7 +53,7 @@ def spo_tree(
     above = torch.zeros(count_nodes, dtype=torch.float64)
     spread = torch.zeros(count_nodes, dtype=torch.float64)
     for d in range(depth - 1, -1, -1):
-        here = (steps > d) & counted
+        here = (steps > d) & scored
         child = flat[here, d]
         parent = flat[here, d - 1] + roots if d > 0 else root[here]
         edge = torch.stack([child, parent]).unique(dim=1)
@@ -72,7 +72,7 @@ def spo_tree(
     gain = gain / (spread + eps) if scale == "std" else gain
     place = torch.searchsorted(nodes, node.clamp(min=0)).clamp(max=max(0, count_nodes - 1))
     decided = logp_old < torch.tensor(certain).log() if certain < 1 else torch.ones_like(mask)
-    return (gain[place] * (node >= 0) * mask * counted[:, None] * decided).float()
+    return (gain[place] * (node >= 0) * mask * scored[:, None] * decided).float()
 
 
 def _paths(node: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.advantage._estimate import backwards
 
 
@@ -13,15 +13,15 @@ from pipelines.rlvr.advantage._estimate import backwards
     paper="2506.15050",
     title="Truncated Proximal Policy Optimization, extended GAE",
     checked="reconstructed (boundary rule from second-hand texts; the windowed rollout is not part of it)",
-    alone="compares with the critic, not with a group",
-    flat_groups="learns",
+    group_of_one="compares with the critic, not with a group",
+    zero_variance_groups="learns",
     reduces_to="without truncated rows it is gae without whitening",
 )
 def t_ppo(
     reward: PerRow,
     value: PerToken,
     mask: PerToken,
-    counted: PerRow,
+    scored: PerRow,
     truncated: PerRow,
     *,
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
@@ -36,4 +36,4 @@ def t_ppo(
     >>> t_ppo(one, V, m, one.bool(), torch.tensor([True, False])).tolist()
     [[0.295, 0.1, 0.0], [0.74625, 0.575, 0.5]]
     """
-    return backwards(reward, value, mask & counted[:, None], ~truncated, discount, lam)
+    return backwards(reward, value, mask & scored[:, None], ~truncated, discount, lam)

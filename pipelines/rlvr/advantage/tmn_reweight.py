@@ -6,8 +6,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
 from pipelines.rlvr.ops import group_mean, group_size, group_std, group_sum
 
 
@@ -15,14 +15,14 @@ from pipelines.rlvr.ops import group_mean, group_size, group_std, group_sum
     paper="2605.19577",
     title="GoLongRL: Multitask Alignment (TMN-Reweight)",
     checked="official code",
-    mixes_groups="the scale is the task's, over all its prompts",
+    crosses_groups="the scale is the task's, over all its prompts",
     reduces_to="gamma 0 is the mean-centred reward over the task's deviation",
 )
 def tmn_reweight(
     reward: PerRow,
     group: PerRow,
     task: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     *,
     gamma: Annotated[float, Field(ge=0)] = 1.0,
     smoothing: Annotated[float, Field(ge=0, le=1)] = 0.8,
@@ -41,15 +41,15 @@ def tmn_reweight(
     >>> [round(v, 4) for v in A[[0, 1, 4, 7, 8, 9]].tolist()]
     [1.926, -0.3894, 0.3894, -1.926, -1.1619, -0.3873]
     """
-    mean = group_mean(reward, group, counted)
-    variance = group_std(reward, group, counted) ** 2
-    once = counted / group_size(group, counted).clamp(min=1)  # so that a prompt counts once in its task
+    mean = group_mean(reward, group, scored)
+    variance = group_std(reward, group, scored) ** 2
+    once = scored / group_size(group, scored).clamp(min=1)  # so that a prompt counts once in its task
 
     def over_prompts(x: Tensor) -> Tensor:
         return group_sum(x * once, task) / group_sum(once, task).clamp(min=1e-12)
 
     scale, centre = over_prompts(variance).sqrt(), over_prompts(mean)
     threshold = smoothing * mean + (1 - smoothing) * centre
-    share = group_mean((reward > threshold + 1e-9).double(), group, counted)
+    share = group_mean((reward > threshold + 1e-9).double(), group, scored)
     tilt = torch.where(reward > mean + 1e-9, 0.5 - share, share - 0.5)
-    return ((reward - mean) / (scale + eps) * torch.exp(gamma * tilt) * counted).float()
+    return ((reward - mean) / (scale + eps) * torch.exp(gamma * tilt) * scored).float()

@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken, PerTurn
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken, PerTurn
 from pipelines.rlvr.ops import group_mean, group_size
 from pipelines.rlvr.ops_turns import pair_index, returns_to_go, turns_to_tokens
 
@@ -15,7 +15,7 @@ from pipelines.rlvr.ops_turns import pair_index, returns_to_go, turns_to_tokens
     paper="https://github.com/hkust-nlp/KernelGYM",
     title="Dr. Kernel: turn-level REINFORCE leave-one-out (TRLOO)",
     checked="official code",
-    alone="a turn that one rollout alone reached keeps its return",
+    group_of_one="a turn that one rollout alone reached keeps its return",
     reduces_to="one turn per row is rloo",
 )
 def trloo(
@@ -23,7 +23,7 @@ def trloo(
     turn_state: PerTurn,
     turn: PerToken,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     mask: PerToken,
     *,
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
@@ -38,7 +38,7 @@ def trloo(
     >>> A[:, 0].tolist(), A[1:, 1].tolist()
     ([-2.15, -0.2, 2.35], [-1.0, 1.0])
     """
-    used = (turn_state >= 0) & counted[:, None]
+    used = (turn_state >= 0) & scored[:, None]
     returns = returns_to_go(turn_reward, discount).flatten()
     number = torch.arange(turn_reward.shape[1]).expand_as(turn_reward)
     place = pair_index(group[:, None].expand_as(number).flatten(), number.flatten())

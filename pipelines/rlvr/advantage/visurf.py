@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import group_max, group_mean, group_std
 
 
@@ -19,8 +19,8 @@ from pipelines.rlvr.ops import group_max, group_mean, group_std
 def visurf(
     reward: PerRow,
     group: PerRow,
-    counted: PerRow,
-    given: PerToken,
+    scored: PerRow,
+    teacher_forced: PerToken,
     *,
     eps: Annotated[float, Field(gt=0)] = 1e-6,
 ) -> PerRow:
@@ -37,9 +37,9 @@ def visurf(
     >>> [round(v, 6) for v in visurf(torch.tensor([1.0, 0, 0, 0, 1]), g, yes, demo).tolist()]
     [1.732047, -0.577349, -0.577349, -0.577349, 0.0]
     """
-    demo = given.any(1)
-    rollouts = counted & ~demo
+    demo = teacher_forced.any(1)
+    rollouts = scored & ~demo
     matched = demo & (group_max(reward, group, rollouts) >= reward)
     smooth = torch.where(matched, group_mean(reward, group, rollouts), reward.double())
-    centred = (smooth - group_mean(smooth, group, counted)) * counted
-    return (centred / (group_std(smooth, group, counted) + eps)).float()
+    centred = (smooth - group_mean(smooth, group, scored)) * scored
+    return (centred / (group_std(smooth, group, scored) + eps)).float()

@@ -4,21 +4,21 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
 
 
 @method(
     paper="https://github.com/TianHongZXY/RLVR-Decomposed",
     title="The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning",
     checked="official code",
-    flat_groups="learns",
+    zero_variance_groups="learns",
     reduces_to="right: 1, wrong: 0 is PSR; right: 0, wrong: 1 is NSR",
-    alone="compares nothing: a group of one has its own sign",
+    group_of_one="compares nothing: a group of one has its own sign",
 )
 def w_reinforce(
     correct: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     *,
     right: Annotated[float, Field(ge=0)] = 0.1,
     wrong: Annotated[float, Field(ge=0)] = 1.0,
@@ -31,4 +31,4 @@ def w_reinforce(
     >>> w_reinforce(torch.tensor([1.0, 0, 0, 1]), torch.ones(4).bool()).tolist()
     [0.1, -1.0, -1.0, 0.1]
     """
-    return (correct * right - (1 - correct) * wrong) * counted
+    return (correct * right - (1 - correct) * wrong) * scored

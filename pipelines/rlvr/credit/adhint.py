@@ -2,8 +2,8 @@
 
 import torch
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 from pipelines.rlvr.ops import row_mean
 
 
@@ -12,7 +12,7 @@ from pipelines.rlvr.ops import row_mean
     title="ADHint: gradient modulation and selective masking of hint tokens",
     checked="reconstructed (the masking is the paper's, the kernel is ours)",
 )
-def adhint(advantage: PerToken, given: PerToken, mask: PerToken, entropy_old: PerToken) -> PerToken:
+def adhint(advantage: PerToken, teacher_forced: PerToken, mask: PerToken, entropy_old: PerToken) -> PerToken:
     """Hint tokens get A g where the row's A > 0 and 0 elsewhere; g = exp(-|H_t - H| / H), H the continuation's mean entropy.
 
     >>> import torch
@@ -23,9 +23,9 @@ def adhint(advantage: PerToken, given: PerToken, mask: PerToken, entropy_old: Pe
     >>> adhint(-A, hint, torch.ones(1, 4).bool(), H)[0].abs().tolist()
     [0.0, 0.0, 0.0, 1.0]
     """
-    own = mask & ~given
+    own = mask & ~teacher_forced
     mean = row_mean(entropy_old, own)[:, None].clamp(min=1e-6)
     modulation = torch.exp(-(entropy_old - mean).abs() / mean)
     row = row_mean(advantage, own)[:, None].clamp(min=0)
-    hints = given & own.any(1, keepdim=True)
+    hints = teacher_forced & own.any(1, keepdim=True)
     return torch.where(hints, row * modulation, advantage)

@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import group_index
 
 
@@ -20,7 +20,7 @@ def adora(
     advantage: PerToken,
     correct: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     length: PerRow,
     max_tokens: PerRow,
     *,
@@ -39,8 +39,8 @@ def adora(
     [0.1, 1.0]
     """
     index, n = group_index(group)
-    right = (correct > 0) & counted
-    wrong = (correct <= 0) & counted & (length < cap * max_tokens)
+    right = (correct > 0) & scored
+    wrong = (correct <= 0) & scored & (length < cap * max_tokens)
     low = torch.full((n,), float("-inf"))
     longest = low.scatter_reduce(0, index, length.masked_fill(~right, float("-inf")), "amax")
     count = torch.zeros(n).index_add(0, index, wrong.float())

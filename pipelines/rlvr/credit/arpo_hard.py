@@ -2,8 +2,8 @@
 
 import torch
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 
 
 @method(

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 
 
 @method(
@@ -15,7 +15,7 @@ from pipelines.columns import PerToken
     reduces_to="weight 0 leaves hints unlearned",
 )
 def imitate(
-    advantage: PerToken, given: PerToken, mask: PerToken, *, weight: Annotated[float, Field(ge=0)] = 1e-3
+    advantage: PerToken, teacher_forced: PerToken, mask: PerToken, *, weight: Annotated[float, Field(ge=0)] = 1e-3
 ) -> PerToken:
     """Given tokens in front of the policy's own get the advantage `weight`: with a ratio of 1, the gradient of weight * log pi.
 
@@ -23,5 +23,5 @@ def imitate(
     >>> imitate(torch.tensor([[0.0, -1.0]]), torch.tensor([[True, False]]), torch.ones(1, 2).bool()).tolist()
     [[0.001, -1.0]]
     """
-    hints = given & (mask & ~given).any(1, keepdim=True)
+    hints = teacher_forced & (mask & ~teacher_forced).any(1, keepdim=True)
     return advantage + (weight - advantage) * hints

@@ -6,8 +6,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import next_place
 
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 
 
 @method(
@@ -15,7 +15,7 @@ from pipelines.columns import PerToken
     reduces_to="a sampler that is the trainer gives weights of 1",
 )
 def truncated_is(
-    advantage: PerToken, logp_old: PerToken, logp_sampled: PerToken, *, cap: Annotated[float, Field(gt=0)] = 2.0
+    advantage: PerToken, logp_old: PerToken, logp_sampler: PerToken, *, cap: Annotated[float, Field(gt=0)] = 2.0
 ) -> PerToken:
     """A_t * min(exp(trainer - sampler), cap), per token; the exponent is clamped to ±20.
 
@@ -24,4 +24,4 @@ def truncated_is(
     >>> truncated_is(torch.ones(1, 3), d, d * 0).tolist()
     [[1.105171, 2.0, 0.606531]]
     """
-    return advantage * (logp_old - logp_sampled).clamp(-20, 20).exp().clamp(max=cap)
+    return advantage * (logp_old - logp_sampler).clamp(-20, 20).exp().clamp(max=cap)

@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pipelines.catalogue import method
-from pipelines.columns import Numbers, PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import Numbers, PerRow, PerToken
 
 
 @method(
@@ -58,7 +58,7 @@ class verl_erank:
         mean = [sum(x) / len(x) if x else 0.0 for x in (turns, steps)]
         return [*mean, effective_rank(hidden)]
 
-    def __call__(self, advantage: PerToken, mask: PerToken, counted: PerRow, hidden_numbers: Numbers) -> PerToken:
+    def __call__(self, advantage: PerToken, mask: PerToken, scored: PerRow, hidden_stats: Numbers) -> PerToken:
         """The advantages with their bonus; then the running means move.
 
         >>> v = verl_erank(); v.mean = [-0.3, 0.5, 2.2]
@@ -69,12 +69,12 @@ class verl_erank:
         out = advantage
         if self.mean is not None:
             mean = torch.tensor(self.mean)
-            x = ((hidden_numbers - mean) / (mean.abs() + 1e-8)).clamp(-5, 5)
+            x = ((hidden_stats - mean) / (mean.abs() + 1e-8)).clamp(-5, 5)
             b = torch.sigmoid(self.gain * x[:, 0])
             phi = (1 - b) * torch.tanh(x[:, 1]) + b * torch.tanh(x[:, 2])
             out = advantage + torch.minimum(phi.clamp(min=0)[:, None], advantage.abs() / self.kappa) * mask
-        if counted.any():
-            now = hidden_numbers[counted].double().mean(0).tolist()
+        if scored.any():
+            now = hidden_stats[scored].double().mean(0).tolist()
             before = now if self.mean is None else self.mean
             self.mean = [(1 - self.rate) * m + self.rate * n for m, n in zip(before, now, strict=True)]
         return out

@@ -11,8 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pipelines.catalogue import method
-from pipelines.records import common_length
+from pipelines.contract.catalogue import method
+from pipelines.data.records import common_length
 
 if TYPE_CHECKING:
     from pipelines.rlvr.begin import Begin
@@ -34,7 +34,7 @@ class gain_rl:
     """
 
     hidden_from = "mlp"
-    reads = ("hidden_numbers",)
+    reads = ("hidden_stats",)
 
     def __init__(
         self,
@@ -94,9 +94,9 @@ class gain_rl:
 
     def prepare(self, columns: dict[str, Any]) -> None:
         """Move the window by the step's mean reward and mean angle."""
-        counted = columns["counted"]
-        if counted.any():
-            reward, angle = columns["raw_reward"][counted].mean(), columns["hidden_numbers"][counted, 0].mean()
+        scored = columns["scored"]
+        if scored.any():
+            reward, angle = columns["raw_reward"][scored].mean(), columns["hidden_stats"][scored, 0].mean()
             self.mu += self.shift(float(reward), float(angle))
 
     def state_dict(self) -> dict[str, Any]:

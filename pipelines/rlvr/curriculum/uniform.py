@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.catalogue import method
+from pipelines.contract.catalogue import method
 from pipelines.rlvr.curriculum._passes import Passes
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pipelines.catalogue import method
+from pipelines.contract.catalogue import method
 from pipelines.rlvr.curriculum._passes import Passes
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pipelines.catalogue import method
+from pipelines.contract.catalogue import method
 
 
 @method(

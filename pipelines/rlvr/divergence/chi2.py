@@ -1,7 +1,7 @@
 """The chi-squared divergence to the reference, as a penalty in the reward."""
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 from pipelines.rlvr.ops import grow
 
 

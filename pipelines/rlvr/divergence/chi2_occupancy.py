@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import grow, spread_out
 
 
@@ -15,7 +15,7 @@ from pipelines.rlvr.ops import grow, spread_out
     paper="2403.03185",
     title="Correlated Proxies: A New Definition and Improved Mitigation for Reward Hacking",
     checked="official code (language-model form; the floor's constant is taken off)",
-    couples_rows=True,
+    batch_coupled=True,
     legal_in=("loss",),
 )
 def chi2_occupancy(

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 
 
 @method(
@@ -13,12 +13,12 @@ from pipelines.columns import PerRow, PerToken
     title="The Choice of Divergence: A Neglected Key to Mitigating Diversity Collapse in RLVR (DPH-RL)",
     checked="official code",
     legal_in=("loss",),
-    beside=(("compose", "dph_rl"),),
+    requires=(("replay", "dph_rl"),),
 )
 def dph_rl(
     logp: PerToken,
     logp_old: PerToken,
-    fresh: PerRow,
+    on_policy: PerRow,
     *,
     f: Literal["forward", "js", "alpha"] = "forward",
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.2,
@@ -28,7 +28,7 @@ def dph_rl(
         forward: u - 1 - log u;   js: u log u - (u + 1) log((u + 1) / 2);   alpha: (u^(1-a) - (1-a) u - a) / (a (a - 1))
 
     Means under the starting policy: KL(start, pi); twice the Jensen-Shannon divergence; the alpha divergence. The rows come
-    from `compose: dph_rl`, which keeps right answers of the starting policy.
+    from `replay: dph_rl`, which keeps right answers of the starting policy.
 
     >>> import torch
     >>> ref, pi = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.7, 0.2, 0.1]])
@@ -44,4 +44,4 @@ def dph_rl(
         value = u * log_u - (u + 1) * ((u + 1) / 2).log()
     else:
         value = (((1 - alpha) * log_u).exp() - (1 - alpha) * u - alpha) / (alpha * (alpha - 1))
-    return value * ~fresh[:, None]
+    return value * ~on_policy[:, None]

@@ -1,7 +1,7 @@
 """Half the squared log-ratio."""
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 
 
 @method(

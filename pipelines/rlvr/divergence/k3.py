@@ -1,7 +1,7 @@
 """The low-variance, non-negative estimator of the KL to the reference."""
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 
 
 @method(

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 from pipelines.rlvr.ops import ratio
 
 
@@ -13,7 +13,7 @@ from pipelines.rlvr.ops import ratio
     paper="2506.13585",
     title="MiniMax-M1: Clipped IS-weight Policy Optimization",
     checked="third-party code (verl, TRL)",
-    silent_at_zero=True,
+    zero_gradient_at_zero_advantage=True,
     reduces_to="on fresh rollouts it is reinforce",
 )
 def cispo(

@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 from pipelines.rlvr.ops import ratio
 
 
@@ -14,7 +14,7 @@ from pipelines.rlvr.ops import ratio
     paper="1707.06347",
     title="Proximal Policy Optimization; asymmetric bounds as in DAPO (2503.14476)",
     checked="official code",
-    silent_at_zero=True,
+    zero_gradient_at_zero_advantage=True,
     reduces_to="low = high is PPO; high above low is DAPO's clip-higher; one update per batch is REINFORCE",
 )
 def clip(

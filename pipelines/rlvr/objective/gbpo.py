@@ -2,15 +2,15 @@
 
 import torch
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 
 
 @method(
     paper="https://github.com/Kuaishou-OneRec",
     title="OneRec-V2 Technical Report: Gradient-Bounded Policy Optimization",
     checked="paper",
-    silent_at_zero=True,
+    zero_gradient_at_zero_advantage=True,
     not_reinforce="bounded by design",
 )
 def gbpo(logp: PerToken, logp_old: PerToken, advantage: PerToken) -> PerToken:

@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 from pipelines.rlvr.ops import row_mean
 
 
@@ -14,7 +14,7 @@ from pipelines.rlvr.ops import row_mean
     paper="2507.18071",
     title="Group Sequence Policy Optimization",
     checked="official code",
-    silent_at_zero=True,
+    zero_gradient_at_zero_advantage=True,
     reduces_to="a row of one token is clip",
 )
 def gspo(
@@ -31,7 +31,7 @@ def gspo(
         log s_i = mean_t (logp - logp_old);   s_it = s_i with the gradient of logp_it
         l = max(-s A, -clip(s, 1 - low, 1 + high) A)
 
-    Use `reduce: row_mean`; the paper averages rows, not tokens. The exponent is clamped at 10.
+    Use `loss_aggregation: row_mean`; the paper averages rows, not tokens. The exponent is clamped at 10.
 
     >>> import torch
     >>> lp, old = torch.tensor([[-1.0, -2.0, -0.5]]), torch.tensor([[-1.2, -1.9, -0.53]])

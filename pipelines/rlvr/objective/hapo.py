@@ -8,18 +8,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
-from pipelines.nature import nature
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
+from pipelines.contract.entropy_temperature import nature
+from pipelines.recipe.settings import Sampling, Tempered
 from pipelines.rlvr.ops import ratio
-from pipelines.settings import Sampling, Tempered
 
 
 @method(
     paper="https://github.com/starriver030515/HAPO",
     title="From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature (HAPO)",
     checked="official code (low entropies by |min|, as in the paper)",
-    silent_at_zero=True,
+    zero_gradient_at_zero_advantage=True,
     not_reinforce="tokens are boosted and damped by their entropy",
 )
 class hapo:

@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 from pipelines.rlvr.ops import ratio
 
 
@@ -20,14 +20,14 @@ def hpt_upge(
     logp: PerToken,
     logp_old: PerToken,
     advantage: PerToken,
-    given: PerToken,
+    teacher_forced: PerToken,
     *,
     imitation: Annotated[float, Field(ge=0)] = 1.0,
 ) -> PerToken:
-    """-rho A on the policy's tokens, -imitation * logp on given ones.
+    """-rho A on the policy's tokens, -imitation * logp on teacher_forced ones.
 
     Both are (1 / pi_ref) A grad pi: with the old policy and the advantage, and with the policy itself and 1. Which problems
-    are imitated, `keep: hpt_gate` decides.
+    are imitated, `filter: hpt_gate` decides.
 
     >>> import torch
     >>> lp, A = torch.tensor([[-0.2, -0.7, -0.4]]), torch.zeros(1, 3)
@@ -36,4 +36,4 @@ def hpt_upge(
     >>> hpt_upge(lp, lp, A + 0.625, torch.zeros(1, 3).bool())[0, 0].item()
     -0.625
     """
-    return torch.where(given, -imitation * logp, -ratio(logp, logp_old) * advantage)
+    return torch.where(teacher_forced, -imitation * logp, -ratio(logp, logp_old) * advantage)

@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import group_size, group_sum
 
 
@@ -14,7 +14,7 @@ from pipelines.rlvr.ops import group_size, group_sum
     paper="https://github.com/ritzz-ai/PACS",
     title="Implicit Actor Critic Coupling via a Supervised Learning Framework for RLVR (PACS)",
     checked="official code",
-    couples_rows=True,
+    batch_coupled=True,
     not_reinforce="it reads correctness instead of an advantage",
 )
 def pacs(
@@ -23,7 +23,7 @@ def pacs(
     mask: PerToken,
     correct: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     *,
     beta: Annotated[float, Field(gt=0)] = 1.0,
     balanced: bool = True,
@@ -32,7 +32,7 @@ def pacs(
 
         rhat_i = beta sum_t (logp - logp_old);   psi_i = rhat_i - mean_{j != i} rhat_j;   l_i = w_i BCE(sigmoid(psi_i), y_i)
 
-    w balances right and wrong within the group. The row's loss stands on each of its tokens: use `reduce: row_mean`. The
+    w balances right and wrong within the group. The row's loss stands on each of its tokens: use `loss_aggregation: row_mean`. The
     advantage is not read. A group of one is compared with 0.
 
     >>> import torch
@@ -41,13 +41,13 @@ def pacs(
     >>> round(pacs(d, d * 0, one, y, g, one[:, 0]).mean().item(), 6), round(pacs(d * 0, d * 0, one, y, g, one[:, 0]).mean().item(), 6)
     (0.538099, 0.693147)
     """
-    score = beta * ((logp - logp_old) * mask).sum(1) * counted
-    n = group_size(group, counted)
+    score = beta * ((logp - logp_old) * mask).sum(1) * scored
+    n = group_size(group, scored)
     total = _sum(score, group)
     psi = score - (total - score) / (n - 1).clamp(min=1)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(psi, correct.to(psi.dtype), reduction="none")
     if balanced:
-        right = group_sum(correct * counted, group)
+        right = group_sum(correct * scored, group)
         mine = torch.where(correct > 0, right, n - right).clamp(min=1)
         loss = loss * torch.where((right > 0) & (right < n), n / (2 * mine), torch.ones_like(n))
     return (loss[:, None] * mask).to(logp.dtype)

@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import ratio
 
 
@@ -14,14 +14,14 @@ from pipelines.rlvr.ops import ratio
     paper="https://github.com/JacckMa/pipo_verl",
     title="Policy Improvement Reinforcement Learning (PIPO)",
     checked="official code",
-    silent_at_zero=True,
+    zero_gradient_at_zero_advantage=True,
     reduces_to="without replayed rows it is clip",
 )
 def pipo(
     logp: PerToken,
     logp_old: PerToken,
     advantage: PerToken,
-    fresh: PerRow,
+    on_policy: PerRow,
     *,
     low: Annotated[float, Field(gt=0, le=1)] = 0.2,
     high: Annotated[float, Field(gt=0)] = 0.2,
@@ -35,4 +35,4 @@ def pipo(
     """
     rho = ratio(logp, logp_old)
     clipped = torch.maximum(-rho * advantage, -rho.clamp(1 - low, 1 + high) * advantage)
-    return torch.where(fresh[:, None], clipped, -rho.clamp(max=1 + high) * advantage)
+    return torch.where(on_policy[:, None], clipped, -rho.clamp(max=1 + high) * advantage)

@@ -1,14 +1,14 @@
 """Plain policy gradient."""
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 
 
 @method(
     paper="10.1007/BF00992696",
     title="Simple statistical gradient-following algorithms (REINFORCE)",
     checked="closed form",
-    silent_at_zero=True,
+    zero_gradient_at_zero_advantage=True,
 )
 def reinforce(logp: PerToken, advantage: PerToken) -> PerToken:
     """Minus log-probability times advantage: no ratio, so right on fresh rollouts only.

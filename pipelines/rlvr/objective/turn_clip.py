@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerToken
 from pipelines.rlvr.ops_turns import segment_mean
 
 
@@ -14,7 +14,7 @@ from pipelines.rlvr.ops_turns import segment_mean
     paper="2511.20718",
     title="ST-PPO: Stabilized Off-Policy PPO for Multi-Turn Agents Training (turn-level ratio)",
     checked="reconstructed (geometric mean as the turn's ratio; without the scaling by the clipped part)",
-    silent_at_zero=True,
+    zero_gradient_at_zero_advantage=True,
     reduces_to="turns of one token are clip; one turn per row is a sequence ratio",
 )
 def turn_clip(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipelines import models
+from pipelines.engine import models
 
 if TYPE_CHECKING:
     from pipelines.rlvr.train import Asked, Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.catalogue import method
+from pipelines.contract.catalogue import method
 from pipelines.errors import RecipeError
 from pipelines.rlvr.prompting._views import second_view
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.catalogue import method
+from pipelines.contract.catalogue import method
 
 if TYPE_CHECKING:
     from pipelines.rlvr.train import Asked, Context

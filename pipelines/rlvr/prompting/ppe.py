@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from pipelines import models
-from pipelines.catalogue import method
+from pipelines.contract.catalogue import method
+from pipelines.engine import models
 
 if TYPE_CHECKING:
     from pipelines.rlvr.train import Asked, Context

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
+from pipelines.contract.catalogue import method
 from pipelines.rlvr.rollout._answers import score_of, solution_tokens
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class prefix_rl:
     """A `share` of the problems is asked with the first `low` to `high` of their solution's tokens already said.
 
-    Those tokens are context: no ratio, no loss, not counted in lengths. Each such problem is its own group, so hinted and plain
+    Those tokens are context: no ratio, no loss, not scored in lengths. Each such problem is its own group, so hinted and plain
     rollouts never share a baseline. A prefix that already verifies is shortened until it does not. The solution is
     the record's, or its answer where it has none. Evaluation never sees a prefix.
     """

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.records import Problem, Stop, Trajectory, by_group
+from pipelines.contract.catalogue import method
+from pipelines.data.records import Problem, Stop, Trajectory, by_group
 from pipelines.rlvr.scoring import load_function, verify
 
 Match = Callable[[int, int], tuple[float, float]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from pipelines import verifiers
-from pipelines.catalogue import method
+from pipelines.contract.catalogue import method
+from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.errors import RecipeError
-from pipelines.records import Problem, Stop, Trajectory
 from pipelines.rlvr.scoring import verify
 
 
@@ -15,7 +15,7 @@ from pipelines.rlvr.scoring import verify
     paper="2508.00410",
     title="Co-Reward: Self-supervised Reinforcement Learning for LLM Reasoning via Contrastive Agreement",
     checked="official code (a tied vote leaves the other view unscored instead of taking the first)",
-    beside=(("prompting", "paraphrase"),),
+    requires=(("prompting", "paraphrase"),),
 )
 class co_reward:
     """1 for the answer that most rollouts of the problem's other wording gave, else 0. Needs `prompting: paraphrase`.

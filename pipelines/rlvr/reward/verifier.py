@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipelines.catalogue import method
-from pipelines.records import Problem, Trajectory
+from pipelines.contract.catalogue import method
+from pipelines.data.records import Problem, Trajectory
 from pipelines.rlvr.scoring import verify
 
 

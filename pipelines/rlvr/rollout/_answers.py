@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines import verifiers
-from pipelines.records import Role, Stop, Trajectory
+from pipelines.data.records import Role, Stop, Trajectory
 
 if TYPE_CHECKING:
     from pipelines.rlvr.train import Asked, Context
@@ -15,7 +15,7 @@ def answers(asked: list[Asked], context: Context, hint: Role = Role.HINT) -> lis
     """As many completions of every prompt and hint as it wants, in order.
 
     Args:
-        hint: the role of a hint's tokens: `HINT` is context, `GIVEN` is trained.
+        hint: the role of a hint's tokens: `HINT` is context, `FORCED` is trained.
     """
     each = [one for one in asked for _ in range(one.rollouts)]
     prefixes = [[*one.prompt, *one.hint] for one in each]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipelines import environments, models
-from pipelines.records import Role, Stop, Trajectory
+from pipelines import environments
+from pipelines.data.records import Role, Stop, Trajectory
+from pipelines.engine import models
 
 if TYPE_CHECKING:
     from pipelines.engine.sampler import Completion

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.records import Role, Trajectory, by_group
+from pipelines.contract.catalogue import method
+from pipelines.data.records import Role, Trajectory, by_group
 from pipelines.rlvr.rollout._answers import answers, mean_score, solution_tokens
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class adhint:
     A problem that no plain row fails gets no hint. Hint tokens are given: `credit: adhint` says what they learn.
     """
 
-    makes = ("given",)
+    makes = ("teacher_forced",)
 
     def __init__(
         self,
@@ -65,5 +65,5 @@ class adhint:
             later.append(
                 replace(one, rollouts=one.rollouts - begun.rollouts, hint=[*one.hint, *solution[: max(0, size)]])
             )
-        rows = plain + answers(later, context, Role.GIVEN)
+        rows = plain + answers(later, context, Role.TEACHER_FORCED)
         return sorted(rows, key=lambda row: row.group)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
+from pipelines.contract.catalogue import method
 from pipelines.rlvr.rollout._episode import begin, take_turn
 
 if TYPE_CHECKING:
-    from pipelines.records import Trajectory
+    from pipelines.data.records import Trajectory
     from pipelines.rlvr.train import Asked, Context
 
 PROBE = 20

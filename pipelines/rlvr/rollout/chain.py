@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
+from pipelines.contract.catalogue import method
 from pipelines.rlvr.rollout._answers import answers, score_of
 
 if TYPE_CHECKING:
-    from pipelines.records import Trajectory
+    from pipelines.data.records import Trajectory
     from pipelines.rlvr.train import Asked, Context
 
 
@@ -23,7 +23,7 @@ class chain:
     had left of its token limit, and their scores are the verifier's. They are not trained.
     """
 
-    makes = ("probe",)
+    makes = ("mc_value",)
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class chain:
         wanted: list[tuple[int, int]] = []
         for number, row in enumerate(rows):
             head = len(each[number].prompt) + len(each[number].hint)
-            row.probe = [math.nan] * len(row.tokens)
+            row.mc_value = [math.nan] * len(row.tokens)
             wanted += [(number, head + at) for at in cuts(row.logp_old[head:], self.certain, self.interval)]
         prefixes = [rows[number].tokens[:at] for number, at in wanted for _ in range(self.probes)]
         made = context.sampler.extend(prefixes, context.sampling, context.generator)
@@ -53,8 +53,8 @@ class chain:
             for more in made[place * self.probes : (place + 1) * self.probes]:
                 score = score_of(one, context.decode([*row.tokens[start:at], *more.tokens[:room]]))
                 scores += [] if score is None else [score]
-            assert row.probe is not None
-            row.probe[at] = sum(scores) / len(scores) if scores else 0.0
+            assert row.mc_value is not None
+            row.mc_value[at] = sum(scores) / len(scores) if scores else 0.0
         return rows
 
 

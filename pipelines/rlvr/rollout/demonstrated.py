@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.catalogue import method
-from pipelines.records import Role, Stop, Trajectory, by_group
+from pipelines.contract.catalogue import method
+from pipelines.data.records import Role, Stop, Trajectory, by_group
 from pipelines.rlvr.rollout._answers import answers, solution_tokens
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ class demonstrated:
     """Every group gets one more row: the solution (or answer) of its record, ended and scored like any other answer.
 
     Its tokens are given: trained, though not chosen by the policy, with the trainer's own log-probabilities as the old ones.
-    What becomes of the row, advantage, objective and `keep` decide.
+    What becomes of the row, advantage, objective and `filter` decide.
     """
 
-    makes = ("given",)
+    makes = ("teacher_forced",)
 
     def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
         """All rollouts of the problems, each group with its demonstration at the end."""
@@ -35,7 +35,7 @@ def _demonstration(one: Asked, context: Context) -> Trajectory:
         uid=one.problem.uid,
         group=one.group,
         tokens=[*one.prompt, *said],
-        role=[int(Role.PROMPT)] * len(one.prompt) + [int(Role.GIVEN)] * len(said),
+        role=[int(Role.PROMPT)] * len(one.prompt) + [int(Role.TEACHER_FORCED)] * len(said),
         logp_old=zero,
         entropy_old=list(zero) if context.entropy else None,
         max_tokens=context.sampling.max_tokens,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
+from pipelines.contract.catalogue import method
 from pipelines.rlvr.rollout._episode import Episode, advance, begin
 
 if TYPE_CHECKING:
-    from pipelines.records import Trajectory
+    from pipelines.data.records import Trajectory
     from pipelines.rlvr.train import Asked, Context
 
 

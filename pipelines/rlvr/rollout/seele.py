@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.records import Role, Trajectory, by_group
+from pipelines.contract.catalogue import method
+from pipelines.data.records import Role, Trajectory, by_group
 from pipelines.rlvr.rollout._answers import answers, mean_score, solution_tokens
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class seele:
     says how much they are learned.
     """
 
-    makes = ("given",)
+    makes = ("teacher_forced",)
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class seele:
                 count = one.rollouts * (number + 1) // self.rounds - one.rollouts * number // self.rounds
                 hint = solution[: min(round(share * len(solution)), len(solution) - 1)] if solution else []
                 part.append(replace(one, rollouts=count, hint=[*one.hint, *hint]))
-            made = answers(part, context, Role.GIVEN)
+            made = answers(part, context, Role.TEACHER_FORCED)
             rows += made
             judged = by_group(made)
             for i, one in enumerate(asked):

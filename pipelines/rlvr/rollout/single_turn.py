@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.catalogue import method
-from pipelines.records import Trajectory
+from pipelines.contract.catalogue import method
+from pipelines.data.records import Trajectory
 from pipelines.rlvr.rollout._answers import answers
 
 

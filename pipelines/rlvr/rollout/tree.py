@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.records import Role, Stop, Trajectory
+from pipelines.contract.catalogue import method
+from pipelines.data.records import Role, Stop, Trajectory
 
 if TYPE_CHECKING:
     from pipelines.engine.sampler import Completion

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
 
 
 @method(
@@ -30,12 +30,12 @@ class adlp:
     ) -> None:
         self.price, self.rate, self.reference, self.only_correct = price, rate, reference, only_correct
 
-    def __call__(self, reward: PerRow, correct: PerRow, counted: PerRow, length: PerRow) -> PerRow:
+    def __call__(self, reward: PerRow, correct: PerRow, scored: PerRow, length: PerRow) -> PerRow:
         """The shaped reward; moves the price."""
-        charged = (correct > 0) if self.only_correct else counted
+        charged = (correct > 0) if self.only_correct else scored
         out = reward - self.price * length * charged
-        if counted.any():
-            accuracy = float((correct * counted).sum() / counted.sum())
+        if scored.any():
+            accuracy = float((correct * scored).sum() / scored.sum())
             self.price = max(0.0, self.price + self.rate * (accuracy - self.reference))
         return out
 

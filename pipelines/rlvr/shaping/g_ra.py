@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerTurn
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerTurn
 
 
 @method(

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
 from pipelines.rlvr.ops import group_mean, group_size
 
 
@@ -36,19 +36,19 @@ class laser_d:
         self.steps = 0
 
     def __call__(
-        self, reward: PerRow, correct: PerRow, group: PerRow, counted: PerRow, length: PerRow, max_tokens: PerRow
+        self, reward: PerRow, correct: PerRow, group: PerRow, scored: PerRow, length: PerRow, max_tokens: PerRow
     ) -> PerRow:
         """reward + bonus where right and within the band's target; then note the lengths."""
-        accuracy = group_mean(correct, group, counted)
+        accuracy = group_mean(correct, group, scored)
         band = torch.where(accuracy >= 2 / 3 - 1e-9, 0, torch.where(accuracy >= 1 / 3 - 1e-9, 1, 2))
         limit = float(max_tokens.max())
         target = torch.tensor([limit if t is None else t for t in self.targets])[band]
         out = reward + self.bonus * ((correct > 0) & (length <= target))
         for b in range(3):
-            self.seen[b] += length[(band == b) & counted].tolist()
+            self.seen[b] += length[(band == b) & scored].tolist()
         self.steps += 1
         if self.steps % self.refresh == 0:
-            n = int(group_size(group, counted).max())
+            n = int(group_size(group, scored).max())
             self._set_targets(limit, n)
         return out
 

@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 
 
 @method(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
 from pipelines.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class par:
             if row.score is not None:
                 self.scores.setdefault(str(int(row.uid[:15], 16)), []).append(float(row.score))
 
-    def __call__(self, reward: PerRow, problem: PerRow, counted: PerRow) -> PerRow:
+    def __call__(self, reward: PerRow, problem: PerRow, scored: PerRow) -> PerRow:
         """The shaped reward in (0, 1).
 
         >>> p = par(); p.scores = {"7": [0.5, 1.0, -0.5]}; same = torch.tensor([7, 7])
@@ -50,7 +50,7 @@ class par:
         [0.82426, 0.22639]
         """
         out = torch.zeros(len(reward))
-        for number in problem[counted].unique().tolist():
+        for number in problem[scored].unique().tolist():
             references = self.scores.get(str(number))
             if not references:
                 raise RecipeError(

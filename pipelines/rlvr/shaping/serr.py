@@ -5,8 +5,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from pipelines.catalogue import method
-from pipelines.columns import PerRow, PerToken
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.ops import group_size, row_mean
 
 
@@ -18,7 +18,7 @@ from pipelines.rlvr.ops import group_size, row_mean
 def serr(
     reward: PerRow,
     group: PerRow,
-    counted: PerRow,
+    scored: PerRow,
     correct: PerRow,
     truncated: PerRow,
     mask: PerToken,
@@ -40,9 +40,9 @@ def serr(
     >>> [round(v, 3) for v in serr(r, r.long(), yes, r, yes, m, H).tolist()]
     [0.5, 0.083, 0.333, 0.083]
     """
-    judged = (~truncated | (correct > 0)) & counted
-    blind = counted & (group_size(group, judged) == 0)
-    used = mask & counted[:, None]
+    judged = (~truncated | (correct > 0)) & scored
+    blind = scored & (group_size(group, judged) == 0)
+    used = mask & scored[:, None]
     mean = row_mean(entropy_old, used)
     count = (share * used.sum(1)).long().clamp(min=1)
     ordered = entropy_old.masked_fill(~used, 0.0).sort(1, descending=True).values

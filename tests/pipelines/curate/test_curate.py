@@ -10,14 +10,14 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines import dataset
 from pipelines.curate import run as stage
 from pipelines.curate import similar
 from pipelines.curate.mapping import Rejected, to_problem
+from pipelines.data import dataset
 from pipelines.errors import DataError
-from pipelines.recipe import read_recipe
-from pipelines.report import Report
-from pipelines.settings import Source
+from pipelines.recipe.read import read_recipe
+from pipelines.recipe.settings import Source
+from pipelines.stage.report import Report
 
 FILE = Source(kind="file", path="x.jsonl", verifier="exact")
 

@@ -13,7 +13,7 @@ from pipelines.engine import sampler as engine
 from pipelines.engine.cache import Gaps, SlabCache, SlabLayer
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
-from pipelines.settings import Sampling
+from pipelines.recipe.settings import Sampling
 
 CPU = torch.device("cpu")
 GROUPS = [p for p in ([5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [15, 16, 17, 18]) for _ in range(6)]

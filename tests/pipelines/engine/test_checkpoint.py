@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipelines.engine import checkpoint
-from pipelines.files import MANIFEST, atomic_folder, damage, write_manifest
+from pipelines.stage.files import MANIFEST, atomic_folder, damage, write_manifest
 
 
 def test_newest_whole_commit_wins(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.engine import distribution
-from pipelines.settings import Sampling
+from pipelines.recipe.settings import Sampling
 
 
 def both(logits, tokens, sampling, gradient):

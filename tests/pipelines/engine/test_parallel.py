@@ -10,7 +10,7 @@ import pytest
 import torch
 import toys
 
-from pipelines.rlvr import step as algorithm
+from pipelines.rlvr import algorithm
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 

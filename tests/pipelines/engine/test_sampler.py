@@ -6,11 +6,11 @@ import pytest
 import torch
 import toys
 
+from pipelines.data.records import Stop
 from pipelines.engine.distribution import draw, generator, log_prob
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.records import Stop
-from pipelines.settings import Sampling
+from pipelines.recipe.settings import Sampling
 
 PREFIXES = [[5, 6, 7], [5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [5, 6, 7, 8]]
 CPU = torch.device("cpu")

@@ -10,15 +10,15 @@ import pytest
 import torch
 import toys
 
-from pipelines import models
+from pipelines.data.records import Stop
+from pipelines.engine import models
 from pipelines.engine import server as module
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
 from pipelines.errors import Interrupted, RecipeError
-from pipelines.recipe import check, read_recipe
-from pipelines.records import Stop
-from pipelines.settings import Sampling, Server
+from pipelines.recipe.read import check, read_recipe
+from pipelines.recipe.settings import Sampling, Server
 
 
 class StandIn(ThreadingHTTPServer):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipelines.engine import shared
 from pipelines.engine.policy import Policy
-from pipelines.settings import Sampling
+from pipelines.recipe.settings import Sampling
 
 
 def rows(draw: torch.Generator, groups: int, size: int, gaps: bool):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from pipelines.recipe import read_recipe
-from pipelines.report import Report
+from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.train import Trainer
+from pipelines.stage.report import Report
 
 
 def full(value):

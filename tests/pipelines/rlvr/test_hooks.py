@@ -8,12 +8,11 @@ import pytest
 import torch
 import toys
 
-from pipelines import models
-from pipelines.engine import distribution
+from pipelines.data.records import Role
+from pipelines.engine import distribution, models
 from pipelines.errors import RecipeError
-from pipelines.recipe import check, read_recipe
-from pipelines.records import Role
-from pipelines.rlvr import step as algorithm
+from pipelines.recipe.read import check, read_recipe
+from pipelines.rlvr import algorithm
 from pipelines.rlvr.learn import further
 
 
@@ -35,9 +34,9 @@ def frozen(tmp_path, start, name, *overrides):
 
 COUPLED = {
     "pacs": ["presets=[pacs]"],
-    "siren": ["presets=[siren]", "rlvr.bonus=[{kind: siren, weight: 5.0}]"],
+    "siren": ["presets=[siren]", "rlvr.auxiliary_loss=[{kind: siren, weight: 5.0}]"],
     "chi2": ["presets=[chi2_occupancy]", "rlvr.divergence={kind: chi2_occupancy, weight: 2.0}"],
-    "both": ["presets=[pacs]", "rlvr.bonus=[{kind: siren, weight: 5.0}, {kind: entropy, weight: 0.1}]"],
+    "both": ["presets=[pacs]", "rlvr.auxiliary_loss=[{kind: siren, weight: 5.0}, {kind: entropy, weight: 0.1}]"],
 }
 
 
@@ -47,14 +46,14 @@ def test_a_loss_that_couples_rows_has_one_gradient(tmp_path, start, name, monkey
     found = []
     for kind, more in (("whole", []), ("parts", ["rlvr.micro_batch_tokens=64"])):
         made = frozen(tmp_path, start, kind, *COUPLED[name], *more)
-        for bonus in made.update.bonus:
+        for bonus in made.update.auxiliary_loss:
             if hasattr(bonus.fn, "anchor"):
                 bonus.fn.anchor = 0.1
         if made.learner.reference is not None:
             with torch.no_grad():  # away from home, where the divergence has a gradient
                 made.learner.reference.head.weight.mul_(1.1)
         if kind == "whole":
-            monkeypatch.setattr(algorithm.Update, "couples_rows", lambda self: False)
+            monkeypatch.setattr(algorithm.Update, "batch_coupled", lambda self: False)
         made.step(0)
         monkeypatch.undo()
         found.append(gradient(made))
@@ -63,12 +62,12 @@ def test_a_loss_that_couples_rows_has_one_gradient(tmp_path, start, name, monkey
 
 
 def test_the_step_before_trains_once_more(tmp_path, start):
-    made = trainer(tmp_path, start, "presets=[pipo]", "rlvr.compose={kind: pipo, window: 2, start: 1}", "rlvr.steps=3")
+    made = trainer(tmp_path, start, "presets=[pipo]", "rlvr.replay={kind: pipo, window: 2, start: 1}", "rlvr.steps=3")
     updates, learn = [], made.learner.learn
 
     def watched(tokens, columns):
         updates.append((columns, further(columns)))
-        assert columns["fresh"][torch.cat(made.learner._mini_batches(columns, 0))].all(), (
+        assert columns["on_policy"][torch.cat(made.learner._mini_batches(columns, 0))].all(), (
             "the step's own update is its own"
         )
         return learn(tokens, columns)
@@ -77,11 +76,11 @@ def test_the_step_before_trains_once_more(tmp_path, start):
     made.run()
     assert made.learner.updates_done == 3, "the extra ones have no place in the schedule"
     (first, none), (second, extra), _ = updates
-    assert none == [] and len(extra) == 1 and not second["fresh"][extra[0]].any()
+    assert none == [] and len(extra) == 1 and not second["on_policy"][extra[0]].any()
     older = second["logp_old"][extra[0]]
     assert torch.equal(older[:, : first["logp_old"].shape[1]], first["logp_old"])
     groups = second["group"][extra[0]]
-    assert groups.min() > second["group"][second["fresh"]].max() and len(groups.unique()) == 4
+    assert groups.min() > second["group"][second["on_policy"]].max() and len(groups.unique()) == 4
     steps = made.learner.optimizer.state_dict()["state"][0]["step"]
     assert int(steps) > 3
 
@@ -89,33 +88,40 @@ def test_the_step_before_trains_once_more(tmp_path, start):
 def test_demonstrations_are_rows_with_the_trainer_s_own_numbers(tmp_path, start):
     made = trainer(tmp_path, start, "presets=[visurf]")
     rows, kept = made.collect(0)
-    demos = [row for row in rows if Role.GIVEN in row.role]
+    demos = [row for row in rows if Role.TEACHER_FORCED in row.role]
     assert len(rows) == 20 and len(demos) == 4 and all(row.correct for row in demos)
     for row in demos:
-        said = [t for t, role in zip(row.tokens, row.role, strict=True) if role == Role.GIVEN]
+        said = [t for t, role in zip(row.tokens, row.role, strict=True) if role == Role.TEACHER_FORCED]
         assert made.tokenizer.decode(said[:-1]) == made.by_uid[row.uid].answer
         assert said[-1] == made.tokenizer.eos_token_id
     tokens, batch = made._pack(kept, 0)
-    assert torch.equal(batch.given.any(1), torch.tensor([Role.GIVEN in row.role for row in kept]))
+    assert torch.equal(batch.teacher_forced.any(1), torch.tensor([Role.TEACHER_FORCED in row.role for row in kept]))
     made.learner.fill(tokens, batch)
     with torch.no_grad():
         wanted = made.learner.policy.logp(tokens, batch.mask).logp
     torch.testing.assert_close(batch.logp_old, wanted, atol=1e-4, rtol=0)
-    assert (batch.logp_old[batch.given] < 0).any()
+    assert (batch.logp_old[batch.teacher_forced] < 0).any()
     assert made.step(0)["agreement/max"] < 1e-4
 
 
 @pytest.mark.parametrize("gate", [-1, 4])
 def test_a_gate_at_either_end_is_plain_rl_or_plain_sft(tmp_path, start, gate):
-    hpt = ["presets=[hpt_upge]", "rlvr.bonus=[]", "rlvr.reduce=row_mean", f"rlvr.keep={{kind: hpt_gate, gate: {gate}}}"]
+    hpt = [
+        "presets=[hpt_upge]",
+        "rlvr.auxiliary_loss=[]",
+        "rlvr.loss_aggregation=row_mean",
+        f"rlvr.filter={{kind: hpt_gate, gate: {gate}}}",
+    ]
     made = frozen(tmp_path, start, "hpt", *hpt)
     collected = made.collect(0)
     _, kept = collected
     made.collect = lambda step: collected
-    assert {Role.GIVEN in row.role for row in kept} == {gate == 4}
+    assert {Role.TEACHER_FORCED in row.role for row in kept} == {gate == 4}
     made.step(0)
     if gate == -1:
-        plain = frozen(tmp_path, start, "plain", "rlvr.advantage={kind: grpo, scale: none}", "rlvr.reduce=row_mean")
+        plain = frozen(
+            tmp_path, start, "plain", "rlvr.advantage={kind: grpo, scale: none}", "rlvr.loss_aggregation=row_mean"
+        )
         plain.step(0)
         torch.testing.assert_close(gradient(made), gradient(plain), atol=1e-6, rtol=1e-4)
     else:
@@ -136,7 +142,7 @@ def test_hints_start_from_nothing_and_learn_what_credit_says(tmp_path, start):
         )
         rows, kept = made.collect(0)
         assert len(rows) == 16 and {len([r for r in rows if r.group == g]) for g in range(4)} == {4}
-        hints = [[t for t, role in zip(r.tokens, r.role, strict=True) if role == Role.GIVEN] for r in rows]
+        hints = [[t for t, role in zip(r.tokens, r.role, strict=True) if role == Role.TEACHER_FORCED] for r in rows]
         assert any(hints)
         for row, hint in zip(rows, hints, strict=True):
             solution = made.by_uid[row.uid].answer
@@ -144,7 +150,7 @@ def test_hints_start_from_nothing_and_learn_what_credit_says(tmp_path, start):
         tokens, batch = made._pack(kept, 0)
         made.learner.fill(tokens, batch)
         columns = algorithm.assign_credit(made.update, batch)
-        inside = batch.given & (batch.mask & ~batch.given).any(1, keepdim=True)
+        inside = batch.teacher_forced & (batch.mask & ~batch.teacher_forced).any(1, keepdim=True)
         assert (columns["advantage"][inside] == (0.25 if seen else 0)).all()
         seen.append(columns)
     assert made.update.rollout.fn.shares, "the next visit begins where this one ended"
@@ -155,7 +161,7 @@ def test_hints_grow_with_failure(tmp_path, start):
     rows, _ = made.collect(0)
     by_group = {g: [r for r in rows if r.group == g] for g in range(4)}
     for group in by_group.values():
-        hinted = [r for r in group if Role.GIVEN in r.role]
+        hinted = [r for r in group if Role.TEACHER_FORCED in r.role]
         plain = [r for r in group if r not in hinted]
         wrong = 1 - sum(r.score for r in plain[:3]) / 3
         assert len(group) == 6 and (len(hinted) == 3) == (wrong > 0)
@@ -164,14 +170,14 @@ def test_hints_grow_with_failure(tmp_path, start):
 def test_rehearsal_without_weight_is_no_rehearsal(tmp_path, start):
     """Rehearsed rows have denominators of their own, so a coefficient of 0 removes them altogether."""
     off = "rlvr.divergence={kind: dph_rl, weight: 0.0}"
-    rehearse = "rlvr.compose={kind: dph_rl, rows: 4, solved: 1, problems: 40}"
+    rehearse = "rlvr.replay={kind: dph_rl, rows: 4, solved: 1, problems: 40}"
     made = frozen(tmp_path, start, "with", "presets=[dph_rl]", off, rehearse)
     numbers = made.step(0)
     assert numbers["replay/rows"] == 4
-    plain = frozen(tmp_path, start, "without", "presets=[dph_rl]", "rlvr.compose=fresh", "rlvr.divergence=null")
+    plain = frozen(tmp_path, start, "without", "presets=[dph_rl]", "rlvr.replay=no_replay", "rlvr.divergence=null")
     plain.step(0)
     torch.testing.assert_close(gradient(made), gradient(plain), atol=1e-6, rtol=1e-4)
-    stored = made.update.compose.fn.rows
+    stored = made.update.replay.fn.rows
     assert all(bool(row["correct"]) and (row["logp_old"][row["mask"]] < 0).any() for row in stored)
     far = trainer(
         tmp_path, start, "presets=[dph_rl]", rehearse, "rlvr.divergence={kind: dph_rl, weight: 1.0}", "rlvr.steps=2"
@@ -201,7 +207,7 @@ def test_hidden_states_reach_the_method_row_by_row(tmp_path, start):
             with torch.no_grad():
                 states = decoder(input_ids=tokens[row : row + 1]).last_hidden_state[0]
             wanted = method.of_hidden(states[:-1][batch.mask[row, 1:]])
-            torch.testing.assert_close(batch.hidden_numbers[row], torch.tensor(wanted), atol=2e-3, rtol=1e-3)
+            torch.testing.assert_close(batch.hidden_stats[row], torch.tensor(wanted), atol=2e-3, rtol=1e-3)
 
 
 def test_the_first_order_comes_from_the_starting_policy(tmp_path, start):
@@ -213,7 +219,7 @@ def test_the_first_order_comes_from_the_starting_policy(tmp_path, start):
 
 
 def test_a_second_view_is_a_group_of_its_own(tmp_path, start):
-    view = ["rlvr.prompting={kind: paraphrase, template: '{prompt} '}", "rlvr.keep=mixed", "rlvr.max_draws=3"]
+    view = ["rlvr.prompting={kind: paraphrase, template: '{prompt} '}", "rlvr.filter=mixed", "rlvr.max_draws=3"]
     made = trainer(tmp_path, start, *view)
     sampled, kept = made.collect(0)
     by_group = {}
@@ -289,12 +295,12 @@ def test_evaluation_says_the_prior_too(tmp_path, start):
     ("overrides", "words"),
     [
         (["rlvr.reward=co_reward"], ["co_reward needs prompting: paraphrase"]),
-        (["rlvr.compose=pipo"], ["pipo needs objective: pipo"]),
-        (["rlvr.divergence=dph_rl"], ["dph_rl needs compose: dph_rl"]),
-        (["rlvr.advantage=visurf"], ["visurf needs given", "rollout: demonstrated"]),
-        (["rlvr.advantage=spo_chain"], ["spo_chain needs probe", "rollout: chain"]),
+        (["rlvr.replay=pipo"], ["pipo needs objective: pipo"]),
+        (["rlvr.divergence=dph_rl"], ["dph_rl needs replay: dph_rl"]),
+        (["rlvr.advantage=visurf"], ["visurf needs teacher_forced", "rollout: demonstrated"]),
+        (["rlvr.advantage=spo_chain"], ["spo_chain needs mc_value", "rollout: chain"]),
         (["rlvr.credit=[red]"], ["red needs value", "critic"]),
-        (["rlvr.bonus=[epo]"], ["epo needs turn", "multi_turn"]),
+        (["rlvr.auxiliary_loss=[epo]"], ["epo needs turn", "multi_turn"]),
         (["rlvr.curriculum=gain_rl", "rlvr.credit=[verl_erank]"], ["gain_rl and verl_erank", "hidden"]),
         (["rlvr.prompting=paraphrase", "rlvr.steps=1"], []),
     ],
@@ -320,9 +326,9 @@ REMEMBERING = [
     "pipo", "r3", "dph_rl", "par", "gain_rl", "v0_budget", "seele", "siren", "hapo", "verl_erank", "ssb", "vade", "laser",
 ]  # fmt: skip
 SOONER = {
-    "pipo": ["rlvr.compose={kind: pipo, window: 2, start: 1}"],
-    "dph_rl": ["rlvr.compose={kind: dph_rl, solved: 1, problems: 40}"],
-    "siren": ["rlvr.bonus=[{kind: siren, weight: 5.0}]"],
+    "pipo": ["rlvr.replay={kind: pipo, window: 2, start: 1}"],
+    "dph_rl": ["rlvr.replay={kind: dph_rl, solved: 1, problems: 40}"],
+    "siren": ["rlvr.auxiliary_loss=[{kind: siren, weight: 5.0}]"],
     "verl_erank": ["rlvr.credit=[{kind: verl_erank, stride: 1}]"],
     "r3": ["rlvr.curriculum=uniform"],
 }

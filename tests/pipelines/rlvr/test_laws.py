@@ -11,13 +11,13 @@ import pytest
 import torch
 import toys
 
-from pipelines.catalogue import CHECKED, bind, load, names, needs, settings_model
+from pipelines.contract.catalogue import CHECKED, bind, load, names, needs, settings_model
 from pipelines.errors import RecipeError
-from pipelines.recipe import SLOTS
-from pipelines.rlvr.step import columns_of
+from pipelines.recipe.read import SLOTS
+from pipelines.rlvr.algorithm import columns_of
 
 ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]
-COLUMNS = [(s, n) for s, n in ALL if s not in ("curriculum", "prompting", "rollout", "reward", "compose")]
+COLUMNS = [(s, n) for s, n in ALL if s not in ("curriculum", "prompting", "rollout", "reward", "replay")]
 """Methods that are called with columns."""
 
 
@@ -47,7 +47,7 @@ def with_later(batch):
         "advantage": torch.randn(shape, generator=draw) * batch.mask,
         "logp": (batch.logp_old + 0.05 * torch.randn(shape, generator=draw)) * batch.mask,
         "entropy": torch.rand(shape, generator=draw) * batch.mask,
-        "entropy_top": 0.5 * torch.rand(shape, generator=draw) * batch.mask,
+        "entropy_top_p": 0.5 * torch.rand(shape, generator=draw) * batch.mask,
         "weight": batch.mask / batch.mask.sum(),
     }
 
@@ -88,10 +88,10 @@ def test_row_order_does_not_matter(name):
 @pytest.mark.parametrize("name", of("advantage"))
 def test_groups_do_not_leak(name):
     if (
-        load("rlvr.advantage", name).card.mixes_groups
-        and "default does not" not in load("rlvr.advantage", name).card.mixes_groups
+        load("rlvr.advantage", name).card.crosses_groups
+        and "default does not" not in load("rlvr.advantage", name).card.crosses_groups
     ):
-        pytest.skip(load("rlvr.advantage", name).card.mixes_groups)
+        pytest.skip(load("rlvr.advantage", name).card.crosses_groups)
     batch = toys.batch()
     mine = batch.group == 0
     changed = torch.where(mine, batch.reward, 0.3 * batch.reward + 0.5)
@@ -102,12 +102,12 @@ def test_groups_do_not_leak(name):
 @pytest.mark.parametrize("name", of("advantage"))
 def test_group_of_one_has_nothing_to_compare_with(name):
     if (
-        load("rlvr.advantage", name).card.mixes_groups
-        and "default does not" not in load("rlvr.advantage", name).card.mixes_groups
+        load("rlvr.advantage", name).card.crosses_groups
+        and "default does not" not in load("rlvr.advantage", name).card.crosses_groups
     ):
         pytest.skip("compares with the batch")
-    if load("rlvr.advantage", name).card.alone:
-        pytest.skip(load("rlvr.advantage", name).card.alone)
+    if load("rlvr.advantage", name).card.group_of_one:
+        pytest.skip(load("rlvr.advantage", name).card.group_of_one)
     batch = dataclasses.replace(toys.batch(), group=torch.arange(12))
     assert call("advantage", name, batch).abs().max() == 0
 
@@ -118,7 +118,7 @@ def test_unscored_rows_stay_out(name):
     out = torch.zeros(12, dtype=torch.bool)
     out[4] = True
     masked = dataclasses.replace(
-        batch, counted=~out, in_loss=~out, mask=batch.mask & ~out[:, None], reward=torch.where(out, 99.0, batch.reward)
+        batch, scored=~out, in_loss=~out, mask=batch.mask & ~out[:, None], reward=torch.where(out, 99.0, batch.reward)
     )
     again = dataclasses.replace(masked, reward=torch.where(out, -5.0, batch.reward))
     one, two = call("advantage", name, masked), call("advantage", name, again)
@@ -133,7 +133,7 @@ def test_padding_does_not_matter(slot, name):
 
     def wider(value):
         if isinstance(value, torch.Tensor) and value.shape == batch.mask.shape:
-            outside = -1 if value is batch.turn or value is batch.node else torch.nan if value is batch.probe else 0
+            outside = -1 if value is batch.turn or value is batch.node else torch.nan if value is batch.mc_value else 0
             return torch.nn.functional.pad(value, (0, 3), value=outside)
         return value
 
@@ -171,7 +171,7 @@ def test_on_policy_gradient_is_reinforce(name):
 
 @pytest.mark.parametrize("name", of("objective"))
 def test_silent_where_it_says_so(name):
-    if not load("rlvr.objective", name).card.silent_at_zero:
+    if not load("rlvr.objective", name).card.zero_gradient_at_zero_advantage:
         pytest.skip("its zero-advantage rows have a gradient")
     batch = toys.batch()
     columns = with_later(batch)
@@ -214,7 +214,7 @@ def test_divergences_give_the_gradient_they_claim():
 
 STOPPED = {"cispo", "gspo", "gbpo", "hapo", "turn_clip"}
 """Objectives that stop a gradient on purpose: theirs is not the derivative of their value."""
-LOSSES = [(s, n) for s, n in COLUMNS if s in ("objective", "divergence", "bonus") and n not in STOPPED]
+LOSSES = [(s, n) for s, n in COLUMNS if s in ("objective", "divergence", "auxiliary_loss") and n not in STOPPED]
 
 
 @pytest.mark.parametrize(("slot", "name"), LOSSES)
@@ -228,7 +228,7 @@ def test_gradient_is_the_value_s_derivative(slot, name):
     method = ready(slot, name, columns)
     if hasattr(method.fn, "anchor"):
         method.fn.anchor = 0.1
-    free = [c for c in ("logp", "entropy", "entropy_top") if c in method.needs]
+    free = [c for c in ("logp", "entropy", "entropy_top_p") if c in method.needs]
 
     def value(*tensors):
         made = method(columns | dict(zip(free, tensors, strict=True)))
@@ -239,10 +239,10 @@ def test_gradient_is_the_value_s_derivative(slot, name):
     )
 
 
-@pytest.mark.parametrize("name", of("reduce"))
+@pytest.mark.parametrize("name", of("loss_aggregation"))
 def test_weights_are_not_negative_and_stay_on_the_mask(name):
     batch = toys.batch()
-    weight = call("reduce", name, batch)
+    weight = call("loss_aggregation", name, batch)
     assert (weight >= 0).all() and (weight[~batch.mask] == 0).all() and weight.sum() > 0
 
 
@@ -290,7 +290,7 @@ def test_weight_is_a_factor_of_terms_and_a_setting_elsewhere():
     assert bind("rlvr.divergence", {"kind": "k3", "weight": 0.3}).weight == 0.3
     with pytest.raises(RecipeError, match="no such setting"):
         bind("rlvr.advantage", {"kind": "grpo", "weight": 0.3})
-    for slot in ("divergence", "bonus"):
+    for slot in ("divergence", "auxiliary_loss"):
         for name in of(slot):
             assert not {"weight", "where"} & set(settings_model(load(f"rlvr.{slot}", name)).model_fields)
 

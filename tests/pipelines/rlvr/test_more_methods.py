@@ -11,14 +11,14 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.catalogue import bind
+from pipelines.contract.catalogue import bind
+from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
-from pipelines.records import Problem, Role, Stop, Trajectory
-from pipelines.rlvr.compose.pipo import shares
+from pipelines.rlvr.algorithm import columns_of
 from pipelines.rlvr.curriculum.v0_budget import allocate, worth
+from pipelines.rlvr.replay.pipo import shares
 from pipelines.rlvr.reward.arena_tournament import rank_rewards, tournament
 from pipelines.rlvr.rollout.seele import accuracy, inverse, next_share
-from pipelines.rlvr.step import columns_of
 
 SEEDS = st.integers(0, 5_000)
 
@@ -32,7 +32,7 @@ def with_demonstrations(seed):
     batch = toys.batch(rows=16, groups=4, seed=seed)
     batch.group = torch.arange(16) // 4
     demo = torch.arange(16) % 4 == 3
-    batch.given = batch.mask & demo[:, None]
+    batch.teacher_forced = batch.mask & demo[:, None]
     draw = torch.Generator().manual_seed(seed)
     batch.reward = torch.where(demo, 1.0, torch.randint(0, 3, (16,), generator=draw) / 2)
     batch.correct = (batch.reward >= 1).float()
@@ -58,7 +58,7 @@ def test_visurf_never_pushes_a_demonstration_down(seed):
 def test_every_problem_is_imitated_or_explored(seed):
     batch, demo = with_demonstrations(seed)
     for gate in (-1, 0, 1, 3):
-        kept = made("keep", {"kind": "hpt_gate", "gate": gate}, batch)
+        kept = made("filter", {"kind": "hpt_gate", "gate": gate}, batch)
         for group in range(4):
             mine = batch.group == group
             right = int(batch.correct[mine & ~demo].sum())
@@ -70,14 +70,14 @@ def test_every_problem_is_imitated_or_explored(seed):
 def test_hinted_and_plain_rows_of_equal_difficulty_weigh_the_same(seed):
     batch, _ = with_demonstrations(seed)
     plain = made("advantage", {"kind": "grpo"}, batch)
-    batch.given = torch.zeros_like(batch.mask)
+    batch.teacher_forced = torch.zeros_like(batch.mask)
     alone = made("advantage", "adhint", batch)
     n = 4
     torch.testing.assert_close(alone, plain * math.sqrt(n / (n - 1)), atol=1e-4, rtol=1e-4)
     right = torch.tensor([1.0, 0, 1, 0])
     batch = toys.batch(rows=4, groups=1, seed=seed)
     batch.reward = batch.correct = right
-    batch.given = batch.mask & (torch.arange(4) > 1)[:, None]
+    batch.teacher_forced = batch.mask & (torch.arange(4) > 1)[:, None]
     torch.testing.assert_close(made("advantage", "adhint", batch), torch.tensor([1.0, -1, 1, -1]), atol=1e-4, rtol=0)
 
 
@@ -85,18 +85,18 @@ def test_hinted_and_plain_rows_of_equal_difficulty_weigh_the_same(seed):
 def test_chain_segments_add_up_to_the_surprise(seed):
     batch = toys.batch(seed=seed)
     first = batch.mask & (batch.mask.cumsum(1) == 1)
-    batch.probe = torch.where(first, 0.25, batch.probe)
+    batch.mc_value = torch.where(first, 0.25, batch.mc_value)
     found = made("advantage", {"kind": "spo_chain", "certain": 1.0}, batch)
     for row in range(12):
         places = batch.mask[row].nonzero().squeeze(1).tolist()
-        valued = [t for t in places if not torch.isnan(batch.probe[row, t])]
+        valued = [t for t in places if not torch.isnan(batch.mc_value[row, t])]
         wanted, total = {}, 0.0
         for here, after in zip(valued, [*valued[1:], None], strict=True):
-            end = float(batch.reward[row] if after is None else batch.probe[row, after])
-            total += end - float(batch.probe[row, here])
+            end = float(batch.reward[row] if after is None else batch.mc_value[row, after])
+            total += end - float(batch.mc_value[row, here])
             for t in places:
                 if t >= here and (after is None or t < after):
-                    wanted[t] = end - float(batch.probe[row, here])
+                    wanted[t] = end - float(batch.mc_value[row, here])
         assert abs(total - (float(batch.reward[row]) - 0.25)) < 1e-5
         for t in places:
             assert abs(float(found[row, t]) - wanted[t]) < 1e-5
@@ -140,7 +140,7 @@ def test_an_erank_bonus_is_bounded_and_only_up(seed):
     method.fn.mean = [0.1, 0.2, 0.3]
     more = method(columns) - advantage
     assert (more >= 0).all() and (more <= advantage.abs() / 3 + 1e-6).all()
-    method.fn.mean = batch.hidden_numbers[0].tolist()
+    method.fn.mean = batch.hidden_stats[0].tolist()
     assert torch.equal(method(columns)[0], advantage[0]), "as usual: nothing"
 
 
@@ -195,12 +195,12 @@ def test_pacs_pulls_rows_apart_and_stays_finite():
 
 def test_siren_starts_flat_and_touches_only_the_unsure():
     batch = toys.batch(width=12)
-    method = bind("rlvr.bonus", "siren")
+    method = bind("rlvr.auxiliary_loss", "siren")
     top = torch.rand(batch.mask.shape, requires_grad=True)
     weight = batch.mask / batch.mask.sum()
 
     def term():
-        value = (method(columns_of(batch) | {"entropy_top": top, "weight": weight}) * weight).sum()
+        value = (method(columns_of(batch) | {"entropy_top_p": top, "weight": weight}) * weight).sum()
         return float(value.detach()), torch.autograd.grad(value, top)[0]
 
     value, gradient = term()
@@ -216,7 +216,7 @@ def test_siren_starts_flat_and_touches_only_the_unsure():
 
 def test_epo_inside_the_band_is_the_entropy_bonus():
     batch = toys.batch()
-    method = bind("rlvr.bonus", "epo")
+    method = bind("rlvr.auxiliary_loss", "epo")
     entropy = torch.rand(batch.mask.shape)
     columns = columns_of(batch) | {"entropy": entropy}
     method.fn.prepare(columns)
@@ -319,7 +319,7 @@ def test_gain_sorts_draws_and_moves():
     assert max(abs(c / 200 - 1) for c in counts) < 0.25
     batch = toys.batch()
     one.prepare(columns_of(batch))
-    reward, angle = float(batch.raw_reward.mean()), float(batch.hidden_numbers[:, 0].mean())
+    reward, angle = float(batch.raw_reward.mean()), float(batch.hidden_stats[:, 0].mean())
     assert one.mu == pytest.approx(one.shift(reward, angle))
 
 
@@ -414,7 +414,7 @@ def test_a_hint_never_tells_everything(tried):
 
 
 def test_replay_only_helps_groups_without_difference():
-    method = bind("rlvr.compose", {"kind": "r3", "answers": 2}).fn
+    method = bind("rlvr.replay", {"kind": "r3", "answers": 2}).fn
     a, b = "a" * 32, "b" * 32
 
     def rows(uid, group, *rights, version=0):
@@ -437,21 +437,21 @@ def test_replay_only_helps_groups_without_difference():
     assert all(r.correct and r.uid == a and r.version == 0 for r in by_group[0][2:])
     assert not by_group[3][2].correct and by_group[3][2].version == 0
     batch = toys.batch()
-    batch.fresh = torch.arange(12) < 10
+    batch.on_policy = torch.arange(12) < 10
     scaled = method.compose(columns_of(batch) | {"advantage": torch.ones(12, 9)}, torch.Generator())
     assert scaled["advantage"][:, 0].tolist() == [1.0] * 10 + [0.5] * 2
-    again = bind("rlvr.compose", {"kind": "r3", "answers": 2}).fn
+    again = bind("rlvr.replay", {"kind": "r3", "answers": 2}).fn
     again.load_state_dict(method.state_dict())
     assert again.mix(rows(a, 0, 0, 0, version=2)) == method.mix(rows(a, 0, 0, 0, version=2))
 
 
 def test_a_prior_goes_in_front():
-    from pipelines.models import with_prior
+    from pipelines.engine.models import with_prior
 
     asked = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2?"}]
     assert with_prior(asked, "Think.")[0]["content"] == "Think.\n\nBe short."
     assert with_prior(asked, None) is asked
-    assert Role.GIVEN == 5, "stored rows hold the number"
+    assert Role.TEACHER_FORCED == 5, "stored rows hold the number"
 
 
 def rows_of(batch, group):
@@ -527,14 +527,14 @@ def test_serr_against_a_loop(seed):
 @given(SEEDS)
 def test_adhint_s_credit_against_a_loop(seed):
     batch = toys.batch(seed=seed)
-    batch.given = batch.mask & (batch.mask.cumsum(1) <= 2) & (batch.length > 3)[:, None]
-    advantage = torch.randn(12, 1, generator=torch.Generator().manual_seed(seed)) * (batch.mask & ~batch.given)
+    batch.teacher_forced = batch.mask & (batch.mask.cumsum(1) <= 2) & (batch.length > 3)[:, None]
+    advantage = torch.randn(12, 1, generator=torch.Generator().manual_seed(seed)) * (batch.mask & ~batch.teacher_forced)
     found = made("credit", "adhint", batch, advantage=advantage)
     for r in range(12):
-        own = batch.mask[r] & ~batch.given[r]
+        own = batch.mask[r] & ~batch.teacher_forced[r]
         usual = max(1e-6, float(batch.entropy_old[r][own].mean()))
         worth = max(0.0, float(advantage[r][own].mean()))
-        for t in batch.given[r].nonzero().squeeze(1).tolist():
+        for t in batch.teacher_forced[r].nonzero().squeeze(1).tolist():
             wanted = worth * math.exp(-abs(float(batch.entropy_old[r, t]) - usual) / usual)
             assert abs(float(found[r, t]) - wanted) < 1e-5
         assert torch.equal(found[r][own], advantage[r][own])
@@ -551,7 +551,7 @@ def test_rehearsal_divergences_are_those_of_their_names(first, second):
         return float((a * (a / b).log()).sum())
 
     def mean(f):
-        columns = {"logp": pi.log()[None], "logp_old": ref.log()[None], "fresh": torch.tensor([False])}
+        columns = {"logp": pi.log()[None], "logp_old": ref.log()[None], "on_policy": torch.tensor([False])}
         value = bind("rlvr.divergence", {"kind": "dph_rl", "f": f})(columns)
         assert (value >= -1e-9).all()
         return float((ref * value[0]).sum())

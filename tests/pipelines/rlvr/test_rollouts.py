@@ -6,10 +6,10 @@ import pytest
 import torch
 import toys
 
-from pipelines import models
+from pipelines.data.records import Role, Stop
+from pipelines.engine import models
 from pipelines.errors import RecipeError
-from pipelines.recipe import check, read_recipe
-from pipelines.records import Role, Stop
+from pipelines.recipe.read import check, read_recipe
 
 TURNS = ("rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.sampling.max_tokens=6")
 BRANCHES = (
@@ -120,7 +120,7 @@ def test_a_tree_trains_each_edge_once(tmp_path, start):
         (["rlvr.advantage=gigpo"], "gigpo needs turn_reward.*rollout: multi_turn"),
         (["rlvr.advantage=spo_tree"], "spo_tree needs node.*rollout: tree"),
         (["rlvr.advantage=gae"], "gae needs value.*critic: .learning_rate"),
-        (["rlvr.credit=[{kind: truncated_is}]"], "truncated_is needs logp_sampled.*old_logp: trainer"),
+        (["rlvr.credit=[{kind: truncated_is}]"], "truncated_is needs logp_sampler.*old_logp: trainer"),
         (["curate.sources.0.splits=[nowhere]"], "names no split of this recipe: nowhere"),
     ],
 )

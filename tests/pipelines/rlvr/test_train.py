@@ -18,13 +18,13 @@ import torch
 import toys
 
 from pipelines.curate.run import run as curate
-from pipelines.dataset import read_split
+from pipelines.data.dataset import read_split
 from pipelines.errors import Interrupted, ModelError
-from pipelines.recipe import PRESETS, read_recipe
-from pipelines.report import Report
+from pipelines.recipe.read import PRESETS, read_recipe
+from pipelines.recipe.settings import Sampling
 from pipelines.rlvr.diagnostics import Ratios
 from pipelines.rlvr.train import PHASES
-from pipelines.settings import Sampling
+from pipelines.stage.report import Report
 
 
 def trainer(tmp_path, start, *overrides):
@@ -94,7 +94,12 @@ def test_reward_goes_up(tmp_path, start, monkeypatch):
 
 @pytest.mark.parametrize(
     "override",
-    ["rlvr.micro_batch_tokens=32", "rlvr.share_prefixes=false", "rlvr.skip_silent_rows=false", "rlvr.decode_rows=5"],
+    [
+        "rlvr.micro_batch_tokens=32",
+        "rlvr.share_prefixes=false",
+        "rlvr.skip_zero_advantage_rows=false",
+        "rlvr.decode_rows=5",
+    ],
 )
 def test_layout_settings_change_no_gradient(tmp_path, start, override):
     """One step under another layout gives the same weights up to float rounding (AdamW's first step is the sign)."""
@@ -138,7 +143,7 @@ def test_a_sampler_that_says_something_else_stops_the_run(tmp_path, start, bug):
 def test_lora_with_reference_and_several_updates(tmp_path, start):
     made = trainer(
         tmp_path, start, "rlvr.lora={rank: 4}", "presets=[grpo]", "rlvr.epochs=2", "rlvr.mini_batches=2",
-        "rlvr.bonus=[{kind: entropy, weight: 0.01}]", "rlvr.gradient_checkpointing=true",
+        "rlvr.auxiliary_loss=[{kind: entropy, weight: 0.01}]", "rlvr.gradient_checkpointing=true",
     )  # fmt: skip
     made.run()
     seen = history(tmp_path / "work")
@@ -153,7 +158,7 @@ def test_bfloat16(tmp_path, start):
 
 
 def test_dynamic_sampling_fills_the_step(tmp_path, start):
-    made = trainer(tmp_path, start, "rlvr.keep=mixed", "rlvr.max_draws=4")
+    made = trainer(tmp_path, start, "rlvr.filter=mixed", "rlvr.max_draws=4")
     sampled, kept = made.collect(0)
     groups = {t.group for t in kept}
     assert len(groups) <= 4 and len(sampled) >= len(kept)
@@ -247,7 +252,7 @@ import json, os, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from pipelines import files
+from pipelines.stage import files
 from pipelines.engine import checkpoint
 from pipelines.rlvr import __main__ as stage, train
 phase, wanted, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
@@ -314,7 +319,7 @@ def test_out_of_memory_makes_smaller_passes_of_the_same_sum(tmp_path, start, mon
 
 
 def test_passes_that_failed_are_not_counted(tmp_path, start, monkeypatch):
-    made = trainer(tmp_path, start, "rlvr.prompts=8", "rlvr.skip_silent_rows=false")
+    made = trainer(tmp_path, start, "rlvr.prompts=8", "rlvr.skip_zero_advantage_rows=false")
     passes, attempts, seen = made.learner._passes, [], []
 
     def late(*args):
@@ -336,8 +341,8 @@ def test_odd_rows_are_defined(tmp_path, start):
     sample = made.sampler.extend
 
     def odd(prefixes, *args, **kwargs):
+        from pipelines.data.records import Stop
         from pipelines.engine.sampler import Completion
-        from pipelines.records import Stop
 
         found = sample(prefixes, *args, **kwargs)
         return [Completion([], [], Stop.ERROR, None), *found[1:]]

@@ -11,8 +11,8 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.catalogue import bind
-from pipelines.rlvr.step import columns_of
+from pipelines.contract.catalogue import bind
+from pipelines.rlvr.algorithm import columns_of
 
 SEEDS = st.integers(0, 5_000)
 
@@ -113,7 +113,7 @@ def test_along_a_branch_tree_advantages_add_up_to_the_surprise(leaves):
     reward = torch.tensor([v for *_, v in rows])
     found = bind("rlvr.advantage", {"kind": "spo_tree", "certain": 1.0})(
         {
-            "reward": reward, "group": torch.zeros(n, dtype=torch.int64), "counted": torch.ones(n).bool(),
+            "reward": reward, "group": torch.zeros(n, dtype=torch.int64), "scored": torch.ones(n).bool(),
             "mask": torch.ones(n, 2).bool(), "node": node, "logp_old": -torch.ones(n, 2),
         }
     )  # fmt: skip
@@ -176,7 +176,7 @@ def test_ngram_repetition_against_a_loop():
 def test_a_length_price_follows_the_accuracy():
     price = bind("rlvr.shaping", {"kind": "adlp", "price": 1e-3, "rate": 1e-3})
     columns = {
-        "reward": torch.tensor([1.0, 1, 0]), "correct": torch.tensor([1.0, 1, 0]), "counted": torch.ones(3).bool(),
+        "reward": torch.tensor([1.0, 1, 0]), "correct": torch.tensor([1.0, 1, 0]), "scored": torch.ones(3).bool(),
         "length": torch.tensor([300.0, 900, 700]),
     }  # fmt: skip
     torch.testing.assert_close(price(columns), torch.tensor([0.7, 0.1, -0.7]))
@@ -191,7 +191,7 @@ def test_laser_d_sets_targets_by_difficulty():
     length = torch.cat([torch.arange(8) * 100 + 100, torch.arange(8) * 100 + 100, torch.arange(8) * 100 + 100]).float()
     correct = torch.tensor([1.0] * 7 + [0] + [1.0] * 4 + [0] * 4 + [1.0] + [0] * 7)
     columns = {
-        "reward": correct, "correct": correct, "group": torch.arange(24) // 8, "counted": torch.ones(24).bool(),
+        "reward": correct, "correct": correct, "group": torch.arange(24) // 8, "scored": torch.ones(24).bool(),
         "length": length, "max_tokens": torch.full((24,), 800.0),
     }  # fmt: skip
     first = target(columns)

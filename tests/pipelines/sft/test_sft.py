@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.curate.run import run as curate
+from pipelines.data.records import Problem
+from pipelines.engine.models import train_tokenizer
 from pipelines.errors import ModelError
-from pipelines.files import read_json
-from pipelines.models import train_tokenizer
-from pipelines.recipe import read_recipe
-from pipelines.records import Problem
-from pipelines.report import Report
+from pipelines.recipe.read import read_recipe
 from pipelines.sft.pack import best_fit, check_assistant_mask, collate, document, epoch_rows, micro_batches
 from pipelines.sft.run import Trainer
+from pipelines.stage.files import read_json
+from pipelines.stage.report import Report
 
 
 @pytest.fixture(scope="module")

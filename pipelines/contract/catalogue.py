@@ -1,0 +1,176 @@
+"""Find, check and bind methods. A method is a file: its folder is its slot, its stem is its name.
+
+    pipelines/rlvr/advantage/gigpo.py  defines  gigpo  and is chosen by  `advantage: gigpo`
+
+Positional parameters are columns of the batch, keyword-only parameters are settings. A method that
+must remember something between steps is a class with the same `__call__` and a `state_dict`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from pipelines.contract.columns import COLUMNS
+from pipelines.errors import RecipeError, did_you_mean
+
+CHECKED = ("official code", "third-party code", "paper", "closed form", "reconstructed")
+"""How a method's numbers were verified; "third-party code" may be followed by which in brackets."""
+
+
+TERMS = ("rlvr.divergence", "rlvr.auxiliary_loss")
+"""Slots whose methods are terms of a sum: there `weight` is the term's factor, elsewhere a setting like any other."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a method says about itself."""
+
+    paper: str
+    """arXiv id, DOI, or "folklore"."""
+    title: str
+    checked: str
+    """One of `CHECKED`, possibly with a remark in brackets."""
+    zero_gradient_at_zero_advantage: bool = False
+    """For objectives: a row whose advantage is 0 everywhere gives zero gradient, so its forward may be skipped."""
+    not_reinforce: str = ""
+    """For objectives: why on policy its gradient is not REINFORCE's; empty where it is."""
+    group_of_one: str = ""
+    """Why a group of one may get something other than 0; empty where it gets 0."""
+    zero_variance_groups: str = ""
+    """"learns": gives groups without reward differences a signal; "drops": a filter that removes them."""
+    crosses_groups: str = ""
+    """Why rows of other groups may change a row's result; empty where they may not."""
+    batch_coupled: bool = False
+    """For objectives, divergences and bonuses: its loss is no sum over rows, so the trainer computes it over the whole update at once."""
+    normalise_separately: bool = False
+    """For compose: the rows it adds have denominators of their own."""
+    requires: tuple[tuple[str, str], ...] = ()
+    """(slot, method) pairs that the recipe must have too."""
+    legal_in: tuple[str, ...] = ()
+    """For divergences: the placements ("loss", "reward") where its gradient is right."""
+    reduces_to: str = ""
+    """What it becomes for which settings."""
+
+
+def method(*, paper: str, title: str, checked: str, **about: Any) -> Callable[[Callable], Callable]:
+    """Attach the citation. The signature and the docstring are the rest of the declaration."""
+
+    def attach(fn: Callable) -> Callable:
+        fn.card = Card(paper=paper, title=title, checked=checked, **about)  # type: ignore[attr-defined]
+        return fn
+
+    return attach
+
+
+def folder(slot: str) -> Path:
+    """Where the methods of a slot (`rlvr.advantage`) live; found without importing anything."""
+    return Path(__file__).parents[1].joinpath(*slot.split("."))
+
+
+def names(slot: str) -> list[str]:
+    """Every method of a slot, read from the folder; nothing is imported."""
+    return sorted(p.stem for p in folder(slot).glob("*.py") if not p.stem.startswith("_"))
+
+
+@cache
+def load(slot: str, name: str) -> Callable:
+    """Import one method and hold it to the contract.
+
+    Raises:
+        RecipeError: no method of that name in the slot.
+        TypeError: the method asks for something that is not a column.
+    """
+    if name not in names(slot):
+        raise RecipeError(f"{slot}: no method called {name!r}. {did_you_mean(name, names(slot))}")
+    fn = getattr(importlib.import_module(f"pipelines.{slot}.{name}"), name)
+    for column in needs(fn):
+        if column not in COLUMNS:
+            raise TypeError(f"{slot}/{name}.py: {column!r} is not a column; see pipelines/contract/columns.py")
+    return fn
+
+
+def needs(fn: Callable) -> tuple[str, ...]:
+    """Columns the method reads: its positional parameters, and what a class lists as `reads` because a hook wants it."""
+    return tuple(dict.fromkeys([*takes(fn), *getattr(fn, "reads", ())]))
+
+
+def takes(fn: Callable) -> tuple[str, ...]:
+    """Columns the method is called with."""
+    if inspect.isclass(fn):
+        if "__call__" not in vars(fn):
+            return ()
+        fn = partial(fn.__call__, None)
+    return tuple(p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+
+def settings_model(fn: Callable) -> type[BaseModel]:
+    """Settings of a method as a pydantic model, read from its keyword-only parameters."""
+    source = fn.__init__ if inspect.isclass(fn) else fn  # type: ignore[misc]
+    hints = inspect.get_annotations(source, eval_str=True)
+    fields: dict[str, Any] = {
+        p.name: (hints[p.name], ... if p.default is p.empty else p.default)
+        for p in inspect.signature(source).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
+    }
+    return create_model(fn.__name__, __config__=ConfigDict(extra="forbid", frozen=True), **fields)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A method with its settings chosen."""
+
+    slot: str
+    name: str
+    settings: dict[str, Any]
+    needs: tuple[str, ...]
+    takes: tuple[str, ...]
+    fn: Callable
+    card: Card
+    weight: float = 1.0
+    """Factor of a term in a sum (divergences, bonuses); the method never sees it."""
+    where: str = "loss"
+    """Placement of a divergence: "loss" or "reward"."""
+    remembers: bool = field(default=False)
+
+    def __call__(self, columns: Mapping[str, Any]) -> Any:
+        missing = [c for c in self.needs if columns.get(c) is None]
+        if missing:
+            raise RecipeError(f"{self.slot}: {self.name} needs {', '.join(missing)}, which nothing here produces.")
+        return self.fn(**{c: columns[c] for c in self.takes})
+
+
+def bind(slot: str, spec: str | Mapping[str, Any]) -> Bound:
+    """Turn `gigpo` or `{kind: gigpo, step_weight: 0.5}` into something to call.
+
+    Raises:
+        RecipeError: unknown method, unknown setting or a value out of bounds; the message names the field.
+    """
+    chosen = {"kind": spec} if isinstance(spec, str) else dict(spec)
+    if "kind" not in chosen:
+        raise RecipeError(f"{slot}: say which method with `kind`. Known: {', '.join(names(slot))}.")
+    name = str(chosen.pop("kind"))
+    weight = float(chosen.pop("weight", 1.0)) if slot in TERMS else 1.0
+    where = str(chosen.pop("where", "loss")) if slot == "rlvr.divergence" else "loss"
+    fn = load(slot, name)
+    model = settings_model(fn)
+    try:
+        settings = model(**chosen).model_dump()
+    except ValidationError as error:
+        first = error.errors()[0]
+        field_name = ".".join(map(str, first["loc"]))
+        allowed = ", ".join(model.model_fields) or "none"
+        hint = did_you_mean(field_name, model.model_fields) if first["type"] == "extra_forbidden" else ""
+        said = "no such setting" if first["type"] == "extra_forbidden" else first["msg"]
+        text = f"{slot}.{field_name}: {said}. {hint} Settings of {name}: {allowed}."
+        raise RecipeError(" ".join(text.split())) from None
+    is_class = inspect.isclass(fn)
+    ready = fn(**settings) if is_class else partial(fn, **settings)
+    return Bound(slot, name, settings, needs(fn), takes(fn), ready, fn.card, weight, where, is_class)  # type: ignore[attr-defined]

@@ -1,0 +1,61 @@
+"""The curated data folder: Parquet per split, the tokenizer of fresh models, and `data.json` about both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pipelines.data.records import Problem
+from pipelines.errors import DataError, did_you_mean
+from pipelines.stage.files import read_json
+
+SCHEMA = ("uid", "prompt", "answer", "verifier", "source", "licence", "info")
+
+
+def to_row(problem: Problem) -> dict[str, Any]:
+    """A Parquet row; prompt and info are JSON text, so that sources with different keys share a schema."""
+    row = asdict(problem)
+    return row | {"prompt": json.dumps(problem.prompt), "info": json.dumps(problem.info, default=str)}
+
+
+def from_row(row: dict[str, Any]) -> Problem:
+    """The record of a Parquet row."""
+    return Problem(
+        **{**{k: row[k] for k in SCHEMA}, "prompt": json.loads(row["prompt"]), "info": json.loads(row["info"])}
+    )
+
+
+def iter_problems(path: Path, batch_rows: int = 10_000) -> Iterator[Problem]:
+    """Records of one Parquet file, in order, a batch in memory at a time."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as handle:
+        for batch in handle.iter_batches(batch_size=batch_rows):
+            for row in batch.to_pylist():
+                yield from_row(row)
+
+
+def read_split(data: Path, split: str) -> list[Problem]:
+    """All records of a split of a curated folder.
+
+    Raises:
+        DataError: there is no such split, or it is empty.
+    """
+    path = data / f"{split}.parquet"
+    if not path.exists():
+        known = [p.stem for p in data.glob("*.parquet")]
+        raise DataError(f"the data has no split {split!r}. {did_you_mean(split, known)}")
+    problems = list(iter_problems(path))
+    if not problems:
+        raise DataError(
+            f"split {split!r} is empty: curate.splits or the filters left nothing for it; see {data}/card.md."
+        )
+    return problems
+
+
+def about(data: Path) -> dict[str, Any]:
+    """`data.json`: counts, template identity, where the tokenizer is."""
+    return read_json(data / "data.json") or {}

@@ -1,0 +1,107 @@
+"""What crosses between stages and inside a step: plain, serialisable records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+Message = dict[str, str]
+"""`{"role": "system" | "user" | "assistant", "content": text}`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One verifiable problem; the row of a curated Parquet file."""
+
+    uid: str
+    """32 hexadecimal characters of a hash over source and prompt; stable across runs."""
+    prompt: list[Message]
+    answer: str
+    """What the verifier compares with."""
+    verifier: str
+    """A name in pipelines.verifiers."""
+    source: str
+    licence: str
+    info: dict[str, Any] = field(default_factory=dict)
+    """Anything else: `solution` (a worked answer for SFT), the generator's metadata, tags."""
+
+
+class Role(IntEnum):
+    """Who wrote a token."""
+
+    PROMPT = 0
+    HINT = 1
+    FORCED = 2
+    POLICY = 3
+    ENVIRONMENT = 4
+    TEACHER_FORCED = 5
+    """Not chosen by the policy and trained all the same: a demonstration, or a hint that is to be learned."""
+
+
+class Stop(IntEnum):
+    """Why a trajectory ended."""
+
+    END = 0
+    """An end-of-sequence token."""
+    LENGTH = 1
+    """The token limit."""
+    TURNS = 2
+    """The turn limit."""
+    ENVIRONMENT = 3
+    """The environment said done."""
+    ERROR = 4
+    """An infrastructure failure; the row has no trained token."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Trajectory:
+    """One rollout: the exact token ids and everything known per token. Never re-tokenised."""
+
+    uid: str
+    group: int
+    """Rollouts that may share a baseline; unique within the step."""
+    tokens: list[int]
+    """[T] prompt, then all that followed."""
+    role: list[int]
+    """[T] `Role` of each token."""
+    logp_old: list[float]
+    """[T] log-probability under the distribution that produced the token; 0 where the policy chose none."""
+    max_tokens: int
+    stop: Stop
+    version: int
+    """Optimizer step of the weights that sampled it."""
+    entropy_old: list[float] | None = None
+    turn: list[int] | None = None
+    turn_state: list[int] | None = None
+    turn_reward: list[float] | None = None
+    node: list[int] | None = None
+    mc_value: list[float] | None = None
+    """[T] mean score of fresh continuations from before the token; NaN where none was drawn."""
+    score: float | None = None
+    """The verifier's score; None is unscored, never wrong."""
+    correct: bool | None = None
+    status: str = "unscored"
+    parts: dict[str, float] = field(default_factory=dict)
+    source: str = ""
+    """The problem's source."""
+    text: str = ""
+    """The decoded completion, for verifiers and logs only."""
+
+
+def by_group(rows: Iterable[Trajectory]) -> dict[int, list[Trajectory]]:
+    """The rows of each group, in their order."""
+    groups: dict[int, list[Trajectory]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    return groups
+
+
+def common_length(rows: Sequence[Sequence[int]]) -> int:
+    """How many leading tokens all rows share.
+
+    >>> common_length([[1, 2, 3], [1, 2], [1, 2, 4]])
+    2
+    """
+    return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))

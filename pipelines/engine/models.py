@@ -1,0 +1,300 @@
+"""Policies and tokenizers: load, make, save as ordinary Hugging Face folders, and the chat template's identity."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.data.records import Message
+from pipelines.errors import ModelError
+from pipelines.recipe.settings import Model
+from pipelines.stage.files import digest
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+PAD, BOS, EOS, UNK = "<|pad|>", "<|begin|>", "<|end|>", "<|unknown|>"
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+PLAIN_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}<|assistant|>{% generation %}{{ message['content'] + eos_token }}"
+    "{% endgeneration %}"
+    "{% else %}<|{{ message['role'] }}|>{{ message['content'] }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""Chat template of fresh models: one marker token per role, the end token after every assistant turn."""
+
+
+def train_tokenizer(kind: str, vocab_size: int, texts: Iterable[str]) -> PreTrainedTokenizerBase:
+    """A fast tokenizer trained on texts, with the role markers and the plain chat template.
+
+    Args:
+        kind: "char" (one token per character seen) or "bpe" (byte-level).
+        vocab_size: upper bound on the vocabulary, special tokens included.
+        texts: read once.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    special = [PAD, BOS, EOS, UNK, *ROLES]
+    if kind == "char":
+        seen: set[str] = set()
+        for text in texts:
+            seen.update(text)
+        vocabulary = {token: i for i, token in enumerate([*special, *sorted(seen)[: vocab_size - len(special)]])}
+        core = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
+        core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        core.decoder = decoders.Fuse()
+        core.add_special_tokens(special)
+    else:
+        core = Tokenizer(models.BPE(unk_token=None))
+        core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        core.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        )
+        core.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        unk_token=UNK,
+        chat_template=PLAIN_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def load_tokenizer(path: str | Path, model: Model | None = None) -> PreTrainedTokenizerBase:
+    """A tokenizer with a chat template and a padding token.
+
+    Raises:
+        ModelError: the folder or hub name has no tokenizer, or no chat template is to be had.
+    """
+    from transformers import AutoTokenizer
+
+    revision = model.revision if model else None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path), revision=revision)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"model.path: no tokenizer could be loaded from {path} ({_first_line(error)}). "
+            "Save the tokenizer beside the model, or check the name and the network."
+        ) from error
+    if model is not None and model.chat_template is not None:
+        tokenizer.chat_template = template_text(model.chat_template)
+    if not tokenizer.chat_template:
+        raise ModelError(
+            f"model.chat_template: the tokenizer of {path} has no chat template; "
+            "give one in the recipe (Jinja text or a path to it)."
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def template_text(value: str) -> str:
+    """Jinja text itself, or the file it names.
+
+    Raises:
+        ModelError: it looks like a path and there is no such file.
+    """
+    if "{" in value:
+        return value
+    path = Path(value)
+    if not path.is_file():
+        raise ModelError(f"model.chat_template: {value} is neither Jinja text nor a file.")
+    return path.read_text()
+
+
+def template_identity(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Digest of what turns messages into ids: the template, the special tokens and the vocabulary's size."""
+    special = {k: str(v) for k, v in tokenizer.special_tokens_map.items()}
+    return digest([tokenizer.chat_template, special, len(tokenizer)])[:16]
+
+
+def check_template(expected: str | None, tokenizer: PreTrainedTokenizerBase, where: str) -> None:
+    """Refuse to mix stages that render messages differently.
+
+    Raises:
+        ModelError: the identities differ.
+    """
+    found = template_identity(tokenizer)
+    if expected is not None and expected != found:
+        raise ModelError(
+            f"{where}: the chat template or vocabulary differs from the one the data was curated with "
+            f"({found} here, {expected} there). Run curate again with this model, or use that model."
+        )
+
+
+def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
+    """Token ids of a conversation up to where the assistant speaks."""
+    return render_prompts(tokenizer, [messages])[0]
+
+
+def render_prompts(tokenizer: PreTrainedTokenizerBase, conversations: list[list[Message]]) -> list[list[int]]:
+    """Token ids of conversations up to where the assistant speaks; one call is much cheaper than one per conversation."""
+    texts = [tokenizer.apply_chat_template(m, tokenize=False, add_generation_prompt=True) for m in conversations]
+    return tokenizer(texts, add_special_tokens=False)["input_ids"]
+
+
+def with_prior(messages: list[Message], prior: str | None) -> list[Message]:
+    """The conversation with a system message in front, or with the one it has made longer.
+
+    >>> with_prior([{"role": "user", "content": "2 + 2?"}], "Think.")
+    [{'role': 'system', 'content': 'Think.'}, {'role': 'user', 'content': '2 + 2?'}]
+    """
+    if not prior:
+        return messages
+    if messages and messages[0]["role"] == "system":
+        first = {"role": "system", "content": f"{prior}\n\n{messages[0]['content']}"}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": prior}, *messages]
+
+
+def prior_of(path: str | Path) -> str | None:
+    """What was said in front of every problem when the model in a folder was trained; None for most."""
+    about = Path(path) / "whetstone.json"
+    return json.loads(about.read_text()).get("prior") if about.is_file() else None
+
+
+def reply_tokens(tokenizer: PreTrainedTokenizerBase, text: str, *, with_end: bool = False) -> list[int]:
+    """Token ids of a user message that follows an assistant's turn, up to where the assistant speaks again.
+
+    The assistant's own ids are never rendered anew: this is what comes behind its end token.
+
+    Args:
+        with_end: put the end token in front, for a turn that was cut off.
+
+    Raises:
+        ModelError: the template changes what an assistant said.
+    """
+    mark = "\u2042mark\u2042"
+    messages = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": mark},
+        {"role": "user", "content": text},
+    ]
+    whole = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    if mark not in whole:
+        raise ModelError(
+            "model.chat_template: the template drops or changes earlier answers; it cannot be used with turns."
+        )
+    rest = whole.split(mark, 1)[1]
+    end = str(tokenizer.eos_token)
+    rest = rest.removeprefix(end) if rest.startswith(end) else rest
+    return tokenizer((end if with_end else "") + rest, add_special_tokens=False)["input_ids"]
+
+
+def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    """A randomly initialised causal LM in float32.
+
+    Raises:
+        ModelError: an unknown architecture or a configuration it does not take.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    assert model.fresh is not None
+    special = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    try:
+        config = AutoConfig.for_model(model.fresh.architecture, **{**model.fresh.config, **special})
+        torch.manual_seed(seed)
+        made = AutoModelForCausalLM.from_config(config, attn_implementation=model.attention)
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ModelError(
+            f"model.fresh: {model.fresh.architecture} refuses this config: {_first_line(error)}"
+        ) from error
+    return made.to(torch.float32)
+
+
+def load_model(path: str | Path, model: Model) -> PreTrainedModel:
+    """A pretrained causal LM with float32 weights.
+
+    Raises:
+        ModelError: the weights cannot be loaded.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    revision = model.revision if str(path) == model.path else None
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            str(path), dtype=torch.float32, attn_implementation=model.attention, revision=revision
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"model.path: the weights of {path} could not be loaded: {_first_line(error)}") from error
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, about: dict[str, Any]) -> None:
+    """Write a folder that `from_pretrained` loads, chat template included, and `whetstone.json` beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = model.generation_config
+    if config is not None and tokenizer.eos_token_id is not None:
+        config.pad_token_id = tokenizer.pad_token_id
+        if config.eos_token_id is None:
+            config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder, safe_serialization=True)
+    tokenizer.save_pretrained(folder)
+    body = {**about, "template": template_identity(tokenizer)}
+    (folder / "whetstone.json").write_text(json.dumps(body, indent=1, sort_keys=True))
+
+
+def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Every id that ends a completion: the tokenizer's and the generation config's."""
+    ids: set[int] = set()
+    for found in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
+        if found is not None:
+            ids.update(found if isinstance(found, list) else [found])
+    return sorted(ids)
+
+
+def device() -> torch.device:
+    """The GPU of this process where there is one, else the CPU."""
+    import os
+
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cpu")
+
+
+@contextlib.contextmanager
+def autocast(dtype: str, where: torch.device) -> Iterator[None]:
+    """bfloat16 compute with float32 weights; nothing at all for float32."""
+    import torch
+
+    if dtype == "bfloat16":
+        with torch.autocast(where.type, dtype=torch.bfloat16):
+            yield
+    else:
+        yield
+
+
+def with_lora(model: PreTrainedModel, lora: Any) -> Any:
+    """Wrap a model in trainable adapters; the base weights are frozen."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,1 @@
+"""The recipe: its fields, how it is read, and what is checked before anything runs."""

@@ -1,0 +1,415 @@
+"""Read a recipe: defaults, presets, the file, overrides; and say clearly what is wrong with it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipelines.contract.catalogue import Bound, bind
+from pipelines.errors import RecipeError, did_you_mean
+from pipelines.recipe import settings as s
+
+ROOT = Path(__file__).resolve().parents[2]
+PRESETS = ROOT / "recipes" / "presets"
+STAGES = ("curate", "sft", "rlvr", "evaluate")
+SLOTS = (
+    "curriculum",
+    "prompting",
+    "rollout",
+    "reward",
+    "filter",
+    "shaping",
+    "advantage",
+    "credit",
+    "replay",
+    "objective",
+    "divergence",
+    "auxiliary_loss",
+    "loss_aggregation",
+)
+PRODUCERS = {
+    "turn",
+    "turn_reward",
+    "turn_state",
+    "node",
+    "value",
+    "logp_sampler",
+    "teacher_forced",
+    "mc_value",
+    "update",
+}
+"""Columns that exist only when some part of the recipe makes them."""
+WAYS_OUT = {
+    "value": "Add a critic section: critic: {learning_rate: 1.0e-5}.",
+    "logp_sampler": "Set old_logp: trainer.",
+    "turn": "Use a rollout with turns: rollout: multi_turn.",
+    "turn_reward": "Use a rollout with turns: rollout: multi_turn.",
+    "turn_state": "Use a rollout with turns: rollout: multi_turn.",
+    "node": "Use a rollout that branches: rollout: tree.",
+    "teacher_forced": "Use a rollout that trains on solutions or hints: rollout: demonstrated, seele or adhint.",
+    "mc_value": "Use a rollout that probes: rollout: chain.",
+    "update": "Use a replay with updates of its own: replay: pipo.",
+}
+
+
+RENAMED = {
+    "keep": "filter",
+    "compose": "replay",
+    "bonus": "auxiliary_loss",
+    "reduce": "loss_aggregation",
+    "skip_silent_rows": "skip_zero_advantage_rows",
+}
+"""Fields of `rlvr` under the names they had before 0.2: still read, with a line that says the new name."""
+RENAMED_METHODS = {("replay", "fresh"): "no_replay"}
+"""(slot, method) under the name it had before 0.2."""
+log = logging.getLogger("whetstone")
+
+
+class Recipe(BaseModel):
+    """A whole pipeline run, resolved and checked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)
+    seed: int = Field(0, ge=0)
+    threads: int | None = s.free(None, ge=1)
+    """CPU threads per stage process; default: half the cores' hyper-threads, at least 1."""
+    presets: list[str] = []
+    model: s.Model
+    curate: s.Curate
+    sft: s.Sft | None = None
+    rlvr: s.Rlvr | None = None
+    evaluate: s.Evaluate | None = None
+    tracking: s.Tracking = s.Tracking()
+
+    def stages(self) -> list[str]:
+        """The stages this recipe has, in order."""
+        return [name for name in STAGES if getattr(self, name) is not None]
+
+
+def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
+    """Read and check the fields of a recipe. Methods are checked by `check`, which imports torch.
+
+    Args:
+        path: a YAML file.
+        overrides: `rlvr.steps=3` and the like; values are YAML.
+
+    Raises:
+        RecipeError: names the field and the way out.
+    """
+    body = _load_yaml(Path(path))
+    overrides = [_renamed_override(text) for text in overrides or []]
+    presets = body.get("presets") or []
+    for override in overrides or []:
+        if override.split("=", 1)[0].strip() == "presets":
+            presets = yaml.safe_load(override.split("=", 1)[1])
+    presets = [presets] if isinstance(presets, str) else list(presets)
+    merged: dict[str, Any] = {}
+    for preset in presets:
+        merged.update(read_preset(preset))
+    if merged or body.get("rlvr") is not None:
+        own = body.get("rlvr") or {}
+        if not isinstance(own, dict):
+            raise RecipeError("rlvr: expected a section with fields.")
+        body["rlvr"] = {**merged, **_renamed(own)}
+    for override in overrides or []:
+        apply_override(body, override)
+    try:
+        return Recipe.model_validate(body)
+    except ValidationError as error:
+        raise RecipeError(explain(error)) from None
+
+
+def _renamed(section: dict[str, Any]) -> dict[str, Any]:
+    """The `rlvr` section with today's names for the fields and methods that were renamed."""
+    out: dict[str, Any] = {}
+    for key, value in section.items():
+        new = RENAMED.get(key, key)
+        if new != key:
+            log.warning("rlvr.%s is called rlvr.%s now; the old name is read until 0.3.", key, new)
+        kind = value.get("kind") if isinstance(value, dict) else value
+        method = RENAMED_METHODS.get((new, kind)) if isinstance(kind, str) else None
+        if method:
+            log.warning("rlvr.%s: %s is called %s now; the old name is read until 0.3.", new, kind, method)
+            value = {**value, "kind": method} if isinstance(value, dict) else method
+        out[new] = value
+    return out
+
+
+def _renamed_override(text: str) -> str:
+    """`rlvr.keep.x=1` as `rlvr.filter.x=1`."""
+    field, equals, value = text.partition("=")
+    parts = field.strip().split(".")
+    if len(parts) > 1 and parts[0] == "rlvr" and (parts[1] in RENAMED or (parts[1], value) in RENAMED_METHODS):
+        name, new = next(iter(_renamed({parts[1]: value if len(parts) == 2 else None}).items()))
+        return f"{'.'.join(['rlvr', name, *parts[2:]])}{equals}{value if new is None else new}"
+    return text
+
+
+def read_preset(name: str) -> dict[str, Any]:
+    """The `rlvr` fields that a preset sets: one file is one paper."""
+    path = PRESETS / f"{name}.yaml"
+    if not path.exists():
+        known = [p.stem for p in PRESETS.glob("*.yaml")]
+        raise RecipeError(f"presets: no preset called {name!r}. {did_you_mean(name, known)}")
+    body = _load_yaml(path)
+    return _renamed({key: value for key, value in body.items() if key not in ("paper", "title", "about")})
+
+
+def _load_yaml(path: Path) -> dict[str, Any]:
+    try:
+        body = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise RecipeError(f"{path}: no such file. Recipes that come with the project are in recipes/.") from None
+    except IsADirectoryError:
+        raise RecipeError(f"{path}: is a folder; give a YAML file.") from None
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{path}: not readable as YAML: {error}") from None
+    if not isinstance(body, dict):
+        raise RecipeError(f"{path}: expected fields such as name, model and curate.")
+    return body
+
+
+def apply_override(body: dict[str, Any], override: str) -> None:
+    """Set one dotted field in place; list entries by their number (`evaluate.tasks.0.limit=10`).
+
+    >>> body = {"rlvr": {"advantage": "grpo"}}
+    >>> apply_override(body, "rlvr.advantage.scale=none"); body
+    {'rlvr': {'advantage': {'kind': 'grpo', 'scale': 'none'}}}
+    """
+    if "=" not in override:
+        raise RecipeError(f"--set {override}: write it as field=value, such as rlvr.steps=3.")
+    field, text = override.split("=", 1)
+    *parents, last = field.strip().split(".")
+    here: Any = body
+    for key in parents:
+        here = _enter(here, key, field)
+    here[_index(here, last, field)] = yaml.safe_load(text)
+
+
+def _enter(holder: Any, key: str, field: str) -> Any:
+    """The section under a key, made where it is absent; `grpo` becomes `{kind: grpo}` on the way."""
+    index = _index(holder, key, field)
+    child = holder[index] if isinstance(holder, list) else holder.get(index)
+    if isinstance(child, str):
+        child = {"name" if field.startswith("evaluate.tasks") else "kind": child}
+    elif child is None:
+        default = s.Rlvr.model_fields[key].default if field.startswith(f"rlvr.{key}.") and key in SLOTS else None
+        child = dict(default) if isinstance(default, dict) else {}
+    elif not isinstance(child, dict | list):
+        raise RecipeError(f"--set {field}: {key} is a value, not a section.")
+    holder[index] = child
+    return child
+
+
+def _index(holder: Any, key: str, field: str) -> Any:
+    if not isinstance(holder, list):
+        return key
+    if not key.isdigit() or int(key) >= len(holder):
+        raise RecipeError(f"--set {field}: {key} is not an entry of a list of {len(holder)}.")
+    return int(key)
+
+
+def explain(error: ValidationError) -> str:
+    """pydantic's complaints in the recipe's words: field, value, rule, way out."""
+    lines = []
+    for entry in error.errors():
+        loc = [str(p) for p in entry["loc"] if not str(p).startswith("function-")]
+        where = ".".join(loc) or "recipe"
+        if entry["type"] == "extra_forbidden":
+            known = _fields_at(loc[:-1])
+            lines.append(f"{where}: no such field. {did_you_mean(loc[-1], known)}")
+        elif entry["type"] == "missing":
+            lines.append(f"{where}: this field is required.")
+        else:
+            given = entry.get("input")
+            shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) or given is None else ""
+            lines.append(f"{where}: {entry['msg'].removeprefix('Value error, ')}{shown}.")
+    return "\n".join(lines)
+
+
+def _fields_at(loc: list[str]) -> list[str]:
+    model: Any = Recipe
+    for key in loc:
+        if key.isdigit():
+            continue
+        annotation = model.model_fields[key].annotation if key in model.model_fields else None
+        model = _model_in(annotation)
+        if model is None:
+            return []
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in get_args(annotation):
+        found = _model_in(inner)
+        if found is not None:
+            return found
+    return None
+
+
+def resolve(section: BaseModel) -> dict[str, Any]:
+    """The fields of a section that can change a result, as plain values."""
+    out: dict[str, Any] = {}
+    for name, field in type(section).model_fields.items():
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and extra.get("changes_result") is False:
+            continue
+        out[name] = _plain(getattr(section, name))
+    return out
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return resolve(value)
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return value
+
+
+def bind_slots(rlvr: s.Rlvr) -> dict[str, Any]:
+    """Every slot's method(s), bound; lists stay lists, an absent divergence is None.
+
+    Raises:
+        RecipeError: an unknown method or setting.
+    """
+    bound: dict[str, Any] = {}
+    for slot in SLOTS:
+        spec = getattr(rlvr, slot)
+        if isinstance(spec, list):
+            bound[slot] = [bind(f"rlvr.{slot}", one) for one in spec]
+        else:
+            bound[slot] = None if spec is None else bind(f"rlvr.{slot}", spec)
+    return bound
+
+
+def bound_list(bound: dict[str, Any]) -> list[Bound]:
+    """The bound methods of all slots in one list."""
+    flat: list[Bound] = []
+    for value in bound.values():
+        flat += value if isinstance(value, list) else [] if value is None else [value]
+    return flat
+
+
+def check(recipe: Recipe) -> None:
+    """What the field types cannot say: methods, their needs, impossible combinations, files that must exist.
+
+    Raises:
+        RecipeError: the reason and the way out.
+    """
+    _check_splits(recipe)
+    _check_files(recipe)
+    if recipe.sft is None and recipe.model.fresh is not None and recipe.rlvr is not None:
+        raise RecipeError("sft: a fresh model must be trained before RLVR; add an `sft` section.")
+    if recipe.rlvr is None:
+        return
+    rl = recipe.rlvr
+    bound = bind_slots(rl)
+    made = {column for one in bound_list(bound) for column in getattr(one.fn, "makes", ())}
+    made |= {"value"} if rl.critic is not None else set()
+    made |= {"logp_sampler"} if rl.old_logp == "trainer" else set()
+    for one in bound_list(bound):
+        lacking = [c for c in one.needs if c in PRODUCERS and c not in made]
+        if lacking:
+            raise RecipeError(
+                f"{one.slot}: {one.name} needs {', '.join(lacking)}, which nothing here produces "
+                f"(the rollout is {bound['rollout'].name}). {WAYS_OUT.get(lacking[0], '')}".rstrip()
+            )
+        for slot, name in one.card.requires:
+            if bound[slot] is None or bound[slot].name != name:
+                raise RecipeError(
+                    f"{one.slot}: {one.name} needs {slot}: {name} beside it. Add that, or choose another method."
+                )
+    divergence = bound["divergence"]
+    if divergence is not None and divergence.where not in divergence.card.legal_in:
+        raise RecipeError(
+            f"rlvr.divergence: {divergence.name} in the {divergence.where} gives a wrong gradient; "
+            f"it is right in: {', '.join(divergence.card.legal_in)}. Set `where` or choose another estimator."
+        )
+    weights = [one.name for one in bound["credit"] if one.name == "truncated_is"]
+    if weights and bound["objective"].name == "gspo":
+        raise RecipeError(
+            "rlvr.credit: truncated_is weighs single tokens, and gspo's ratio belongs to the whole sequence. Use "
+            "objective: clip, or leave truncated_is out."
+        )
+    keep, advantage = bound["filter"], bound["advantage"]
+    if keep.card.zero_variance_groups == "drops" and advantage.card.zero_variance_groups == "learns":
+        raise RecipeError(
+            f"rlvr.filter: {keep.name} removes the groups without reward differences that {advantage.name} learns from. "
+            "Use filter: all_rows, or another advantage."
+        )
+    if rl.group_size == 1 and bound["advantage"].name in ("grpo", "rloo"):
+        raise RecipeError(
+            f"rlvr.group_size: {bound['advantage'].name} compares the rollouts of a group, and a group of 1 has "
+            "nothing to compare with. Use 2 or more, or advantage: reinforce_pp."
+        )
+    readers = [one.name for one in bound_list(bound) if hasattr(one.fn, "of_hidden")]
+    if len(readers) > 1:
+        raise RecipeError(
+            f"rlvr: {' and '.join(readers)} both read hidden states, and there is one column for them. Choose one."
+        )
+    _check_server(rl, bound)
+    if rl.sampling.temperature == 0:
+        raise RecipeError("rlvr.sampling.temperature: 0 is greedy; RL needs to explore. Use a value above 0.")
+
+
+def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
+    """What a decoding server cannot do."""
+    if rl.sampler is None:
+        return
+    if rl.processes > 1 or rl.lora:
+        raise RecipeError("rlvr.sampler: a server takes whole weights from one process; remove `processes` or `lora`.")
+    tempering = [one.name for one in bound_list(bound) if hasattr(one.fn, "tempers")]
+    if tempering:
+        raise RecipeError(
+            f"rlvr.sampler: a server has one temperature for all tokens, and {tempering[0]} sets it per token."
+        )
+    asking = [one.name for one in bound_list(bound) if "entropy_old" in one.needs]
+    if asking or bound["rollout"].name == "arpo":
+        name = (asking or ["arpo"])[0]
+        raise RecipeError(f"rlvr.sampler: a server reports no entropies, which {name} needs.")
+
+
+def _check_splits(recipe: Recipe) -> None:
+    known = recipe.curate.splits
+    wanted = {}
+    if recipe.sft:
+        wanted["sft.split"] = recipe.sft.split
+        if recipe.sft.heldout is not None:
+            wanted["sft.heldout"] = recipe.sft.heldout
+    if recipe.rlvr:
+        wanted["rlvr.split"] = recipe.rlvr.split
+    for field, split in wanted.items():
+        if split not in known:
+            raise RecipeError(f"{field}: curate makes no split called {split!r}. {did_you_mean(split, known)}")
+
+
+def _check_files(recipe: Recipe) -> None:
+    for number, source in enumerate(recipe.curate.sources):
+        if source.kind == "file":
+            base = Path(str(source.path))
+            pattern = any(c in str(source.path) for c in "*?[")
+            found = any(Path().glob(str(base))) if pattern and not base.is_absolute() else pattern or base.exists()
+            if not found:
+                raise RecipeError(f"curate.sources.{number}.path: no file at {source.path}.")
+        if source.verifier is not None:
+            from pipelines.verifiers import VERIFIERS
+
+            if source.verifier not in VERIFIERS:
+                hint = did_you_mean(source.verifier, VERIFIERS)
+                raise RecipeError(f"curate.sources.{number}.verifier: unknown verifier {source.verifier!r}. {hint}")
+    path = recipe.model.path
+    if path and (path.startswith((".", "/", "~")) or Path(path).exists()):
+        folder = Path(path).expanduser()
+        if not (folder / "config.json").exists():
+            raise RecipeError(f"model.path: {path} has no config.json; give a transformers model folder or a hub name.")
+        if not any((folder / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+            raise RecipeError(f"model.path: {path} has no tokenizer (tokenizer.json); save it beside the model.")

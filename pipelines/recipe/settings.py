@@ -1,0 +1,433 @@
+"""The recipe's fields, stage by stage, with types, bounds and defaults. pydantic only: fast to import.
+
+A field marked `free()` cannot change a result (threads, logging, disk housekeeping): it stays out of stage keys.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+def free(default: Any, **bounds: Any) -> Any:
+    """A field that cannot change a stage's result."""
+    return Field(default, json_schema_extra={"changes_result": False}, **bounds)
+
+
+def _part(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _parts(value: Any) -> Any:
+    if value is None:
+        return []
+    return [_part(v) for v in (value if isinstance(value, list) else [value])]
+
+
+Part = Annotated[dict[str, Any], BeforeValidator(_part)]
+"""One method with its settings: `grpo` or `{kind: grpo, scale: none}`."""
+Parts = Annotated[list[dict[str, Any]], BeforeValidator(_parts)]
+
+
+class Settings(BaseModel):
+    """Base of every section: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Fresh(Settings):
+    """A model to be trained from random weights: any transformers causal-LM architecture."""
+
+    architecture: str = "llama"
+    """`model_type` of a transformers configuration: llama, qwen2, qwen3, gemma2, gpt2, ..."""
+    config: dict[str, Any] = {}
+    """Passed to that configuration; the vocabulary size and special token ids come from the tokenizer."""
+
+
+class Tokenizer(Settings):
+    """A tokenizer trained on the curated data, for fresh models."""
+
+    kind: Literal["char", "bpe"] = "bpe"
+    vocab_size: int = Field(4096, ge=64)
+    """Upper bound; `char` uses as many as the data has characters."""
+
+
+class Model(Settings):
+    """Which policy: a folder or hub name, or a fresh one."""
+
+    path: str | None = None
+    """Folder or Hugging Face hub name of a pretrained model with its tokenizer."""
+    revision: str | None = None
+    fresh: Fresh | None = None
+    tokenizer: Tokenizer = Tokenizer()
+    """Read only for fresh models."""
+    chat_template: str | None = None
+    """Jinja text, or a path to it; default: the tokenizer's own, or a plain one for fresh models."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Compute precision; weights and optimizer stay float32 (bfloat16 runs under autocast)."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Model:
+        if (self.path is None) == (self.fresh is None):
+            raise ValueError("give either `path` (folder or hub name) or `fresh` (a new model), not both or neither")
+        return self
+
+
+class Source(Settings):
+    """Where problems come from."""
+
+    kind: Literal["reasoning_gym", "environment", "file", "hub"]
+    task: str | None = None
+    """reasoning_gym: the task's name; environment: a file of pipelines/environments."""
+    size: int | None = Field(None, ge=1)
+    """reasoning_gym, environment: how many problems; file and hub: read at most this many rows."""
+    seed: int = 0
+    """reasoning_gym, environment: seed of the generator."""
+    config: dict[str, Any] = {}
+    """reasoning_gym, environment: its own settings."""
+    splits: list[str] | None = None
+    """Splits that this source's records go to; default: all of `curate.splits`."""
+    path: str | None = None
+    """file: a JSONL, JSON, Parquet or CSV file or glob; hub: the dataset's name or a local dataset folder."""
+    name: str | None = None
+    """hub: configuration name."""
+    split: str = "train"
+    """hub: split to read; for every kind: written to the record's info."""
+    revision: str | None = None
+    columns: dict[str, str] = {}
+    """Which column holds what: any of prompt, answer, solution, system, uid → column name. Default: recognised
+    from the conventions of TRL, verl, open-r1, verifiers and GSM8K."""
+    verifier: str | None = None
+    """How completions are scored; a file in pipelines/verifiers. Default: chosen from the row, else `math`."""
+    answer_from: Literal["column", "gsm8k", "boxed"] | None = None
+    """How to read the gold answer out of the answer column. Default: recognised."""
+    licence: str = "unknown"
+    prompt_template: str | None = None
+    """Text put around every question, with `{prompt}`, or with `{metadata.KEY}` from a reasoning-gym entry."""
+    system: str | None = None
+    """System message put before every prompt."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Source:
+        if self.kind in ("reasoning_gym", "environment") and not (self.task and self.size):
+            raise ValueError(f"a source of kind {self.kind} needs `task` and `size`")
+        if self.kind in ("file", "hub") and not self.path:
+            raise ValueError(f"a {self.kind} source needs `path`")
+        if self.prompt_template is not None and not (
+            "{prompt}" in self.prompt_template or "{metadata." in self.prompt_template
+        ):
+            raise ValueError("prompt_template must contain {prompt} or {metadata.KEY}")
+        return self
+
+
+class NearDuplicates(Settings):
+    """MinHash near-duplicate removal over word shingles; candidates are verified by exact Jaccard similarity."""
+
+    threshold: float = Field(0.8, gt=0, le=1)
+    shingle: int = Field(5, ge=1)
+    """Words per shingle."""
+    permutations: int = Field(64, ge=16, le=256)
+
+
+class Decontaminate(Settings):
+    """Drop records that overlap with the benchmarks this recipe evaluates."""
+
+    ngram: int = Field(13, ge=2)
+    """Words in a row that count as an overlap; shorter texts are compared whole."""
+
+
+class Difficulty(Settings):
+    """Keep problems that a model solves sometimes."""
+
+    model: str
+    """Folder or hub name of the model whose pass rate is measured."""
+    samples: int = Field(8, ge=2)
+    low: float = Field(0.0, ge=0, le=1)
+    high: float = Field(1.0, ge=0, le=1)
+    """Keep low < pass rate < high; the bounds 0 and 1 drop only the never and always solved."""
+    max_tokens: int = Field(256, ge=1)
+    temperature: float = Field(1.0, gt=0)
+
+
+class Curate(Settings):
+    """Sources to clean, deduplicated, decontaminated splits."""
+
+    sources: list[Source] = Field(min_length=1)
+    near_duplicates: NearDuplicates | None = NearDuplicates()
+    decontaminate: Decontaminate | None = Decontaminate()
+    max_prompt_tokens: int | None = Field(None, ge=1)
+    min_prompt_tokens: int = Field(1, ge=0)
+    max_solution_tokens: int | None = Field(None, ge=1)
+    difficulty: Difficulty | None = None
+    splits: dict[str, float] = {"train": 0.95, "heldout": 0.05}
+    """Split name → share; a record's split depends on its uid only."""
+    self_check: bool = True
+    """Quarantine rows whose gold answer does not verify itself."""
+    batch_rows: int = free(20_000, ge=1)
+    """Rows held in memory at a time."""
+
+    @model_validator(mode="after")
+    def _shares(self) -> Curate:
+        if not self.splits or any(v <= 0 for v in self.splits.values()) or abs(sum(self.splits.values()) - 1) > 1e-6:
+            raise ValueError("splits must be positive shares that add up to 1")
+        for number, source in enumerate(self.sources):
+            unknown = set(source.splits or []) - set(self.splits)
+            if unknown or source.splits == []:
+                raise ValueError(
+                    f"sources.{number}.splits names no split of this recipe: {', '.join(sorted(unknown)) or 'none'}"
+                )
+        return self
+
+
+class Lora(Settings):
+    """Low-rank adapters through peft; merged into the weights when the stage ends."""
+
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+
+
+class Optimizer(Settings):
+    """AdamW and its schedule."""
+
+    learning_rate: float = Field(1e-5, gt=0)
+    warmup: float = Field(0.03, ge=0)
+    """Steps of linear warm-up: a share of all steps below 1, a number of steps from 1."""
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    final_share: float = Field(0.0, ge=0, le=1)
+    """The learning rate at the end, as a share of its peak."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+
+
+class Commit(Settings):
+    """When to write checkpoints and how many to keep. None of it changes a result."""
+
+    every: int = free(1, ge=1)
+    """Steps between commits; a killed run repeats at most this many."""
+    keep_last: int = free(2, ge=1)
+    keep_best: int = free(1, ge=1)
+    """Best commits kept beside the newest, where the stage delivers the best."""
+
+
+class Sft(Settings):
+    """Supervised cold start."""
+
+    split: str = "train"
+    heldout: str | None = "heldout"
+    target: Literal["auto", "solution", "answer"] = "auto"
+    """What the assistant says: the record's solution, its answer, or the solution where there is one."""
+    epochs: float | None = Field(None, gt=0)
+    steps: int | None = Field(None, ge=1)
+    tokens_per_step: int = Field(16_384, ge=1)
+    """Packed tokens per optimizer step; the loss is divided by the step's own count of trained tokens."""
+    micro_batch_tokens: int = Field(8_192, ge=1)
+    max_length: int = Field(2048, ge=2)
+    """Length of a packed row; longer conversations are dropped and counted."""
+    packing: bool = True
+    optimizer: Optimizer = Optimizer(learning_rate=2e-5)
+    lora: Lora | None = None
+    gradient_checkpointing: bool = False
+    evaluate_every: int = Field(50, ge=1)
+    """Steps between held-out loss measurements."""
+    max_bad_steps: int = Field(5, ge=1)
+    deliver: Literal["last", "best"] = "last"
+    """Which weights the stage hands on: the last, or those with the lowest held-out loss measured."""
+    commit: Commit = Commit(every=20)
+
+    @model_validator(mode="after")
+    def _length(self) -> Sft:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give either `epochs` or `steps`")
+        if self.deliver == "best" and self.heldout is None:
+            raise ValueError("deliver: best compares held-out losses; name a `heldout` split")
+        if self.micro_batch_tokens < self.max_length:
+            raise ValueError("micro_batch_tokens must hold at least one row of max_length tokens")
+        return self
+
+
+class Sampling(Settings):
+    """How completions are drawn."""
+
+    temperature: float = Field(1.0, ge=0)
+    """0 is greedy."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    """0 switches it off."""
+    min_p: float = Field(0.0, ge=0, lt=1)
+    max_tokens: int = Field(256, ge=1)
+
+
+class Tempered(Sampling):
+    """Sampling whose temperature follows each token's entropy; made by a method, never written in a recipe."""
+
+    tau: float
+    """How far the temperature moves: temperature * (1 + tau * nature), nature from -1 to 1."""
+    pivot: float
+    """Log-entropy whose nature is 0."""
+    top: float
+    """Log-entropy above the pivot whose nature is 1."""
+    bottom: float
+    """Log-entropy below the pivot whose nature is -1."""
+
+
+class Agreement(Settings):
+    """Sampler = trainer: how far their log-probs of the sampled tokens may differ."""
+
+    bound: float | None = Field(None, gt=0)
+    """Largest allowed absolute difference, in nats; default 1e-3 in float32, 0.25 in bfloat16."""
+    on_breach: Literal["stop", "warn"] = "stop"
+
+
+class Server(Settings):
+    """A vLLM server that decodes; it gets this step's weights before every step."""
+
+    url: str
+    """Such as http://localhost:8000."""
+    weights: str
+    """Folder the server was started on, on a disk both see."""
+    model: str | None = None
+    """The model's name on the server; default: the folder."""
+    timeout_s: float = Field(600.0, gt=0)
+
+
+class Critic(Settings):
+    """The value network of methods that read `value`: the policy's body, copied at the start, with a scalar head."""
+
+    learning_rate: float = Field(1e-5, gt=0)
+    epochs: int = Field(1, ge=1)
+    """Passes over a step's rollouts."""
+
+
+class Rlvr(Settings):
+    """Reinforcement learning with verifiable rewards."""
+
+    split: str = "train"
+    steps: int = Field(100, ge=1)
+    prompts: int = Field(32, ge=1)
+    """Problems per step."""
+    group_size: int = Field(8, ge=1)
+    """Rollouts per problem."""
+    sampling: Sampling = Sampling()
+    curriculum: Part = {"kind": "uniform"}
+    prompting: Part = {"kind": "plain"}
+    rollout: Part = {"kind": "single_turn"}
+    reward: Part = {"kind": "verifier"}
+    filter: Part = {"kind": "all_rows"}
+    max_draws: int = Field(1, ge=1)
+    """How often a step may sample more problems to replace groups that `filter` removed."""
+    reward_functions: list[str] = []
+    """More rewards, added to the verifier's: `package.module:function` with TRL's signature."""
+    shaping: Parts = []
+    advantage: Part = {"kind": "grpo"}
+    credit: Parts = []
+    replay: Part = {"kind": "no_replay"}
+    objective: Part = {"kind": "clip"}
+    divergence: Part | None = None
+    auxiliary_loss: Parts = []
+    loss_aggregation: Part = {"kind": "token_mean"}
+    epochs: int = Field(1, ge=1)
+    """Passes over a step's rollouts."""
+    mini_batches: int = Field(1, ge=1)
+    """Optimizer updates per pass."""
+    micro_batch_tokens: int = Field(16_384, ge=1)
+    optimizer: Optimizer = Optimizer(learning_rate=1e-6, schedule="constant", warmup=0)
+    lora: Lora | None = None
+    gradient_checkpointing: bool = False
+    agreement: Agreement = Agreement()
+    old_logp: Literal["sampler", "trainer"] = "sampler"
+    """Whose log-probabilities the objective's ratio starts from. `trainer` recomputes them before the first update, for
+    samplers that are another engine; the credit part `truncated_is` then corrects the mismatch."""
+    sampler: Server | None = None
+    """Decode on a vLLM server; default: in the trainer's own process, with the weights that are trained."""
+    critic: Critic | None = None
+    """Read by methods that need `value`, such as advantage: gae."""
+    processes: int = Field(1, ge=1)
+    """Processes of the stage, one per GPU: weights sharded with FSDP2, rollouts and passes dealt out."""
+    max_bad_steps: int = Field(5, ge=1)
+    """Stop after this many steps in a row without a finite gradient."""
+    skip_zero_advantage_rows: bool = True
+    """Leave rows without gradient out of the forward pass where the parts allow it; never changes the gradient."""
+    share_prefixes: bool = True
+    """Compute a group's prompt once in the forward and backward pass; never changes the gradient."""
+    decode_rows: int = Field(1024, ge=1)
+    """Rows decoded side by side."""
+    cuda_graphs: bool = True
+    """On a GPU, replay decoding steps as CUDA graphs; their buffers stay in memory between steps."""
+    deliver: Literal["last", "best"] = "last"
+    """Which weights the stage hands on: the last, or those with the best mean reward over ten steps."""
+    commit: Commit = Commit()
+    log_rollouts: int = free(8, ge=0)
+    """Rollouts per step written to rollouts.jsonl."""
+
+
+class PlayedTask(Settings):
+    """Episodes in an environment; the success rate is avg@k."""
+
+    task: str
+    """A file of pipelines/environments."""
+    size: int = Field(100, ge=1)
+    """Problems."""
+    seed: int = 10_000
+    """Of the problems; another one than the training data's."""
+    config: dict[str, Any] = {}
+    max_turns: int = Field(10, ge=1)
+    max_tokens: int = Field(16, ge=1)
+    """Per turn."""
+    temperature: float = Field(1.0, ge=0)
+
+
+class Task(Settings):
+    """One benchmark."""
+
+    name: str
+    """A task in evaluation/benchmarks, any task lm-eval installs, or a task of `include`."""
+    limit: int | None = Field(None, ge=1)
+    samples: int | None = Field(None, ge=1)
+    """Answers per problem for avg@k, pass@k and maj@k; default: what the task's YAML says."""
+    few_shot: int | None = Field(None, ge=0)
+    sampling: dict[str, Any] = {}
+    """Overrides of the task's generation settings, such as temperature and max_gen_toks."""
+    environment: PlayedTask | None = None
+    """Play episodes instead of asking an lm-eval task; `name` is then only a label."""
+    chat: bool | None = None
+    """Put prompts through the chat template; default: yes, where the model has one."""
+
+
+class Evaluate(Settings):
+    """Benchmarks for every checkpoint of the chain."""
+
+    tasks: list[Annotated[Task, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)]] = Field(
+        min_length=1
+    )
+    include: str | None = None
+    """Folder with more lm-eval task YAMLs."""
+    checkpoints: list[Literal["base", "sft", "rlvr"]] = ["base", "sft", "rlvr"]
+    batch_size: int = Field(256, ge=1)
+    confidence: float = Field(0.95, gt=0.5, lt=1)
+    bootstrap: int = Field(2000, ge=100)
+
+    @model_validator(mode="after")
+    def _unique(self) -> Evaluate:
+        seen = [t.name for t in self.tasks]
+        if len(set(seen)) != len(seen):
+            raise ValueError("each task may be named once")
+        return self
+
+
+class Tracking(Settings):
+    """What is stored in MLflow. None of it changes a result."""
+
+    experiment: str | None = free(None)
+    """Default: the recipe's name."""
+    register_model: str | None = free(None)
+    """Name in the model registry; default: the recipe's name."""
+    upload_models: bool = free(True)
+    """Copy model folders to the artifact store; otherwise they are registered by reference."""
+    timeout_s: float = free(60.0, gt=0)
+    """How long a finished stage waits for an unreachable tracking server before it goes on; nothing is lost."""

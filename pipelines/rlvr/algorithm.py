@@ -1,0 +1,169 @@
+"""The algorithm with blanks. Nothing here knows a method's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipelines.contract.catalogue import Bound
+from pipelines.contract.columns import Batch
+from pipelines.recipe.read import bind_slots, bound_list
+from pipelines.recipe.settings import Rlvr
+from pipelines.rlvr.ops import to_tokens
+
+
+@dataclass(frozen=True)
+class Update:
+    """The methods that turn a batch into a loss."""
+
+    curriculum: Any
+    prompting: Any
+    rollout: Any
+    reward: Any
+    filter: Bound
+    shaping: list[Bound]
+    advantage: Bound
+    credit: list[Bound]
+    replay: Any
+    objective: Bound
+    divergence: Bound | None
+    auxiliary_loss: list[Bound]
+    loss_aggregation: Bound
+
+    @classmethod
+    def of(cls, settings: Rlvr) -> Update:
+        """Bind every slot of the recipe's section."""
+        bound = bind_slots(settings)
+        return cls(**{f.name: bound[f.name] for f in fields(cls)})
+
+    def bound(self) -> list[Bound]:
+        """All methods, in the order of the slots."""
+        return bound_list({f.name: getattr(self, f.name) for f in fields(self)})
+
+    def needs(self, column: str) -> bool:
+        """Whether some method reads the column."""
+        return any(column in one.needs for one in self.bound())
+
+    def remembering(self) -> dict[str, Any]:
+        """slot/position/name → object, for the methods that carry state."""
+        return {
+            f"{one.slot}/{i}/{one.name}": one.fn for i, one in enumerate(self.bound()) if hasattr(one.fn, "state_dict")
+        }
+
+    def having(self, hook: str) -> list[Any]:
+        """The methods that ask to be told of something: `begin`, `notice`, `mix`, `prepare`, `of_hidden`."""
+        return [one.fn for one in self.bound() if hasattr(one.fn, hook)]
+
+    def nucleus(self) -> float | None:
+        """Probability mass that `entropy_top_p` covers; None where no method reads it."""
+        return next((fn.nucleus for fn in self.having("nucleus")), None)
+
+    def batch_coupled(self) -> bool:
+        """Whether the loss is no sum over rows."""
+        return any(
+            one is not None and one.card.batch_coupled
+            for one in (self.objective, self.divergence, *self.auxiliary_loss)
+        )
+
+    def zero_advantage_rows_are_skippable(self) -> bool:
+        """Whether a row whose advantage is 0 everywhere has zero gradient, whatever the policy says."""
+        in_loss = self.divergence is not None and self.divergence.where == "loss"
+        return self.objective.card.zero_gradient_at_zero_advantage and not in_loss and not self.auxiliary_loss
+
+
+def columns_of(batch: Batch) -> dict[str, Any]:
+    """The columns that exist."""
+    return {k: v for k, v in vars(batch).items() if v is not None}
+
+
+@torch.no_grad()
+def assign_credit(update: Update, batch: Batch) -> dict[str, Any]:
+    """Run the slots that must see every rollout of the step: shaping, keep, advantage, credit.
+
+    Adds `advantage` [B, T] float32. Given tokens in front of the policy's own are no choice of the row's: they start from
+    0, and a credit part may give them something. Nothing here carries a gradient.
+    """
+    columns = columns_of(batch)
+    for shape in update.shaping:
+        columns["reward"] = torch.where(columns["scored"], shape(columns).float(), columns["reward"])
+    penalty = update.divergence
+    if penalty is not None and penalty.where == "reward":
+        per_token = penalty(columns | {"logp": columns["logp_old"]}) * columns["mask"]
+        columns["reward"] = columns["reward"] - penalty.weight * per_token.sum(1)
+    advantage = update.advantage(columns)
+    columns["advantage"] = to_tokens(advantage, columns["mask"]) if advantage.ndim == 1 else advantage * columns["mask"]
+    hints = columns["teacher_forced"] & (columns["mask"] & ~columns["teacher_forced"]).any(1, keepdim=True)
+    columns["advantage"] = columns["advantage"] * ~hints
+    for credit in update.credit:
+        columns["advantage"] = credit(columns) * columns["mask"]
+    return columns
+
+
+def returns(columns: dict[str, Any]) -> Tensor:
+    """Undiscounted reward still to come from each token on, float32 [B, T]: per turn where turns are paid, else the row's."""
+    reward, mask = columns["reward"], columns["mask"]
+    paid, turn = columns.get("turn_reward"), columns.get("turn")
+    if paid is None or turn is None:
+        return reward[:, None] * mask
+    ahead = paid.flip(1).cumsum(1).flip(1)
+    total = ahead.gather(1, turn.clamp(min=0))
+    rest = (reward - paid.sum(1))[:, None]
+    return (total + rest) * mask
+
+
+@torch.no_grad()
+def weigh(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
+    """Add `weight` [B, T]: what each token's loss counts in this optimizer update. Sums over any slices add up."""
+    if not update.replay.card.normalise_separately:
+        return columns | {"weight": update.loss_aggregation(columns)}
+    kinds = (columns["on_policy"], ~columns["on_policy"])
+    parts = [update.loss_aggregation(columns | {"in_loss": columns["in_loss"] & kind}) for kind in kinds]
+    return columns | {"weight": parts[0] + parts[1]}
+
+
+def loss(
+    update: Update, columns: dict[str, Any], logp: Tensor, entropy: Tensor | None = None, top: Tensor | None = None
+) -> Tensor:
+    """Loss of any slice of rows. Losses of the slices add up to the loss of the optimizer update.
+
+    Args:
+        columns: with `advantage` and `weight`.
+        logp: float32 [B, T] with gradient.
+        entropy: float32 [B, T] with gradient, where a bonus asks for it.
+        top: float32 [B, T], the same over the most probable tokens.
+    """
+    columns = columns | {"logp": logp, "entropy": entropy, "entropy_top_p": top}
+    per_token = update.objective(columns)
+    if update.divergence is not None and update.divergence.where == "loss":
+        per_token = per_token + update.divergence.weight * update.divergence(columns)
+    for bonus in update.auxiliary_loss:
+        per_token = per_token + bonus.weight * bonus(columns)
+    return (per_token * columns["weight"]).sum()
+
+
+def slopes(update: Update, columns: dict[str, Any], values: Tensor) -> tuple[float, Tensor]:
+    """The loss of a whole update, and its derivatives by what the policy says of each token.
+
+    A loss that couples rows cannot be added up from slices. Its derivatives can: with them as constant factors, the slices'
+    linear losses have exactly its gradient (gradient caching, 2101.06983).
+
+    Args:
+        columns: every row of the update, with `advantage` and `weight`.
+        values: float32 [B, T, K]: logp, entropy, and where asked for entropy_top_p.
+
+    Returns:
+        the loss, and float32 [B, T, K].
+    """
+    with torch.enable_grad():
+        free = values.detach().requires_grad_()
+        top = free[..., 2] if values.shape[2] > 2 else None
+        total = loss(update, columns, free[..., 0], free[..., 1], top)
+        return float(total.detach()), torch.autograd.grad(total, free)[0]
+
+
+def take(columns: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+    """The columns of some rows; numbers that belong to the whole step stay as they are."""
+    return {k: v[rows] if isinstance(v, Tensor) else v for k, v in columns.items()}

@@ -1,0 +1,70 @@
+"""Entropy of the unsure tokens held where it was at the start."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
+from pipelines.rlvr.ops import spread_out
+
+
+@method(
+    paper="2509.25133",
+    title="Rethinking Entropy Regularization in Large Reasoning Models (SIREN)",
+    checked="official code",
+    batch_coupled=True,
+)
+class siren:
+    """(H - anchor)^2, with H the mean over rows of the mean top entropy of each row's least sure tokens.
+
+    Top entropy covers the most probable tokens that hold `nucleus` together. A row's tokens above its own
+    `peak`-quantile count; a row of equal entropies has none and drops out. The anchor is H at the first update of the
+    run, so there the term is 0. Unlike a bonus it pulls entropy down too where it is above the anchor. Its weight is 0.005 in the paper.
+    """
+
+    def __init__(
+        self,
+        *,
+        nucleus: Annotated[float, Field(gt=0, le=1)] = 0.8,
+        peak: Annotated[float, Field(ge=0, lt=1)] = 0.8,
+    ) -> None:
+        self.nucleus, self.peak = nucleus, peak
+        self.anchor: float | None = None
+
+    def __call__(self, entropy_top_p: PerToken, mask: PerToken, in_loss: PerRow, weight: PerToken) -> PerToken:
+        """The term, spread over the tokens so that their weighted sum is it.
+
+        >>> s = siren(); s.anchor = 0.6; H = torch.arange(10.0)[None] / 10; one = torch.ones(1, 10)
+        >>> round((0.005 * s(H, one.bool(), one.bool()[0, :1], one / 10) * one / 10).sum().item(), 7)
+        0.0003125
+        """
+        used = mask & in_loss[:, None]
+        kept = used & (entropy_top_p > self._bound(entropy_top_p.detach(), used))
+        count = kept.sum(1)
+        rows = (count > 0).sum().clamp(min=1)
+        mean = ((entropy_top_p * kept).sum(1) / count.clamp(min=1)).sum() / rows
+        if self.anchor is None:
+            self.anchor = float(mean.detach())
+        return spread_out((mean - self.anchor) ** 2, weight)
+
+    def _bound(self, values: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+        """Each row's quantile over its used tokens, linear between neighbours, [B, 1]."""
+        ordered = values.masked_fill(~used, torch.inf).sort(1).values
+        place = self.peak * (used.sum(1, keepdim=True) - 1).clamp(min=0)
+        low = place.floor().long()
+        high = (low + 1).minimum((used.sum(1, keepdim=True) - 1).clamp(min=0))
+        below, above = ordered.gather(1, low), ordered.gather(1, high)
+        between = below + (place - low) * (above - below)
+        return torch.where(used.any(1, keepdim=True), between, torch.inf)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The anchor."""
+        return {"anchor": self.anchor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.anchor = state["anchor"]

@@ -1,0 +1,76 @@
+"""Right answers of the starting policy, to be rehearsed beside what is new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.contract.catalogue import method
+from pipelines.data.records import by_group
+from pipelines.rlvr.pack import pack
+from pipelines.rlvr.replay._rows import append, row_of
+
+if TYPE_CHECKING:
+    from pipelines.rlvr.begin import Begin
+
+
+@method(
+    paper="2509.07430",
+    title="The Choice of Divergence: A Neglected Key to Mitigating Diversity Collapse in RLVR (DPH-RL's rehearsal)",
+    checked="official code (rehearsed problems stay among those explored)",
+    normalise_separately=True,
+)
+class dph_rl:
+    """Before the first step every problem is answered `samples` times; one right answer of each that has `solved` of them is
+    kept, with the log-probabilities it was drawn with. Each step rehearses `rows` of them. Their advantage is 0: `divergence: dph_rl`
+    is all they train on, with a mean over their own tokens. `problems` bounds how many are asked: the answers are part of
+    every commit.
+    """
+
+    def __init__(
+        self,
+        *,
+        rows: Annotated[int, Field(ge=1)] = 16,
+        samples: Annotated[int, Field(ge=1)] = 8,
+        solved: Annotated[int, Field(ge=1)] = 4,
+        problems: Annotated[int, Field(ge=1)] = 512,
+    ) -> None:
+        self.count, self.samples, self.solved, self.problems = rows, samples, solved, problems
+        self.rows: list[dict[str, Tensor]] = []
+
+    def begin(self, start: Begin) -> None:
+        """Answer the problems with the starting policy."""
+        wanted = list(range(min(start.size, self.problems)))
+        right = by_group(row for row in start.sample(wanted, self.samples) if row.correct)
+        kept = [rows[0] for _, rows in sorted(right.items()) if len(rows) >= self.solved]
+        if kept:
+            _, batch = pack(kept, step=0, total_steps=1)
+            columns = {k: v for k, v in vars(batch).items() if isinstance(v, Tensor)}
+            self.rows = [_short(row_of(columns, number)) for number in range(len(kept))]
+
+    def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
+        """The step's rows with the rehearsed ones behind them."""
+        if not self.rows:
+            return columns
+        drawn = torch.randperm(len(self.rows), generator=generator)[: self.count].tolist()
+        out = append(columns, [self.rows[i] for i in drawn])
+        out["advantage"] = out["advantage"] * out["on_policy"][:, None]
+        out["scored"] = out["scored"] & out["on_policy"]
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """The answers."""
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.rows = list(state["rows"])
+
+
+def _short(row: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without the padding behind its last token."""
+    end = int(row["mask"].nonzero().max()) + 1
+    return {k: v[:end] if v.ndim and len(v) == len(row["mask"]) else v for k, v in row.items()}

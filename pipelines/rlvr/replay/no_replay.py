@@ -1,0 +1,18 @@
+"""The step's own rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pipelines.contract.catalogue import method
+
+
+@method(paper="folklore", title="No replay", checked="closed form")
+class no_replay:
+    """Every update sees the rows sampled in its step and no others."""
+
+    def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
+        """The rows that train."""
+        return columns

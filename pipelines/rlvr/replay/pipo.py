@@ -1,0 +1,94 @@
+"""After the step's own update, one more on the step before: was it followed by progress?"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.contract.catalogue import method
+from pipelines.rlvr.ops import group_size, group_sum, row_mean
+from pipelines.rlvr.replay._rows import append, row_of
+
+
+@method(
+    paper="https://github.com/JacckMa/pipo_verl",
+    title="Policy Improvement Reinforcement Learning (PIPO)",
+    checked="official code (the window holds the steps before, as in the paper; the code counts each step twice)",
+    requires=(("objective", "pipo"),),
+)
+class pipo:
+    """The rows of the step before train once more, in an update of their own, with coefficients C instead of advantages.
+
+        xi = clip(mean reward - mean of the window, -5, 5) / deviation of the window (population)
+        C_i = clip(xi G Abar_i / sum_group |Abar|, -10, 10), times `regress` where xi < 0;   Abar the row's mean advantage
+
+    So what the last step pushed is pushed again after progress, and taken back after a setback. Use `objective: pipo`.
+    Nothing is added before the window holds `start` steps or where |xi| <= `threshold`.
+    """
+
+    makes = ("update",)
+
+    def __init__(
+        self,
+        *,
+        window: Annotated[int, Field(ge=1)] = 8,
+        start: Annotated[int, Field(ge=1)] = 8,
+        regress: Annotated[float, Field(ge=0)] = 0.1,
+        threshold: Annotated[float, Field(ge=0)] = 0.0,
+    ) -> None:
+        self.window, self.start, self.regress, self.threshold = window, min(start, window), regress, threshold
+        self.means: list[float] = []
+        self.rows: list[dict[str, Tensor]] = []
+
+    def progress(self, now: float) -> float:
+        """xi of a mean reward against the window.
+
+        >>> p = pipo(); p.means = [0.3, 0.32, 0.31, 0.35, 0.33, 0.36, 0.34, 0.38]
+        >>> round(p.progress(0.42), 4), round(p.progress(0.30), 4)
+        (3.3542, -1.4518)
+        """
+        away = min(5.0, max(-5.0, now - statistics.fmean(self.means)))
+        spread = statistics.pstdev(self.means)
+        return away / (spread if spread > 1e-8 else 1.0)
+
+    def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
+        """The step's rows, and behind them in an update of their own those of the step before."""
+        scored = columns["scored"]
+        now = float((columns["raw_reward"] * scored).sum() / scored.sum().clamp(min=1))
+        mine = [row_of(columns, n) for n in columns["in_loss"].nonzero().squeeze(1).tolist()]
+        out = columns | {"update": torch.zeros(len(scored), dtype=torch.int64)}
+        if self.rows and len(self.means) >= self.start:
+            xi = self.progress(now)
+            if abs(xi) > self.threshold:
+                out = append(out, self.rows, apart=False)
+                older = ~out["on_policy"]
+                out["update"] = older.long()
+                part = {k: out[k][older] for k in ("advantage", "mask", "group", "in_loss")}
+                coefficient = (shares(**part) * xi).clamp(-10, 10) * (1 if xi > 0 else self.regress)
+                out["advantage"][older] = coefficient[:, None].float() * part["mask"]
+        self.rows = mine
+        self.means = [*self.means, now][-self.window :]
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """The window and the last step's rows."""
+        return {"means": self.means, "rows": self.rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.means, self.rows = list(state["means"]), list(state["rows"])
+
+
+def shares(advantage: Tensor, mask: Tensor, group: Tensor, in_loss: Tensor) -> Tensor:
+    """G Abar / sum over the group of |Abar|, float64 [B]: the absolute values of a group with signal add up to its size.
+
+    >>> A = torch.tensor([1.0, -0.5, -0.5, 0.0])[:, None]; one = torch.ones(4, 1).bool()
+    >>> [round(v, 5) for v in shares(A, one, torch.zeros(4).long(), one[:, 0]).tolist()]
+    [2.0, -1.0, -1.0, 0.0]
+    """
+    mean = row_mean(advantage.double(), mask)
+    return group_size(group, in_loss) * mean / (group_sum(mean.abs(), group) + 1e-6)

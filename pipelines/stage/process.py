@@ -1,0 +1,169 @@
+"""The process of one stage: read the job, do the work, leave numbers or a clear error behind.
+
+    python -m pipelines.sft WORK
+
+WORK holds `job.json`. The stage fills `WORK/out`, commits under `WORK/checkpoints`, appends to
+`WORK/spool.jsonl`, and ends with `numbers.json`, or with `error.json` for what the user can mend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import USER_ERROR_EXIT, UserError
+from pipelines.stage.files import read_json, write_atomic
+
+NUMBERS, ERROR, LOCK, JOB, SYSTEM = "numbers.json", "error.json", "lock", "job.json", "system.jsonl"
+Work = Callable[[dict[str, Any], Path], dict[str, float]]
+
+
+def main(work: Work, argv: list[str] | None = None) -> None:
+    """Run one stage in the folder named on the command line, and exit with its code."""
+    args = sys.argv[1:] if argv is None else argv
+    if len(args) != 1 or not (Path(args[0]) / JOB).exists():
+        sys.exit("usage: python -m pipelines.STAGE WORK   (a folder with job.json)")
+    folder = Path(args[0]).resolve()
+    job = json.loads((folder / JOB).read_text())
+    _logging()
+    rank = int(os.environ.get("RANK", "0"))
+    lock = _lock(folder) if rank == 0 else None
+    _die_with_parent(job.get("parent_pid"))
+    if rank == 0:
+        _sample_system(folder, float(job.get("system_every_s", 5.0)))
+    _threads(job)
+    try:
+        numbers = work(job, folder)
+    except UserError as error:
+        _leave(folder, error, str(error))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _leave(
+            folder, error, f"the disk of {folder} is full. Free space and run again: the previous checkpoint is intact."
+        )
+    if rank == 0:
+        write_atomic(folder / NUMBERS, json.dumps(numbers, sort_keys=True))
+    if lock is not None:
+        lock.close()
+    logging.shutdown()
+    os._exit(0)  # skips the teardown of thread pools, which can hang on some builds
+
+
+def _leave(folder: Path, error: BaseException, text: str) -> None:
+    with contextlib.suppress(OSError):
+        write_atomic(folder / ERROR, json.dumps({"type": type(error).__name__, "message": text}))
+    logging.getLogger("whetstone").error("%s", text)
+    logging.shutdown()
+    os._exit(USER_ERROR_EXIT)
+
+
+def _logging() -> None:
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s", force=True
+    )
+    for noisy in ("httpx", "datasets", "transformers", "lm_eval", "lm-eval", "urllib3", "filelock"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+def _lock(folder: Path) -> Any:
+    """Hold the work folder; waits while another process works in it, and a killed holder lets go at once."""
+    handle = open(folder / LOCK, "w")  # noqa: SIM115
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        logging.getLogger("whetstone").info("another process works on this stage; waiting for it")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    return handle
+
+
+def _die_with_parent(parent: int | None) -> None:
+    """End this process soon after the one that started it is gone: a killed pipeline leaves nothing running."""
+    if parent is None or os.getppid() == 1:
+        return
+    born_under = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == born_under:
+            time.sleep(0.3)
+        os._exit(137)
+
+    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+
+
+def _threads(job: dict[str, Any]) -> None:
+    threads = job.get("threads") or max(1, (os.cpu_count() or 2) // 2)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
+        os.environ.setdefault(name, str(threads))
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if job.get("stage") != "curate" or "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _sample_system(folder: Path, every_s: float) -> None:
+    """Append CPU, memory, disk and GPU use to `system.jsonl`, in the names MLflow's system page reads."""
+
+    def watch() -> None:
+        import psutil
+
+        process = psutil.Process()
+        lines = (folder / SYSTEM).read_text().count("\n") if (folder / SYSTEM).exists() else 0
+        psutil.cpu_percent()
+        while True:
+            time.sleep(every_s)
+            with contextlib.suppress(psutil.Error, OSError):
+                line = {"kind": "metrics", "step": lines, "time": int(time.time() * 1000), "values": _usage(process)}
+                with open(folder / SYSTEM, "a") as handle:
+                    handle.write(json.dumps(line) + "\n")
+                lines += 1
+
+    threading.Thread(target=watch, daemon=True, name="system-metrics").start()
+
+
+def _usage(process: Any) -> dict[str, float]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    usage = {
+        "system/cpu_utilization_percentage": psutil.cpu_percent(),
+        "system/system_memory_usage_megabytes": memory.used / 1e6,
+        "system/system_memory_usage_percentage": memory.percent,
+        "system/process_memory_megabytes": process.memory_info().rss / 1e6,
+        "system/disk_available_megabytes": psutil.disk_usage(os.getcwd()).free / 1e6,
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        for index in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(index)
+            usage[f"system/gpu_{index}_memory_usage_megabytes"] = (total - free) / 1e6
+            usage[f"system/gpu_{index}_memory_usage_percentage"] = 100 * (total - free) / total
+    return usage
+
+
+def resolve(dotted: str) -> Any:
+    """The object behind `package.module:name`; how upper layers hand functions to a stage they may import."""
+    import importlib
+
+    module, name = dotted.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def read_error(folder: Path) -> str | None:
+    """The message a stage left for the user, if any."""
+    body = read_json(folder / ERROR)
+    return body["message"] if isinstance(body, dict) else None
