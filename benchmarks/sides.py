@@ -185,7 +185,7 @@ class Ours:
     def _by_hash(self, rows: list[Trajectory], problems: dict[str, Problem]) -> None:
         """Instead of the verifier's scores; groups stand one behind the other here as in TRL."""
         for row, value in zip(rows, by_hash(self.job, [row.text for row in rows]), strict=True):
-            row.score, row.correct, row.parts = value, bool(value), {"hash": value}
+            row.score, row.correct, row.components = value, bool(value), {"hash": value}
 
     def step(self) -> tuple[float, dict[str, float]]:
         """Seconds and the step's own numbers."""

@@ -80,10 +80,10 @@ class Trajectory:
     mc_value: list[float] | None = None
     """[T] mean score of fresh continuations from before the token; NaN where none was drawn."""
     score: float | None = None
-    """The verifier's score; None is unscored, never wrong."""
+    """The verifier's score; None is unscored, never incorrect."""
     correct: bool | None = None
     status: str = "unscored"
-    parts: dict[str, float] = field(default_factory=dict)
+    components: dict[str, float] = field(default_factory=dict)
     source: str = ""
     """The problem's source."""
     text: str = ""

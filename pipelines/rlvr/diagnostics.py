@@ -35,11 +35,11 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
     }
     for status, count in Counter(t.status for t in trajectories).items():
         out[f"status/{status}"] = count / n
-    names = sorted({name for t in scored for name in t.parts})
+    names = sorted({name for t in scored for name in t.components})
     if names != ["verifier"]:
         for name in names:
-            values = [t.parts[name] for t in scored if name in t.parts]
-            out[f"reward_part/{name.replace('/', '_')}"] = sum(values) / len(values)
+            values = [t.components[name] for t in scored if name in t.components]
+            out[f"reward_component/{name.replace('/', '_')}"] = sum(values) / len(values)
     return out
 
 

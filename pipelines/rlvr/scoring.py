@@ -34,7 +34,7 @@ def load_function(name: str, field: str) -> Callable[..., Any]:
 
 
 def verify(trajectories: list[Trajectory], problems: dict[str, Problem]) -> None:
-    """Fill score, correct, status and parts of every trajectory by its problem's verifier, in place.
+    """Fill score, correct, status and components of every trajectory by its problem's verifier, in place.
 
     A trajectory that failed for a reason of the infrastructure stays unscored. A score that the rollout already
     set (an environment's) is kept.
@@ -45,7 +45,7 @@ def verify(trajectories: list[Trajectory], problems: dict[str, Problem]) -> None
         problem = problems[one.uid]
         verdict = verifiers.verify(problem.verifier, one.text, problem.answer, problem.info)
         one.score, one.correct, one.status = verdict.score, verdict.correct, verdict.status
-        one.parts = {"verifier": verdict.score or 0.0, **verdict.parts}
+        one.components = {"verifier": verdict.score or 0.0, **verdict.components}
 
 
 def add(
@@ -79,5 +79,5 @@ def _add(name: str, function: Callable[..., Any], trajectories: list[Trajectory]
         )
     for one, value in zip(scored, values, strict=True):
         if value is not None:
-            one.parts[name] = float(value)
+            one.components[name] = float(value)
             one.score = float(one.score or 0.0) + float(value)

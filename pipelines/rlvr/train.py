@@ -305,7 +305,7 @@ class Trainer:
             with open(self.work / "out" / "rollouts.jsonl", "a") as handle:
                 for row in rows[: self.rlvr.log_rollouts]:
                     body = asdict(row)
-                    short = {k: body[k] for k in ("uid", "group", "text", "score", "correct", "status", "parts")}
+                    short = {k: body[k] for k in ("uid", "group", "text", "score", "correct", "status", "components")}
                     handle.write(json.dumps({"step": step + 1, **short}, default=str) + "\n")
 
     def _resume(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pipelines.errors import DataError, did_you_mean
 
-Status = Literal["right", "wrong", "unparsable", "timed_out", "verifier_failed"]
+Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 VERIFIERS = ("choice", "exact", "math", "number", "reasoning_gym")
 """Every verifier: a module of this package that defines `verify`."""
 
@@ -19,22 +19,22 @@ VERIFIERS = ("choice", "exact", "math", "number", "reasoning_gym")
 class Verdict:
     """What a verifier found.
 
-    `score` is None only where the verifier itself failed: such a rollout is unscored, not wrong.
+    `score` is None only where the verifier itself failed: such a rollout is unscored, not incorrect.
     """
 
     score: float | None
     status: Status
-    parts: dict[str, float] = field(default_factory=dict)
+    components: dict[str, float] = field(default_factory=dict)
 
     @property
     def correct(self) -> bool | None:
-        """True where right, None where unscored."""
-        return None if self.score is None else self.status == "right"
+        """True where correct, None where unscored."""
+        return None if self.score is None else self.status == "correct"
 
 
-def right_or_wrong(ok: bool) -> Verdict:
+def correct_or_incorrect(ok: bool) -> Verdict:
     """1 or 0."""
-    return Verdict(1.0, "right") if ok else Verdict(0.0, "wrong")
+    return Verdict(1.0, "correct") if ok else Verdict(0.0, "incorrect")
 
 
 UNPARSABLE = Verdict(0.0, "unparsable")
@@ -52,23 +52,23 @@ def load(name: str) -> Callable[[str, str, dict[str, Any]], Verdict]:
     return importlib.import_module(f"pipelines.verifiers.{name}").verify
 
 
-def said(name: str, completion: str) -> str:
+def extract_answer(name: str, completion: str) -> str:
     """The answer in a completion in a form that equal answers share; empty where there is none.
 
-    >>> said("number", "so 7. #### 1,007.0"), said("choice", "The answer is (b)"), said("exact", " ab  c ")
+    >>> extract_answer("number", "so 7. #### 1,007.0"), extract_answer("choice", "The answer is (b)"), extract_answer("exact", " ab  c ")
     ('1007', 'B', 'ab c')
     """
     load(name)
     module = importlib.import_module(f"pipelines.verifiers.{name}")
-    if hasattr(module, "said"):
-        return module.said(completion)
+    if hasattr(module, "extract_answer"):
+        return module.extract_answer(completion)
     if "<answer>" in completion:
         completion = completion.rsplit("<answer>", 1)[1].split("</answer>", 1)[0]
     return " ".join(completion.split())
 
 
 def verify(name: str, completion: str, answer: str, info: dict[str, Any]) -> Verdict:
-    """Score one completion; a verifier that raises gives an unscored verdict, never a wrong one."""
+    """Score one completion; a verifier that raises gives an unscored verdict, never an incorrect one."""
     check = load(name)
     try:
         return check(completion, answer, info)

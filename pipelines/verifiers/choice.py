@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict, right_or_wrong
+from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
 
 _SAID = re.compile(r"(?:answer\s*(?:is|:)?\s*|\\boxed\{|<answer>\s*)\(?([A-Z])\)?", re.I)
 _ALONE = re.compile(r"(?<![A-Za-z])\(?([A-Z])\)?(?![A-Za-z])")
 
 
-def said(completion: str) -> str:
+def extract_answer(completion: str) -> str:
     """The letter."""
     found = _SAID.findall(completion) or _ALONE.findall(completion)
     return found[-1].upper() if found else ""
@@ -21,9 +21,9 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """The letter after "answer", in a box or in `<answer>`; else the last capital letter that stands alone.
 
     >>> verify("The answer is (B).", "B", {}).status, verify("I think C", "B", {}).status, verify("?", "B", {}).status
-    ('right', 'wrong', 'unparsable')
+    ('correct', 'incorrect', 'unparsable')
     """
-    letter = said(completion)
+    letter = extract_answer(completion)
     if not letter:
         return UNPARSABLE
-    return right_or_wrong(letter == answer.strip().strip("()").upper())
+    return correct_or_incorrect(letter == answer.strip().strip("()").upper())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.verifiers import Verdict, right_or_wrong
+from pipelines.verifiers import Verdict, correct_or_incorrect
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
@@ -13,4 +13,4 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     >>> verify(" ab  c ", "ab c", {}).score
     1.0
     """
-    return right_or_wrong(" ".join(completion.split()) == " ".join(answer.split()))
+    return correct_or_incorrect(" ".join(completion.split()) == " ".join(answer.split()))

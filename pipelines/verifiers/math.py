@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict, right_or_wrong
+from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
 
 
 @lru_cache(maxsize=4096)
@@ -19,7 +19,7 @@ def _gold(answer: str) -> list[Any]:
     return parsed
 
 
-def said(completion: str) -> str:
+def extract_answer(completion: str) -> str:
     """The last boxed or final expression, as the parser writes it."""
     from math_verify import parse
 
@@ -40,7 +40,7 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     from math_verify import verify as equal
 
     gold = _gold(answer)
-    said = parse(completion[-4000:], parsing_timeout=None)
-    if not said:
+    found = parse(completion[-4000:], parsing_timeout=None)
+    if not found:
         return UNPARSABLE
-    return right_or_wrong(bool(equal(gold, said, timeout_seconds=None)))
+    return correct_or_incorrect(bool(equal(gold, found, timeout_seconds=None)))

@@ -6,7 +6,7 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict, right_or_wrong
+from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
 
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|-?\.\d+")
 _MARKED = (re.compile(r"####\s*(.+)"), re.compile(r"\\boxed\{([^{}]*)\}"), re.compile(r"<answer>(.*?)</answer>", re.S))
@@ -32,7 +32,7 @@ def final_number(text: str) -> Decimal | None:
         return None
 
 
-def said(completion: str) -> str:
+def extract_answer(completion: str) -> str:
     """The final number in its shortest form."""
     found = final_number(completion)
     return "" if found is None else f"{found.normalize():f}"
@@ -47,5 +47,5 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     gold = final_number(answer)
     if gold is None:
         raise ValueError(f"the answer {answer!r} holds no number")
-    said = final_number(completion)
-    return UNPARSABLE if said is None else right_or_wrong(said == gold)
+    found = final_number(completion)
+    return UNPARSABLE if found is None else correct_or_incorrect(found == gold)

@@ -1,4 +1,4 @@
-"""reasoning-gym's own scoring: tasks with several right answers are scored as their authors meant."""
+"""reasoning-gym's own scoring: tasks with several correct answers are scored as their authors meant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _dataset(task: str) -> Any:
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
-    """Score of the task named in `info["task"]`, in [0, 1]; right from 1 on.
+    """Score of the task named in `info["task"]`, in [0, 1]; correct from 1 on.
 
     The answer is the text in `<answer>` tags where there are any, else the whole trimmed completion.
 
@@ -31,4 +31,4 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
         metadata = json.loads(metadata)
     entry = {"question": info.get("question", ""), "answer": answer, "metadata": metadata}
     score = float(_dataset(info["task"]).score_answer(completion.strip(), entry))
-    return Verdict(score, "right" if score >= 1.0 else "wrong")
+    return Verdict(score, "correct" if score >= 1.0 else "incorrect")

@@ -40,7 +40,7 @@ class arena_tournament:
         self.judge = None if judge is None else load_function(judge, "rlvr.reward.judge")
 
     def score(self, rows: list[Trajectory], problems: dict[str, Problem]) -> None:
-        """Fill score, correct, status and parts in place; a row that the infrastructure failed stays unscored."""
+        """Fill score, correct, status and components in place; a row that the infrastructure failed stays unscored."""
         verify(rows, problems)
         for group in by_group(r for r in rows if r.stop != Stop.ERROR and r.score is not None).values():
             points = [float(row.score or 0) for row in group]

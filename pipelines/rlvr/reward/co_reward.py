@@ -21,11 +21,11 @@ class co_reward:
     """1 for the answer that most rollouts of the problem's other wording gave, else 0. Needs `prompting: paraphrase`.
 
     Empty answers do not vote and get 0. `correct` stays the verifier's word where there is a gold answer, for the
-    measurements alone. The share of problems whose two votes agree is in `parts`.
+    measurements alone. The share of problems whose two votes agree is in `components`.
     """
 
     def score(self, rows: list[Trajectory], problems: dict[str, Problem]) -> None:
-        """Fill score, correct, status and parts in place."""
+        """Fill score, correct, status and components in place."""
         verify(rows, problems)
         groups: dict[str, dict[int, list[Trajectory]]] = {}
         for row in rows:
@@ -42,14 +42,14 @@ class co_reward:
 
 
 def _judge(one: list[Trajectory], other: list[Trajectory], problem: Problem) -> None:
-    said = [[verifiers.said(problem.verifier, row.text) for row in view] for view in (one, other)]
-    votes = [vote(answers) for answers in said]
-    for view, answers, label in ((one, said[0], votes[1]), (other, said[1], votes[0])):
+    extracted = [[verifiers.extract_answer(problem.verifier, row.text) for row in view] for view in (one, other)]
+    votes = [vote(answers) for answers in extracted]
+    for view, answers, label in ((one, extracted[0], votes[1]), (other, extracted[1], votes[0])):
         for row, answer in zip(view, answers, strict=True):
             if row.stop == Stop.ERROR:
                 continue
             row.score = None if label is None else float(bool(answer) and answer == label)
-            row.parts = {"verifier": float(bool(row.correct)), "views_agree": float(votes[0] == votes[1])}
+            row.components = {"verifier": float(bool(row.correct)), "views_agree": float(votes[0] == votes[1])}
 
 
 def vote(answers: list[str]) -> str | None:

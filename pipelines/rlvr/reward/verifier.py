@@ -12,5 +12,5 @@ class verifier:
     """The verifier that the record names; a rollout that an environment has scored keeps its score."""
 
     def score(self, rows: list[Trajectory], problems: dict[str, Problem]) -> None:
-        """Fill score, correct, status and parts in place."""
+        """Fill score, correct, status and components in place."""
         verify(rows, problems)

@@ -80,8 +80,8 @@ class Episode:
             node=self.node if with_nodes else None,
             score=float(sum(self.rewards)) if spoke else None,
             correct=self.success if spoke else None,
-            status=("right" if self.success else "wrong") if spoke else "unscored",
-            parts={"verifier": float(sum(self.rewards)), "invalid_turns": float(self.invalid)},
+            status=("correct" if self.success else "incorrect") if spoke else "unscored",
+            components={"verifier": float(sum(self.rewards)), "invalid_turns": float(self.invalid)},
             text=" | ".join(self.texts),
         )
 

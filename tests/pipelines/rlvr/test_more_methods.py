@@ -362,7 +362,7 @@ def test_views_label_each_other():
     method = bind("rlvr.reward", "co_reward").fn
     method.score(rows, problems("a" * 32))
     assert [r.score for r in rows] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1]
-    assert rows[0].correct and rows[0].parts["views_agree"] == 0, "the gold answer is for the measurements"
+    assert rows[0].correct and rows[0].components["views_agree"] == 0, "the gold answer is for the measurements"
     swapped = [answer("a" * 32, 3, t) for t in original] + [answer("a" * 32, 0, t) for t in other]
     method.score(swapped, problems("a" * 32))
     assert [r.score for r in swapped] == [r.score for r in rows]

@@ -88,7 +88,7 @@ def test_reward_goes_up(tmp_path, start, monkeypatch):
         "rlvr.commit.every=40",
     ]
     trainer(tmp_path, start, "rlvr.reward_functions=['vowels:early']", *more).run()
-    rewards = [v["reward_part/early"] for _, v in history(tmp_path / "work")]
+    rewards = [v["reward_component/early"] for _, v in history(tmp_path / "work")]
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.15
 
 
@@ -176,7 +176,7 @@ def test_reward_functions_plug_in(tmp_path, start, monkeypatch):
     rows, _ = made.collect(0)
     for i, row in enumerate(rows):
         n = sum(r == 3 for r in row.role)
-        assert row.parts.get("shorter") == (None if i % 2 else -n)
+        assert row.components.get("shorter") == (None if i % 2 else -n)
     from pipelines.errors import RecipeError
 
     with pytest.raises(RecipeError, match="nope:x"):
