@@ -1,7 +1,7 @@
 """Rollouts from a vLLM server: the same `extend`, over HTTP, with the weights of this step.
 
 The server is another engine, so its log-probabilities are its own: they are kept, the difference to the trainer's
-is measured every step (`agreement/*`), and `rlvr.old_logp: trainer` with `credit: truncated_is` corrects for it.
+is measured every step (`mismatch/*`), and `rlvr.old_logp: trainer` with `credit: truncated_is` corrects for it.
 
 Endpoints and fields were checked against the source of vLLM 0.33.0; no server was run. Start it on the folder named in
 the recipe, with log-probabilities of the distribution that is sampled from:

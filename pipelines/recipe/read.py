@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pipelines.contract.catalogue import Bound, bind
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe import settings as s
+from pipelines.recipe.renamed import renamed, renamed_override
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "recipes" / "presets"
@@ -56,19 +56,6 @@ WAYS_OUT = {
 }
 
 
-RENAMED = {
-    "keep": "filter",
-    "compose": "replay",
-    "bonus": "auxiliary_loss",
-    "reduce": "loss_aggregation",
-    "skip_silent_rows": "skip_zero_advantage_rows",
-}
-"""Fields of `rlvr` under the names they had before 0.2: still read, with a line that says the new name."""
-RENAMED_METHODS = {("replay", "fresh"): "no_replay"}
-"""(slot, method) under the name it had before 0.2."""
-log = logging.getLogger("whetstone")
-
-
 class Recipe(BaseModel):
     """A whole pipeline run, resolved and checked."""
 
@@ -102,7 +89,7 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         RecipeError: names the field and the way out.
     """
     body = _load_yaml(Path(path))
-    overrides = [_renamed_override(text) for text in overrides or []]
+    overrides = [renamed_override(text) for text in overrides or []]
     presets = body.get("presets") or []
     for override in overrides or []:
         if override.split("=", 1)[0].strip() == "presets":
@@ -115,39 +102,15 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         own = body.get("rlvr") or {}
         if not isinstance(own, dict):
             raise RecipeError("rlvr: expected a section with fields.")
-        body["rlvr"] = {**merged, **_renamed(own)}
+        body["rlvr"] = {**merged, **renamed("rlvr", own)}
+    if isinstance(body.get("sft"), dict):
+        body["sft"] = renamed("sft", body["sft"])
     for override in overrides or []:
         apply_override(body, override)
     try:
         return Recipe.model_validate(body)
     except ValidationError as error:
         raise RecipeError(explain(error)) from None
-
-
-def _renamed(section: dict[str, Any]) -> dict[str, Any]:
-    """The `rlvr` section with today's names for the fields and methods that were renamed."""
-    out: dict[str, Any] = {}
-    for key, value in section.items():
-        new = RENAMED.get(key, key)
-        if new != key:
-            log.warning("rlvr.%s is called rlvr.%s now; the old name is read until 0.3.", key, new)
-        kind = value.get("kind") if isinstance(value, dict) else value
-        method = RENAMED_METHODS.get((new, kind)) if isinstance(kind, str) else None
-        if method:
-            log.warning("rlvr.%s: %s is called %s now; the old name is read until 0.3.", new, kind, method)
-            value = {**value, "kind": method} if isinstance(value, dict) else method
-        out[new] = value
-    return out
-
-
-def _renamed_override(text: str) -> str:
-    """`rlvr.keep.x=1` as `rlvr.filter.x=1`."""
-    field, equals, value = text.partition("=")
-    parts = field.strip().split(".")
-    if len(parts) > 1 and parts[0] == "rlvr" and (parts[1] in RENAMED or (parts[1], value) in RENAMED_METHODS):
-        name, new = next(iter(_renamed({parts[1]: value if len(parts) == 2 else None}).items()))
-        return f"{'.'.join(['rlvr', name, *parts[2:]])}{equals}{value if new is None else new}"
-    return text
 
 
 def read_preset(name: str) -> dict[str, Any]:
@@ -157,7 +120,7 @@ def read_preset(name: str) -> dict[str, Any]:
         known = [p.stem for p in PRESETS.glob("*.yaml")]
         raise RecipeError(f"presets: no preset called {name!r}. {did_you_mean(name, known)}")
     body = _load_yaml(path)
-    return _renamed({key: value for key, value in body.items() if key not in ("paper", "title", "about")})
+    return renamed("rlvr", {key: value for key, value in body.items() if key not in ("paper", "title", "about")})
 
 
 def _load_yaml(path: Path) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class Commit(Settings):
     """Steps between commits; a killed run repeats at most this many."""
     keep_last: int = free(2, ge=1)
     keep_best: int = free(1, ge=1)
-    """Best commits kept beside the newest, where the stage delivers the best."""
+    """Best commits kept beside the newest, where checkpoint_selection is best."""
 
 
 class Sft(Settings):
@@ -236,7 +236,7 @@ class Sft(Settings):
     evaluate_every: int = Field(50, ge=1)
     """Steps between held-out loss measurements."""
     max_bad_steps: int = Field(5, ge=1)
-    deliver: Literal["last", "best"] = "last"
+    checkpoint_selection: Literal["last", "best"] = "last"
     """Which weights the stage hands on: the last, or those with the lowest held-out loss measured."""
     commit: Commit = Commit(every=20)
 
@@ -244,8 +244,8 @@ class Sft(Settings):
     def _length(self) -> Sft:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give either `epochs` or `steps`")
-        if self.deliver == "best" and self.heldout is None:
-            raise ValueError("deliver: best compares held-out losses; name a `heldout` split")
+        if self.checkpoint_selection == "best" and self.heldout is None:
+            raise ValueError("checkpoint_selection: best compares held-out losses; name a `heldout` split")
         if self.micro_batch_tokens < self.max_length:
             raise ValueError("micro_batch_tokens must hold at least one row of max_length tokens")
         return self
@@ -276,7 +276,7 @@ class Tempered(Sampling):
     """Log-entropy below the pivot whose nature is -1."""
 
 
-class Agreement(Settings):
+class Mismatch(Settings):
     """Sampler = trainer: how far their log-probs of the sampled tokens may differ."""
 
     bound: float | None = Field(None, gt=0)
@@ -339,7 +339,7 @@ class Rlvr(Settings):
     optimizer: Optimizer = Optimizer(learning_rate=1e-6, schedule="constant", warmup=0)
     lora: Lora | None = None
     gradient_checkpointing: bool = False
-    agreement: Agreement = Agreement()
+    mismatch: Mismatch = Mismatch()
     old_logp: Literal["sampler", "trainer"] = "sampler"
     """Whose log-probabilities the objective's ratio starts from. `trainer` recomputes them before the first update, for
     samplers that are another engine; the credit part `truncated_is` then corrects the mismatch."""
@@ -359,7 +359,7 @@ class Rlvr(Settings):
     """Rows decoded side by side."""
     cuda_graphs: bool = True
     """On a GPU, replay decoding steps as CUDA graphs; their buffers stay in memory between steps."""
-    deliver: Literal["last", "best"] = "last"
+    checkpoint_selection: Literal["last", "best"] = "last"
     """Which weights the stage hands on: the last, or those with the best mean reward over ten steps."""
     commit: Commit = Commit()
     log_rollouts: int = free(8, ge=0)

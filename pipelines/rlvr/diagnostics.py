@@ -11,7 +11,7 @@ from torch import Tensor
 from pipelines.data.records import Stop, Trajectory
 from pipelines.engine.shared import Layout, ends
 from pipelines.errors import Interrupted
-from pipelines.recipe.settings import Agreement
+from pipelines.recipe.settings import Mismatch
 from pipelines.rlvr.ops import homogeneous
 
 BOUND = {"float32": 1e-3, "bfloat16": 0.25}
@@ -103,8 +103,8 @@ class Ratios:
         return out
 
 
-def agreement(
-    settings: Agreement, dtype: str, columns: dict[str, Any], logp: Tensor, tokens: Tensor
+def mismatch(
+    settings: Mismatch, dtype: str, columns: dict[str, Any], logp: Tensor, tokens: Tensor
 ) -> tuple[dict[str, float], str | None]:
     """Compare the trainer's log-probabilities with the sampler's before the first update of a step.
 
@@ -124,17 +124,17 @@ def agreement(
     bound = settings.bound or BOUND[dtype]
     used = difference[columns["mask"]]
     numbers = {
-        "agreement/max": float(used.max()),
-        "agreement/p999": float(used.kthvalue(max(1, int(0.999 * len(used)))).values),
+        "mismatch/max": float(used.max()),
+        "mismatch/p999": float(used.kthvalue(max(1, int(0.999 * len(used)))).values),
     }
-    if numbers["agreement/max"] <= bound:
+    if numbers["mismatch/max"] <= bound:
         return numbers, None
     row, position = (difference > bound).nonzero()[0].tolist()
     text = (
         f"sampler and trainer disagree: row {row}, position {position}, token id {int(tokens[row, position])}: the sampler said "
         f"{float(sampled[row, position]):.5f}, the trainer says {float(logp[row, position]):.5f} (bound {bound:g}; "
         f"{int((difference > bound).sum())} tokens over it). Something differs between the two: temperature, masks, weights or "
-        "template. rlvr.agreement.on_breach: warn goes on regardless."
+        "template. rlvr.mismatch.on_breach: warn goes on regardless."
     )
     if settings.on_breach == "stop":
         raise Interrupted(text)

@@ -231,7 +231,7 @@ class Learner:
         parts = self.world.gather((numbers, ratios, total))
         joined = dict(numbers)
         for other, *_ in parts:
-            joined |= {k: max(v, joined.get(k, v)) for k, v in other.items() if k.startswith("agreement/")}
+            joined |= {k: max(v, joined.get(k, v)) for k, v in other.items() if k.startswith("mismatch/")}
         every = diagnostics.Ratios()
         for _, more, _ in parts:
             every.extend(more)
@@ -321,7 +321,7 @@ class Learner:
 
     def _check(self, mine: dict[str, Any], logp: Tensor, tokens: Tensor, numbers: dict[str, float]) -> None:
         mine = mine | {"mask": mine["mask"] & mine["on_policy"][:, None]}
-        found, warning = diagnostics.agreement(self.rlvr.agreement, self.settings.dtype, mine, logp, tokens)
+        found, warning = diagnostics.mismatch(self.rlvr.mismatch, self.settings.dtype, mine, logp, tokens)
         for key, value in found.items():
             numbers[key] = max(value, numbers.get(key, 0.0))
         if warning:

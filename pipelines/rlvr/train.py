@@ -103,7 +103,7 @@ class Trainer:
         self.curriculum = self.update.curriculum.fn
         self.curriculum.start(len(self.problems), seed)
         self.start_step = 0
-        best = rlvr.commit.keep_best if rlvr.deliver == "best" else 0
+        best = rlvr.commit.keep_best if rlvr.checkpoint_selection == "best" else 0
         self.committer = checkpoint.Committer(
             work / "checkpoints", keep_last=rlvr.commit.keep_last, keep_best=best, written=report.publish
         )
@@ -136,7 +136,7 @@ class Trainer:
                 self.phase("commit", step)
                 self._commit(step + 1, score)
         self.committer.wait()
-        state = checkpoint.best(self.committer.folder) if self.rlvr.deliver == "best" else None
+        state = checkpoint.best(self.committer.folder) if self.rlvr.checkpoint_selection == "best" else None
         if state is not None:
             self.report.event("the best weights are handed on", step=state["step"], reward=state["best"])
         about: dict[str, Any] = {"resume": self.resumes}
@@ -150,7 +150,11 @@ class Trainer:
         """Mean reward of the last `SMOOTH` steps where it is the best so far and the best weights are asked for."""
         self.recent = [*self.recent, reward][-SMOOTH:]
         mean = sum(self.recent) / len(self.recent)
-        if self.rlvr.deliver == "last" or len(self.recent) < min(SMOOTH, self.rlvr.steps) or mean <= self.best:
+        if (
+            self.rlvr.checkpoint_selection == "last"
+            or len(self.recent) < min(SMOOTH, self.rlvr.steps)
+            or mean <= self.best
+        ):
             return None
         self.best = mean
         return mean

@@ -36,7 +36,7 @@ class Trainer:
     def __init__(self, sft: Sft, model: Model, *, data: Path, out: Path, work: Path, report: Report, seed: int) -> None:
         self.sft, self.settings, self.out, self.report, self.seed = sft, model, out, report, seed
         self.commits = work / "checkpoints"
-        best = sft.commit.keep_best if sft.deliver == "best" else 0
+        best = sft.commit.keep_best if sft.checkpoint_selection == "best" else 0
         self.committer = checkpoint.Committer(
             self.commits, keep_last=sft.commit.keep_last, keep_best=best, written=report.publish
         )
@@ -131,14 +131,14 @@ class Trainer:
             last, better = step + 1 == self.total, False
             if self.heldout and ((step + 1) % self.sft.evaluate_every == 0 or last):
                 held = numbers["loss/heldout"] = self.heldout_loss()
-                better = held < self.best and self.sft.deliver == "best"
+                better = held < self.best and self.sft.checkpoint_selection == "best"
                 self.best = min(held, self.best)
             self.report.metrics(step + 1, numbers)
             self.report.progress(step + 1, self.total, f"loss {numbers['loss/train']:.3f}")
             if (step + 1) % self.sft.commit.every == 0 or last or better:
                 self._commit(step + 1, held, better)
         self.committer.wait()
-        if self.sft.deliver == "best" and (state := checkpoint.best(self.commits)) is not None:
+        if self.sft.checkpoint_selection == "best" and (state := checkpoint.best(self.commits)) is not None:
             self.model.load_state_dict(state["model"], strict=False)
             held = state["heldout"]
             self.report.event("the best weights are handed on", step=state["step"], heldout=held)

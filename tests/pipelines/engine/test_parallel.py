@@ -60,7 +60,7 @@ def test_two_processes_give_the_gradient_of_one(tmp_path, start, more):
 
 
 def test_a_stage_in_two_processes(tmp_path, start):
-    """The stage's own entry point under torchrun: metrics once, agreement kept, a model that loads."""
+    """The stage's own entry point under torchrun: metrics once, mismatch small, a model that loads."""
     work = toys.job(tmp_path / "w", start, "rlvr.processes=2", "rlvr.steps=3")
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pipelines.rlvr", work],
@@ -69,5 +69,5 @@ def test_a_stage_in_two_processes(tmp_path, start):
     assert done.returncode == 0, done.stderr[:6000]
     lines = [line for line in toys.spool(work) if line["kind"] == "metrics"]
     assert [line["step"] for line in lines] == [1, 2, 3]
-    assert max(line["values"]["agreement/max"] for line in lines) < 1e-4
+    assert max(line["values"]["mismatch/max"] for line in lines) < 1e-4
     assert (work / "out/model/model.safetensors").exists() and (work / "numbers.json").exists()

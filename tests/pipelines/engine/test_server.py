@@ -111,7 +111,7 @@ def test_trains_with_the_server_s_tokens_and_fresh_weights_each_step(tmp_path, s
     made = trainer(tmp_path, start, stand_in)
     made.run()
     seen = [b["values"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
-    assert len(seen) == 4 and max(v.get("agreement/max", 0) for v in seen) < 1e-3
+    assert len(seen) == 4 and max(v.get("mismatch/max", 0) for v in seen) < 1e-3
     assert stand_in.calls.count("/collective_rpc") == 4 and stand_in.calls.count("/reset_prefix_cache") == 4
 
 
@@ -123,11 +123,11 @@ def test_stale_weights_on_the_server_are_caught(tmp_path, start, stand_in):
 
 def test_a_mismatch_can_be_measured_and_corrected_instead(tmp_path, start, stand_in):
     stand_in.deaf = True
-    more = ["rlvr.agreement={on_breach: warn}", "rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]"]
+    more = ["rlvr.mismatch={on_breach: warn}", "rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]"]
     made = trainer(tmp_path, start, stand_in, *more)
     made.run()
     seen = [b["values"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
-    assert max(v.get("agreement/max", 0) for v in seen) > 1e-2
+    assert max(v.get("mismatch/max", 0) for v in seen) > 1e-2
     assert all(v["ratio/max"] == pytest.approx(1, abs=1e-3) for v in seen if "ratio/max" in v)
 
 

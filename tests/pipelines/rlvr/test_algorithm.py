@@ -9,7 +9,7 @@ import torch
 import toys
 
 from pipelines.errors import Interrupted
-from pipelines.recipe.settings import Agreement, Rlvr
+from pipelines.recipe.settings import Mismatch, Rlvr
 from pipelines.rlvr import algorithm, diagnostics
 
 
@@ -79,12 +79,12 @@ def test_disagreement_stops_and_names_the_first_token(sabotage, row, position):
     batch = toys.batch()
     columns = algorithm.columns_of(dataclasses.replace(batch, logp_sampler=None))
     logp = columns["logp_old"].clone()
-    numbers, warning = diagnostics.agreement(Agreement(), "float32", columns, logp, torch.arange(108).view(12, 9))
-    assert numbers["agreement/max"] == 0 and warning is None
+    numbers, warning = diagnostics.mismatch(Mismatch(), "float32", columns, logp, torch.arange(108).view(12, 9))
+    assert numbers["mismatch/max"] == 0 and warning is None
     broken = columns | {"logp_old": sabotage(columns)}
     with pytest.raises(Interrupted, match=f"row {row}, position {position}, token id {row * 9 + position}"):
-        diagnostics.agreement(Agreement(), "float32", broken, logp, torch.arange(108).view(12, 9))
-    _, text = diagnostics.agreement(Agreement(on_breach="warn"), "float32", broken, logp, torch.arange(108).view(12, 9))
+        diagnostics.mismatch(Mismatch(), "float32", broken, logp, torch.arange(108).view(12, 9))
+    _, text = diagnostics.mismatch(Mismatch(on_breach="warn"), "float32", broken, logp, torch.arange(108).view(12, 9))
     assert "the sampler said" in text
 
 

@@ -101,7 +101,7 @@ def test_demonstrations_are_rows_with_the_trainer_s_own_numbers(tmp_path, start)
         wanted = made.learner.policy.logp(tokens, batch.mask).logp
     torch.testing.assert_close(batch.logp_old, wanted, atol=1e-4, rtol=0)
     assert (batch.logp_old[batch.teacher_forced] < 0).any()
-    assert made.step(0)["agreement/max"] < 1e-4
+    assert made.step(0)["mismatch/max"] < 1e-4
 
 
 @pytest.mark.parametrize("gate", [-1, 4])
@@ -262,7 +262,7 @@ def test_rollouts_follow_the_budget(tmp_path, start):
 def test_a_temperature_per_token_is_the_trainer_s_too(tmp_path, start):
     made = trainer(tmp_path, start, "presets=[hapo]", "rlvr.objective={kind: hapo, tau: 0.5}", "rlvr.steps=3")
     numbers = [made.step(step) for step in range(3)]
-    assert max(n["agreement/max"] for n in numbers) < 1e-4
+    assert max(n["mismatch/max"] for n in numbers) < 1e-4
     sampling = made.learner.policy.sampling
     assert sampling.tau == 0.5 and sampling.top > 0
     logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0)) * 3

@@ -74,7 +74,7 @@ def test_turns_train(tmp_path, lake, more):
     after = torch.cat([p.detach().flatten() for p in made.learner.model.parameters()])
     assert torch.isfinite(after).all() and not torch.equal(before, after)
     values = [b["values"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
-    checked = [v["agreement/max"] for v in values if "agreement/max" in v]
+    checked = [v["mismatch/max"] for v in values if "mismatch/max" in v]
     assert len(values) == 3 and checked and max(checked) < 1e-4
 
 
@@ -111,7 +111,7 @@ def test_a_tree_trains_each_edge_once(tmp_path, start):
     assert set(trained) == every and set(trained.values()) == {1}
     assert any(r == Role.FORCED for row in rows for r in row.role)
     numbers = made.step(1)
-    assert numbers["agreement/max"] < 1e-4
+    assert numbers["mismatch/max"] < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_recomputed_old_log_probs_and_truncated_weights(tmp_path, start):
         tmp_path, start, toys.recipe(tmp_path), "rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]"
     )
     numbers = made.step(0)
-    assert numbers["agreement/max"] < 1e-4 and numbers["ratio/max"] == pytest.approx(1, abs=1e-4)
+    assert numbers["mismatch/max"] < 1e-4 and numbers["ratio/max"] == pytest.approx(1, abs=1e-4)
 
 
 @pytest.mark.parametrize("rollout", ["single_turn", "{kind: tree, factors: [2, 2], segment: 2}"])
@@ -163,4 +163,4 @@ def test_a_given_beginning_is_context_and_no_answer(tmp_path, start, rollout):
         assert len({t.group for t in rows if t.uid == row.uid}) == 1
     assert hinted > len(rows) / 2
     numbers = made.step(1)
-    assert numbers.get("agreement/max", 0) < 1e-4
+    assert numbers.get("mismatch/max", 0) < 1e-4

@@ -69,7 +69,7 @@ def test_presets_train(tmp_path, start, preset):
     after = torch.cat([p.detach().flatten() for p in made.learner.model.parameters()])
     assert torch.isfinite(after).all() and not torch.equal(before, after)
     seen = {k: v for _, values in history(tmp_path / "work") for k, v in values.items()}
-    assert seen["agreement/max"] < 1e-4
+    assert seen["mismatch/max"] < 1e-4
     assert {"reward/mean", "rollout/length_mean", "signal/flat_group_share", "optimizer/grad_norm"} <= set(seen)
 
 
@@ -361,7 +361,7 @@ def test_odd_rows_are_defined(tmp_path, start):
 def test_the_best_weights_are_delivered(tmp_path, start):
     """A learning rate that ruins the model: the best commit is an early one, and it survives on disk."""
     more = ["rlvr.steps=24", "rlvr.prompts=8", "rlvr.optimizer.learning_rate=0.02", "rlvr.commit.every=30"]
-    made = trainer(tmp_path, start, "rlvr.deliver=best", *more)
+    made = trainer(tmp_path, start, "rlvr.checkpoint_selection=best", *more)
     made.run()
     kept = sorted(p.name for p in (tmp_path / "work/checkpoints").glob("step-*"))
     events = [e for e in toys.spool(tmp_path / "work") if e.get("text") == "the best weights are handed on"]

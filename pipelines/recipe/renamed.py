@@ -1,0 +1,66 @@
+"""Fields and methods under the names they had before 0.2: still read until 0.3, with a line that says the new name."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pipelines.errors import RecipeError
+
+FIELDS = {
+    "sft": {"deliver": "checkpoint_selection"},
+    "rlvr": {
+        "keep": "filter",
+        "compose": "replay",
+        "bonus": "auxiliary_loss",
+        "reduce": "loss_aggregation",
+        "skip_silent_rows": "skip_zero_advantage_rows",
+        "deliver": "checkpoint_selection",
+        "agreement": "mismatch",
+    },
+}
+"""Section → old field → new field."""
+METHODS = {("rlvr", "replay", "fresh"): "no_replay"}
+"""(section, slot, old method) → new method."""
+log = logging.getLogger("whetstone")
+
+
+def renamed(section: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A section with today's names for the fields and methods that were renamed.
+
+    Raises:
+        RecipeError: a field is given under both names.
+
+    >>> renamed("sft", {"deliver": "best", "steps": 3})
+    {'checkpoint_selection': 'best', 'steps': 3}
+    """
+    out: dict[str, Any] = {}
+    for key, value in fields.items():
+        name = FIELDS.get(section, {}).get(key, key)
+        if name != key:
+            if name in fields:
+                raise RecipeError(f"{section}.{key}: is the old name of {section}.{name}, which is set too; remove it.")
+            log.warning("%s.%s is called %s.%s now; the old name is read until 0.3.", section, key, section, name)
+        kind = value.get("kind") if isinstance(value, dict) else value
+        method = METHODS.get((section, name, kind)) if isinstance(kind, str) else None
+        if method:
+            log.warning("%s.%s: %s is called %s now; the old name is read until 0.3.", section, name, kind, method)
+            value = {**value, "kind": method} if isinstance(value, dict) else method
+        out[name] = value
+    return out
+
+
+def renamed_override(text: str) -> str:
+    """An override with today's names.
+
+    >>> renamed_override("rlvr.keep.x=1")
+    'rlvr.filter.x=1'
+    """
+    field, equals, value = text.partition("=")
+    section, *rest = field.strip().split(".")
+    if not rest or section not in FIELDS:
+        return text
+    name, new = next(iter(renamed(section, {rest[0]: value if len(rest) == 1 else None}).items()))
+    if name == rest[0] and new in (value, None):
+        return text
+    return f"{'.'.join([section, name, *rest[1:]])}{equals}{value if new is None else new}"
