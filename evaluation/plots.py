@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from pipelines.stage.report import lines_of
 
 CURVES = {
     "sft": {"loss": ("loss/train", "loss/heldout"), "learning_rate": ("optimizer/learning_rate",)},
@@ -26,12 +27,10 @@ def curves(spool: Path, folder: Path, stage: str) -> list[Path]:
     if not wanted or not spool.exists():
         return []
     series: dict[str, list[tuple[int, float]]] = {}
-    with open(spool) as handle:
-        for line in handle:
-            body = json.loads(line)
-            if body["kind"] == "metrics":
-                for name, value in body["values"].items():
-                    series.setdefault(name, []).append((body["step"], value))
+    for body in lines_of(spool):
+        if body["kind"] == "metrics":
+            for name, value in body["values"].items():
+                series.setdefault(name, []).append((body["step"], value))
     made = []
     for title, names in wanted.items():
         present = [n for n in names if n in series]

@@ -11,6 +11,7 @@ the recipe, with log-probabilities of the distribution that is sampled from:
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,7 @@ class ServerSampler:
         import httpx
 
         self.settings, self.stop, self.context = settings, sorted(stop), context
-        self.client = httpx.Client(base_url=settings.url, timeout=settings.timeout_s)
+        self.client = httpx.Client(base_url=settings.url, timeout=settings.timeout_s, headers=_authorization(settings))
 
     def push(self, model: Any, tokenizer: Any) -> None:
         """Write the weights where the server reads them, and have it load them; cached prefixes are forgotten."""
@@ -141,6 +142,15 @@ class ServerSampler:
                 if answer.status_code < 500:
                     raise Interrupted(f"rlvr.sampler: {path} was refused with {problem}")
         raise Interrupted(f"rlvr.sampler: {self.settings.url}{path} does not answer ({problem}).")
+
+
+def _authorization(settings: Server) -> dict[str, str]:
+    if settings.api_key_env is None:
+        return {}
+    key = os.environ.get(settings.api_key_env, "")
+    if not key:
+        raise Interrupted(f"rlvr.sampler.api_key_env: the environment variable {settings.api_key_env} is not set.")
+    return {"Authorization": f"Bearer {key}"}
 
 
 def _attempts() -> Iterator[None]:

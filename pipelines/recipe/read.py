@@ -12,6 +12,7 @@ from pipelines.contract.catalogue import Bound, bind
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe import settings as s
 from pipelines.recipe.renamed import renamed, renamed_override
+from pipelines.recipe.secrets import secrets_in
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "recipes" / "presets"
@@ -107,6 +108,11 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         body["sft"] = renamed("sft", body["sft"])
     for override in overrides or []:
         apply_override(body, override)
+    for field, secret in secrets_in(body):
+        raise RecipeError(
+            f"{field}: the address holds {secret}, and a recipe is stored and logged. Leave it out; keys come from "
+            "environment variables (rlvr.sampler.api_key_env names one)."
+        )
     try:
         return Recipe.model_validate(body)
     except ValidationError as error:

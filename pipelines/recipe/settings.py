@@ -288,7 +288,9 @@ class Server(Settings):
     """A vLLM server that decodes; it gets this step's weights before every step."""
 
     url: str
-    """Such as http://localhost:8000."""
+    """Such as http://localhost:8000, without user, password or key: those come from `api_key_env`."""
+    api_key_env: str | None = free(None, pattern=r"^[A-Za-z_]\w*$")
+    """Name of an environment variable with the server's API key; sent as a bearer token, stored nowhere."""
     weights: str
     """Folder the server was started on, on a disk both see."""
     model: str | None = None

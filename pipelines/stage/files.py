@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -11,6 +12,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from pipelines.errors import UserError
 
 MANIFEST = "manifest.json"
 REPORT = "report"
@@ -42,6 +45,41 @@ def fsync_dir(path: Path) -> None:
         os.close(fd)
 
 
+class DiskFull(UserError):
+    """A disk, or a quota on it, took no more; what was committed before is whole."""
+
+
+def disk_full(error: BaseException, folder: Path) -> DiskFull | None:
+    """The message for a full disk, naming path and free bytes; None where the error is another one.
+
+    Libraries that write for us (torch, safetensors, SQLite) report a full disk in words of their own, so their texts
+    are read too.
+
+    Args:
+        error: what a write raised.
+        folder: what was being written, where the error does not name a file.
+    """
+    text = str(error)
+    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    coded = isinstance(error, OSError) and error.errno in codes
+    worded = any(w in text for w in ("No space left on device", "database or disk is full", "Disk quota exceeded"))
+    cut_short = "PytorchStreamWriter failed" in text or "file write failed" in text or "unexpected pos" in text
+    if not (coded or worded or cut_short):
+        return None
+    named = getattr(error, "filename", None)
+    where = Path(os.fsdecode(named)) if isinstance(named, str | bytes) else folder
+    free = free_bytes(where) / 1e6
+    return DiskFull(
+        f"{where} could not be written: the disk is full, or a quota is reached ({free:.1f} MB free). Free space and start "
+        "again: the previous commit is intact."
+    )
+
+
+def named(error: OSError, path: Path) -> OSError:
+    """The error with the file's name, which a failing write leaves out."""
+    return error if error.filename else type(error)(error.errno, error.strerror, str(path))
+
+
 def write_atomic(path: Path, data: str | bytes, *, durable: bool = True) -> None:
     """Replace a file by one rename; readers see the old bytes or the new ones, never a part.
 
@@ -57,17 +95,36 @@ def write_atomic(path: Path, data: str | bytes, *, durable: bool = True) -> None
                 handle.flush()
                 os.fsync(handle.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise named(error, path) from None
         raise
 
 
 def read_json(path: Path) -> Any:
-    """Parsed JSON file, or None where it is absent or damaged."""
+    """Parsed JSON file, or None where it is absent or damaged (bad bytes, half a file, a folder of that name)."""
     try:
-        return json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
         return None
+
+
+def read_object(path: Path, **fields: type | tuple[type, ...]) -> dict[str, Any] | None:
+    """A JSON object whose named fields, where present, have these types; None for anything else.
+
+    State files are small and can be made again; a wrong one counts as absent, so no reader meets a shape it did not ask for.
+    """
+    body = read_json(path)
+    if not isinstance(body, dict):
+        return None
+    for name, kind in fields.items():
+        value = body.get(name)
+        wrong_bool = isinstance(value, bool) and kind is not bool
+        if value is not None and (wrong_bool or not isinstance(value, kind)):
+            return None
+    return body
 
 
 @contextlib.contextmanager
@@ -112,7 +169,7 @@ def contents(folder: Path) -> dict[str, dict[str, Any]]:
 def write_manifest(folder: Path, about: dict[str, Any]) -> str:
     """Write `manifest.json` and return the digest of the folder's contents."""
     files = contents(folder)
-    content = digest({name: entry["sha256"] for name, entry in files.items() if not name.startswith(f"{REPORT}/")})
+    content = _content(files)
     body = {**about, "digest": content, "files": files}
     write_atomic(folder / MANIFEST, json.dumps(body, indent=1, sort_keys=True))
     return content
@@ -120,16 +177,52 @@ def write_manifest(folder: Path, about: dict[str, Any]) -> str:
 
 def damage(folder: Path) -> str | None:
     """What is wrong with a folder that has a manifest, in words; None where it is whole."""
-    manifest = read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or "files" not in manifest:
+    if not folder.is_dir():
+        return "it is a file, not a folder"
+    manifest = read_manifest(folder)
+    if manifest is None:
         return "its manifest is missing or unreadable"
     for name, entry in manifest["files"].items():
+        if not is_inside(name):
+            return f"its manifest names {name!r}, which lies outside the folder"
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != entry["bytes"] or file_sha256(path) != entry["sha256"]:
             return f"{name} is damaged"
+    if _content(manifest["files"]) != manifest["digest"]:
+        return "its manifest does not agree with itself"
     return None
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """A folder's manifest where every field has its shape, else None."""
+    shape = {"stage": str, "key": str, "digest": str, "files": dict, "numbers": dict, "parts": dict, "run_id": str}
+    body = read_object(folder / MANIFEST, **shape, model_id=str, seconds=(int, float))
+    if body is None or not all(isinstance(body.get(name), str) for name in ("stage", "key", "digest")):
+        return None
+    files = body.get("files")
+    if not isinstance(files, dict) or not all(_is_entry(entry) for entry in files.values()):
+        return None
+    return body
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and isinstance(entry.get("bytes"), int)
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative path stays below the folder it is joined to.
+
+    >>> [is_inside(n) for n in ("model/a.json", "../a", "/etc/passwd", "a/../../b", "C:\\\\a", "")]
+    [True, False, False, False, False, False]
+    """
+    parts = name.split("/")
+    return bool(name) and "\\" not in name and "\0" not in name and not any(p in ("", ".", "..") for p in parts)
+
+
+def _content(files: dict[str, dict[str, Any]]) -> str:
+    return digest({name: entry["sha256"] for name, entry in files.items() if not name.startswith(f"{REPORT}/")})
 
 
 def free_bytes(path: Path) -> int:

@@ -9,7 +9,6 @@ WORK holds `job.json`. The stage fills `WORK/out`, commits under `WORK/checkpoin
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import logging
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import USER_ERROR_EXIT, UserError
-from pipelines.stage.files import read_json, write_atomic
+from pipelines.stage.files import disk_full, read_object, write_atomic
 
 NUMBERS, ERROR, LOCK, JOB, SYSTEM = "numbers.json", "error.json", "lock", "job.json", "system.jsonl"
 Work = Callable[[dict[str, Any], Path], dict[str, float]]
@@ -46,12 +45,11 @@ def main(work: Work, argv: list[str] | None = None) -> None:
         numbers = work(job, folder)
     except UserError as error:
         _leave(folder, error, str(error))
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
+    except Exception as error:
+        full = disk_full(error, folder)
+        if full is None:
             raise
-        _leave(
-            folder, error, f"the disk of {folder} is full. Free space and run again: the previous checkpoint is intact."
-        )
+        _leave(folder, full, str(full))
     if rank == 0:
         write_atomic(folder / NUMBERS, json.dumps(numbers, sort_keys=True))
     if lock is not None:
@@ -122,7 +120,7 @@ def _sample_system(folder: Path, every_s: float) -> None:
         import psutil
 
         process = psutil.Process()
-        lines = (folder / SYSTEM).read_text().count("\n") if (folder / SYSTEM).exists() else 0
+        lines = (folder / SYSTEM).read_bytes().count(b"\n") if (folder / SYSTEM).exists() else 0
         psutil.cpu_percent()
         while True:
             time.sleep(every_s)
@@ -165,5 +163,5 @@ def resolve(dotted: str) -> Any:
 
 def read_error(folder: Path) -> str | None:
     """The message a stage left for the user, if any."""
-    body = read_json(folder / ERROR)
-    return body["message"] if isinstance(body, dict) else None
+    body = read_object(folder / ERROR, message=str)
+    return body.get("message") if body else None

@@ -8,6 +8,7 @@ written past the commit, so the metric history has no gap and no repeat.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.stage.files import write_atomic
+from pipelines.stage.files import named, write_atomic
 
 SPOOL, PROGRESS, VISIBLE = "spool.jsonl", "progress.json", "spool.visible"
 log = logging.getLogger("whetstone")
@@ -36,6 +37,7 @@ class Report:
         self.folder = folder
         self.committed = committed
         folder.mkdir(parents=True, exist_ok=True)
+        cut_half_line(folder / SPOOL)
         self._file = open(folder / SPOOL, "ab", buffering=0)  # noqa: SIM115
         self._progress_at = 0.0
         self._started = time.monotonic()
@@ -72,8 +74,11 @@ class Report:
         return os.fstat(self._file.fileno()).st_size
 
     def rewind(self, cursor: int) -> None:
-        """Drop the lines written after a checkpoint that recorded `cursor`."""
-        self._file.truncate(cursor)
+        """Drop the lines written after a checkpoint that recorded `cursor`.
+
+        A spool that is shorter than that has lost lines; it stays as it is (truncating would fill it with zero bytes).
+        """
+        self._file.truncate(min(cursor, self.cursor()))
         self.publish()
 
     def publish(self, cursor: int | None = None) -> None:
@@ -86,25 +91,96 @@ class Report:
         self._file.close()
 
     def _append(self, line: dict[str, Any]) -> None:
-        self._file.write((json.dumps(line) + "\n").encode())
+        raw, before = (json.dumps(line) + "\n").encode(), self.cursor()
+        try:
+            while raw:
+                raw = raw[self._file.write(raw) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(before)
+            raise named(error, self.folder / SPOOL) from None
         if not self.committed:
             self.publish()
 
 
-def visible_lines(folder: Path, offset: int, name: str = SPOOL) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Lines of a spool that may be forwarded, from a byte offset: (offset after the line, line)."""
-    path = folder / name
-    if not path.exists():
-        return
+def cut_half_line(path: Path) -> int:
+    """Cut a spool back to its last newline (a full disk and a power cut leave half lines); returns the bytes dropped."""
+    with contextlib.suppress(FileNotFoundError), open(path, "r+b") as handle:
+        end = size = handle.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - 65_536)
+            handle.seek(start)
+            newline = handle.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end != size:
+            handle.truncate(end)
+            log.warning("%s ended in half a line; %d bytes were cut off", path, size - end)
+        return size - end
+    return 0
+
+
+def parse_line(raw: bytes) -> dict[str, Any]:
+    """A line of a spool; `{"kind": "broken"}` for one that no stage can have written."""
+    broken = {"kind": "broken"}
     try:
-        limit = int((folder / VISIBLE).read_text()) if name == SPOOL else path.stat().st_size
-    except (FileNotFoundError, ValueError):
-        limit = 0
+        line = json.loads(raw)
+    except (ValueError, RecursionError):
+        return broken
+    if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+        return broken
+    if line["kind"] != "metrics":
+        return line
+    values = line.get("values")
+    counts = all(_is_number(line.get(name)) and isinstance(line[name], int) for name in ("step", "time"))
+    if not counts or not isinstance(values, dict) or not all(_is_number(v) for v in values.values()):
+        return broken
+    return line
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return False
+    return isinstance(value, float) or abs(value) < 2**62
+
+
+def lines_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Every readable line of a spool."""
+    if path.is_file():
+        with open(path, "rb") as handle:
+            yield from (line for line in map(parse_line, handle) if line["kind"] != "broken")
+
+
+def visible_lines(folder: Path, offset: int, name: str = SPOOL) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Lines of a spool that may be forwarded, from a byte offset: (offset after the line, line).
+
+    A line that cannot be read comes as `{"kind": "broken"}`, so that a caller counts it once and goes on behind it.
+    An offset past the end (the spool was begun again) starts over; sending a metric twice changes nothing in MLflow.
+    """
+    path = folder / name
+    if not path.is_file():
+        return
+    size = path.stat().st_size
+    limit = min(size, _visible_bytes(folder)) if name == SPOOL else size
     with open(path, "rb") as handle:
+        offset = offset if 0 <= offset <= size else 0
+        if offset:
+            handle.seek(offset - 1)
+            if handle.read(1) != b"\n":
+                offset += len(handle.readline())
         handle.seek(offset)
         while offset < limit:
             raw = handle.readline()
             if not raw.endswith(b"\n") or offset + len(raw) > limit:
                 return
             offset += len(raw)
-            yield offset, json.loads(raw)
+            yield offset, parse_line(raw)
+
+
+def _visible_bytes(folder: Path) -> int:
+    try:
+        return max(0, int((folder / VISIBLE).read_text()))
+    except (OSError, ValueError):  # written again with the next commit, and at the latest when the stage ends
+        return 0

@@ -177,3 +177,12 @@ def test_what_a_server_cannot_do_is_refused(tmp_path, overrides, words):
     where = "rlvr.sampler={url: 'http://x', weights: w}"
     with pytest.raises(RecipeError, match=words):
         check(read_recipe(toys.recipe(tmp_path), [where, *overrides]))
+
+
+def test_the_key_comes_from_the_environment(monkeypatch):
+    settings = Server(url="http://h:1", weights="/w", api_key_env="SAMPLER_KEY")
+    with pytest.raises(Interrupted, match="SAMPLER_KEY is not set"):
+        ServerSampler(settings, stop=[2], context=8)
+    monkeypatch.setenv("SAMPLER_KEY", "abc-def")
+    sampler = ServerSampler(settings, stop=[2], context=8)
+    assert sampler.client.headers["authorization"] == "Bearer abc-def" and "abc-def" not in settings.model_dump_json()

@@ -1,0 +1,65 @@
+"""Passwords and keys: found in addresses, taken out of texts. None of them belongs in a recipe, a log or a store."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+HIDDEN = "***"
+_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][\w+.\-]*://)[^/?#\s'\"<>]*@")
+_USERINFO_WITH_SLASH = re.compile(r"(?P<scheme>[a-zA-Z][\w+.\-]*://)[^/?#\s'\"<>:]*:(?!\d+(?:/|$))[^\s'\"<>]*@")
+_QUERY = re.compile(
+    r"(?P<name>[?&;#][\w.\-]*(?:key|token|secret|passw|pwd|auth|sig|credential)[\w.\-]*=)[^&;\s'\"#<>]+", re.IGNORECASE
+)
+_HEADER = re.compile(r"(?P<name>\b(?:Basic|Bearer)\s+)[\w+/=.~\-]{6,}")
+VARIABLES = (
+    "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "HF_TOKEN",
+)  # fmt: skip
+"""Environment variables whose values are secrets."""
+
+
+def redact(text: object) -> str:
+    """The text without passwords: userinfo of addresses, key-like query fields, authorization headers, known secrets.
+
+    >>> redact("no answer from https://ann:pw@host/x?api_key=1&n=2")
+    'no answer from https://***@host/x?api_key=***&n=2'
+    """
+    out = _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", str(text))
+    out = _USERINFO_WITH_SLASH.sub(rf"\g<scheme>{HIDDEN}@", out)
+    out = _HEADER.sub(rf"\g<name>{HIDDEN}", _QUERY.sub(rf"\g<name>{HIDDEN}", out))
+    for name in VARIABLES:
+        secret = os.environ.get(name, "")
+        for part in {secret, secret.partition(":")[2]}:
+            if len(part) >= 6:
+                out = out.replace(part, HIDDEN)
+    return out
+
+
+def secret_in(address: str) -> str | None:
+    """What is secret in an address, in words; None where nothing is.
+
+    >>> secret_in("http://ann:pw@host:8000"), secret_in("http://host:8000/v1")
+    ('a user name or password', None)
+    """
+    if not re.match(r"[a-zA-Z][\w+.\-]*://", address):
+        return None
+    if _USERINFO.match(address) or _USERINFO_WITH_SLASH.match(address):
+        return "a user name or password"
+    found = _QUERY.search(address)
+    return f"a key ({found['name'].lstrip('?&;#').rstrip('=')})" if found else None
+
+
+def secrets_in(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
+    """(field, what is secret in it) for every address below a recipe's value."""
+    if isinstance(value, str):
+        what = secret_in(value)
+        if what:
+            yield field, what
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from secrets_in(inner, f"{field}.{key}" if field else str(key))
+    elif isinstance(value, list | tuple):
+        for place, inner in enumerate(value):
+            yield from secrets_in(inner, f"{field}.{place}")
