@@ -10,7 +10,7 @@ import sys
 import pytest
 import toys
 
-LAWS = ["tests/pipelines/rlvr/test_laws.py", "tests/pipelines/rlvr/test_step.py", "pipelines/rlvr"]
+LAWS = ["tests/pipelines/rlvr/test_laws.py", "tests/pipelines/rlvr/test_algorithm.py", "pipelines/rlvr"]
 ENGINE = [f"tests/pipelines/engine/test_{name}.py" for name in ("checkpoint", "sampler", "shared")]
 ENGINES = "tests/pipelines/engine"
 HOOKS = "tests/pipelines/rlvr/test_hooks.py"
@@ -56,7 +56,7 @@ PLANTED = {
     "an update of its own is part of the step's": ("pipelines/rlvr/learn.py", 'else columns["update"] == 0', 'else columns["update"] >= 0', [f"{HOOKS}::test_the_step_before_trains_once_more"]),
     "a term's weight taken from a method": ("pipelines/contract/catalogue.py", 'float(chosen.pop("weight", 1.0)) if slot in TERMS else 1.0', 'float(chosen.pop("weight", 1.0))', [LAWS[0]]),
     "positions start over behind a common beginning": ("pipelines/engine/sampler.py", "torch.arange(gaps.start, width, device=ids.device)", "torch.arange(width - gaps.start, device=ids.device)", ENGINE),
-    "rounded weights go stale": ("pipelines/engine/fixed.py", "self._round()\n        sample", "self.low or self._round()\n        sample", [f"{ENGINES}/test_fixed.py::test_sampler_is_trainer"]),
+    "rounded weights go stale": ("pipelines/engine/rounded.py", "copy.data.copy_(weight.detach())", "key in self.copies or copy.data.copy_(weight.detach())", [f"{ENGINES}/test_fixed.py::test_sampler_is_trainer"]),
     "a token does not see itself": ("pipelines/engine/fixed.py", "(spot <= self.at)", "(spot < self.at)", [f"{ENGINES}/test_fixed.py::test_greedy_tokens_are_those_of_generate"]),
     "rows read another prompt's padding": ("pipelines/engine/attention.py", 'together.masked_fill(self.unseen, float("-inf"))', "together + 0", [f"{ENGINES}/test_attention.py"]),
     "half a checkpoint accepted": ("pipelines/engine/checkpoint.py", 'or file_sha256(path / STATE) != _meta(path).get("sha256"):', "or False:", ENGINE),

@@ -45,8 +45,10 @@ class SlabLayer(DynamicLayer):
     `keys` and `values` are views of the filled part, so everything that reads a DynamicLayer works.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, stored: torch.dtype | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.stored = stored
+        """dtype that keys and values are stored in; None for that of the first ones."""
         self.key_slab: Tensor | None = None
         self.value_slab: Tensor | None = None
         self.filled = 0
@@ -58,6 +60,8 @@ class SlabLayer(DynamicLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write [B, heads, new, dim] behind what is there; returns everything so far."""
         new = key_states.shape[-2]
+        if self.stored is not None:
+            key_states, value_states = key_states.to(self.stored), value_states.to(self.stored)
         if self.key_slab is None:
             self.rows = len(key_states)
             self._allocate(key_states, self.rows, new)
@@ -119,11 +123,17 @@ class SlabLayer(DynamicLayer):
 
 
 class SlabCache(Cache):
-    """One `SlabLayer` per layer of a model, sliding windows included (the mask hides what is out of the window)."""
+    """One `SlabLayer` per layer of a model, sliding windows included (the mask hides what is out of the window).
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    Args:
+        model: for its number of layers.
+        stored: dtype that keys and values are stored in. bfloat16 is what attention under autocast rounds them to anyway:
+            storing them so saves rounding all of them again for every token.
+    """
+
+    def __init__(self, model: PreTrainedModel, stored: torch.dtype | None = None) -> None:
         count = model.config.get_text_config().num_hidden_layers
-        super().__init__(layers=[SlabLayer() for _ in range(count)])
+        super().__init__(layers=[SlabLayer(stored) for _ in range(count)])
 
     def filled_layers(self) -> list[SlabLayer]:
         """The layers that hold keys; a model that shares them between layers leaves some empty."""

@@ -15,10 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
-from transformers.pytorch_utils import Conv1D
 
 from pipelines.engine import distribution
 from pipelines.engine.cache import Gaps, SlabCache, unpadded
@@ -98,7 +96,7 @@ class FixedDecoder:
         model: a causal LM whose layers all keep keys and values in full.
         stop: int64 [S], the token ids that end a completion, on the model's device.
         pad: fed to rows that are done.
-        dtype: "float32" or "bfloat16" (autocast). In bfloat16 the matrices are rounded once a call instead of once a token.
+        dtype: "float32" or "bfloat16" (autocast). The caller puts `RoundedWeights` in place.
         context: most positions of the model.
     """
 
@@ -113,7 +111,6 @@ class FixedDecoder:
         self.rows = self.wide = self.long = 0
         self.cache: Cache | None = None
         self.graphs: dict[tuple[int, int, str, bool], Any] = {}
-        self.low: dict[str, Tensor] = {}
 
     def decode(
         self,
@@ -143,7 +140,6 @@ class FixedDecoder:
         self._room(cache, live, columns(width + steps + EVERY), steps)
         self._load(cache, of, gaps, width)
         self.points[:count, :steps] = torch.rand(count, steps, generator=generator, device=self.device)
-        self._round()
         sample = torch.arange(count, device=self.device)
         whole = (self.tokens.new_full((count, steps), -1), self.logps.new_zeros(count, steps))
         spread = self.spreads.new_zeros(count, steps) if entropy else None
@@ -211,19 +207,6 @@ class FixedDecoder:
         self.tokens.fill_(-1)
         self.live.fill_(True)
 
-    def _round(self) -> None:
-        """Bring the rounded copies of the matrices up to date; the trainer's pass rounds the same numbers."""
-        if self.dtype == "float32":
-            return
-        weights = dict(self.model.named_parameters(remove_duplicate=False))
-        for name, module in self.model.named_modules():
-            for kind in ("weight", "bias") if isinstance(module, (torch.nn.Linear, Conv1D)) else ():
-                key = f"{name}.{kind}"
-                if key in weights and weights[key].dtype == torch.float32:
-                    if key not in self.low:
-                        self.low[key] = torch.empty_like(weights[key], dtype=torch.bfloat16, requires_grad=False)
-                    self.low[key].copy_(weights[key].detach())
-
     def _step(self, rows: int, wide: int, sampling: Sampling, entropy: bool) -> None:
         """One token for each of the first rows, looking at so many positions."""
         if not self.captures:
@@ -262,12 +245,8 @@ class FixedDecoder:
             "past_key_values": self.cache,
             "use_cache": True,
         }
-        # autocast leaves alone what is rounded already; rounded inside the graph, all weights would be read for every token
         with autocast(self.dtype, self.device):
-            if self.low:
-                logits = functional_call(self.model, self.low, kwargs=inputs, tie_weights=False).logits[:, -1]
-            else:
-                logits = self.model(**inputs).logits[:, -1]
+            logits = self.model(**inputs).logits[:, -1]
             self.place[:rows] += 1
             self.at += 1
             self._note(logits, sampling, rows, entropy)

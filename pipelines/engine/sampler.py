@@ -17,6 +17,7 @@ from pipelines.engine import attention, distribution
 from pipelines.engine.cache import Gaps, SlabCache
 from pipelines.engine.fixed import FixedDecoder
 from pipelines.engine.models import autocast
+from pipelines.engine.rounded import RoundedWeights
 from pipelines.recipe.settings import Sampling
 
 log = logging.getLogger(__name__)
@@ -61,10 +62,10 @@ class TorchSampler:
     """Samples from a transformers model with the weights that are trained.
 
     Args:
-        model: any causal LM; used as it is, no copy of the weights is made.
+        model: any causal LM; used as it is, but in bfloat16 its matrices are rounded once a call (`RoundedWeights`).
         stop: token ids that end a completion; the one drawn is kept in it.
         pad: token id for left padding, never attended to (may equal a stop id).
-        dtype: "float32" or "bfloat16" (autocast).
+        dtype: "float32" or "bfloat16" (matrices, keys and values in bfloat16; norms and residuals in float32).
         rows: most rows decoded side by side.
         fixed: decode in steps of fixed shapes, as CUDA graphs on a GPU; None for yes on a GPU, no elsewhere.
     """
@@ -90,6 +91,7 @@ class TorchSampler:
             and (windows or not getattr(config, "sliding_window", None))
             and config._attn_implementation == "sdpa"
         )
+        self.rounded = RoundedWeights(model, dtype)
         self.fixed: FixedDecoder | None = None
         if self.plain and (self.device.type == "cuda" if fixed is None else fixed):
             self.fixed = FixedDecoder(model, stop=self.stop, pad=pad, dtype=dtype, context=self.context)
@@ -113,7 +115,7 @@ class TorchSampler:
             out[i] = Completion([], [], Stop.ERROR, [] if entropy else None)
         was_training = self.model.training
         self.model.eval()
-        with torch.no_grad(), autocast(self.dtype, self.device):
+        with torch.no_grad(), self.rounded.in_place(), autocast(self.dtype, self.device):
             for start in range(0, len(fits), self.rows):
                 part = fits[start : start + self.rows]
                 for i, done in zip(
@@ -137,7 +139,7 @@ class TorchSampler:
             ids[row, width - len(prefix) + common :] = torch.tensor(prefix[common:])
         lengths = torch.tensor([len(p) for p in index], device=self.device)
         gaps = Gaps(common, width - lengths)
-        cache = SlabCache(self.model)
+        cache = SlabCache(self.model, torch.bfloat16 if self.dtype == "bfloat16" else None)
         logits = self._prefill(ids.to(self.device), gaps, cache)
         if self.fixed is not None and cache.whole():
             try:
@@ -158,6 +160,7 @@ class TorchSampler:
 
     def release(self) -> None:
         """Give back the memory that is kept between calls."""
+        self.rounded.release()
         if self.fixed is not None:
             self.fixed.release()
 

@@ -438,7 +438,7 @@ def test_replay_only_helps_groups_without_difference():
     assert not by_group[3][2].correct and by_group[3][2].version == 0
     batch = toys.batch()
     batch.on_policy = torch.arange(12) < 10
-    scaled = method.compose(columns_of(batch) | {"advantage": torch.ones(12, 9)}, torch.Generator())
+    scaled = method.extend(columns_of(batch) | {"advantage": torch.ones(12, 9)}, torch.Generator())
     assert scaled["advantage"][:, 0].tolist() == [1.0] * 10 + [0.5] * 2
     again = bind("rlvr.replay", {"kind": "r3", "answers": 2}).fn
     again.load_state_dict(method.state_dict())
