@@ -34,7 +34,7 @@ class RoundedWeights:
         if not self.enabled:
             yield
             return
-        originals: list[tuple[torch.nn.Module, str, Tensor | None]] = []
+        originals: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
         for module_name, module in self.model.named_modules():
             if not isinstance(module, torch.nn.Linear | Conv1D):
                 continue
@@ -47,7 +47,7 @@ class RoundedWeights:
             yield
         finally:
             for module, name, weight in originals:
-                module._parameters[name] = weight  # type: ignore[assignment]
+                module._parameters[name] = weight
 
     def _copy(self, key: tuple[str, str], weight: Tensor) -> torch.nn.Parameter:
         copy = self.copies.get(key)
