@@ -14,31 +14,61 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import UserError
+from pipelines.errors import USER_ERROR_EXIT, UserError
 from pipelines.recipe.read import ROOT
 from pipelines.stage.files import read_json, write_atomic
 from pipelines.stage.process import ERROR, JOB, NUMBERS, read_error
 
 LOG = "stage.log"
 POLL_S = 0.2
+WAITING_S = 60.0
 
 
 class StageFailed(UserError):
     """A stage ended without its result; the message says why, or where the log is."""
 
+    exit_code = 1
+    """Of the command line: 1, or 2 where the user must change something first."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
 
 @contextlib.contextmanager
-def lock(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold a lock file; a killed holder lets go at once. Calls `waiting` once if somebody else holds it."""
+def lock(path: Path, run: str | None = None, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold a lock file; a killed holder lets go at once.
+
+    Args:
+        path: the file; the holder writes into it who it is.
+        run: the holder's pipeline run, for those who wait.
+        waiting: called at once and then every `WAITING_S` with who holds the lock, while somebody else does.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if waiting:
-                waiting()
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    with open(path, "a+") as handle:
+        told = -WAITING_S
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waiting and time.monotonic() - told >= WAITING_S:
+                    told = time.monotonic()
+                    waiting(holder(path))
+                time.sleep(POLL_S)
+        handle.truncate(0)
+        handle.write(json.dumps({"pid": os.getpid(), "since": time.time(), "run": run}))
+        handle.flush()
         yield
+
+
+def holder(path: Path) -> str:
+    """Who holds a lock, in words."""
+    body = read_json(path)
+    if not isinstance(body, dict):
+        return "another process"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(body["since"]))
+    return f"process {body['pid']} (since {since}, run {body['run'] or 'without a record'})"
 
 
 def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) -> dict[str, float]:
@@ -55,9 +85,11 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
     for left_over in (NUMBERS, ERROR):
         (work / left_over).unlink(missing_ok=True)
     write_atomic(work / JOB, json.dumps({**job, "parent_pid": os.getpid()}, indent=1, sort_keys=True, default=str))
-    command = [sys.executable, "-u", *_launcher(job), "-m", module, str(work)]
+    command = [sys.executable, "-u", "-m", "pipelines.stage.launch", module, str(work)]
     with open(work / LOG, "ab") as log:
-        child = subprocess.Popen(command, env=_environment(job), stdout=log, stderr=log, start_new_session=True)
+        child = subprocess.Popen(
+            command, env=_environment(job), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
     try:
         while child.poll() is None:
             tick()
@@ -68,15 +100,8 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
     numbers = read_json(work / NUMBERS)
     if child.returncode == 0 and isinstance(numbers, dict):
         return numbers
-    raise StageFailed(_why(work, child.returncode))
-
-
-def _launcher(job: dict[str, Any]) -> list[str]:
-    """torchrun, where the stage's section asks for several processes."""
-    processes = job.get("settings", {}).get(job.get("stage"), {}).get("processes", 1)
-    if processes == 1:
-        return []
-    return ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    users = child.returncode == USER_ERROR_EXIT and read_json(work / ERROR) is not None
+    raise StageFailed(_why(work, child.returncode), 2 if users else 1)
 
 
 def end(child: subprocess.Popen[bytes], patience_s: float = 5.0) -> None:
@@ -102,7 +127,7 @@ def _environment(job: dict[str, Any]) -> dict[str, str]:
 
 def _why(work: Path, code: int) -> str:
     said = read_error(work)
-    if code > 0 and said:  # torchrun replaces a worker's exit code by its own
+    if code == USER_ERROR_EXIT and said:
         return said
     tail = ""
     with contextlib.suppress(OSError):

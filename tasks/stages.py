@@ -139,8 +139,11 @@ def run_stage(
     sources = inputs_of(recipe, stage)
     parts = keys.key_parts(recipe, stage, {name: done[s].digest for name, s in sources.items()})
     key = keys.stage_key(parts)
-    waits = f"{stage}: another pipeline run works on the same stage; waiting for it"
-    with process.lock(runs_folder() / ".locks" / f"{stage}-{key}", lambda: log.warning("%s", waits)):
+
+    def waiting(who: str) -> None:
+        log.warning("%s: waits for %s, which works on the same stage", stage, who)
+
+    with process.lock(runs_folder() / ".locks" / f"{stage}-{key}", parent, waiting):
         found, wrong = artifacts.find(runs_folder(), stage, key)
         if found is None and not fresh:
             found = _from_store(recipe, stage, key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pipelines.engine.checkpoint import each_tensor, trainable_state
+from pipelines.errors import ModelError
+from pipelines.stage.launch import STORE
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,19 @@ class World:
 
     @classmethod
     def join(cls) -> World:
-        """The world torchrun describes in the environment; alone where there is none."""
+        """The world that `pipelines.stage.launch` describes in the environment; alone where there is none.
+
+        Raises:
+            ModelError: several processes, and no place to meet that only they can reach.
+        """
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return cls()
         if not dist.is_initialized():
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+            backend, rank = "nccl" if torch.cuda.is_available() else "gloo", int(os.environ["RANK"])
+            dist.init_process_group(
+                backend, store=_store(os.environ.get(STORE, ""), rank, size), rank=rank, world_size=size
+            )
         return cls(dist.get_rank(), size)
 
     def gather(self, value: Any) -> list[Any]:
@@ -49,6 +59,23 @@ class World:
     def share(self, items: Sequence[Any]) -> list[Any]:
         """This process's part of a list that all processes have."""
         return list(items[self.rank :: self.size])
+
+
+def _store(place: str, rank: int, size: int) -> dist.Store:
+    """Where ranks meet: a private file on one machine, or a socket bound to one address of the first machine."""
+    kind, _, where = place.partition(":")
+    if kind == "file":
+        return dist.FileStore(where, size)
+    if kind != "tcp":
+        raise ModelError(
+            "processes: several ranks need a private place to meet. Start them with `python -m pipelines.stage.launch`, not "
+            "torchrun: its store listens on every interface and unpickles what it is sent."
+        )
+    host, _, port = where.rpartition(":")
+    if rank != 0:
+        return dist.TCPStore(host, int(port), size, is_master=False)
+    listener = socket.create_server((host, int(port)))
+    return dist.TCPStore(host, int(port), size, is_master=True, master_listen_fd=listener.detach())
 
 
 class Weights:

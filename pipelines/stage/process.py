@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import USER_ERROR_EXIT, UserError
+from pipelines.stage import owner
 from pipelines.stage.files import disk_full, read_object, write_atomic
+from pipelines.stage.report import PROGRESS
 
 NUMBERS, ERROR, LOCK, JOB, SYSTEM = "numbers.json", "error.json", "lock", "job.json", "system.jsonl"
 Work = Callable[[dict[str, Any], Path], dict[str, float]]
@@ -34,10 +36,10 @@ def main(work: Work, argv: list[str] | None = None) -> None:
         sys.exit("usage: python -m pipelines.STAGE WORK   (a folder with job.json)")
     folder = Path(args[0]).resolve()
     job = json.loads((folder / JOB).read_text())
+    owner.check()
     _logging()
     rank = int(os.environ.get("RANK", "0"))
     lock = _lock(folder) if rank == 0 else None
-    _die_with_parent(job.get("parent_pid"))
     if rank == 0:
         _sample_system(folder, float(job.get("system_every_s", 5.0)))
     _threads(job)
@@ -78,28 +80,28 @@ def _logging() -> None:
 
 
 def _lock(folder: Path) -> Any:
-    """Hold the work folder; waits while another process works in it, and a killed holder lets go at once."""
-    handle = open(folder / LOCK, "w")  # noqa: SIM115
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        logging.getLogger("whetstone").info("another process works on this stage; waiting for it")
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    """Hold the work folder; waits while another process works in it, and a killed holder lets go at once.
+
+    The pipeline holds a lock of its own, so who holds this one is a stage that was started by hand.
+    """
+    handle = open(folder / LOCK, "a+")  # noqa: SIM115
+    waited = 0
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if waited % 60 == 0:
+                handle.seek(0)
+                text = f"waiting for process {handle.read().strip() or '?'}, which works in {folder}"
+                logging.getLogger("whetstone").info("%s (since %d s)", text, waited)
+                write_atomic(folder / PROGRESS, json.dumps({"done": 0, "total": 1, "what": text}), durable=False)
+            waited += 1
+            time.sleep(1)
+    handle.truncate(0)
+    handle.write(str(os.getpid()))
+    handle.flush()
     return handle
-
-
-def _die_with_parent(parent: int | None) -> None:
-    """End this process soon after the one that started it is gone: a killed pipeline leaves nothing running."""
-    if parent is None or os.getppid() == 1:
-        return
-    born_under = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == born_under:
-            time.sleep(0.3)
-        os._exit(137)
-
-    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
 
 
 def _threads(job: dict[str, Any]) -> None:

@@ -15,17 +15,18 @@ from pipelines.rlvr import algorithm
 SCRIPT = Path(__file__).parent / "two_processes.py"
 
 
-def launch(processes, *arguments):
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    done = subprocess.run(
-        [sys.executable, *(torchrun if processes > 1 else []), str(SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=toys.environment(OMP_NUM_THREADS="1"),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[:6000]
+def launch(processes, *arguments, folder):
+    """The script in ranks of its own, which meet as the launcher's ranks do."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ranks = []
+    for rank in range(processes):
+        place = {"WORLD_SIZE": str(processes), "RANK": str(rank), "WHETSTONE_STORE": f"file:{folder / 'meeting'}"}
+        command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+        env = toys.environment(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **place)
+        ranks.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env))
+    for process in ranks:
+        _, said = process.communicate(timeout=240)
+        assert process.returncode == 0, said[:6000]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_two_processes_give_the_gradient_of_one(tmp_path, start, more):
     torch.save((tokens, algorithm.assign_credit(made.update, batch)), tmp_path / "step.pt")
     found = []
     for processes in (1, 2):
-        launch(processes, recipe, start, tmp_path / "step.pt", tmp_path / str(processes), *overrides)
+        launch(processes, recipe, start, tmp_path / "step.pt", tmp_path / str(processes), *overrides, folder=tmp_path)
         found.append(torch.load(tmp_path / str(processes) / "result.pt", weights_only=False))
     one, two = found
     assert len(one["gradients"]) == len(two["gradients"]) >= 1
@@ -60,10 +61,10 @@ def test_two_processes_give_the_gradient_of_one(tmp_path, start, more):
 
 
 def test_a_stage_in_two_processes(tmp_path, start):
-    """The stage's own entry point under torchrun: metrics once, mismatch small, a model that loads."""
+    """The stage's own entry point in two ranks: metrics once, mismatch small, a model that loads."""
     work = toys.job(tmp_path / "w", start, "rlvr.processes=2", "rlvr.steps=3")
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pipelines.rlvr", work],
+        [sys.executable, "-m", "pipelines.stage.launch", "pipelines.rlvr", work],
         capture_output=True, text=True, timeout=240, env=toys.environment(OMP_NUM_THREADS="1"), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[:6000]

@@ -1,4 +1,4 @@
-"""Run under torchrun by test_parallel.py: the gradient of a stored step, and a commit, in this world.
+"""Run by test_parallel.py: the gradient of a stored step, and a commit, in this world.
 
 python two_processes.py RECIPE START STEP OUT
 """

@@ -1,0 +1,153 @@
+"""Start the process, or the processes, of a stage; end them all when one fails or when the owner goes.
+
+    python -m pipelines.stage.launch pipelines.rlvr WORK
+
+This process imports nothing heavy. It compares its parent with the one that `job.json` names before it starts
+anything, so a stage whose pipeline was killed meanwhile never begins. Ranks on one machine meet through a
+file in the work folder (`torch.distributed.FileStore`) and talk over the loopback interface: torchrun's store
+listens on all interfaces and unpickles what anybody sends.
+
+Several machines, on a network where every host is trusted, with the work folder on both:
+
+    python -m pipelines.stage.launch pipelines.rlvr WORK --nodes 2 --node 0 --address 10.0.0.1:29400 --interface eth1
+    python -m pipelines.stage.launch pipelines.rlvr WORK --nodes 2 --node 1 --address 10.0.0.1:29400 --interface eth1
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pipelines.stage import owner
+
+STORE = "WHETSTONE_STORE"
+"""Environment variable of a rank: where ranks meet, `file:PATH` or `tcp:HOST:PORT`."""
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a stage to its end and exit as it did: with its code, or by the signal that killed it."""
+    arguments = _parser().parse_args(argv)
+    folder = Path(arguments.work).resolve()
+    if arguments.rank:
+        owner.bind_rank()
+        sys.argv = [arguments.module, str(folder)]
+        runpy.run_module(arguments.module, run_name="__main__", alter_sys=True)
+        return
+    job = json.loads((folder / "job.json").read_text())
+    ranks: dict[int, subprocess.Popen[bytes]] = {}
+    meeting = folder / f"ranks-{os.getpid()}"
+
+    def stop(*_: Any) -> NoReturn:
+        shutil.rmtree(meeting, ignore_errors=True)
+        _kill(ranks)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # whatever the ranks have started, and this process
+        os._exit(owner.ORPHANED)
+
+    signal.signal(signal.SIGTERM, stop)
+    if job.get("parent_pid") is not None:
+        owner.bind(int(job["parent_pid"]), signal.SIGTERM, stop)
+    _remove_stale(folder)
+    try:
+        for environment in _environments(arguments, job, meeting):
+            command = [sys.executable, "-u", "-m", "pipelines.stage.launch", "--rank", arguments.module, str(folder)]
+            rank = subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
+            ranks[rank.pid] = rank
+        status = _wait(ranks)
+    except KeyboardInterrupt:
+        _kill(ranks)
+        status = signal.SIGINT
+    finally:
+        shutil.rmtree(meeting, ignore_errors=True)
+    _leave_as(status)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.stage.launch", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("module", help="such as pipelines.rlvr")
+    parser.add_argument("work", help="a folder with job.json")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--nodes", type=int, default=1, help="machines that work together")
+    parser.add_argument("--node", type=int, default=0, help="which of them this is, from 0")
+    parser.add_argument("--address", help="HOST:PORT of the first machine, on the network that they share")
+    parser.add_argument("--interface", help="this machine's interface on that network, such as eth1")
+    return parser
+
+
+def _environments(arguments: argparse.Namespace, job: dict[str, Any], meeting: Path) -> list[dict[str, str]]:
+    """What each rank of this machine finds in its environment."""
+    count = int(job.get("settings", {}).get(job.get("stage"), {}).get("processes", 1))
+    size = count * arguments.nodes
+    interface, store = LOOPBACK, f"file:{meeting / 'store'}"
+    if arguments.nodes > 1:
+        host = (arguments.address or "").rpartition(":")[0]
+        if not arguments.interface or host in ("", "0.0.0.0", "::", "[::]", "*"):
+            sys.exit(
+                "several machines need --address HOST:PORT (not a wildcard) and --interface NAME: nothing listens elsewhere"
+            )
+        interface, store = arguments.interface, f"tcp:{arguments.address}"
+    elif count > 1:
+        meeting.mkdir(mode=0o700)
+    return [
+        {
+            owner.PARENT: str(os.getpid()), STORE: store if size > 1 else "", "WORLD_SIZE": str(size),
+            "RANK": str(arguments.node * count + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count),
+            "GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface,
+        }
+        for local in range(count)
+    ]  # fmt: skip
+
+
+def _wait(ranks: dict[int, subprocess.Popen[bytes]]) -> int:
+    """Wait status of the first rank that fails, after the others were ended; 0 where all ended well."""
+    left = set(ranks)
+    while left:
+        pid, status = os.wait()
+        if pid not in left:
+            continue
+        left.discard(pid)
+        ranks[pid].returncode = os.waitstatus_to_exitcode(status)
+        if status != 0:
+            _kill(ranks)
+            return status
+    return 0
+
+
+def _kill(ranks: dict[int, subprocess.Popen[bytes]]) -> None:
+    """End the ranks that still run."""
+    for rank in list(ranks.values()):
+        if rank.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank.pid, signal.SIGKILL)
+
+
+def _leave_as(status: int) -> NoReturn:
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _remove_stale(folder: Path) -> None:
+    """Meeting places of launchers that were killed."""
+    for path in folder.glob("ranks-*"):
+        if owner.started(int(path.name.removeprefix("ranks-"))) is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

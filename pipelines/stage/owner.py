@@ -1,0 +1,72 @@
+"""Who owns a process: a child ends with the process that started it, whatever ends that one."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+PARENT = "WHETSTONE_PARENT"
+"""Environment variable: pid of the process that started this one and must outlive it."""
+ORPHANED = 137
+POLL_S = 0.3
+PR_SET_PDEATHSIG = 1
+
+
+def started(pid: int) -> str | None:
+    """When a process was started, in ticks since boot, so that a reused pid is told from the old one; None: not there.
+
+    Elsewhere than on Linux, psutil's start time in seconds.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat") as handle:
+            return handle.read().rsplit(")", 1)[1].split()[19]
+        return None
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return str(psutil.Process(pid).create_time())
+    return None
+
+
+def bind(parent: int, signum: int, on_orphaned: Callable[[], None]) -> None:
+    """Tie this process to its parent's life.
+
+    Args:
+        parent: the pid that the parent must have. If it is another one, the parent is gone already.
+        signum: what the kernel sends when the parent ends (Linux; elsewhere only the watcher below notices).
+        on_orphaned: called from a thread within `POLL_S` of the parent's end, and at once if it is gone already.
+
+    The kernel's signal comes when the parent's *thread* that started us ends, so start children from a thread that
+    waits for them.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
+    if os.getppid() != parent:
+        on_orphaned()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(POLL_S)
+        on_orphaned()
+
+    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+
+
+def bind_rank() -> None:
+    """Tie a stage's process to the launcher named in the environment; nothing for one that was started by hand."""
+    parent = os.environ.get(PARENT)
+    if parent:
+        bind(int(parent), signal.SIGKILL, lambda: os._exit(ORPHANED))
+
+
+def check() -> None:
+    """End here if the launcher has gone meanwhile: for after the imports that take seconds."""
+    parent = os.environ.get(PARENT)
+    if parent and os.getppid() != int(parent):
+        os._exit(ORPHANED)
