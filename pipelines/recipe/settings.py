@@ -277,11 +277,29 @@ class Tempered(Sampling):
 
 
 class Mismatch(Settings):
-    """Sampler = trainer: how far their log-probs of the sampled tokens may differ."""
+    """Sampler-trainer mismatch: how far their log-probs of the sampled tokens may be apart before the first update.
 
-    bound: float | None = Field(None, gt=0)
-    """Largest allowed absolute difference, in nats; default 1e-3 in float32, 0.25 in bfloat16."""
+    Limits that are not given are those of the compute dtype (`BOUNDS` in pipelines/rlvr/mismatch.py).
+    """
+
+    max: float | None = Field(None, gt=0)
+    """Largest absolute difference of a token, nats."""
+    p999: float | None = Field(None, gt=0)
+    """99.9th percentile of the absolute differences, nats."""
+    mean: float | None = Field(None, gt=0)
+    """Mean absolute difference, nats."""
+    kl: float | None = Field(None, gt=0)
+    """k3 estimate of KL(sampler || trainer), nats a token."""
+    ess: float | None = Field(None, gt=0, le=1)
+    """Least effective sample size of the importance weights, as a share of the tokens."""
     on_breach: Literal["stop", "warn"] = "stop"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_name(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "bound" in data:
+            data = {"max": data["bound"], **{k: v for k, v in data.items() if k != "bound"}}
+        return data
 
 
 class Server(Settings):

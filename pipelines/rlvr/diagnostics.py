@@ -10,12 +10,7 @@ from torch import Tensor
 
 from pipelines.data.records import Stop, Trajectory
 from pipelines.engine.shared import Layout, ends
-from pipelines.errors import Interrupted
-from pipelines.recipe.settings import Mismatch
 from pipelines.rlvr.ops import homogeneous
-
-BOUND = {"float32": 1e-3, "bfloat16": 0.25}
-"""Largest allowed |trainer - sampler| of a token's log-probability, in nats, by compute dtype."""
 
 
 def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
@@ -101,41 +96,3 @@ class Ratios:
         if self.divergence:
             out["policy/kl_to_reference"] = float(torch.cat(self.divergence).mean())
         return out
-
-
-def mismatch(
-    settings: Mismatch, dtype: str, columns: dict[str, Any], logp: Tensor, tokens: Tensor
-) -> tuple[dict[str, float], str | None]:
-    """Compare the trainer's log-probabilities with the sampler's before the first update of a step.
-
-    Looks at the tail, not the mean: one wrong token in ten thousand is a bug. A breach is described by the
-    first bad token in reading order.
-
-    Returns:
-        metrics, and a warning where the recipe says warn.
-
-    Raises:
-        Interrupted: the largest difference is over the bound and the recipe says stop.
-    """
-    sampled = columns.get("logp_sampler", columns["logp_old"])
-    difference = ((logp.detach() - sampled).abs() * columns["mask"]).nan_to_num(nan=float("inf"))
-    if not columns["mask"].any():
-        return {}, None
-    bound = settings.bound or BOUND[dtype]
-    used = difference[columns["mask"]]
-    numbers = {
-        "mismatch/max": float(used.max()),
-        "mismatch/p999": float(used.kthvalue(max(1, int(0.999 * len(used)))).values),
-    }
-    if numbers["mismatch/max"] <= bound:
-        return numbers, None
-    row, position = (difference > bound).nonzero()[0].tolist()
-    text = (
-        f"sampler and trainer disagree: row {row}, position {position}, token id {int(tokens[row, position])}: the sampler said "
-        f"{float(sampled[row, position]):.5f}, the trainer says {float(logp[row, position]):.5f} (bound {bound:g}; "
-        f"{int((difference > bound).sum())} tokens over it). Something differs between the two: temperature, masks, weights or "
-        "template. rlvr.mismatch.on_breach: warn goes on regardless."
-    )
-    if settings.on_breach == "stop":
-        raise Interrupted(text)
-    return numbers, text

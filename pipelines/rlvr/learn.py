@@ -17,6 +17,7 @@ from pipelines.engine.policy import Policy, without_dropout
 from pipelines.errors import Interrupted
 from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr import algorithm, diagnostics
+from pipelines.rlvr.mismatch import MismatchMonitor, Tokens
 from pipelines.stage.report import Report
 
 SHUFFLES = 2
@@ -60,6 +61,7 @@ class Learner:
         total = rlvr.steps * rlvr.epochs * rlvr.mini_batches
         self.stepper = optimizer.Stepper(self.optimizer, rlvr.optimizer, total, rlvr.max_bad_steps)
         self.updates_done = 0
+        self.mismatch = MismatchMonitor(rlvr.mismatch, model.dtype)
         self.budget = rlvr.micro_batch_tokens
         """Tokens of a forward pass; halved when memory runs out."""
         self.spare: Callable[[], None] = lambda: None
@@ -293,6 +295,7 @@ class Learner:
     ) -> float:
         """Add up the gradients of some rows; on the first update of a step, check sampler against trainer."""
         total = 0.0
+        compared: list[Tokens] = []
         reads = self.update.needs("entropy") or self.update.needs("entropy_top_p")
         wanted: Literal["value", "gradient"] = "gradient" if reads else "value"
         layouts = self._dealt(tokens, columns["mask"], rows)
@@ -314,18 +317,20 @@ class Learner:
             total += float(loss.detach())
             ratios.add(mine, logp, entropy)
             if first:
-                self._check(mine, logp.detach(), tokens[part], numbers)
+                compared.append(Tokens.of(mine, logp, tokens[part], part))
+        if first:
+            numbers |= self._mismatch(compared)
         if first and layouts:
             numbers |= diagnostics.of_layouts(layouts, columns["mask"], rows[self.world.rank :: self.world.size])
         return total
 
-    def _check(self, mine: dict[str, Any], logp: Tensor, tokens: Tensor, numbers: dict[str, float]) -> None:
-        mine = mine | {"mask": mine["mask"] & mine["on_policy"][:, None]}
-        found, warning = diagnostics.mismatch(self.rlvr.mismatch, self.settings.dtype, mine, logp, tokens)
-        for key, value in found.items():
-            numbers[key] = max(value, numbers.get(key, 0.0))
+    def _mismatch(self, compared: list[Tokens]) -> dict[str, float]:
+        """The step's sampler-trainer mismatch over all processes, judged before the weights change."""
+        parts = [part for rank in self.world.gather(compared) for part in rank]
+        metrics, warning = self.mismatch.judge(Tokens.join(parts)) if parts else ({}, None)
         if warning:
             self.report.event(warning)
+        return metrics
 
     @staticmethod
     def _rows(values: Tensor, target: Tensor, part: Tensor, shape: torch.Size) -> Tensor:
@@ -362,6 +367,7 @@ class Learner:
             "model": self.weights.state(),
             "optimizer": parallel.optimizer_state(self.optimizer),
             "stepper": self.stepper.state_dict(),
+            "mismatch": self.mismatch.state_dict(),
         }
         if self.critic is not None:
             state |= {"critic": self.critic[0].state_dict(), "critic_optimizer": self.critic[1].state_dict()}
@@ -372,6 +378,7 @@ class Learner:
         self.weights.load(state["model"])
         parallel.load_optimizer(self.optimizer, state["optimizer"])
         self.stepper.load_state_dict(state["stepper"])
+        self.mismatch.load_state_dict(state["mismatch"])
         self.updates_done, self.budget = state["updates"], state["budget"]
         if self.critic is not None:
             self.critic[0].load_state_dict(state["critic"])

@@ -1,0 +1,132 @@
+"""Healthy rounding passes and every kind of fault is named, in float32 and in bfloat16."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.errors import Interrupted
+from pipelines.recipe.settings import Mismatch
+from pipelines.rlvr.mismatch import MismatchMonitor, Tokens, measure, outlier
+
+ROWS, WIDTH, PROMPT = 64, 60, 20
+NOISE = {"float32": 2e-6, "bfloat16": 0.03}
+"""Standard deviation of d in a healthy run, nats."""
+
+
+def tokens(dtype="bfloat16", seed=0, fault=None):
+    """A step's comparison: rounding alone, or with a fault put into it."""
+    draw = torch.Generator().manual_seed(seed)
+    mask = (torch.arange(WIDTH) >= PROMPT).expand(ROWS, -1).clone()
+    sampled = -2 * torch.rand(ROWS, WIDTH, generator=draw)
+    logp = sampled + NOISE[dtype] * torch.randn(ROWS, WIDTH, generator=draw)
+    if fault is not None:
+        logp = fault(logp)
+    columns = {
+        "mask": mask,
+        "on_policy": torch.ones(ROWS, dtype=torch.bool),
+        "logp_old": sampled,
+        "group": torch.arange(ROWS) // 8,
+    }
+    return Tokens.of(columns, logp, torch.arange(ROWS * WIDTH).view(ROWS, WIDTH), torch.arange(ROWS))
+
+
+def set_at(rows, columns, value):
+    def fault(logp):
+        logp = logp.clone()
+        logp[rows, columns] += value
+        return logp
+
+    return fault
+
+
+@pytest.mark.parametrize("dtype", NOISE)
+def test_rounding_is_no_fault(dtype):
+    monitor = MismatchMonitor(Mismatch(), dtype)
+    for step in range(20):
+        metrics, warning = monitor.judge(tokens(dtype, step))
+        assert warning is None
+    assert 0.5 * NOISE[dtype] < metrics["mismatch/mean"] < 1.5 * NOISE[dtype] and metrics["mismatch/ess"] > 0.99
+
+
+def test_float32_names_the_first_token_that_is_off():
+    broken = tokens("float32", fault=set_at(5, slice(30, 40), 0.01))
+    with pytest.raises(Interrupted, match=f"row 5, position 30, token id {5 * WIDTH + 30}: the sampler's log-prob is"):
+        MismatchMonitor(Mismatch(), "float32").judge(broken)
+    _, text = MismatchMonitor(Mismatch(on_breach="warn"), "float32").judge(broken)
+    assert "10 tokens over it" in text
+
+
+FAULTS = {
+    "one token of another": (set_at(3, 33, -6.0), "row 3, position 33"),
+    "every token a little": (set_at(slice(None), slice(None), 0.2), "mean is"),
+    "one row": (set_at(7, slice(None), 0.4), "row 7 is off by 0[.](39|4)"),
+    "first sampled position": (set_at(slice(None), PROMPT, 0.4), "position 0 is off by 0[.](39|4)"),
+    "last sampled position": (set_at(slice(None), WIDTH - 1, -0.4), f"position {WIDTH - PROMPT - 1} is off by 0[.](39|4)"),
+    "rows of one prompt": (set_at(slice(8, 16), slice(None), 0.25), "is off by 0.2"),
+    "no number": (set_at(9, 25, float("nan")), "row 9, position 25"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_bfloat16_faults_are_named(fault):
+    change, words = FAULTS[fault]
+    with pytest.raises(Interrupted, match=words):
+        MismatchMonitor(Mismatch(), "bfloat16").judge(tokens(fault=change))
+
+
+def test_growth_is_noticed_below_every_other_limit():
+    monitor = MismatchMonitor(Mismatch(), "bfloat16")
+    with pytest.raises(Interrupted, match="has grown from"):
+        for step in range(12):
+            scale = torch.ones(ROWS, WIDTH) * 0.002 * (1 + 2 * step)
+            monitor.judge(tokens("float32", step, lambda logp, scale=scale: logp + scale))
+    assert step > 3
+
+
+def test_growth_survives_a_restart():
+    monitor, again = MismatchMonitor(Mismatch(), "bfloat16"), MismatchMonitor(Mismatch(), "bfloat16")
+    for step in range(5):
+        monitor.judge(tokens(seed=step))
+    again.load_state_dict(json.loads(json.dumps(monitor.state_dict())))
+    assert again == monitor
+
+
+def test_limits_of_the_recipe_replace_those_of_the_dtype():
+    with pytest.raises(Interrupted, match=r"limit 0\.01"):
+        MismatchMonitor(Mismatch(mean=0.01), "bfloat16").judge(tokens())
+    assert MismatchMonitor(Mismatch.model_validate({"bound": 0.5}), "float32").bounds.max == 0.5
+    assert MismatchMonitor(Mismatch(), "bfloat16").judge(Tokens.join([tokens(fault=None)]))[1] is None
+
+
+def test_off_policy_rows_are_not_compared():
+    part = tokens()
+    columns = {
+        "mask": torch.ones(2, 4, dtype=torch.bool),
+        "on_policy": torch.tensor([True, False]),
+        "logp_old": torch.zeros(2, 4),
+        "logp_sampler": torch.ones(2, 4),
+        "group": torch.zeros(2, dtype=torch.int64),
+    }
+    kept = Tokens.of(columns, torch.ones(2, 4), torch.zeros(2, 4, dtype=torch.int64), torch.tensor([4, 9]))
+    assert kept.row.tolist() == [4] * 4 and kept.difference.abs().max() == 0 and kept.offset.tolist() == [0, 1, 2, 3]
+    assert len(Tokens.join([part, kept]).row) == len(part.row) + 4
+
+
+@given(st.lists(st.floats(-2, 2), min_size=1, max_size=50))
+def test_metrics_keep_their_order(values):
+    found = measure(torch.tensor(values))
+    assert found["mismatch/mean"] <= found["mismatch/max"] + 1e-9 and found["mismatch/p999"] <= found["mismatch/max"]
+    assert found["mismatch/kl"] >= -1e-9 and 0 < found["mismatch/ess"] <= 1 + 1e-9
+
+
+def test_outlier_needs_enough_tokens_and_company():
+    size = torch.cat([torch.full((4,), 1.0), torch.full((40,), 0.01)])
+    index = torch.cat([torch.zeros(4), torch.ones(40)]).long()
+    assert outlier(size, index, 0.03) is None, "four tokens are chance"
+    assert outlier(torch.ones(40), torch.ones(40).long(), 0.03) is None, "nothing to compare with"
+    assert outlier(size.repeat(2), index.repeat(2), 0.03) == (0, 1.0, pytest.approx(0.01))
