@@ -66,7 +66,10 @@ FAULTS = {
     "every token a little": (set_at(slice(None), slice(None), 0.2), "mean is"),
     "one row": (set_at(7, slice(None), 0.4), "row 7 is off by 0[.](39|4)"),
     "first sampled position": (set_at(slice(None), PROMPT, 0.4), "position 0 is off by 0[.](39|4)"),
-    "last sampled position": (set_at(slice(None), WIDTH - 1, -0.4), f"position {WIDTH - PROMPT - 1} is off by 0[.](39|4)"),
+    "last sampled position": (
+        set_at(slice(None), WIDTH - 1, -0.4),
+        f"position {WIDTH - PROMPT - 1} is off by 0[.](39|4)",
+    ),
     "rows of one prompt": (set_at(slice(8, 16), slice(None), 0.25), "is off by 0.2"),
     "no number": (set_at(9, 25, float("nan")), "row 9, position 25"),
 }
