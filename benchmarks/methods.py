@@ -122,7 +122,7 @@ def step_seconds(columns: dict[str, Any], folder: Path) -> float:
     from transformers import AutoModelForCausalLM
 
     path, _ = sides.wide(folder / "wide")
-    policy = Policy(AutoModelForCausalLM.from_pretrained(path), Sampling())
+    policy = Policy(AutoModelForCausalLM.from_pretrained(path, trust_remote_code=False), Sampling())
     rows = torch.arange(8)
 
     def once() -> None:

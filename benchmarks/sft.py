@@ -82,7 +82,7 @@ def theirs(start: Path, data: Path, work: Path) -> Any:
             learning_rate=1e-3, bf16=False, use_cpu=not torch.cuda.is_available(), gradient_checkpointing=False,
             report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, dataset_num_proc=1,
         )  # fmt: skip
-        model = AutoModelForCausalLM.from_pretrained(start)
+        model = AutoModelForCausalLM.from_pretrained(start, trust_remote_code=False)
         made = SFTTrainer(
             model=model,
             args=config,

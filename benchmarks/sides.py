@@ -259,7 +259,7 @@ def trl(job: Work, work: Path) -> Any:
         "seed": job.seed,
     }
     made = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(job.model),
+        model=AutoModelForCausalLM.from_pretrained(job.model, trust_remote_code=False),
         reward_funcs=reward,
         args=GRPOConfig(**settings),
         train_dataset=Dataset.from_list(records),

@@ -35,7 +35,7 @@ def settings_of(recipe: Recipe, stage: str) -> dict[str, Any]:
     model = resolve(recipe.model)
     own = resolve(getattr(recipe, stage))
     if stage == "curate":
-        used = {k: model[k] for k in ("path", "revision", "chat_template")}
+        used = {k: model[k] for k in ("path", "revision", "chat_template", "trust_remote_code")}
         if recipe.model.fresh is not None:
             used["tokenizer"] = model["tokenizer"]
         if recipe.evaluate is not None and recipe.curate.decontaminate is not None:
@@ -45,7 +45,7 @@ def settings_of(recipe: Recipe, stage: str) -> dict[str, Any]:
     if stage == "evaluate":
         return {
             "evaluate": own,
-            "model": {k: model[k] for k in ("path", "revision", "dtype", "attention", "chat_template")},
+            "model": {k: v for k, v in model.items() if k not in ("fresh", "tokenizer")},
         }
     if stage == "rlvr":
         return {"rlvr": own, "model": {k: v for k, v in model.items() if k not in ("fresh", "tokenizer")}}

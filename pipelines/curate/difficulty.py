@@ -31,7 +31,7 @@ def band(wanted: Difficulty, model: Model, out: Path, counts: Counts, report: Re
     Raises:
         ModelError: the model or its tokenizer cannot be loaded.
     """
-    tokenizer = models.load_tokenizer(wanted.model)
+    tokenizer = models.load_tokenizer(wanted.model, trust_remote_code=model.trust_remote_code)
     policy = models.load_model(wanted.model, model)
     policy.to(models.device())  # type: ignore[arg-type]
     stop = models.stop_ids(policy, tokenizer)

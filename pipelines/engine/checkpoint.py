@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pipelines.errors import ModelError
 from pipelines.stage.files import atomic_folder, file_sha256, read_json, write_atomic
 
 LATEST, STATE, META = "LATEST.json", "state.pt", "meta.json"
@@ -141,3 +142,28 @@ def trainable_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """What training changes: all weights, or the adapters alone under LoRA."""
     names = {n for n, p in model.named_parameters() if p.requires_grad}
     return {n: t for n, t in model.state_dict().items() if n in names}
+
+
+def load_trainable(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Take back what `trainable_state` gave.
+
+    Raises:
+        ModelError: the commit holds other weights than those that are trained here.
+    """
+    check_names(model, state)
+    model.load_state_dict(state, strict=False)
+
+
+def check_names(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Refuse a commit that holds other weights than those that are trained.
+
+    Raises:
+        ModelError: says how many, and names some.
+    """
+    wanted = {n for n, p in model.named_parameters() if p.requires_grad}
+    lacking, foreign = sorted(wanted - set(state)), sorted(set(state) - wanted)
+    if lacking or foreign:
+        raise ModelError(
+            f"the commit does not fit the model: {len(lacking)} weights are not in it, {len(foreign)} are not trained here "
+            f"({', '.join([*lacking, *foreign][:3])}). Run the stage with --fresh."
+        )

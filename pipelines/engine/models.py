@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.data.records import Message
-from pipelines.errors import ModelError
+from pipelines.engine import model_files
+from pipelines.errors import ModelError, UserError
 from pipelines.recipe.settings import Model
 from pipelines.stage.files import digest
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PAD, BOS, EOS, UNK = "<|pad|>", "<|begin|>", "<|end|>", "<|unknown|>"
+NEW_WEIGHTS_SEED = 0
+"""Of weights that `model.allow_missing` lets be new: every stage that loads the base must see the same ones."""
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 PLAIN_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
@@ -70,32 +73,94 @@ def train_tokenizer(kind: str, vocab_size: int, texts: Iterable[str]) -> PreTrai
     )
 
 
-def load_tokenizer(path: str | Path, model: Model | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    path: str | Path, model: Model | None = None, *, trust_remote_code: bool | None = None
+) -> PreTrainedTokenizerBase:
     """A tokenizer with a chat template and a padding token.
 
+    Args:
+        path: a folder or hub name.
+        model: the recipe's section, for its revision, template and permission.
+        trust_remote_code: run Python that the folder brings; default: what `model` says, else no.
+
     Raises:
-        ModelError: the folder or hub name has no tokenizer, or no chat template is to be had.
+        ModelError: the folder or hub name has no tokenizer, a damaged one or one that wants to run code, no chat
+            template or a faulty one, or ids that the model's embedding has no row for.
     """
     from transformers import AutoTokenizer
 
-    revision = model.revision if model else None
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path), revision=revision)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    where, revision = local(path), model.revision if model else None
+    trust = trust_remote_code if trust_remote_code is not None else bool(model and model.trust_remote_code)
+    with _reading(
+        f"model.path: no tokenizer could be loaded from {where}",
+        "Save the tokenizer beside the model, or check the name and the network.",
+    ):
+        config = _configuration(where, revision, trust)
+        tokenizer = AutoTokenizer.from_pretrained(where, revision=revision, trust_remote_code=trust)
+    if len(tokenizer.get_vocab()) <= len(tokenizer.added_tokens_decoder):
         raise ModelError(
-            f"model.path: no tokenizer could be loaded from {path} ({_first_line(error)}). "
-            "Save the tokenizer beside the model, or check the name and the network."
-        ) from error
+            f"model.path: the tokenizer of {where} has no vocabulary; are its files there (tokenizer.json, or "
+            "tokenizer.model, or vocab.json and merges.txt)? Save the tokenizer beside the model."
+        )
     if model is not None and model.chat_template is not None:
         tokenizer.chat_template = template_text(model.chat_template)
     if not tokenizer.chat_template:
         raise ModelError(
-            f"model.chat_template: the tokenizer of {path} has no chat template; "
+            f"model.chat_template: the tokenizer of {where} has no chat template; "
             "give one in the recipe (Jinja text or a path to it)."
         )
     if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise ModelError(
+                f"model.path: the tokenizer of {where} has neither a padding nor an end token; name them in its "
+                "tokenizer_config.json (pad_token, eos_token)."
+            )
         tokenizer.pad_token = tokenizer.eos_token
+    with _reading(f"model.chat_template: the chat template of {where} cannot be used", "Correct its Jinja text."):
+        tokenizer.apply_chat_template([{"role": "user", "content": "?"}], tokenize=False, add_generation_prompt=True)
+    model_files.check_vocabulary(tokenizer, config, where)
     return tokenizer
+
+
+def local(path: str | Path) -> str:
+    """A folder's path with `~` written out; a hub name as it is."""
+    folder = Path(path).expanduser()
+    return str(folder) if folder.is_dir() else str(path)
+
+
+def _configuration(where: str, revision: str | None, trust: bool) -> dict[str, Any]:
+    """`config.json` of a folder or hub name, {} where a folder has none, after the checks that need no weights."""
+    from transformers import AutoConfig, PreTrainedConfig
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    if Path(where).is_dir():
+        bodies = model_files.check_json(Path(where))
+    else:
+        config, _ = PreTrainedConfig.get_config_dict(where, revision=revision)
+        bodies = {"config.json": config, "tokenizer_config.json": get_tokenizer_config(where, revision=revision)}
+    if not trust:
+        model_files.check_code(bodies, where)
+    if "config.json" in bodies:
+        with _reading(f"model.path: config.json of {where} is refused", "Correct it, or take the model's own."):
+            AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=trust)
+    return bodies.get("config.json", {})
+
+
+@contextlib.contextmanager
+def _reading(what: str, hint: str) -> Iterator[None]:
+    """Make whatever a library says about a user's model files a ModelError.
+
+    transformers, tokenizers, safetensors, pickle and Jinja raise two dozen types for damaged files, bare `Exception` among
+    them, so no list of types is whole; the cause stays chained.
+    """
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's; curation does without importing it
+            raise
+        raise ModelError(f"{what} ({_first_line(error)}). {hint}") from error
 
 
 def template_text(value: str) -> str:
@@ -106,7 +171,7 @@ def template_text(value: str) -> str:
     """
     if "{" in value:
         return value
-    path = Path(value)
+    path = Path(value).expanduser()
     if not path.is_file():
         raise ModelError(f"model.chat_template: {value} is neither Jinja text nor a file.")
     return path.read_text()
@@ -219,21 +284,46 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
 
 
 def load_model(path: str | Path, model: Model) -> PreTrainedModel:
-    """A pretrained causal LM with float32 weights.
+    """A pretrained causal LM with float32 weights, each of them from the checkpoint or tied to one that is.
+
+    `allow_missing`, `allow_unexpected` and `revision` hold for the recipe's own `model.path`, not for what stages make of it.
 
     Raises:
-        ModelError: the weights cannot be loaded.
+        ModelError: the weights cannot be loaded, or do not fit the configuration; lists the tensors.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
-    revision = model.revision if str(path) == model.path else None
-    try:
-        return AutoModelForCausalLM.from_pretrained(
-            str(path), dtype=torch.float32, attn_implementation=model.attention, revision=revision
+    where, own = local(path), str(path) == model.path
+    revision = model.revision if own else None
+    if Path(where).is_dir():
+        model_files.check_folder(Path(where))
+    with (
+        _reading(
+            f"model.path: the weights of {where} could not be loaded", "Check the files, the name and the network."
+        ),
+        torch.random.fork_rng(devices=[]),
+    ):
+        _configuration(where, revision, model.trust_remote_code)
+        torch.manual_seed(NEW_WEIGHTS_SEED)
+        both: Any = AutoModelForCausalLM.from_pretrained(
+            where,
+            dtype=torch.float32,
+            attn_implementation=model.attention,
+            revision=revision,
+            trust_remote_code=model.trust_remote_code,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"model.path: the weights of {path} could not be loaded: {_first_line(error)}") from error
+    loaded, info = both
+    model_files.check_loaded(
+        loaded,
+        info,
+        where,
+        allow_missing=model.allow_missing if own else (),
+        allow_unexpected=model.allow_unexpected if own else (),
+    )
+    return loaded
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, about: dict[str, Any]) -> None:
@@ -283,7 +373,11 @@ def autocast(dtype: str, where: torch.device) -> Iterator[None]:
 
 
 def with_lora(model: PreTrainedModel, lora: Any) -> Any:
-    """Wrap a model in trainable adapters; the base weights are frozen."""
+    """Wrap a model in trainable adapters; the base weights are frozen.
+
+    Raises:
+        ModelError: the model has none of the modules that the recipe names.
+    """
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
@@ -293,8 +387,12 @@ def with_lora(model: PreTrainedModel, lora: Any) -> Any:
         target_modules=lora.target_modules,
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, config)
+    try:
+        return get_peft_model(model, config)
+    except ValueError as error:
+        raise ModelError(f"lora.target_modules: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:300]

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from pipelines.engine.checkpoint import each_tensor, trainable_state
+from pipelines.engine.checkpoint import check_names, each_tensor, trainable_state
 from pipelines.errors import ModelError
 from pipelines.stage.launch import STORE
 
@@ -116,7 +116,12 @@ class Weights:
 
     @torch.no_grad()
     def load(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state` gave."""
+        """Take back what `state` gave.
+
+        Raises:
+            ModelError: it is of another model.
+        """
+        check_names(self.model, state)
         mine = dict(self.model.named_parameters())
         for name, value in state.items():
             mine[name].copy_(_like(value, mine[name]))

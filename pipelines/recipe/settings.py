@@ -67,6 +67,12 @@ class Model(Settings):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute precision; weights and optimizer stay float32 (bfloat16 runs under autocast)."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    trust_remote_code: bool = False
+    """Run Python that the model's folder brings (`auto_map`); without it such a folder is refused. Read that code first."""
+    allow_missing: list[str] = []
+    """Names or globs of weights that `path` may lack and that start random, such as a new head; all others must be there."""
+    allow_unexpected: list[str] = []
+    """Names or globs of tensors in `path` that may stay unread, such as a value head."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Model:

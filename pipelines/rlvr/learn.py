@@ -395,7 +395,8 @@ class Learner:
         whole = self.weights.whole
         model = whole.merge_and_unload() if self.rlvr.lora else whole
         if self.world.rank == 0:
-            models.save_model(model, tokenizer, folder, {"stage": "rlvr", "base": self.settings.path, **about})
+            base = {"base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code}
+            models.save_model(model, tokenizer, folder, {"stage": "rlvr", **base, **about})
 
 
 def further(columns: dict[str, Any]) -> list[Tensor]:

@@ -139,7 +139,7 @@ class Trainer:
                 self._commit(step + 1, held, better)
         self.committer.wait()
         if self.sft.checkpoint_selection == "best" and (state := checkpoint.best(self.commits)) is not None:
-            self.model.load_state_dict(state["model"], strict=False)
+            checkpoint.load_trainable(self.model, state["model"])
             held = state["heldout"]
             self.report.event("the best weights are handed on", step=state["step"], heldout=held)
         self._save()
@@ -194,7 +194,7 @@ class Trainer:
         if state is None:
             self.report.rewind(0)
             return
-        self.model.load_state_dict(state["model"], strict=False)
+        checkpoint.load_trainable(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.stepper.load_state_dict(state["stepper"])
         torch.set_rng_state(state["rng"])
@@ -219,4 +219,5 @@ class Trainer:
 
     def _save(self) -> None:
         model = self.model.merge_and_unload() if self.sft.lora else self.model
-        models.save_model(model, self.tokenizer, self.out / "model", {"stage": "sft", "base": self.settings.path})
+        about = {"stage": "sft", "base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code}
+        models.save_model(model, self.tokenizer, self.out / "model", about)

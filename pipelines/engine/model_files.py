@@ -1,0 +1,288 @@
+"""What a model folder holds, checked before and after it is loaded: nothing damaged, missing, left over or random.
+
+transformers fills tensors that a checkpoint lacks with random numbers and goes on with a warning; here that is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import zipfile
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger("whetstone")
+JSON_FILES = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "model.safetensors.index.json", "pytorch_model.bin.index.json",
+)  # fmt: skip
+"""Files of a folder that transformers reads as JSON objects where they are there."""
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""Where weights are looked for; the first that is there is the one that transformers loads."""
+LEFTOVERS = (
+    "*.attn.bias", "*.attn.masked_bias", "*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq",
+    "*.position_ids", "*_extra_state",
+)  # fmt: skip
+"""Buffers that old checkpoints hold and today's code computes: no weight is lost when they stay unread."""
+SHOWN = 5
+"""Tensors that a message lists."""
+
+
+def check_folder(folder: Path) -> None:
+    """Read every header of a local model folder, so that a damaged file is named before anything is loaded.
+
+    Raises:
+        ModelError: a JSON file is none, a shard is missing, a weight file is empty, truncated or corrupt, weights are
+            integers or quantised, or the folder holds adapters.
+    """
+    bodies = check_json(folder)
+    if (folder / "adapter_config.json").exists():
+        raise ModelError(
+            f"model.path: {folder} holds adapters (adapter_config.json). Merge them into their base model first "
+            "(peft: merge_and_unload) and name the merged folder."
+        )
+    if "config.json" not in bodies:
+        raise ModelError(f"model.path: {folder} has no config.json; give a transformers model folder or a hub name.")
+    quantised = bodies["config.json"].get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method", "unknown method") if isinstance(quantised, dict) else quantised
+        raise ModelError(
+            f"model.path: {folder / 'config.json'} says that the weights are quantised ({method}). Training and the "
+            "sampler need plain weights; give the model it was made from."
+        )
+    for path in weight_files(folder, bodies):
+        integers = sorted(n for n, dtype in tensor_dtypes(path).items() if _is_integer(dtype) and not leftover(n))
+        if integers:
+            raise ModelError(
+                f"model.path: {path} holds integers where weights belong: {listed(integers)}. Save the model again in "
+                "float32, bfloat16 or float16."
+            )
+
+
+def check_json(folder: Path) -> dict[str, dict[str, Any]]:
+    """The folder's JSON files that transformers reads, by name.
+
+    Raises:
+        ModelError: one of them is no JSON object.
+    """
+    bodies = {}
+    for name in JSON_FILES:
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ModelError(
+                f"model.path: {path} is not JSON ({error}). Copy the file again from where the model came from."
+            ) from None
+        if not isinstance(body, dict):
+            raise ModelError(f"model.path: {path} holds no JSON object. Copy the file again from its source.")
+        bodies[name] = body
+    return bodies
+
+
+def weight_files(folder: Path, bodies: dict[str, dict[str, Any]]) -> list[Path]:
+    """The files that transformers will read the weights from.
+
+    Raises:
+        ModelError: there are none, or a shard that the index names is missing.
+    """
+    chosen = next((name for name in WEIGHTS if (folder / name).exists()), None)
+    if chosen is None:
+        raise ModelError(
+            f"model.path: {folder} has no weights ({' or '.join(WEIGHTS)}). Was the copy of the folder cut short?"
+        )
+    if not chosen.endswith(".index.json"):
+        return [folder / chosen]
+    shards = bodies[chosen].get("weight_map")
+    if not isinstance(shards, dict) or not shards or not all(isinstance(s, str) for s in shards.values()):
+        raise ModelError(f"model.path: {folder / chosen} maps no tensors to files (weight_map).")
+    paths = [folder / name for name in sorted(set(shards.values()))]
+    for path in paths:
+        if ".." in path.relative_to(folder).parts if path.is_relative_to(folder) else True:
+            raise ModelError(f"model.path: {folder / chosen} names a file outside the folder: {path}.")
+        if not path.is_file():
+            raise ModelError(f"model.path: {path} is missing; {chosen} names it. Copy the shard from its source.")
+    return paths
+
+
+def tensor_dtypes(path: Path) -> dict[str, str]:
+    """Tensor name → dtype of a weight file, from its header; no tensor is read.
+
+    Raises:
+        ModelError: the file is empty, truncated or corrupt.
+    """
+    damaged = f"model.path: {path} cannot be read: {{}}. Copy the file again from where the model came from."
+    if path.stat().st_size == 0:
+        raise ModelError(damaged.format("it is empty"))
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as tensors:
+                return {name: str(tensors.get_slice(name).get_dtype()) for name in tensors.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise ModelError(damaged.format(error)) from None
+    import torch
+
+    try:
+        state = torch.load(path, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except (RuntimeError, EOFError, pickle.UnpicklingError, OSError, IndexError, KeyError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise ModelError(damaged.format(first)) from None
+    if not isinstance(state, dict):
+        raise ModelError(damaged.format("it holds no dictionary of tensors"))
+    return {str(name): str(tensor.dtype) for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+
+def _is_integer(dtype: str) -> bool:
+    return dtype.removeprefix("torch.").lower().startswith(("i", "u", "bool"))
+
+
+def leftover(name: str) -> bool:
+    """Whether a tensor is a buffer that today's code computes itself."""
+    return any(fnmatchcase(f".{name}", pattern) for pattern in LEFTOVERS)
+
+
+def check_loaded(
+    model: PreTrainedModel,
+    info: dict[str, Any],
+    where: str | Path,
+    *,
+    allow_missing: Iterable[str] = (),
+    allow_unexpected: Iterable[str] = (),
+) -> None:
+    """Compare what a model needs with what its checkpoint had.
+
+    Args:
+        info: transformers' `output_loading_info`, loaded with `ignore_mismatched_sizes`; weights that are tied to one
+            that was there do not count as missing in it.
+        where: the folder or hub name, for the message.
+        allow_missing, allow_unexpected: names or globs of tensors that may be absent, or may stay unread.
+
+    Raises:
+        ModelError: tensors are missing, of another shape, or not of this model; or some are not finite.
+    """
+    missing = sorted(n for n in info["missing_keys"] if not leftover(n) and not _matches(n, allow_missing))
+    unexpected = sorted(n for n in info["unexpected_keys"] if not leftover(n) and not _matches(n, allow_unexpected))
+    mismatched = sorted(
+        f"{name} {list(there)} there, {list(here)} by config.json" for name, there, here in info["mismatched_keys"]
+    )
+    parts = [
+        f"{len(names)} {what}: {listed(names)}"
+        for names, what in (
+            (missing, "missing"),
+            (mismatched, "of another shape"),
+            (unexpected, "not of this model"),
+        )
+        if names
+    ]
+    if info.get("error_msgs"):
+        parts.append("; ".join(str(m) for m in info["error_msgs"][:SHOWN]))
+    if parts:
+        raise ModelError(
+            f"model.path: the weights of {where} do not fit its config.json; tensors {'; '.join(parts)}. "
+            f"They would be random, or stay unread. {_hint(missing, unexpected, mismatched)}"
+        )
+    allowed = [n for n in info["missing_keys"] if not leftover(n)]
+    if allowed:
+        log.warning("%s: new weights, as model.allow_missing says: %s", where, listed(sorted(allowed)))
+    broken = sorted(name for name, weight in model.named_parameters() if not _finite(weight))
+    if broken:
+        raise ModelError(f"model.path: the weights of {where} hold NaN or infinite values: {listed(broken)}.")
+
+
+def _finite(weight: torch.Tensor) -> bool:
+    # The sum of the absolute values needs no mask as large as the weight; float64 keeps it from overflowing.
+    import torch
+
+    return weight.is_meta or bool(torch.isfinite(torch.linalg.vector_norm(weight.detach(), 1, dtype=torch.float64)))
+
+
+def _hint(missing: list[str], unexpected: list[str], mismatched: list[str]) -> str:
+    if missing == ["lm_head.weight"] and not unexpected and not mismatched:
+        return (
+            "If the head is the embedding, set tie_word_embeddings: true in config.json; "
+            "if it shall be new, model.allow_missing: [lm_head.weight]."
+        )
+    if missing and unexpected and len(missing) == len(unexpected):
+        return "They look renamed: give each tensor the name that config.json's architecture has for it."
+    if missing:
+        return "Take config.json and the weights from one place; a new head is allowed by model.allow_missing: [NAME]."
+    if unexpected and not mismatched:
+        return (
+            "Take config.json and the weights from one place; "
+            "what may stay unread is named by model.allow_unexpected: [NAME]."
+        )
+    return "Take config.json and the weights from one place."
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def listed(names: list[str]) -> str:
+    """The first few names, and how many more there are.
+
+    >>> listed(["a", "b", "c", "d", "e", "f", "g"])
+    'a, b, c, d, e and 2 more'
+    """
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def check_code(bodies: dict[str, dict[str, Any]], where: str | Path) -> None:
+    """Refuse a model that would run Python of its own.
+
+    Args:
+        bodies: file name → parsed `config.json` and `tokenizer_config.json`.
+
+    Raises:
+        ModelError: one of them has an `auto_map`.
+    """
+    for name, body in bodies.items():
+        if body.get("auto_map"):
+            raise ModelError(
+                f"model.trust_remote_code: {name} of {where} asks for Python code of its own (auto_map: "
+                f"{json.dumps(body['auto_map'])[:200]}). Read that code and set model.trust_remote_code: true to run it, "
+                "or take the auto_map out to use the architecture that transformers has."
+            )
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: dict[str, Any], where: str | Path) -> None:
+    """Refuse a tokenizer with ids that the embedding has no row for.
+
+    Special tokens beyond it are passed over where nothing renders them: text models that were cut out of multimodal ones
+    keep the tokens for images.
+
+    Raises:
+        ModelError: names the tokens.
+    """
+    text = config.get("text_config")
+    rows = config.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    if not isinstance(rows, int):
+        return
+    beyond = {token: i for token, i in tokenizer.get_vocab().items() if i >= rows}
+    if not beyond:
+        return
+    added = tokenizer.added_tokens_decoder
+    used = {str(token) for token in tokenizer.special_tokens_map.values()}
+    template = str(tokenizer.chat_template or "")
+    needed = [t for t, i in beyond.items() if i not in added or not added[i].special or t in used or t in template]
+    if needed:
+        raise ModelError(
+            f"model.path: the tokenizer of {where} has ids up to {max(beyond.values())} and the embedding {rows} rows "
+            f"(vocab_size in config.json); without a row: {listed(sorted(needed, key=beyond.__getitem__))}. "
+            "Resize the embedding, or take the tokenizer that belongs to the model."
+        )
+    log.warning("%s: special tokens without a row in the embedding, unused: %s", where, listed(sorted(beyond)))
