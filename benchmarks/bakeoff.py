@@ -26,6 +26,7 @@ import torch
 from benchmarks import sides
 from evaluation.statistics import interval, pass_at_k
 from pipelines import verifiers
+from pipelines.data import chat
 from pipelines.data.dataset import read_split
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
@@ -44,7 +45,7 @@ def evaluate(model_folder: Path, data: Path, limit: int, max_tokens: int) -> lis
     model = models.load_model(model_folder, Model(path=str(model_folder)))
     tokenizer = models.load_tokenizer(model_folder)
     problems = read_split(data, "heldout")[:limit]
-    prompts = models.render_prompts(tokenizer, [p.prompt for p in problems])
+    prompts = chat.render_prompts(tokenizer, [p.prompt for p in problems])
     sampler = TorchSampler(model, stop=models.stop_ids(model, tokenizer), pad=tokenizer.pad_token_id)
     made = sampler.extend(
         [p for p in prompts for _ in range(SAMPLES)],

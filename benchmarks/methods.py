@@ -91,8 +91,9 @@ def main() -> None:
             bound = bind(f"rlvr.{slot}", name)
 
             seconds[f"{slot}/{name}"] = clock(partial(apply, bound, columns))
-            if hasattr(bound.fn, "of_hidden"):
-                apart[f"{slot}/{name}, hidden states"] = ROWS * clock(partial(bound.fn.of_hidden, states))
+            if "hidden_stats" in (options := bound.fn.column_options()):
+                reduce = options["hidden_stats"].reduce
+                apart[f"{slot}/{name}, hidden states"] = ROWS * clock(partial(reduce, states))
     step = step_seconds(columns, args.folder)
     worst = {s: max(v for k, v in seconds.items() if k.startswith(s)) for s in ("advantage", "credit", "objective")}
     share = sum(worst.values()) / step
@@ -109,8 +110,7 @@ def main() -> None:
 
 def apply(bound: Bound, columns: dict[str, Any]) -> None:
     """One call of a method, an objective's with its backward pass."""
-    if hasattr(bound.fn, "prepare"):
-        bound.fn.prepare(columns)
+    bound.fn.on_batch(columns)
     logp = (columns["logp_old"] + 0.01).requires_grad_(bound.slot == "rlvr.objective")
     made = bound(columns | {"logp": logp})
     if logp.requires_grad:

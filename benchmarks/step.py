@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from benchmarks import sides
-from pipelines.engine.models import render_prompts
+from pipelines.data.chat import render_prompts
 
 QWEN = {
     "architecture": "qwen2",

@@ -6,13 +6,13 @@ from typing import Any
 
 from evaluation import statistics
 from pipelines import environments
+from pipelines.contract.episode import play
+from pipelines.contract.rollout import RolloutContext, RolloutRequest
 from pipelines.curate.mapping import problem_uid
+from pipelines.data import chat
 from pipelines.data.records import Problem, Trajectory
-from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.recipe.settings import Evaluate, PlayedTask, Sampling, Task
-from pipelines.rlvr.rollout.multi_turn import multi_turn
-from pipelines.rlvr.train import Asked, Context
 
 SAMPLES = 4
 """Episodes per problem where the recipe names no number."""
@@ -20,12 +20,12 @@ SAMPLES = 4
 
 def problems(task: PlayedTask, limit: int | None) -> list[Problem]:
     """The task's problems; they depend on its settings only."""
-    made = []
+    found = []
     for row in environments.problems(task.task, limit or task.size, task.seed, task.config):
         about = {k: row[k] for k in ("prompt", "answer", "verifier", "info")}
         uid = problem_uid(task.task, row["prompt"])
-        made.append(Problem(uid=uid, source=task.task, licence="generated", **about))
-    return made
+        found.append(Problem(uid=uid, source=task.task, licence="generated", **about))
+    return found
 
 
 def evaluate(
@@ -35,8 +35,9 @@ def evaluate(
     played = task.environment
     assert played is not None
     asked = problems(played, task.limit)
-    prompts = models.render_prompts(lm.tokenizer, [models.with_prior(p.prompt, lm.prior) for p in asked])
-    context = Context(
+    conversations = [chat.with_system_prompt(p.prompt, lm.system_prompt) for p in asked]
+    prompts = chat.render_prompts(lm.tokenizer, conversations)
+    context = RolloutContext(
         sampler=lm.sampler,
         sampling=Sampling(temperature=played.temperature, max_tokens=played.max_tokens),
         prompts=len(asked),
@@ -45,9 +46,9 @@ def evaluate(
         version=0,
         tokenizer=lm.tokenizer,
     )
-    rollout = multi_turn(max_turns=played.max_turns)
     samples = task.samples or SAMPLES
-    rows = rollout.run([Asked(p, t, i, samples) for i, (p, t) in enumerate(zip(asked, prompts, strict=True))], context)
+    requests = [RolloutRequest(p, t, i, samples) for i, (p, t) in enumerate(zip(asked, prompts, strict=True))]
+    rows = play(requests, context, played.max_turns)
     if lm.progress:
         lm.progress(len(rows), len(rows))
     groups = [rows[i : i + samples] for i in range(0, len(rows), samples)]

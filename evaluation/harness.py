@@ -91,7 +91,7 @@ def evaluate(
         bootstrap_iters=1000,
         log_samples=True,
         apply_chat_template=chat,
-        system_instruction=getattr(lm, "prior", None) if chat else None,
+        system_instruction=getattr(lm, "system_prompt", None) if chat else None,  # any lm-eval model may be asked
         fewshot_as_multiturn=chat,
     )
     metrics: dict[str, Any] = {}

@@ -35,7 +35,7 @@ class SamplerLM(HFLM):
     def __init__(self, model: Any, tokenizer: Any, *, batch_size: int, seed: int = 0, progress: Any = None) -> None:
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, backend="causal")
         self.seed, self.progress, self.calls = seed, progress, 0
-        self.prior: str | None = None
+        self.system_prompt: str | None = None
         """What the model was trained to have said in front of every problem."""
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self.sampler = TorchSampler(model, stop=stop_ids(model, tokenizer), pad=pad, rows=batch_size)
@@ -91,5 +91,5 @@ def load(path: str, settings: Any, **options: Any) -> SamplerLM:
     model.eval()
     with torch.no_grad():
         made = SamplerLM(model, tokenizer, **options)
-    made.prior = models.prior_of(path)
+    made.system_prompt = models.system_prompt_of(path)
     return made

@@ -32,16 +32,16 @@ def run(
     total = len(checkpoints) * len(settings.tasks)
     done = 0
     identity: str | None = None
-    priors: dict[str, str] = {}
+    system_prompts: dict[str, str] = {}
     for name, path in checkpoints.items():
         lm = model.load(path, model_settings, batch_size=settings.batch_size, seed=seed)
         found = models.template_identity(lm.tokenizer)
         if identity not in (None, found):
             raise ModelError(f"evaluate: checkpoint {name} renders prompts differently from the ones before it.")
         identity = found
-        if lm.prior:
-            priors[name] = lm.prior
-            report.event("this checkpoint is asked with the prior it was trained with", checkpoint=name, prior=lm.prior)
+        if lm.system_prompt:
+            system_prompts[name] = lm.system_prompt
+            report.event("asked with the system prompt it was trained with", checkpoint=name, prompt=lm.system_prompt)
         for task in settings.tasks:
             lm.progress = lambda d, n, base=done, what=f"{name}: {task.name}": report.progress(
                 base + d / n, total, what, unit="task"
@@ -59,7 +59,12 @@ def run(
             report.progress(done, total, f"{name}: {task.name}", unit="task", force=True)
         del lm
     differences = _differences(scores, settings)
-    body = {"evaluation": evaluation, "differences": differences, "template": identity, "priors": priors}
+    body = {
+        "evaluation": evaluation,
+        "differences": differences,
+        "template": identity,
+        "system_prompts": system_prompts,
+    }
     (out / "results.json").write_text(json.dumps(body, indent=1))
     plots.bars(evaluation, out / "report" / "benchmarks.png")
     flat = {f"{c}/{t}/{m}": v["value"] for c, by in evaluation.items() for t, ms in by.items() for m, v in ms.items()}

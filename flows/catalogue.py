@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.contract import catalogue
+from pipelines.contract.method import Method
 from pipelines.errors import UserError, did_you_mean
 from pipelines.recipe.read import PRESETS, SLOTS, read_preset
 
@@ -16,7 +17,7 @@ from pipelines.recipe.read import PRESETS, SLOTS, read_preset
 def entry(slot: str, name: str) -> dict[str, Any]:
     """Everything known about a method, as plain values."""
     fn = catalogue.load(f"rlvr.{slot}", name)
-    card = fn.card  # type: ignore[attr-defined]
+    card = catalogue.card(fn)
     model = catalogue.settings_model(fn)
     settings = {}
     for field, about in model.model_fields.items():
@@ -31,13 +32,13 @@ def entry(slot: str, name: str) -> dict[str, Any]:
         "checked": card.checked,
         "needs": list(catalogue.needs(fn)),
         "settings": settings,
-        "remembers": hasattr(fn, "state_dict"),
+        "remembers": inspect.isclass(fn) and issubclass(fn, Method) and fn.state_dict is not Method.state_dict,
         "reduces_to": card.reduces_to,
         "crosses_groups": card.crosses_groups,
         "legal_in": list(card.legal_in),
         "beside": [f"{slot}: {name}" for slot, name in card.requires],
         "batch_coupled": card.batch_coupled,
-        "makes": list(getattr(fn, "makes", ())),
+        "makes": list(card.makes),
         "doc": inspect.getdoc(fn) or "",
     }
 

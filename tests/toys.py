@@ -222,10 +222,12 @@ def whetstone(
     return done
 
 
-def beginning(problems: Sequence[int]):
+def setup_context(problems: Sequence[int]):
     """What a method is told before the first step: four rollouts of each problem, one of them right."""
+    from pipelines.contract.rollout import SetupContext
     from pipelines.data.records import Stop, Trajectory
-    from pipelines.rlvr.begin import Begin
+    from pipelines.rlvr.algorithm import columns_of
+    from pipelines.rlvr.pack import pack
 
     def sample(numbers, count):
         return [
@@ -238,11 +240,13 @@ def beginning(problems: Sequence[int]):
             for i in range(count)
         ]  # fmt: skip
 
-    return Begin(
-        size=len(problems),
+    return SetupContext(
+        problems=len(problems),
+        seed=0,
         prompts=lambda: [[1, 5, 6 + n % 3, 4] for n in range(len(problems))],
-        sample=sample,
-        read=lambda sequences, method: [[float(n % 5)] for n, _ in enumerate(sequences)],
+        rollouts=sample,
+        columns=lambda rows: columns_of(pack(rows, step=0, total_steps=10)[1]),
+        hidden=lambda sequences, statistics: [[float(n % 5)] for n, _ in enumerate(sequences)],
     )
 
 

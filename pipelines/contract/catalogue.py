@@ -2,8 +2,8 @@
 
     pipelines/rlvr/advantage/gigpo.py  defines  gigpo  and is chosen by  `advantage: gigpo`
 
-Positional parameters are columns of the batch, keyword-only parameters are settings. A method that
-must remember something between steps is a class with the same `__call__` and a `state_dict`.
+Positional parameters are columns of the batch, keyword-only parameters are settings. A method that remembers, samples or
+wants to see rollouts is a class with the same `__call__` that inherits the hooks of `pipelines.contract.method`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from pipelines.contract.columns import COLUMNS
+from pipelines.contract.method import BASES, FunctionMethod, Method
 from pipelines.errors import RecipeError, did_you_mean
 
 CHECKED = ("official code", "third-party code", "paper", "closed form", "reconstructed")
@@ -49,13 +50,19 @@ class Card:
     crosses_groups: str = ""
     """Why rows of other groups may change a row's result; empty where they may not."""
     batch_coupled: bool = False
-    """For objectives, divergences and bonuses: its loss is no sum over rows, so the trainer computes it over the whole update at once."""
+    """For objectives, divergences and auxiliary losses: its loss is no sum over rows; it is computed over a whole update at once."""
     normalise_separately: bool = False
-    """For compose: the rows it adds have denominators of their own."""
+    """For replays: the rows it adds have denominators of their own."""
     requires: tuple[tuple[str, str], ...] = ()
     """(slot, method) pairs that the recipe must have too."""
     legal_in: tuple[str, ...] = ()
     """For divergences: the placements ("loss", "reward") where its gradient is right."""
+    makes: tuple[str, ...] = ()
+    """Columns that exist because of it."""
+    reads: tuple[str, ...] = ()
+    """Columns that its hooks want, beside those it is called with."""
+    adaptive_temperature: bool = False
+    """Its `sampling` hook gives each token a temperature of its own."""
     reduces_to: str = ""
     """What it becomes for which settings."""
 
@@ -86,28 +93,37 @@ def load(slot: str, name: str) -> Callable:
 
     Raises:
         RecipeError: no method of that name in the slot.
-        TypeError: the method asks for something that is not a column.
+        TypeError: the method asks for something that is not a column, or lacks the base class of its slot.
     """
     if name not in names(slot):
         raise RecipeError(f"{slot}: no method called {name!r}. {did_you_mean(name, names(slot))}")
     fn = getattr(importlib.import_module(f"pipelines.{slot}.{name}"), name)
-    for column in needs(fn):
+    base = BASES.get(slot, Method if inspect.isclass(fn) else None)
+    if base is not None and not (inspect.isclass(fn) and issubclass(fn, base)):
+        raise TypeError(f"{slot}/{name}.py: {name} must be a class that inherits from {base.__name__}")
+    for column in (*needs(fn), *card(fn).makes):
         if column not in COLUMNS:
             raise TypeError(f"{slot}/{name}.py: {column!r} is not a column; see pipelines/contract/columns.py")
     return fn
 
 
+def card(fn: Callable) -> Card:
+    """What the method says about itself."""
+    return fn.card  # type: ignore[attr-defined]
+
+
 def needs(fn: Callable) -> tuple[str, ...]:
-    """Columns the method reads: its positional parameters, and what a class lists as `reads` because a hook wants it."""
-    return tuple(dict.fromkeys([*takes(fn), *getattr(fn, "reads", ())]))
+    """Columns the method reads: its positional parameters, and those that its hooks want."""
+    return tuple(dict.fromkeys([*takes(fn), *card(fn).reads]))
 
 
 def takes(fn: Callable) -> tuple[str, ...]:
     """Columns the method is called with."""
     if inspect.isclass(fn):
-        if "__call__" not in vars(fn):
+        call = next((vars(c)["__call__"] for c in fn.__mro__ if "__call__" in vars(c)), None)
+        if call is None:
             return ()
-        fn = partial(fn.__call__, None)
+        fn = partial(call, None)
     return tuple(p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
@@ -132,13 +148,13 @@ class Bound:
     settings: dict[str, Any]
     needs: tuple[str, ...]
     takes: tuple[str, ...]
-    fn: Callable
+    fn: Any
+    """A `Method`: the class's instance, or the function with its settings in a `FunctionMethod`."""
     card: Card
     weight: float = 1.0
-    """Factor of a term in a sum (divergences, bonuses); the method never sees it."""
+    """Factor of a term in a sum (divergences, auxiliary losses); the method never sees it."""
     where: str = "loss"
     """Placement of a divergence: "loss" or "reward"."""
-    remembers: bool = field(default=False)
 
     def __call__(self, columns: Mapping[str, Any]) -> Any:
         missing = [c for c in self.needs if columns.get(c) is None]
@@ -171,6 +187,5 @@ def bind(slot: str, spec: str | Mapping[str, Any]) -> Bound:
         said = "no such setting" if first["type"] == "extra_forbidden" else first["msg"]
         text = f"{slot}.{field_name}: {said}. {hint} Settings of {name}: {allowed}."
         raise RecipeError(" ".join(text.split())) from None
-    is_class = inspect.isclass(fn)
-    ready = fn(**settings) if is_class else partial(fn, **settings)
-    return Bound(slot, name, settings, needs(fn), takes(fn), ready, fn.card, weight, where, is_class)  # type: ignore[attr-defined]
+    ready = fn(**settings) if inspect.isclass(fn) else FunctionMethod(fn, settings)
+    return Bound(slot, name, settings, needs(fn), takes(fn), ready, card(fn), weight, where)

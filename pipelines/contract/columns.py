@@ -81,7 +81,7 @@ class Batch:
     mc_value: PerToken | None = None
     """float32, mean score of fresh continuations from before the token, NaN where none was drawn."""
     hidden_stats: Numbers | None = None
-    """float32, what a method's `of_hidden` made of each row's hidden states."""
+    """float32, statistics of each row's hidden states, as `column_options` asks for them (`HiddenStatistics`)."""
     entropy_old: PerToken | None = None
     """float32, nats, entropy of the sampling distribution at the token, detached."""
 
@@ -89,6 +89,6 @@ class Batch:
 MADE_LATER = ("advantage", "weight", "logp", "entropy", "entropy_top_p", "update")
 """Columns that exist only after a slot or the forward pass made them: `advantage` [B, T] float32,
 `weight` [B, T] float32 from reduce, `logp` [B, T] float32 with gradient, `entropy` [B, T] float32 with gradient,
-`entropy_top_p` [B, T] the same over the most probable tokens only (how much of the mass, the method's `nucleus` says),
+`entropy_top_p` [B, T] the same over the most probable tokens only (how much of the mass, `column_options` says),
 `update` [B] int64: rows above 0 train in further updates behind the step's own."""
 COLUMNS = frozenset([f.name for f in fields(Batch)]) | frozenset(MADE_LATER)

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from pipelines import verifiers
 from pipelines.curate.card import Counts
 from pipelines.curate.writer import Writer
+from pipelines.data import chat
 from pipelines.data.dataset import iter_problems
 from pipelines.data.records import Problem
 from pipelines.engine import models
@@ -63,7 +64,7 @@ def pass_rates(
 ) -> list[float]:
     """Share of right answers per problem; the stream of random numbers depends on the problems, not on their place."""
     sampling = Sampling(temperature=wanted.temperature, max_tokens=wanted.max_tokens)
-    rendered = models.render_prompts(tokenizer, [p.prompt for p in problems])
+    rendered = chat.render_prompts(tokenizer, [p.prompt for p in problems])
     prefixes = [tokens for tokens in rendered for _ in range(wanted.samples)]
     draw = generator(sampler.device, seed, int(digest([p.uid for p in problems])[:12], 16))
     answers = [tokenizer.decode(c.tokens, skip_special_tokens=True) for c in sampler.extend(prefixes, sampling, draw)]

@@ -14,6 +14,7 @@ from pipelines.curate import card, sources
 from pipelines.curate.mapping import Rejected, to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
 from pipelines.curate.writer import Writer
+from pipelines.data import chat
 from pipelines.data.dataset import iter_problems
 from pipelines.data.records import Problem
 from pipelines.engine import models
@@ -198,7 +199,7 @@ def _second_pass(
 
 def _too_long(curate: Curate, problem: Problem, tokenizer: Any) -> str | None:
     if curate.max_prompt_tokens is not None or curate.min_prompt_tokens > 1:
-        tokens = len(models.render_prompt(tokenizer, problem.prompt))
+        tokens = len(chat.render_prompt(tokenizer, problem.prompt))
         if tokens < curate.min_prompt_tokens or tokens > (curate.max_prompt_tokens or tokens):
             return f"the prompt has {tokens} tokens"
     if curate.max_solution_tokens is not None and problem.info.get("solution"):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.contract.entropy_temperature import nature
-from pipelines.recipe.settings import Sampling, Tempered
+from pipelines.contract.normalised_entropy import normalised_entropy
+from pipelines.recipe.settings import AdaptiveTemperature, Sampling
 
 
 def truncates(sampling: Sampling) -> bool:
@@ -32,8 +32,8 @@ def warp(logits: Tensor, sampling: Sampling, chosen: Tensor | None = None) -> Te
     logits = logits.float()
     if sampling.temperature not in (0, 1):
         logits = logits / sampling.temperature
-    if isinstance(sampling, Tempered):
-        logits = logits / (1 + sampling.tau * _nature(logits, sampling)).unsqueeze(-1)
+    if sampling.adaptive is not None:
+        logits = logits / _factor(logits, sampling.adaptive).unsqueeze(-1)
     if not truncates(sampling):
         return logits
     with torch.no_grad():
@@ -45,13 +45,14 @@ def warp(logits: Tensor, sampling: Sampling, chosen: Tensor | None = None) -> Te
 
 def plain(sampling: Sampling) -> bool:
     """Whether the distribution is the model's at one temperature."""
-    return not truncates(sampling) and not isinstance(sampling, Tempered)
+    return not truncates(sampling) and sampling.adaptive is None
 
 
 @torch.no_grad()
-def _nature(logits: Tensor, sampling: Tempered) -> Tensor:
-    """Where a token's log-entropy stands among the usual ones, float32 [...] from -1 to 1."""
-    return nature(entropy(logits, Sampling()), sampling.pivot, sampling.top, sampling.bottom)
+def _factor(logits: Tensor, adaptive: AdaptiveTemperature) -> Tensor:
+    """What each token's temperature is multiplied by, float32 [...]."""
+    spread = entropy(logits, Sampling())
+    return 1 + adaptive.tau * normalised_entropy(spread, adaptive.pivot, adaptive.top, adaptive.bottom)
 
 
 def _kept(logits: Tensor, sampling: Sampling) -> Tensor:

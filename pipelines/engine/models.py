@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.data.records import Message
 from pipelines.engine import model_files
 from pipelines.errors import ModelError, UserError
 from pipelines.recipe.settings import Model
@@ -197,63 +196,10 @@ def check_template(expected: str | None, tokenizer: PreTrainedTokenizerBase, whe
         )
 
 
-def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
-    """Token ids of a conversation up to where the assistant speaks."""
-    return render_prompts(tokenizer, [messages])[0]
-
-
-def render_prompts(tokenizer: PreTrainedTokenizerBase, conversations: list[list[Message]]) -> list[list[int]]:
-    """Token ids of conversations up to where the assistant speaks; one call is much cheaper than one per conversation."""
-    texts = [tokenizer.apply_chat_template(m, tokenize=False, add_generation_prompt=True) for m in conversations]
-    return tokenizer(texts, add_special_tokens=False)["input_ids"]
-
-
-def with_prior(messages: list[Message], prior: str | None) -> list[Message]:
-    """The conversation with a system message in front, or with the one it has made longer.
-
-    >>> with_prior([{"role": "user", "content": "2 + 2?"}], "Think.")
-    [{'role': 'system', 'content': 'Think.'}, {'role': 'user', 'content': '2 + 2?'}]
-    """
-    if not prior:
-        return messages
-    if messages and messages[0]["role"] == "system":
-        first = {"role": "system", "content": f"{prior}\n\n{messages[0]['content']}"}
-        return [first, *messages[1:]]
-    return [{"role": "system", "content": prior}, *messages]
-
-
-def prior_of(path: str | Path) -> str | None:
-    """What was said in front of every problem when the model in a folder was trained; None for most."""
+def system_prompt_of(path: str | Path) -> str | None:
+    """The system prompt that the model in a folder was trained with; None for most."""
     about = Path(path) / "whetstone.json"
-    return json.loads(about.read_text()).get("prior") if about.is_file() else None
-
-
-def reply_tokens(tokenizer: PreTrainedTokenizerBase, text: str, *, with_end: bool = False) -> list[int]:
-    """Token ids of a user message that follows an assistant's turn, up to where the assistant speaks again.
-
-    The assistant's own ids are never rendered anew: this is what comes behind its end token.
-
-    Args:
-        with_end: put the end token in front, for a turn that was cut off.
-
-    Raises:
-        ModelError: the template changes what an assistant said.
-    """
-    mark = "\u2042mark\u2042"
-    messages = [
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": mark},
-        {"role": "user", "content": text},
-    ]
-    whole = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    if mark not in whole:
-        raise ModelError(
-            "model.chat_template: the template drops or changes earlier answers; it cannot be used with turns."
-        )
-    rest = whole.split(mark, 1)[1]
-    end = str(tokenizer.eos_token)
-    rest = rest.removeprefix(end) if rest.startswith(end) else rest
-    return tokenizer((end if with_end else "") + rest, add_special_tokens=False)["input_ids"]
+    return json.loads(about.read_text()).get("system_prompt") if about.is_file() else None
 
 
 def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:

@@ -51,7 +51,7 @@ class Policy:
         window = getattr(self.config, "sliding_window", None) and set(
             getattr(self.config, "layer_types", None) or [""]
         ) != {"full_attention"}
-        self.nucleus: float | None = None
+        self.top_p_mass: float | None = None
         """Where set, entropies come with a second number: over the most probable tokens that hold this much together."""
         self.takes_masks = self.config._attn_implementation == "sdpa" and not window
         """Whether packed and shared layouts are possible: they need attention masks of our own."""
@@ -104,7 +104,7 @@ class Policy:
     def score(self, layout: Layout, chosen: Tensor, *, entropy: Entropy = "no") -> tuple[Tensor, Tensor | None]:
         """Log-probability (and entropy) of the layout's scored tokens, float32 [M], in the layout's order.
 
-        With a nucleus, entropies are float32 [M, 2].
+        With `top_p_mass`, entropies are float32 [M, 2].
 
         Args:
             layout: on any device.
@@ -138,7 +138,7 @@ class Policy:
             size = max(64, CHUNK_FLOATS // self.config.vocab_size)
             several = len(flat) > size
             none = flat.new_zeros(0).float()
-            values, spreads = [none], [none if self.nucleus is None or entropy == "no" else none.view(0, 2)]
+            values, spreads = [none], [none if self.top_p_mass is None or entropy == "no" else none.view(0, 2)]
             for start in range(0, len(flat), size):
                 part = (flat[start : start + size], chosen[start : start + size], entropy)
                 if several and torch.is_grad_enabled():
@@ -151,16 +151,16 @@ class Policy:
 
     def _score(self, hidden: Tensor, tokens: Tensor, entropy: str) -> tuple[Tensor, Tensor]:
         logits = self.logits(hidden)
-        if entropy != "gradient" and self.nucleus is None and distribution.plain(self.sampling):
+        if entropy != "gradient" and self.top_p_mass is None and distribution.plain(self.sampling):
             return distribution.said(logits, tokens, self.sampling)
         value = distribution.log_prob(logits, tokens, self.sampling)
         if entropy == "no":
             return value, value.detach()
         with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "gradient"):
             spread = distribution.entropy(logits, self.sampling)
-            if self.nucleus is None:
+            if self.top_p_mass is None:
                 return value, spread
-            return value, torch.stack([spread, distribution.top_entropy(logits, self.sampling, self.nucleus)], -1)
+            return value, torch.stack([spread, distribution.top_entropy(logits, self.sampling, self.top_p_mass)], -1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits from last hidden states, with the scalings that model families put behind the head."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from pipelines.contract.rollout import Completion
 from pipelines.data.records import Stop, common_length
 from pipelines.engine import attention, distribution
 from pipelines.engine.cache import Gaps, SlabCache
@@ -29,33 +29,6 @@ COMMON_FROM = 64
 """Tokens that computing a beginning of all prompts once must save."""
 VOCABULARY = 1 << 32
 """More than any vocabulary: row and token as one number."""
-
-
-@dataclass(slots=True)
-class Completion:
-    """What the policy added to a prefix."""
-
-    tokens: list[int]
-    """The end token included, where there is one."""
-    logp: list[float]
-    """Log-probability of each token under the distribution it was drawn from, in nats."""
-    stop: Stop
-    entropy: list[float] | None = None
-
-
-class Sampler(Protocol):
-    """What a rollout strategy needs: tokens in, tokens with log-probabilities out."""
-
-    def extend(
-        self,
-        prefixes: Sequence[Sequence[int]],
-        sampling: Sampling,
-        generator: torch.Generator,
-        *,
-        entropy: bool = False,
-    ) -> list[Completion]:
-        """One completion per prefix, in order; equal prefixes are computed once."""
-        ...
 
 
 class TorchSampler:

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
+from pipelines.contract.rollout import Completion
 from pipelines.data.records import Stop
-from pipelines.engine.sampler import Completion
 from pipelines.errors import Interrupted
 from pipelines.recipe.settings import Sampling, Server
 

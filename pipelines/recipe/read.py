@@ -268,6 +268,26 @@ def bound_list(bound: dict[str, Any]) -> list[Bound]:
     return flat
 
 
+def column_options(methods: list[Bound]) -> dict[str, Any]:
+    """Column → how it is to be made, as the methods ask for it.
+
+    Raises:
+        RecipeError: two of them ask for one column in different ways.
+    """
+    options: dict[str, Any] = {}
+    asked_by: dict[str, Bound] = {}
+    for one in methods:
+        for column, wanted in one.fn.column_options().items():
+            if column in options and options[column] != wanted:
+                other = asked_by[column]
+                raise RecipeError(
+                    f"{one.slot}: {other.name} and {one.name} want different numbers in the column {column}, of which there is "
+                    "one. Leave one of them out."
+                )
+            options[column], asked_by[column] = wanted, one
+    return options
+
+
 def check(recipe: Recipe) -> None:
     """What the field types cannot say: methods, their needs, impossible combinations, files that must exist.
 
@@ -282,7 +302,7 @@ def check(recipe: Recipe) -> None:
         return
     rl = recipe.rlvr
     bound = bind_slots(rl)
-    made = {column for one in bound_list(bound) for column in getattr(one.fn, "makes", ())}
+    made = {column for one in bound_list(bound) for column in one.card.makes}
     made |= {"value"} if rl.critic is not None else set()
     made |= {"logp_sampler"} if rl.old_logp == "trainer" else set()
     for one in bound_list(bound):
@@ -320,11 +340,7 @@ def check(recipe: Recipe) -> None:
             f"rlvr.group_size: {bound['advantage'].name} compares the rollouts of a group, and a group of 1 has "
             "nothing to compare with. Use 2 or more, or advantage: reinforce_pp."
         )
-    readers = [one.name for one in bound_list(bound) if hasattr(one.fn, "of_hidden")]
-    if len(readers) > 1:
-        raise RecipeError(
-            f"rlvr: {' and '.join(readers)} both read hidden states, and there is one column for them. Choose one."
-        )
+    column_options(bound_list(bound))
     _check_server(rl, bound)
     if rl.sampling.temperature == 0:
         raise RecipeError("rlvr.sampling.temperature: 0 is greedy; RL needs to explore. Use a value above 0.")
@@ -336,11 +352,10 @@ def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
         return
     if rl.processes > 1 or rl.lora:
         raise RecipeError("rlvr.sampler: a server takes whole weights from one process; remove `processes` or `lora`.")
-    tempering = [one.name for one in bound_list(bound) if hasattr(one.fn, "tempers")]
-    if tempering:
-        raise RecipeError(
-            f"rlvr.sampler: a server has one temperature for all tokens, and {tempering[0]} sets it per token."
-        )
+    adapting = [one.name for one in bound_list(bound) if one.card.adaptive_temperature]
+    if adapting or rl.sampling.adaptive is not None:
+        name = adapting[0] if adapting else "rlvr.sampling.adaptive"
+        raise RecipeError(f"rlvr.sampler: a server has one temperature for all tokens, and {name} sets it per token.")
     asking = [one.name for one in bound_list(bound) if "entropy_old" in one.needs]
     if asking or bound["rollout"].name == "arpo":
         name = (asking or ["arpo"])[0]

@@ -257,6 +257,20 @@ class Sft(Settings):
         return self
 
 
+class AdaptiveTemperature(Settings):
+    """A temperature for each token that follows the entropy of its distribution.
+
+    temperature * (1 + tau * h), h the token's log-entropy against the pivot, from -1 at `bottom` below it to 1 at `top` above.
+    """
+
+    tau: float = Field(ge=0, lt=1)
+    """How far the temperature moves."""
+    pivot: float
+    """Log-entropy (nats) whose temperature does not move."""
+    top: float = Field(ge=0)
+    bottom: float = Field(ge=0)
+
+
 class Sampling(Settings):
     """How completions are drawn."""
 
@@ -267,19 +281,8 @@ class Sampling(Settings):
     """0 switches it off."""
     min_p: float = Field(0.0, ge=0, lt=1)
     max_tokens: int = Field(256, ge=1)
-
-
-class Tempered(Sampling):
-    """Sampling whose temperature follows each token's entropy; made by a method, never written in a recipe."""
-
-    tau: float
-    """How far the temperature moves: temperature * (1 + tau * nature), nature from -1 to 1."""
-    pivot: float
-    """Log-entropy whose nature is 0."""
-    top: float
-    """Log-entropy above the pivot whose nature is 1."""
-    bottom: float
-    """Log-entropy below the pivot whose nature is -1."""
+    adaptive: AdaptiveTemperature | None = None
+    """A temperature per token; set by methods that adapt it from step to step."""
 
 
 class Mismatch(Settings):

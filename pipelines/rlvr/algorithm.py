@@ -10,7 +10,8 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import Bound
 from pipelines.contract.columns import Batch
-from pipelines.recipe.read import bind_slots, bound_list
+from pipelines.contract.method import Method
+from pipelines.recipe.read import bind_slots, bound_list, column_options
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr.ops import to_tokens
 
@@ -47,19 +48,22 @@ class Update:
         """Whether some method reads the column."""
         return any(column in one.needs for one in self.bound())
 
-    def remembering(self) -> dict[str, Any]:
-        """slot/position/name → object, for the methods that carry state."""
-        return {
-            f"{one.slot}/{i}/{one.name}": one.fn for i, one in enumerate(self.bound()) if hasattr(one.fn, "state_dict")
-        }
+    def methods(self) -> list[Method]:
+        """Every part, in the order of the slots; hooks are called on all of them alike."""
+        return [one.fn for one in self.bound()]
 
-    def having(self, hook: str) -> list[Any]:
-        """The methods that ask to be told of something: `begin`, `notice`, `mix`, `prepare`, `of_hidden`."""
-        return [one.fn for one in self.bound() if hasattr(one.fn, hook)]
+    def state_dict(self) -> dict[str, Any]:
+        """slot/position/name → what the part remembers."""
+        return {f"{one.slot}/{i}/{one.name}": one.fn.state_dict() for i, one in enumerate(self.bound())}
 
-    def nucleus(self) -> float | None:
-        """Probability mass that `entropy_top_p` covers; None where no method reads it."""
-        return next((fn.nucleus for fn in self.having("nucleus")), None)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        for i, one in enumerate(self.bound()):
+            one.fn.load_state_dict(state[f"{one.slot}/{i}/{one.name}"])
+
+    def column_options(self) -> dict[str, Any]:
+        """Column → how it is to be made, as the parts ask for it."""
+        return column_options(self.bound())
 
     def batch_coupled(self) -> bool:
         """Whether the loss is no sum over rows."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pipelines.contract.columns import Batch
+from pipelines.contract.method import HiddenStatistics
 from pipelines.engine import distribution, models, optimizer, parallel, shared
 from pipelines.engine.critic import Critic
 from pipelines.engine.policy import Policy, without_dropout
@@ -53,7 +54,7 @@ class Learner:
         )  # fmt: skip
         self.model = self._model(start)
         self.policy = Policy(self.model, rlvr.sampling, dtype=model.dtype)
-        self.policy.nucleus = update.nucleus()
+        self.policy.top_p_mass = update.column_options().get("entropy_top_p")
         self.reference = self._reference()
         self.critic = self._critic()
         self.weights = parallel.Weights(self.model, self.policy.scorer, self.policy.layers, world)
@@ -113,8 +114,9 @@ class Learner:
             if self.critic is not None:
                 critic = self.critic[0]
                 batch.value = self._forward(lambda one, ids: critic(one), tokens, batch.mask)
-        for method in self.update.having("of_hidden"):
-            batch.hidden_stats = self.read_hidden(tokens, batch.mask, method)
+        hidden = self.update.column_options().get("hidden_stats")
+        if hidden is not None:
+            batch.hidden_stats = self.read_hidden(tokens, batch.mask, hidden)
 
     def _fill_given(self, tokens: Tensor, batch: Batch) -> None:
         """What the sampler would have said of tokens that it did not choose: the trainer's own numbers."""
@@ -139,18 +141,18 @@ class Learner:
         out = sum(self.world.gather(out))  # everybody has zeros where others computed
         return out.view(mask.shape) if kinds == 1 else out.view(*mask.shape, kinds)
 
-    def read_hidden(self, tokens: Tensor, mask: Tensor, method: Any) -> Tensor:
-        """What a method's `of_hidden` says of each row's hidden states [n, hidden], float32 [B, K]; 0 for a row without tokens.
+    def read_hidden(self, tokens: Tensor, mask: Tensor, statistics: HiddenStatistics) -> Tensor:
+        """Statistics of each row's hidden states [n, hidden], float32 [B, K]; 0 for a row without tokens.
 
-        The states are those before the row's masked tokens, of the method's `hidden_from` ("last" or "mlp").
+        The states are those before the row's masked tokens.
         """
         found: dict[int, list[float]] = {}
         for layout in self._dealt(tokens, mask, mask.any(1).nonzero().squeeze(1)):
-            hidden = self.policy.hidden(layout, method.hidden_from).cpu()
+            hidden = self.policy.hidden(layout, statistics.layer).cpu()
             rows = layout.target // tokens.shape[1]
             for row in [] if layout.repeat else rows.unique().tolist():
                 mine = (rows == row).nonzero().squeeze(1)
-                found[row] = method.of_hidden(hidden[mine[layout.target[mine].argsort()]])
+                found[row] = statistics.reduce(hidden[mine[layout.target[mine].argsort()]])
         for part in self.world.gather(found):
             found |= part
         width = max((len(v) for v in found.values()), default=1)
@@ -220,7 +222,7 @@ class Learner:
         """The loss of the update, with its derivatives put into the columns for the passes to follow."""
         live = torch.zeros(len(tokens), 1, dtype=torch.bool)
         live[rows] = True
-        kinds = 2 if self.policy.nucleus is None else 3
+        kinds = 2 if self.policy.top_p_mass is None else 3
         with torch.no_grad():
             values = self._forward(self._said, tokens, columns["mask"] & live, kinds=kinds)
         total, slopes = algorithm.slopes(self.update, algorithm.take(columns, rows), values[rows])

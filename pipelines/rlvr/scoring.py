@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipelines import verifiers
@@ -33,7 +33,7 @@ def load_function(name: str, field: str) -> Callable[..., Any]:
         raise RecipeError(f"{field}: {name!r} cannot be imported ({error}). Write package.module:function.") from error
 
 
-def verify(trajectories: list[Trajectory], problems: dict[str, Problem]) -> None:
+def verify(trajectories: list[Trajectory], problems: Mapping[str, Problem]) -> None:
     """Fill score, correct, status and components of every trajectory by its problem's verifier, in place.
 
     A trajectory that failed for a reason of the infrastructure stays unscored. A score that the rollout already
@@ -51,7 +51,7 @@ def verify(trajectories: list[Trajectory], problems: dict[str, Problem]) -> None
 def add(
     functions: list[tuple[str, Callable[..., list[float | None]]]],
     trajectories: list[Trajectory],
-    problems: dict[str, Problem],
+    problems: Mapping[str, Problem],
 ) -> None:
     """Add what reward functions give, in place.
 
@@ -61,7 +61,9 @@ def add(
         _add(name, function, trajectories, problems)
 
 
-def _add(name: str, function: Callable[..., Any], trajectories: list[Trajectory], problems: dict[str, Problem]) -> None:
+def _add(
+    name: str, function: Callable[..., Any], trajectories: list[Trajectory], problems: Mapping[str, Problem]
+) -> None:
     scored = [t for t in trajectories if t.score is not None]
     if not scored:
         return

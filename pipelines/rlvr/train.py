@@ -7,7 +7,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,60 +15,37 @@ import torch
 from torch import Tensor
 
 from pipelines.contract.columns import Batch
-from pipelines.data import dataset
+from pipelines.contract.method import HiddenStatistics
+from pipelines.contract.rollout import (
+    Allocation,
+    GroupOutcome,
+    RolloutContext,
+    RolloutRequest,
+    Sampler,
+    SetupContext,
+)
+from pipelines.data import chat, dataset
 from pipelines.data.records import Problem, Trajectory, by_group
 from pipelines.engine import checkpoint, distribution, models, parallel
 from pipelines.engine.policy import causal_lm
-from pipelines.engine.sampler import Sampler, TorchSampler
+from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
-from pipelines.recipe.settings import Model, Rlvr, Sampling
+from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr import algorithm, diagnostics, scoring
-from pipelines.rlvr.begin import Begin
 from pipelines.rlvr.learn import Learner
 from pipelines.rlvr.pack import pack, token_column
 from pipelines.stage.report import Report
 
 ROLLOUTS = 1
-"""Purpose number of the sampler's random stream."""
+"""RNG stream id of the sampler."""
 REPLAY = 3
-"""Purpose number of the stream that draws stored rows."""
-FIRST = 4
-"""Purpose number of what is sampled before the first step."""
+"""RNG stream id of the draws from stored rows."""
+SETUP = 4
+"""RNG stream id of setup-time rollouts."""
 SMOOTH = 10
 """Steps over which the mean reward is taken when the best weights are looked for."""
 PHASES = ("rollout", "credit", "update", "metrics", "commit")
 """Parts of a step, in order."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A problem sent to the rollout."""
-
-    problem: Problem
-    prompt: list[int]
-    group: int
-    rollouts: int
-    """How many are wanted."""
-    hint: list[int] = field(default_factory=list)
-    """Tokens that the answer begins with, not chosen by the policy."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a rollout strategy works with."""
-
-    sampler: Sampler
-    sampling: Sampling
-    prompts: int
-    """Problems asked at a time. A second view of the problem with group g has the group g + prompts, a third g + 2 prompts."""
-    generator: torch.Generator
-    entropy: bool
-    version: int
-    tokenizer: Any
-
-    def decode(self, tokens: list[int]) -> str:
-        """Text of a completion, special tokens left out; for verifiers and logs only."""
-        return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
 
 class Trainer:
@@ -100,8 +77,6 @@ class Trainer:
         self.learner.spare = own.release
         self.server = ServerSampler(rlvr.sampler, stop=stop, context=own.context) if rlvr.sampler else None
         self.sampler: Sampler = self.server or own
-        self.curriculum = self.update.curriculum.fn
-        self.curriculum.start(len(self.problems), seed)
         self.start_step = 0
         best = rlvr.commit.keep_best if rlvr.checkpoint_selection == "best" else 0
         self.committer = checkpoint.Committer(
@@ -111,7 +86,7 @@ class Trainer:
         """Called when a part of a step begins, with one of `PHASES`."""
         self.recent: list[float] = []
         self.best = float("-inf")
-        self._begun = False
+        self._set_up = False
         self._packed: tuple[list[int], Tensor, Batch, list[Trajectory]] | None = None
 
     @property
@@ -140,8 +115,8 @@ class Trainer:
         if state is not None:
             self.report.event("the best weights are handed on", step=state["step"], reward=state["best"])
         about: dict[str, Any] = {"resume": self.resumes}
-        if prior := getattr(self.update.prompting.fn, "prior", None):
-            about["prior"] = prior
+        if self.update.prompting.fn.system_prompt:
+            about["system_prompt"] = self.update.prompting.fn.system_prompt
         self.learner.save(self.tokenizer, self.out / "model", state, about)
         wanted = ("reward/mean", "rollout/length_mean", "policy/entropy")
         return {"steps": float(self.rlvr.steps), **{k.replace("/", "_"): numbers[k] for k in wanted if k in numbers}}
@@ -177,8 +152,8 @@ class Trainer:
             numbers["time/credit_s"] = time.perf_counter() - credited
             numbers |= diagnostics.of_columns(columns)
             columns = self._composed(columns, step)
-            for method in self.update.having("prepare"):
-                method.prepare(columns)
+            for method in self.update.methods():
+                method.on_batch(columns)
             numbers["replay/rows"] = float(len(columns["group"]) - len(tokens))
             self.phase("update", step)
             trained = time.perf_counter()
@@ -196,10 +171,10 @@ class Trainer:
         if self.server is not None:
             self.server.push(self.learner.weights.whole, self.tokenizer)
         sampling = self.rlvr.sampling
-        for method in self.update.having("tempers"):
-            sampling = method.tempers(sampling)
+        for method in self.update.methods():
+            sampling = method.sampling(sampling)
         self.learner.policy.sampling = sampling
-        self._begin()
+        self._setup()
         sampled: list[Trajectory] = []
         kept: list[Trajectory] = []
         have, first = 0, 0
@@ -208,8 +183,8 @@ class Trainer:
                 break
             rows = self._rollouts(step, draw, first)
             sampled += rows
-            for method in self.update.having("mix"):
-                rows = method.mix(rows)
+            for method in self.update.methods():
+                rows = method.on_rollouts(rows)
             chosen = self._keep(rows, step)
             problems = {first + (t.group - first) % self.rlvr.prompts for t in chosen}
             wanted = set(sorted(problems)[: self.rlvr.prompts - have])
@@ -219,71 +194,72 @@ class Trainer:
 
     def _rollouts(self, step: int, draw: int, first: int) -> list[Trajectory]:
         """Scored rollouts of the next problems, whose groups are numbered from `first` on."""
-        numbers = self.curriculum.propose(self.rlvr.prompts)
-        sizes = [self.rlvr.group_size] * len(numbers)
-        if hasattr(self.curriculum, "allot"):
-            sizes = self.curriculum.allot(numbers, self.rlvr.group_size)
-        rows = self._sampled(numbers, sizes, first, (step, draw, ROLLOUTS))
-        means = {g: sum(bool(row.correct) for row in group) / len(group) for g, group in by_group(rows).items()}
-        self.curriculum.observe(numbers, [means.get(first + i, 0.0) for i in range(len(numbers))])
-        for method in self.update.having("notice"):
-            method.notice(rows)
+        curriculum = self.update.curriculum.fn
+        allocations = curriculum.propose(self.rlvr.prompts, self.rlvr.group_size)
+        rows = self._sample(allocations, first, (step, draw, ROLLOUTS))
+        groups = by_group(rows)
+        curriculum.observe([GroupOutcome.of(a.problem, groups.get(first + i, [])) for i, a in enumerate(allocations)])
         return rows
 
-    def _sampled(self, numbers: list[int], sizes: list[int], first: int, stream: tuple[int, ...]) -> list[Trajectory]:
-        """Rollouts of problems by number, in the order of their groups; every process has all of them."""
-        prompts = models.render_prompts(self.tokenizer, [self.problems[n].prompt for n in numbers])
-        asked = [
-            Asked(self.problems[n], prompt, first + i, size)
-            for i, (n, prompt, size) in enumerate(zip(numbers, prompts, sizes, strict=True))
+    def _sample(self, allocations: list[Allocation], first: int, stream: tuple[int, ...]) -> list[Trajectory]:
+        """Scored rollouts of problems, in the order of their groups; every process has all of them."""
+        prompts = self._rendered([self.problems[a.problem] for a in allocations])
+        requests = [
+            RolloutRequest(self.problems[a.problem], prompt, first + i, a.rollouts)
+            for i, (a, prompt) in enumerate(zip(allocations, prompts, strict=True))
         ]
-        context = Context(
+        context = RolloutContext(
             sampler=self.sampler,
             sampling=self.learner.policy.sampling,
-            prompts=len(numbers),
-            generator=distribution.generator(self.device, self.seed, *stream, *self._stream()),
+            prompts=len(allocations),
+            generator=distribution.generator(self.device, self.seed, *stream, *self._rank()),
             entropy=self.update.needs("entropy_old"),
             version=self.learner.updates_done,
             tokenizer=self.tokenizer,
         )
-        asked = self.update.prompting.fn.ask(self.world.share(asked), context)
-        rows = self.update.rollout.fn.run(asked, context)
+        requests = self.update.prompting.fn.build_requests(self.world.share(requests), context)
+        rows = self.update.rollout.fn.run(requests, context)
         for row in rows:
             row.source = self.by_uid[row.uid].source
         self.update.reward.fn.score(rows, self.by_uid)
         scoring.add(self.functions, rows, self.by_uid)
         return sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
 
-    def _begin(self) -> None:
-        """Once in a run, before the first step: what methods want to know of the policy as it starts."""
-        if self._begun or self.start_step > 0:
+    def _rendered(self, problems: list[Problem]) -> list[list[int]]:
+        return chat.render_prompts(self.tokenizer, [p.prompt for p in problems])
+
+    def _setup(self) -> None:
+        """Once in a run, before its first step: the methods' `setup`."""
+        if self._set_up:
             return
-        self._begun = True
+        self._set_up = True
+        context = SetupContext(
+            problems=len(self.problems),
+            seed=self.seed,
+            prompts=lambda: self._rendered(self.problems),
+            rollouts=self._setup_rollouts,
+            columns=lambda rows: algorithm.columns_of(pack(rows, step=0, total_steps=self.rlvr.steps)[1]),
+            hidden=self._setup_hidden,
+        )
+        for method in self.update.methods():
+            method.setup(context)
 
-        def sample(numbers: list[int], count: int) -> list[Trajectory]:
-            self.report.event(
-                "before the first step: rollouts of the starting policy", problems=len(numbers), each=count
-            )
-            rows: list[Trajectory] = []
-            for at in range(0, len(numbers), self.rlvr.prompts):
-                part = numbers[at : at + self.rlvr.prompts]
-                made = self._sampled(part, [count] * len(part), at, (at, FIRST))
-                rows += [row for row in made if row.group < at + len(part)]  # no second views
-            return rows
+    def _setup_rollouts(self, problems: list[int], count: int) -> list[Trajectory]:
+        self.report.event("before the first step: rollouts of the starting policy", problems=len(problems), each=count)
+        rows: list[Trajectory] = []
+        for at in range(0, len(problems), self.rlvr.prompts):
+            part = [Allocation(problem, count) for problem in problems[at : at + self.rlvr.prompts]]
+            sampled = self._sample(part, at, (at, SETUP))
+            rows += [row for row in sampled if row.group < at + len(part)]  # no paraphrases
+        return rows
 
-        def prompts() -> list[list[int]]:
-            return models.render_prompts(self.tokenizer, [p.prompt for p in self.problems])
+    def _setup_hidden(self, sequences: list[list[int]], statistics: HiddenStatistics) -> list[list[float]]:
+        tokens = token_column(sequences, max(map(len, sequences)), 0, torch.int64)
+        mask = torch.arange(tokens.shape[1]) < torch.tensor([len(s) for s in sequences])[:, None]
+        mask[:, 0] = False
+        return self.learner.read_hidden(tokens, mask, statistics).tolist()
 
-        def read(sequences: list[list[int]], method: Any) -> list[list[float]]:
-            tokens = token_column(sequences, max(map(len, sequences)), 0, torch.int64)
-            mask = torch.arange(tokens.shape[1]) < torch.tensor([len(s) for s in sequences])[:, None]
-            mask[:, 0] = False
-            return self.learner.read_hidden(tokens, mask, method).tolist()
-
-        for method in self.update.having("begin"):
-            method.begin(Begin(len(self.problems), prompts, sample, read))
-
-    def _stream(self) -> tuple[int, ...]:
+    def _rank(self) -> tuple[int, ...]:
         """What tells this process's random numbers from those of the others."""
         return (self.world.rank,) if self.world.size > 1 else ()
 
@@ -323,8 +299,8 @@ class Trainer:
             log.unlink(missing_ok=True)
             return
         self.learner.load_state(state)
-        for name, memory in self.update.remembering().items():
-            memory.load_state_dict(state["memories"][name])
+        self.update.load_state_dict(state["methods"])
+        self._set_up = True
         self.start_step = state["step"]
         self.recent, self.best = state["recent"], state["best"]
         if log.exists():
@@ -340,7 +316,7 @@ class Trainer:
             "recent": self.recent,
             "best": self.best,
             **self.learner.state(),
-            "memories": {name: memory.state_dict() for name, memory in self.update.remembering().items()},
+            "methods": self.update.state_dict(),
             "log_bytes": log.stat().st_size if log.exists() else 0,
             "cursor": self.report.cursor(),
         }

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.data.chat import render_prompt
 from pipelines.data.records import Problem
-from pipelines.engine.models import render_prompt
 from pipelines.engine.policy import packed_attention
 from pipelines.errors import DataError, ModelError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -10,6 +11,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
+from pipelines.contract.method import Method
 
 
 @method(
@@ -17,16 +19,15 @@ from pipelines.contract.columns import PerToken
     title="EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning",
     checked="official code (the penalty as a hinge: the released constant has no gradient)",
     reduces_to="inside the band, or with smooth 0, it is the entropy bonus",
+    reads=("entropy_old", "mask", "in_loss"),
 )
-class epo:
+class epo(Method):
     """-H + smooth * phase * (max(0, low h - H) + max(0, H - high h)), h the mean entropy of the token's turn over past steps.
 
         phase: 1 - 0.2 (1 - exp(-2 s)) over the first half of the run (s from 0 to 1), then 0.8 exp(-3 s)
 
     A turn without a past has no penalty. `weight` is the coefficient of the whole, 0.001 in the paper.
     """
-
-    reads = ("entropy_old",)
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class epo:
         self.past: list[list[float]] = []  # sum and number of the steps' means, by turn
         self.usual: list[float] = []
 
-    def prepare(self, columns: dict[str, Any]) -> None:
+    def on_batch(self, columns: Mapping[str, Any]) -> None:
         """Take the means of the steps before; then note this step's."""
         self.usual = [total / count if count else math.nan for total, count in self.past]
         turn, used = columns["turn"], columns["mask"] & columns["in_loss"][:, None]

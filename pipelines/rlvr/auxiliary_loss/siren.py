@@ -9,6 +9,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
+from pipelines.contract.method import Method
 from pipelines.rlvr.ops import spread_out
 
 
@@ -18,7 +19,7 @@ from pipelines.rlvr.ops import spread_out
     checked="official code",
     batch_coupled=True,
 )
-class siren:
+class siren(Method):
     """(H - anchor)^2, with H the mean over rows of the mean top entropy of each row's least sure tokens.
 
     Top entropy covers the most probable tokens that hold `nucleus` together. A row's tokens above its own
@@ -50,6 +51,10 @@ class siren:
         if self.anchor is None:
             self.anchor = float(mean.detach())
         return spread_out((mean - self.anchor) ** 2, weight)
+
+    def column_options(self) -> dict[str, Any]:
+        """The probability mass that `entropy_top_p` covers."""
+        return {"entropy_top_p": self.nucleus}
 
     def _bound(self, values: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
         """Each row's quantile over its used tokens, linear between neighbours, [B, 1]."""

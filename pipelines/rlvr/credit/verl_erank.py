@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import Numbers, PerRow, PerToken
+from pipelines.contract.method import HiddenStatistics, Method
 
 
 @method(
@@ -19,7 +20,7 @@ from pipelines.contract.columns import Numbers, PerRow, PerToken
     checked="official code (the bonus is spread over all tokens, as the paper reads)",
     reduces_to="a large kappa changes nothing",
 )
-class verl_erank:
+class verl_erank(Method):
     """A + min(relu(Phi), |A| / kappa), with Phi from the effective rank of the row's last hidden states.
 
         ER = exp(entropy of the normalised singular values);   velocity, acceleration: its differences along prefixes
@@ -29,8 +30,6 @@ class verl_erank:
     mu are running means of the batch's means; the first step has none and gives no bonus. Prefixes grow by `stride`
     tokens over the last `most`. An advantage of 0 stays 0, and no sign changes for kappa above 1.
     """
-
-    hidden_from = "last"
 
     def __init__(
         self,
@@ -44,11 +43,15 @@ class verl_erank:
         self.stride, self.most, self.gain, self.kappa, self.rate = stride, most, gain, kappa, rate
         self.mean: list[float] | None = None
 
-    def of_hidden(self, hidden: Tensor) -> list[float]:
+    def column_options(self) -> dict[str, Any]:
+        """`hidden_stats` holds `hidden_statistics` of the last hidden states."""
+        return {"hidden_stats": HiddenStatistics("last", self.hidden_statistics)}
+
+    def hidden_statistics(self, hidden: Tensor) -> list[float]:
         """Acceleration, velocity and effective rank of states [n, hidden].
 
         >>> H = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [0, 1, 1], [1, 0, 1], [1, 1, 1.0]])
-        >>> [round(v, 5) for v in verl_erank(stride=2).of_hidden(H)]
+        >>> [round(v, 5) for v in verl_erank(stride=2).hidden_statistics(H)]
         [-0.27938, 0.74466, 2.97577]
         """
         hidden = hidden[-self.most :]

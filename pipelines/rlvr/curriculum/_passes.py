@@ -5,45 +5,47 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from pipelines.contract.method import Curriculum
+from pipelines.contract.rollout import Allocation
 
-class Passes:
-    """Each pass is a fresh permutation that depends on the seed and the pass only."""
+
+class Passes(Curriculum):
+    """Each pass is a new permutation that depends on the seed and the pass only."""
 
     def __init__(self) -> None:
-        self.size, self.seed, self.taken = 0, 0, 0
+        self.taken = 0
+        self._order: tuple[int, list[int]] | None = None
 
-    def start(self, size: int, seed: int) -> None:
-        """Told once how many problems there are."""
-        self.size, self.seed = size, seed
+    def propose(self, count: int, rollouts: int) -> list[Allocation]:
+        """The next problems, with as many rollouts each; a call may cross the end of a pass."""
+        return [Allocation(problem, rollouts) for problem in self.next_problems(count)]
 
-    def propose(self, count: int) -> list[int]:
-        """Numbers of the next problems; a call may cross the end of a pass.
+    def next_problems(self, count: int) -> list[int]:
+        """Indices of the next problems.
 
-        >>> u = Passes(); u.start(3, 0); sorted(u.propose(3)), len(u.propose(4))
+        >>> passes = Passes(); passes.start(3, 0); sorted(passes.next_problems(3)), len(passes.next_problems(4))
         ([0, 1, 2], 4)
         """
-        found: list[int] = []
-        while len(found) < count:
+        problems: list[int] = []
+        while len(problems) < count:
             lap, at = divmod(self.taken, self.size)
-            order = self._order(lap)
-            part = order[at : at + count - len(found)]
-            found += part
+            part = self._permutation(lap)[at : at + count - len(problems)]
+            problems += part
             self.taken += len(part)
-        return found
+        return problems
 
-    def _order(self, lap: int) -> list[int]:
-        if getattr(self, "_lap", None) != lap:
-            self._lap, self._cached = lap, list(range(self.size))
-            random.Random(f"{self.seed} {lap}").shuffle(self._cached)
-        return self._cached
-
-    def observe(self, numbers: list[int], rates: list[float]) -> None:
-        """Pass rates of problems just sampled; not used here."""
+    def _permutation(self, lap: int) -> list[int]:
+        if self._order is None or self._order[0] != lap:
+            order = list(range(self.size))
+            random.Random(f"{self.seed} {lap}").shuffle(order)
+            self._order = lap, order
+        return self._order[1]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a restart needs."""
-        return {"taken": self.taken}
+        """Problems proposed so far."""
+        return super().state_dict() | {"taken": self.taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
+        super().load_state_dict(state)
         self.taken = state["taken"]

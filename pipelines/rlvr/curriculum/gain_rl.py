@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
+from functools import partial
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Curriculum, HiddenStatistics
+from pipelines.contract.rollout import Allocation, GroupOutcome
 from pipelines.data.records import common_length
 
 if TYPE_CHECKING:
-    from pipelines.rlvr.begin import Begin
+    from pipelines.contract.rollout import SetupContext
+
+
+LAYER: Literal["mlp"] = "mlp"
+"""Where the hidden states are read."""
 
 
 @method(
     paper="2506.02281",
     title="Angles Don't Lie: Unlocking Training-Efficient RL Through the Model's Own Signals (GAIN-RL)",
     checked="official code (the intended angles: whole masks, pairs of different tokens, unit vectors)",
+    reads=("hidden_stats",),
 )
-class gain_rl:
+class gain_rl(Curriculum):
     """A step draws problems without replacement with weights exp(-((i - mu) / sigma)^2 / 2), i the place in the order.
 
         order: cos(question, question) + 8 cos(question, what precedes it), means over token pairs, the largest first
         after a step: mu += clip(n tanh(a (mean reward - b)) + n tanh(a mean angle), low, high)
 
-    The vectors are what enters the last block's MLP. What precedes the question is the beginning that all prompts share.
+    The vectors are what enters the last block's MLP. What precedes the question is the prefix that all prompts share.
     The mean angle of training is that of the rollouts' own tokens.
     """
-
-    hidden_from = "mlp"
-    reads = ("hidden_stats",)
 
     def __init__(
         self,
@@ -47,40 +53,42 @@ class gain_rl:
         high: float = 1000.0,
     ) -> None:
         self.step, self.slope, self.middle, self.sigma, self.low, self.high = step, slope, middle, sigma, low, high
-        self.size, self.seed, self.steps, self.mu = 0, 0, 0, 0.0
+        self.steps, self.mu = 0, 0.0
         self.order: list[int] = []
 
-    def start(self, size: int, seed: int) -> None:
-        """Told once how many problems there are."""
-        self.size, self.seed = size, seed
-
-    def begin(self, start: Begin) -> None:
-        """Sort the problems by what the starting policy makes of them."""
-        prompts = start.prompts()
-        reader = _Prompts(common_length(prompts))
-        scores = [numbers[0] for numbers in start.read(prompts, reader)]
+    def setup(self, context: SetupContext) -> None:
+        """Sort the problems by how the starting policy's hidden states line up on them."""
+        super().setup(context)
+        prompts = context.prompts()
+        score = partial(prompt_score, common_length(prompts))
+        scores = [statistics[0] for statistics in context.hidden(prompts, HiddenStatistics(LAYER, score))]
         self.order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
 
-    def of_hidden(self, hidden: Tensor) -> list[float]:
+    def column_options(self) -> dict[str, Any]:
+        """`hidden_stats` holds the mean angle of each row's tokens."""
+        return {"hidden_stats": HiddenStatistics(LAYER, self.hidden_statistics)}
+
+    def hidden_statistics(self, hidden: Tensor) -> list[float]:
         """Mean cosine of pairs of a row's tokens.
 
-        >>> round(gain_rl().of_hidden(torch.tensor([[1.0, 0], [1, 1], [0, 1]]))[0], 6)
+        >>> round(gain_rl().hidden_statistics(torch.tensor([[1.0, 0], [1, 1], [0, 1]]))[0], 6)
         0.471405
         """
         return [_angle(torch.nn.functional.normalize(hidden, dim=-1))]
 
-    def propose(self, count: int) -> list[int]:
-        """Numbers of the next problems."""
+    def propose(self, count: int, rollouts: int) -> list[Allocation]:
+        """The next problems."""
         draw = random.Random(f"gain {self.seed} {self.steps}")
         keyed = []
         for place in range(self.size):
             gumbel = -math.log(-math.log(draw.random() or 1e-300))
             keyed.append((gumbel - 0.5 * ((place - self.mu) / self.sigma) ** 2, place))
         chosen = sorted(place for _, place in sorted(keyed, reverse=True)[:count])
-        return [self.order[place] if self.order else place for place in islice(cycle(chosen), count)]
+        problems = [self.order[place] if self.order else place for place in islice(cycle(chosen), count)]
+        return [Allocation(problem, rollouts) for problem in problems]
 
-    def observe(self, numbers: list[int], rates: list[float]) -> None:
-        """Pass rates of problems just sampled; the window moves by rewards and angles, in `prepare`."""
+    def observe(self, outcomes: list[GroupOutcome]) -> None:
+        """Count the draw; the window moves by rewards and angles, in `on_batch`."""
         self.steps += 1
 
     def shift(self, reward: float, angle: float) -> float:
@@ -92,7 +100,7 @@ class gain_rl:
         moved = self.step * (math.tanh(self.slope * (reward - self.middle)) + math.tanh(self.slope * angle))
         return min(self.high, max(self.low, moved))
 
-    def prepare(self, columns: dict[str, Any]) -> None:
+    def on_batch(self, columns: Mapping[str, Any]) -> None:
         """Move the window by the step's mean reward and mean angle."""
         scored = columns["scored"]
         if scored.any():
@@ -101,26 +109,24 @@ class gain_rl:
 
     def state_dict(self) -> dict[str, Any]:
         """What a restart needs."""
-        return {"steps": self.steps, "mu": self.mu, "order": self.order}
+        return super().state_dict() | {"steps": self.steps, "mu": self.mu, "order": self.order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
+        super().load_state_dict(state)
         self.steps, self.mu, self.order = state["steps"], state["mu"], list(state["order"])
 
 
-class _Prompts:
-    """Reads prompts that share their first `common` tokens: the score that the order goes by."""
+def prompt_score(common: int, hidden: Tensor) -> list[float]:
+    """The score that the order goes by, of a prompt's hidden states [n, hidden].
 
-    hidden_from = gain_rl.hidden_from
-
-    def __init__(self, common: int) -> None:
-        self.common = common
-
-    def of_hidden(self, hidden: Tensor) -> list[float]:
-        unit = torch.nn.functional.normalize(hidden, dim=-1)
-        before, question = unit[: self.common], unit[self.common :]
-        across = float(question.mean(0) @ before.mean(0)) if len(before) and len(question) else 0.0
-        return [_angle(question) + 8 * across]
+    Args:
+        common: leading tokens that all prompts share.
+    """
+    unit = torch.nn.functional.normalize(hidden, dim=-1)
+    before, question = unit[:common], unit[common:]
+    across = float(question.mean(0) @ before.mean(0)) if len(before) and len(question) else 0.0
+    return [_angle(question) + 8 * across]
 
 
 def _angle(unit: Tensor) -> float:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.rollout import Allocation, GroupOutcome
 from pipelines.rlvr.curriculum._passes import Passes
 
 
@@ -18,7 +19,7 @@ from pipelines.rlvr.curriculum._passes import Passes
     reduces_to="cap 1 is uniform",
 )
 class v0_budget(Passes):
-    """A step's rollouts are dealt to its problems by greedy gain in utility, at least 2 each and at most `cap` times the mean.
+    """A step's rollouts are allocated to its problems by greedy gain in utility, at least 2 each and at most `cap` times the mean.
 
         v0: U(B) = B (1 - p) (1 - (1 - p)^(B - 1));   mixed: 1 - (1 - p)^B - p^B, the chance that a group has both outcomes
 
@@ -36,43 +37,44 @@ class v0_budget(Passes):
     ) -> None:
         super().__init__()
         self.utility, self.cap, self.prior, self.rate = utility, cap, prior, rate
-        self.right: dict[str, list[float]] = {}
+        self.past: dict[str, list[float]] = {}
         self.mean = 0.5
-        self.dealt: list[int] = []
 
-    def chance(self, number: int) -> float:
+    def chance(self, problem: int) -> float:
         """Expected pass rate of a problem.
 
-        >>> v = v0_budget(); v.right["3"] = [6.0, 8.0]; round(v.chance(3), 4), v.chance(4)
+        >>> v = v0_budget(); v.past["3"] = [6.0, 8.0]; round(v.chance(3), 4), v.chance(4)
         (0.6667, 0.5)
         """
-        right, tried = self.right.get(str(number), [0.0, 0.0])
-        return (right + self.prior * self.mean) / (tried + self.prior)
+        correct, tried = self.past.get(str(problem), [0.0, 0.0])
+        return (correct + self.prior * self.mean) / (tried + self.prior)
 
-    def allot(self, numbers: list[int], each: int) -> list[int]:
-        """Rollouts for each problem; their sum is `each` times the number of problems."""
-        total = each * len(numbers)
-        most = max(each, int(self.cap * each))
-        self.dealt = allocate([self.chance(n) for n in numbers], total, min(2, each), most, self.utility)
-        return self.dealt
+    def propose(self, count: int, rollouts: int) -> list[Allocation]:
+        """The next problems; the sum of their rollouts is `rollouts` times their number."""
+        problems = self.next_problems(count)
+        most = max(rollouts, int(self.cap * rollouts))
+        chances = [self.chance(problem) for problem in problems]
+        sizes = allocate(chances, rollouts * count, min(2, rollouts), most, self.utility)
+        return [Allocation(problem, size) for problem, size in zip(problems, sizes, strict=True)]
 
-    def observe(self, numbers: list[int], rates: list[float]) -> None:
-        """Pass rates of problems just sampled."""
-        for number, rate, count in zip(numbers, rates, self.dealt or [1] * len(numbers), strict=True):
-            right, tried = self.right.get(str(number), [0.0, 0.0])
-            self.right[str(number)] = [right + rate * count, tried + count]
-        if rates:
-            self.mean += self.rate * (sum(rates) / len(rates) - self.mean)
-        self.dealt = []
+    def observe(self, outcomes: list[GroupOutcome]) -> None:
+        """Add up what was scored of each problem, and move the running mean."""
+        informative = [outcome for outcome in outcomes if outcome.scored]
+        for outcome in informative:
+            correct, tried = self.past.get(str(outcome.problem), [0.0, 0.0])
+            self.past[str(outcome.problem)] = [correct + outcome.correct, tried + outcome.scored]
+        if informative:
+            mean = sum(outcome.pass_rate for outcome in informative) / len(informative)
+            self.mean += self.rate * (mean - self.mean)
 
     def state_dict(self) -> dict[str, Any]:
         """What a restart needs."""
-        return super().state_dict() | {"right": self.right, "mean": self.mean}
+        return super().state_dict() | {"past": self.past, "mean": self.mean}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         super().load_state_dict(state)
-        self.right, self.mean = {k: list(v) for k, v in state["right"].items()}, state["mean"]
+        self.past, self.mean = {k: list(v) for k, v in state["past"].items()}, state["mean"]
 
 
 def worth(count: int, p: float, utility: str) -> float:

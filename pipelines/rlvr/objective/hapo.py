@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
-from pipelines.contract.entropy_temperature import nature
-from pipelines.recipe.settings import Sampling, Tempered
+from pipelines.contract.method import Method
+from pipelines.contract.normalised_entropy import normalised_entropy
+from pipelines.recipe.settings import AdaptiveTemperature, Sampling
 from pipelines.rlvr.ops import ratio
 
 
@@ -21,8 +23,10 @@ from pipelines.rlvr.ops import ratio
     checked="official code (low entropies by |min|, as in the paper)",
     zero_gradient_at_zero_advantage=True,
     not_reinforce="tokens are boosted and damped by their entropy",
+    adaptive_temperature=True,
+    reads=("mask", "in_loss", "entropy_old"),
 )
-class hapo:
+class hapo(Method):
     """A clipped loss in which sure tokens may fall further and unsure ones rise further.
 
         e = log H;  h = (e - q-quantile of the step) / deviation from it;  hh = h / max h above 0, h / |min h| below
@@ -45,19 +49,20 @@ class hapo:
         self.quantile, self.low, self.high, self.dual, self.tau = quantile, low, high, dual, tau
         self.pivot, self.top, self.bottom = 0.0, 0.0, 0.0
 
-    def tempers(self, sampling: Sampling) -> Sampling:
+    def sampling(self, settings: Sampling) -> Sampling:
         """How the next step is sampled; the first has no statistics yet.
 
         >>> h = hapo(quantile=0.6); H = torch.tensor([[0.05, 0.1, 0.2, 0.8, 1.6]])
-        >>> h.prepare({"mask": H > 0, "in_loss": torch.ones(1).bool(), "entropy_old": H})
-        >>> [round(v, 4) for v in (1 + h.tempers(Sampling()).tau * h.nature(H))[0].tolist()]
+        >>> h.on_batch({"mask": H > 0, "in_loss": torch.ones(1).bool(), "entropy_old": H})
+        >>> [round(v, 4) for v in (1 + h.sampling(Sampling()).adaptive.tau * h.normalised(H))[0].tolist()]
         [0.95, 0.975, 1.0, 1.0333, 1.05]
         """
         if not self.tau or self.top == self.bottom == 0:
-            return sampling
-        return Tempered(**sampling.model_dump(), tau=self.tau, pivot=self.pivot, top=self.top, bottom=self.bottom)
+            return settings
+        adaptive = AdaptiveTemperature(tau=self.tau, pivot=self.pivot, top=self.top, bottom=self.bottom)
+        return settings.model_copy(update={"adaptive": adaptive})
 
-    def prepare(self, columns: dict[str, Any]) -> None:
+    def on_batch(self, columns: Mapping[str, Any]) -> None:
         """Take the quantile and the extremes of the step's log-entropies."""
         used = columns["mask"] & columns["in_loss"][:, None]
         e = columns["entropy_old"][used].clamp(min=1e-8).log()
@@ -66,26 +71,26 @@ class hapo:
         self.pivot = float(e.kthvalue(round(self.quantile * (len(e) - 1)) + 1).values)
         self.top, self.bottom = float(e.max()) - self.pivot, self.pivot - float(e.min())
 
-    def nature(self, entropy_old: Tensor) -> Tensor:
+    def normalised(self, entropy_old: Tensor) -> Tensor:
         """hh in [-1, 1], float32 [B, T]: -1 for the step's surest token, 1 for its least sure.
 
         >>> h = hapo(quantile=0.6); H = torch.tensor([[0.05, 0.1, 0.2, 0.8, 1.6]])
-        >>> h.prepare({"mask": H > 0, "in_loss": torch.ones(1).bool(), "entropy_old": H})
-        >>> [round(v, 4) for v in h.nature(H)[0].tolist()]
+        >>> h.on_batch({"mask": H > 0, "in_loss": torch.ones(1).bool(), "entropy_old": H})
+        >>> [round(v, 4) for v in h.normalised(H)[0].tolist()]
         [-1.0, -0.5, 0.0, 0.6667, 1.0]
         """
-        return nature(entropy_old, self.pivot, self.top, self.bottom)
+        return normalised_entropy(entropy_old, self.pivot, self.top, self.bottom)
 
     def __call__(self, logp: PerToken, logp_old: PerToken, advantage: PerToken, entropy_old: PerToken) -> PerToken:
         """The loss per token.
 
         >>> h = hapo(quantile=0.6); H = torch.tensor([[0.05, 0.1, 0.2, 0.8, 1.6]])
-        >>> h.prepare({"mask": H > 0, "in_loss": torch.ones(1).bool(), "entropy_old": H})
+        >>> h.on_batch({"mask": H > 0, "in_loss": torch.ones(1).bool(), "entropy_old": H})
         >>> rho = torch.tensor([[1.0, 0.7, 1.05, 1.02, 1.30]])
-        >>> [round(v, 4) for v in h.shared_out(torch.ones(1, 5), rho, h.nature(H))[0].tolist()]
+        >>> [round(v, 4) for v in h.shared_out(torch.ones(1, 5), rho, h.normalised(H))[0].tolist()]
         [0.0, 1.0, 1.0, 1.0, 2.0]
         """
-        rho, kind = ratio(logp, logp_old), self.nature(entropy_old)
+        rho, kind = ratio(logp, logp_old), self.normalised(entropy_old)
         low, high = self.bounds(kind)
         gain = self.shared_out(advantage, rho.detach(), kind)
         loss = torch.maximum(-rho * gain, -torch.minimum(torch.maximum(rho, 1 - low), 1 + high) * gain)

@@ -1,18 +1,16 @@
-"""A problem asked once more in other words."""
+"""A problem put once more, in other words."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipelines.engine import models
-
 if TYPE_CHECKING:
-    from pipelines.rlvr.train import Asked, Context
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
 
-def second_view(one: Asked, text: str, context: Context) -> Asked:
+def paraphrased(request: RolloutRequest, text: str, context: RolloutContext) -> RolloutRequest:
     """The problem with another text for its last message, as a group of its own."""
-    *before, question = one.problem.prompt
-    prompt = models.render_prompt(context.tokenizer, [*before, {**question, "content": text}])
-    return replace(one, prompt=prompt, group=one.group + context.prompts)
+    *before, question = request.problem.prompt
+    [prompt] = context.render([[*before, {**question, "content": text}]])
+    return replace(request, prompt=prompt, group=request.group + context.prompts)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Prompting
 from pipelines.errors import RecipeError
-from pipelines.rlvr.prompting._views import second_view
+from pipelines.rlvr.prompting._views import paraphrased
 
 if TYPE_CHECKING:
-    from pipelines.rlvr.train import Asked, Context
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
 
 @method(
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     title="Co-Reward: Self-supervised Reinforcement Learning via Contrastive Agreement (its two views)",
     checked="official code",
 )
-class paraphrase:
+class paraphrase(Prompting):
     """Each problem is asked a second time as its record's `info.paraphrase` says it; the wordings are groups of their own.
 
     `template`, a text with {prompt}, rewords records that have no paraphrase.
@@ -26,10 +27,10 @@ class paraphrase:
     def __init__(self, *, template: str | None = None) -> None:
         self.template = template
 
-    def ask(self, asked: list[Asked], context: Context) -> list[Asked]:
+    def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
         """What the rollout gets: the originals, then the other wordings."""
         again = []
-        for one in asked:
+        for one in requests:
             text = one.problem.info.get("paraphrase")
             if not text and self.template:
                 text = self.template.replace("{prompt}", one.problem.prompt[-1]["content"])
@@ -38,5 +39,5 @@ class paraphrase:
                     f"rlvr.prompting: problem {one.problem.uid} has no info.paraphrase. Add the column to the source, or set "
                     "prompting.template to a text with {prompt}."
                 )
-            again.append(second_view(one, str(text), context))
-        return [*asked, *again]
+            again.append(paraphrased(one, str(text), context))
+        return [*requests, *again]

@@ -1,4 +1,4 @@
-"""A prior: how to go about it, said in front of every problem."""
+"""A system prompt that says how to go about it, in front of every problem."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pipelines.contract.catalogue import method
-from pipelines.engine import models
+from pipelines.contract.method import Prompting
+from pipelines.data import chat
 
 if TYPE_CHECKING:
-    from pipelines.rlvr.train import Asked, Context
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
-PRIORS = {
+SYSTEM_PROMPTS = {
     "think": "Reason step by step between <think> and </think>, then answer.",
     "plan": "First write a plan between <plan> and </plan>, follow it, then answer.",
     "code": "Reason through code between <code> and </code>, then answer.",
@@ -26,8 +27,8 @@ PRIORS = {
     title="Prior Prompt Engineering for Reinforcement Fine-Tuning",
     checked="reconstructed (strategies from the abstract; tags and wording are ours)",
 )
-class ppe:
-    """A system message with one of five priors, or with `text`. The model's folder remembers it, and evaluation of that
+class ppe(Prompting):
+    """A system message with one of five strategies, or with `text`. The model's folder remembers it, and evaluation of that
     model says it too, so that training and evaluation ask alike.
     """
 
@@ -37,11 +38,10 @@ class ppe:
         strategy: Literal["think", "plan", "code", "knowledge", "examples"] = "examples",
         text: str | None = None,
     ) -> None:
-        self.prior = PRIORS[strategy] if text is None else text
+        self.system_prompt = SYSTEM_PROMPTS[strategy] if text is None else text
 
-    def ask(self, asked: list[Asked], context: Context) -> list[Asked]:
+    def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
         """What the rollout gets."""
-        prompts = models.render_prompts(
-            context.tokenizer, [models.with_prior(one.problem.prompt, self.prior) for one in asked]
-        )
-        return [replace(one, prompt=prompt) for one, prompt in zip(asked, prompts, strict=True)]
+        conversations = [chat.with_system_prompt(one.problem.prompt, self.system_prompt) for one in requests]
+        prompts = context.render(conversations)
+        return [replace(one, prompt=prompt) for one, prompt in zip(requests, prompts, strict=True)]

@@ -9,10 +9,11 @@ import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Prompting
 from pipelines.rlvr.rollout._answers import score_of, solution_tokens
 
 if TYPE_CHECKING:
-    from pipelines.rlvr.train import Asked, Context
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
 
 @method(
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     checked="paper (through a detailed third-party summary)",
     reduces_to="share 0 is plain",
 )
-class prefix_rl:
+class prefix_rl(Prompting):
     """A `share` of the problems is asked with the first `low` to `high` of their solution's tokens already said.
 
     Those tokens are context: no ratio, no loss, not scored in lengths. Each such problem is its own group, so hinted and plain
@@ -38,18 +39,18 @@ class prefix_rl:
     ) -> None:
         self.share, self.low, self.high = share, low, high
 
-    def ask(self, asked: list[Asked], context: Context) -> list[Asked]:
+    def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
         """What the rollout gets."""
-        draws = torch.rand(len(asked), 2, generator=context.generator, device=context.generator.device).tolist()
-        made = []
-        for one, (chance, where) in zip(asked, draws, strict=True):
+        draws = torch.rand(len(requests), 2, generator=context.generator, device=context.generator.device).tolist()
+        hinted = []
+        for one, (chance, where) in zip(requests, draws, strict=True):
             hint: list[int] = []
             if chance < self.share:
                 hint = self._prefix(one, self.low + (self.high - self.low) * where, context)
-            made.append(replace(one, hint=hint))
-        return made
+            hinted.append(replace(one, hint=hint))
+        return hinted
 
-    def _prefix(self, one: Asked, share: float, context: Context) -> list[int]:
+    def _prefix(self, one: RolloutRequest, share: float, context: RolloutContext) -> list[int]:
         """Token ids of the solution's beginning, short enough not to be an answer already."""
         tokens = solution_tokens(one, context)
         size = min(cut(len(tokens), share), len(tokens) - 1)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.rlvr.prompting._views import second_view
+from pipelines.contract.method import Prompting
+from pipelines.rlvr.prompting._views import paraphrased
 
 if TYPE_CHECKING:
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
     from pipelines.data.records import Trajectory
-    from pipelines.rlvr.train import Asked, Context
 
 
 @method(
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     checked="paper (threshold and wording are ours)",
     reduces_to="below 0 is plain",
 )
-class reflection:
+class reflection(Prompting):
     """A problem seen before whose mean score so far is under `below` gets a second group: its question, a stored wrong
     answer, and the instruction to reflect.
     """
@@ -34,25 +35,26 @@ class reflection:
         self.below, self.instruction = below, instruction
         self.past: dict[str, list[Any]] = {}
 
-    def notice(self, rows: list[Trajectory]) -> None:
-        """Note scores, and the last wrong answer of each problem."""
+    def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
+        """Note scores, and the last incorrect answer of each problem."""
         for row in rows:
             if row.score is None:
                 continue
             total, count, wrong = self.past.get(row.uid, [0.0, 0, ""])
             wrong = wrong if row.correct else row.text
             self.past[row.uid] = [total + row.score, count + 1, wrong]
+        return rows
 
-    def ask(self, asked: list[Asked], context: Context) -> list[Asked]:
+    def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
         """What the rollout gets: the problems, then the reflections."""
         again = []
-        for one in asked:
+        for one in requests:
             total, count, wrong = self.past.get(one.problem.uid, [0.0, 0, ""])
             if not wrong or total / count >= self.below:
                 continue
             text = f"{one.problem.prompt[-1]['content']}\n{self.instruction.replace('{answer}', wrong)}"
-            again.append(second_view(one, text, context))
-        return [*asked, *again]
+            again.append(paraphrased(one, text, context))
+        return [*requests, *again]
 
     def state_dict(self) -> dict[str, Any]:
         """Sum and count of scores and a wrong answer, by problem."""

@@ -9,12 +9,12 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Replay
 from pipelines.data.records import by_group
-from pipelines.rlvr.pack import pack
 from pipelines.rlvr.replay._rows import append, row_of
 
 if TYPE_CHECKING:
-    from pipelines.rlvr.begin import Begin
+    from pipelines.contract.rollout import SetupContext
 
 
 @method(
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     checked="official code (rehearsed problems stay among those explored)",
     normalise_separately=True,
 )
-class dph_rl:
+class dph_rl(Replay):
     """Before the first step every problem is answered `samples` times; one right answer of each that has `solved` of them is
     kept, with the log-probabilities it was drawn with. Each step rehearses `rows` of them. Their advantage is 0: `divergence: dph_rl`
     is all they train on, with a mean over their own tokens. `problems` bounds how many are asked: the answers are part of
@@ -41,14 +41,13 @@ class dph_rl:
         self.count, self.samples, self.solved, self.problems = rows, samples, solved, problems
         self.rows: list[dict[str, Tensor]] = []
 
-    def begin(self, start: Begin) -> None:
+    def setup(self, context: SetupContext) -> None:
         """Answer the problems with the starting policy."""
-        wanted = list(range(min(start.size, self.problems)))
-        right = by_group(row for row in start.sample(wanted, self.samples) if row.correct)
+        wanted = list(range(min(context.problems, self.problems)))
+        right = by_group(row for row in context.rollouts(wanted, self.samples) if row.correct)
         kept = [rows[0] for _, rows in sorted(right.items()) if len(rows) >= self.solved]
         if kept:
-            _, batch = pack(kept, step=0, total_steps=1)
-            columns = {k: v for k, v in vars(batch).items() if isinstance(v, Tensor)}
+            columns = context.columns(kept)
             self.rows = [_short(row_of(columns, number)) for number in range(len(kept))]
 
     def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:

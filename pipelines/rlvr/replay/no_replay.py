@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Replay
 
 
 @method(paper="folklore", title="No replay", checked="closed form")
-class no_replay:
+class no_replay(Replay):
     """Every update sees the rows sampled in its step and no others."""
 
     def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:

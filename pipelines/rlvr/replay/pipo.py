@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Replay
 from pipelines.rlvr.ops import group_size, group_sum, row_mean
 from pipelines.rlvr.replay._rows import append, row_of
 
@@ -19,8 +20,9 @@ from pipelines.rlvr.replay._rows import append, row_of
     title="Policy Improvement Reinforcement Learning (PIPO)",
     checked="official code (the window holds the steps before, as in the paper; the code counts each step twice)",
     requires=(("objective", "pipo"),),
+    makes=("update",),
 )
-class pipo:
+class pipo(Replay):
     """The rows of the step before train once more, in an update of their own, with coefficients C instead of advantages.
 
         xi = clip(mean reward - mean of the window, -5, 5) / deviation of the window (population)
@@ -29,8 +31,6 @@ class pipo:
     So what the last step pushed is pushed again after progress, and taken back after a setback. Use `objective: pipo`.
     Nothing is added before the window holds `start` steps or where |xi| <= `threshold`.
     """
-
-    makes = ("update",)
 
     def __init__(
         self,

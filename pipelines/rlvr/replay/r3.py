@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Replay
 from pipelines.data.records import Stop, Trajectory, by_group
 
 
@@ -18,7 +19,7 @@ from pipelines.data.records import Stop, Trajectory, by_group
     checked="paper (k, alpha and the buffer's size are ours)",
     reduces_to="answers 0 is fresh",
 )
-class r3:
+class r3(Replay):
     """A group that is all wrong gets its problem's last right answers, one that is all right the last wrong ones.
 
     They keep the log-probabilities and the prompt they were drawn with, enter the group's advantage like any member,
@@ -37,7 +38,7 @@ class r3:
         self.answers, self.alpha, self.stored, self.problems = answers, alpha, stored, problems
         self.past: dict[str, dict[str, list[dict[str, Any]]]] = {}
 
-    def mix(self, rows: list[Trajectory]) -> list[Trajectory]:
+    def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
         """The sampled rows, with stored ones behind their groups; then remember the sampled ones."""
         out: list[Trajectory] = []
         for number, group in by_group(rows).items():

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Replay
 from pipelines.rlvr.replay._rows import append, row_of
 
 
@@ -17,7 +18,7 @@ from pipelines.rlvr.replay._rows import append, row_of
     checked="reconstructed (report text only; without replacement, capacity and age limit are ours)",
     reduces_to="a step without silent rows is fresh",
 )
-class ssb:
+class ssb(Replay):
     """Rows without advantage are replaced by stored rows, drawn with a chance in proportion to their mean |A|.
 
     Stored rows keep their advantages and the log-probabilities they were sampled with, so the objective's ratio covers their

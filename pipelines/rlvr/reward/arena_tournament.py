@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Reward
 from pipelines.data.records import Problem, Stop, Trajectory, by_group
 from pipelines.rlvr.scoring import load_function, verify
 
@@ -21,7 +22,7 @@ Match = Callable[[int, int], tuple[float, float]]
     title="ArenaRL: Scaling RL for Open-Ended Agents via Tournament-based Relative Ranking",
     checked="official code (a group of one gets 0, and a judge that fails twice leaves the match to the seeds)",
 )
-class arena_tournament:
+class arena_tournament(Reward):
     """1 - rank / (G - 1) after a seeded single elimination, 2 (G - 1) calls of the judge; or its advantage right away.
 
     `judge` names a function `judge(problem, first, second) -> (points, points)` as package.module:function; by default the
@@ -39,7 +40,7 @@ class arena_tournament:
         self.as_advantage = as_advantage
         self.judge = None if judge is None else load_function(judge, "rlvr.reward.judge")
 
-    def score(self, rows: list[Trajectory], problems: dict[str, Problem]) -> None:
+    def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status and components in place; a row that the infrastructure failed stays unscored."""
         verify(rows, problems)
         for group in by_group(r for r in rows if r.stop != Stop.ERROR and r.score is not None).values():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from pipelines import verifiers
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Reward
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.rlvr.scoring import verify
@@ -17,14 +19,14 @@ from pipelines.rlvr.scoring import verify
     checked="official code (a tied vote leaves the other view unscored instead of taking the first)",
     requires=(("prompting", "paraphrase"),),
 )
-class co_reward:
+class co_reward(Reward):
     """1 for the answer that most rollouts of the problem's other wording gave, else 0. Needs `prompting: paraphrase`.
 
     Empty answers do not vote and get 0. `correct` stays the verifier's word where there is a gold answer, for the
     measurements alone. The share of problems whose two votes agree is in `components`.
     """
 
-    def score(self, rows: list[Trajectory], problems: dict[str, Problem]) -> None:
+    def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status and components in place."""
         verify(rows, problems)
         groups: dict[str, dict[int, list[Trajectory]]] = {}

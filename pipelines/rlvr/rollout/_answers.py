@@ -8,52 +8,52 @@ from pipelines import verifiers
 from pipelines.data.records import Role, Stop, Trajectory
 
 if TYPE_CHECKING:
-    from pipelines.rlvr.train import Asked, Context
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
 
-def answers(asked: list[Asked], context: Context, hint: Role = Role.HINT) -> list[Trajectory]:
+def answers(requests: list[RolloutRequest], context: RolloutContext, hint: Role = Role.HINT) -> list[Trajectory]:
     """As many completions of every prompt and hint as it wants, in order.
 
     Args:
-        hint: the role of a hint's tokens: `HINT` is context, `FORCED` is trained.
+        hint: the role of a hint's tokens: `HINT` is context, `TEACHER_FORCED` is trained.
     """
-    each = [one for one in asked for _ in range(one.rollouts)]
-    prefixes = [[*one.prompt, *one.hint] for one in each]
-    done = context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
-    made = []
-    for one, completion in zip(each, done, strict=True):
-        head = len(one.prompt) + len(one.hint)
-        before = [int(Role.PROMPT)] * len(one.prompt) + [int(hint)] * len(one.hint)
-        made.append(
+    each = [request for request in requests for _ in range(request.rollouts)]
+    prefixes = [[*request.prompt, *request.hint] for request in each]
+    completions = context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
+    rows = []
+    for request, completion in zip(each, completions, strict=True):
+        head = len(request.prompt) + len(request.hint)
+        before = [int(Role.PROMPT)] * len(request.prompt) + [int(hint)] * len(request.hint)
+        rows.append(
             Trajectory(
-                uid=one.problem.uid,
-                group=one.group,
-                tokens=[*one.prompt, *one.hint, *completion.tokens],
+                uid=request.problem.uid,
+                group=request.group,
+                tokens=[*request.prompt, *request.hint, *completion.tokens],
                 role=before + [int(Role.POLICY)] * len(completion.tokens),
                 logp_old=[0.0] * head + completion.logp,
                 entropy_old=None if completion.entropy is None else [0.0] * head + completion.entropy,
                 max_tokens=context.sampling.max_tokens,
                 stop=completion.stop if completion.tokens else Stop.ERROR,
                 version=context.version,
-                text=context.decode([*one.hint, *completion.tokens]),
+                text=context.decode([*request.hint, *completion.tokens]),
             )
         )
-    return made
+    return rows
 
 
-def score_of(one: Asked, text: str) -> float | None:
+def score_of(request: RolloutRequest, text: str) -> float | None:
     """What the problem's verifier gives a text; None where it fails."""
-    return verifiers.verify(one.problem.verifier, text, one.problem.answer, one.problem.info).score
+    return verifiers.verify(request.problem.verifier, text, request.problem.answer, request.problem.info).score
 
 
-def mean_score(one: Asked, rows: list[Trajectory]) -> float | None:
+def mean_score(request: RolloutRequest, rows: list[Trajectory]) -> float | None:
     """Mean of what the verifier gives finished answers; None where it gives nothing."""
-    found = [score_of(one, row.text) for row in rows if row.stop != Stop.ERROR]
-    scores = [s for s in found if s is not None]
+    verdicts = [score_of(request, row.text) for row in rows if row.stop != Stop.ERROR]
+    scores = [score for score in verdicts if score is not None]
     return sum(scores) / len(scores) if scores else None
 
 
-def solution_tokens(one: Asked, context: Context) -> list[int]:
+def solution_tokens(request: RolloutRequest, context: RolloutContext) -> list[int]:
     """Token ids of the record's solution, or of its answer where it has none; no end token."""
-    text = str(one.problem.info.get("solution") or one.problem.answer)
+    text = str(request.problem.info.get("solution") or request.problem.answer)
     return list(context.tokenizer(text, add_special_tokens=False)["input_ids"])

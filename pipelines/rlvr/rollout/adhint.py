@@ -9,11 +9,12 @@ import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Rollout
 from pipelines.data.records import Role, Trajectory, by_group
 from pipelines.rlvr.rollout._answers import answers, mean_score, solution_tokens
 
 if TYPE_CHECKING:
-    from pipelines.rlvr.train import Asked, Context
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
 
 @method(
@@ -21,16 +22,15 @@ if TYPE_CHECKING:
     title="ADHint: Adaptive Hints with Difficulty Priors for Reinforcement Learning",
     checked="reconstructed (the ratio is the paper's, its bounds and the share of hinted rows are ours)",
     reduces_to="share 0 is single_turn",
+    makes=("teacher_forced",),
 )
-class adhint:
+class adhint(Rollout):
     """A `share` of each group answers behind the first w of the solution's tokens, w growing with the plain rows' failures.
 
         D = 1 - mean score of the plain rows;   w = clip((high - low) D + low + noise, low, high)
 
-    A problem that no plain row fails gets no hint. Hint tokens are given: `credit: adhint` says what they learn.
+    A problem that no plain row fails gets no hint. Hint tokens are teacher-forced: `credit: adhint` says what they learn.
     """
-
-    makes = ("teacher_forced",)
 
     def __init__(
         self,
@@ -50,20 +50,21 @@ class adhint:
         """
         return min(self.high, max(self.low, (self.high - self.low) * difficulty + self.low + noise))
 
-    def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems; a group's hinted rows are its last."""
-        first = [replace(one, rollouts=one.rollouts - round(self.share * one.rollouts)) for one in asked]
+        first = [replace(one, rollouts=one.rollouts - round(self.share * one.rollouts)) for one in requests]
         plain = answers(first, context)
-        judged = by_group(plain)
-        noise = torch.randn(len(asked), generator=context.generator, device=context.generator.device) * self.noise
-        later = []
-        for one, begun, more in zip(asked, first, noise.tolist(), strict=True):
-            mean = mean_score(one, judged.get(one.group, []))
+        groups = by_group(plain)
+        noise = torch.randn(len(requests), generator=context.generator, device=context.generator.device) * self.noise
+        hinted = []
+        for request, without, shift in zip(requests, first, noise.tolist(), strict=True):
+            mean = mean_score(request, groups.get(request.group, []))
             difficulty = 1.0 if mean is None else 1 - mean
-            solution = solution_tokens(one, context)
-            size = 0 if difficulty <= 0 else min(round(self.ratio(difficulty, more) * len(solution)), len(solution) - 1)
-            later.append(
-                replace(one, rollouts=one.rollouts - begun.rollouts, hint=[*one.hint, *solution[: max(0, size)]])
-            )
-        rows = plain + answers(later, context, Role.TEACHER_FORCED)
+            solution = solution_tokens(request, context)
+            size = 0
+            if difficulty > 0:
+                size = min(round(self.ratio(difficulty, shift) * len(solution)), len(solution) - 1)
+            hint = [*request.hint, *solution[: max(0, size)]]
+            hinted.append(replace(request, rollouts=request.rollouts - without.rollouts, hint=hint))
+        rows = plain + answers(hinted, context, Role.TEACHER_FORCED)
         return sorted(rows, key=lambda row: row.group)

@@ -8,22 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Rollout
 from pipelines.rlvr.rollout._answers import answers, score_of
 
 if TYPE_CHECKING:
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
     from pipelines.data.records import Trajectory
-    from pipelines.rlvr.train import Asked, Context
 
 
-@method(paper="2505.23564", title="Segment Policy Optimization (chain sampling)", checked="official code")
-class chain:
+@method(
+    paper="2505.23564",
+    title="Segment Policy Optimization (chain sampling)",
+    checked="official code",
+    makes=("mc_value",),
+)
+class chain(Rollout):
     """Before every `interval`-th unsure token of an answer, `probes` fresh continuations; their mean score is the state's value.
 
     A token is unsure where the policy chose it with a probability below `certain`. Continuations have what the row
     had left of its token limit, and their scores are the verifier's. They are not trained.
     """
-
-    makes = ("mc_value",)
 
     def __init__(
         self,
@@ -34,10 +38,10 @@ class chain:
     ) -> None:
         self.interval, self.probes, self.certain = interval, probes, certain
 
-    def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
-        """All rollouts of the problems, with `probe` filled."""
-        each = [one for one in asked for _ in range(one.rollouts)]
-        rows = answers(asked, context)
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
+        """All rollouts of the problems, with `mc_value` filled."""
+        each = [one for one in requests for _ in range(one.rollouts)]
+        rows = answers(requests, context)
         wanted: list[tuple[int, int]] = []
         for number, row in enumerate(rows):
             head = len(each[number].prompt) + len(each[number].hint)

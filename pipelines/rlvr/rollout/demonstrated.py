@@ -5,41 +5,45 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Rollout
 from pipelines.data.records import Role, Stop, Trajectory, by_group
 from pipelines.rlvr.rollout._answers import answers, solution_tokens
 
 if TYPE_CHECKING:
-    from pipelines.rlvr.train import Asked, Context
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
 
-@method(paper="folklore", title="Single-turn rollouts with a demonstration", checked="closed form")
-class demonstrated:
+@method(
+    paper="folklore",
+    title="Single-turn rollouts with a demonstration",
+    checked="closed form",
+    makes=("teacher_forced",),
+)
+class demonstrated(Rollout):
     """Every group gets one more row: the solution (or answer) of its record, ended and scored like any other answer.
 
-    Its tokens are given: trained, though not chosen by the policy, with the trainer's own log-probabilities as the old ones.
+    Its tokens are teacher-forced: trained, though not chosen by the policy, with the trainer's own log-probabilities as the old ones.
     What becomes of the row, advantage, objective and `filter` decide.
     """
 
-    makes = ("teacher_forced",)
-
-    def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, each group with its demonstration at the end."""
-        rows = by_group(answers(asked, context))
-        return [row for one in asked for row in (*rows.get(one.group, []), _demonstration(one, context))]
+        rows = by_group(answers(requests, context))
+        return [row for one in requests for row in (*rows.get(one.group, []), _demonstration(one, context))]
 
 
-def _demonstration(one: Asked, context: Context) -> Trajectory:
-    said = [*solution_tokens(one, context), int(context.tokenizer.eos_token_id)]
-    zero = [0.0] * (len(one.prompt) + len(said))
+def _demonstration(request: RolloutRequest, context: RolloutContext) -> Trajectory:
+    solution = [*solution_tokens(request, context), int(context.tokenizer.eos_token_id)]
+    zero = [0.0] * (len(request.prompt) + len(solution))
     return Trajectory(
-        uid=one.problem.uid,
-        group=one.group,
-        tokens=[*one.prompt, *said],
-        role=[int(Role.PROMPT)] * len(one.prompt) + [int(Role.TEACHER_FORCED)] * len(said),
+        uid=request.problem.uid,
+        group=request.group,
+        tokens=[*request.prompt, *solution],
+        role=[int(Role.PROMPT)] * len(request.prompt) + [int(Role.TEACHER_FORCED)] * len(solution),
         logp_old=zero,
         entropy_old=list(zero) if context.entropy else None,
         max_tokens=context.sampling.max_tokens,
         stop=Stop.END,
         version=context.version,
-        text=context.decode(said),
+        text=context.decode(solution),
     )

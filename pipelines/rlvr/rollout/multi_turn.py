@@ -7,32 +7,30 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.rlvr.rollout._episode import Episode, advance, begin
+from pipelines.contract.episode import play
+from pipelines.contract.method import Rollout
 
 if TYPE_CHECKING:
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
     from pipelines.data.records import Trajectory
-    from pipelines.rlvr.train import Asked, Context
 
 
-@method(paper="folklore", title="Multi-turn rollouts in an environment", checked="closed form")
-class multi_turn:
+@method(
+    paper="folklore",
+    title="Multi-turn rollouts in an environment",
+    checked="closed form",
+    makes=("turn", "turn_reward", "turn_state"),
+)
+class multi_turn(Rollout):
     """Every problem's episodes side by side, `sampling.max_tokens` tokens a turn at most.
 
     The problem's info names its `environment`. Only the policy's own tokens are trained; each turn records its
     reward and the key of the state it began in. The score is the sum of the rewards.
     """
 
-    makes = ("turn", "turn_reward", "turn_state")
-
     def __init__(self, *, max_turns: Annotated[int, Field(ge=1)] = 10) -> None:
         self.max_turns = max_turns
 
-    def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems."""
-        episodes: list[Episode] = [begin(one) for one in asked for _ in range(one.rollouts)]
-        for _ in range(self.max_turns):
-            active = [e for e in episodes if e.stop is None]
-            if not active:
-                break
-            advance(active, context)
-        return [e.trajectory(context, self.max_turns) for e in episodes]
+        return play(requests, context, self.max_turns)

@@ -10,11 +10,12 @@ import numpy as np
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Rollout
 from pipelines.data.records import Role, Trajectory, by_group
 from pipelines.rlvr.rollout._answers import answers, mean_score, solution_tokens
 
 if TYPE_CHECKING:
-    from pipelines.rlvr.train import Asked, Context
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
 START = (10.0, -0.5, 0.05)
 """Slope, shift and guess rate that a fit begins from."""
@@ -24,18 +25,17 @@ START = (10.0, -0.5, 0.05)
     paper="2509.06923",
     title="Staying in the Sweet Spot: Responsive Reasoning Evolution via Capability-Adaptive Hint Scaffolding (SEELE)",
     checked="paper (the rules for flat and scarce measurements are ours)",
+    makes=("teacher_forced",),
 )
-class seele:
+class seele(Rollout):
     """`rounds` rounds share a group. A round's hint is the share p of the solution at which the policy should reach `target`.
 
         f(p) = b + (1 - b) / (1 + exp(-k (p + m)));   k, m, b fitted to the step's pairs (p, accuracy);   next p = f^-1(target)
 
     The first visit begins with all but the last token; a later one where the visit before ended. Never the whole solution.
-    With every round right, p is halved; with every round wrong it stays at the most. Hint tokens are given: `credit: imitate`
+    With every round right, p is halved; with every round wrong it stays at the most. Hint tokens are teacher-forced: `credit: imitate`
     says how much they are learned.
     """
-
-    makes = ("teacher_forced",)
 
     def __init__(
         self,
@@ -46,28 +46,28 @@ class seele:
         self.rounds, self.target = rounds, target
         self.shares: dict[str, float] = {}
 
-    def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, in the order of their rounds."""
-        solutions = [solution_tokens(one, context) for one in asked]
+        solutions = [solution_tokens(one, context) for one in requests]
         tops = [max(0.0, (len(s) - 1) / max(1, len(s))) for s in solutions]
-        shares = [self.shares.get(one.problem.uid, top) for one, top in zip(asked, tops, strict=True)]
-        tried: list[list[tuple[float, float]]] = [[] for _ in asked]
+        shares = [self.shares.get(one.problem.uid, top) for one, top in zip(requests, tops, strict=True)]
+        tried: list[list[tuple[float, float]]] = [[] for _ in requests]
         rows: list[Trajectory] = []
         for number in range(self.rounds):
             part = []
-            for one, share, solution in zip(asked, shares, solutions, strict=True):
+            for one, share, solution in zip(requests, shares, solutions, strict=True):
                 count = one.rollouts * (number + 1) // self.rounds - one.rollouts * number // self.rounds
                 hint = solution[: min(round(share * len(solution)), len(solution) - 1)] if solution else []
                 part.append(replace(one, rollouts=count, hint=[*one.hint, *hint]))
-            made = answers(part, context, Role.TEACHER_FORCED)
-            rows += made
-            judged = by_group(made)
-            for i, one in enumerate(asked):
-                mean = mean_score(one, judged.get(one.group, []))
+            answered = answers(part, context, Role.TEACHER_FORCED)
+            rows += answered
+            groups = by_group(answered)
+            for i, one in enumerate(requests):
+                mean = mean_score(one, groups.get(one.group, []))
                 if mean is not None:
                     tried[i].append((shares[i], mean))
                     shares[i] = next_share(tried[i], self.target, tops[i])
-        for one, share in zip(asked, shares, strict=True):
+        for one, share in zip(requests, shares, strict=True):
             self.shares[one.problem.uid] = share
         return sorted(rows, key=lambda row: row.group)
 

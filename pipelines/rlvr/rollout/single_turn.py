@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipelines.contract.catalogue import method
-from pipelines.data.records import Trajectory
+from pipelines.contract.method import Rollout
 from pipelines.rlvr.rollout._answers import answers
+
+if TYPE_CHECKING:
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.data.records import Trajectory
 
 
 @method(paper="folklore", title="Single-turn rollout", checked="closed form")
-class single_turn:
+class single_turn(Rollout):
     """Every problem's completions, drawn side by side from the prompt's shared prefix."""
 
-    makes: tuple[str, ...] = ()
-    """Columns that exist because of this rollout."""
-
-    def run(self, asked: list[Any], context: Any) -> list[Trajectory]:
-        """Trajectories of `asked` (problem, prompt ids, group id, rollouts, hint), in order."""
-        return answers(asked, context)
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
+        """All rollouts of the problems, in order."""
+        return answers(requests, context)

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.method import Rollout
 from pipelines.data.records import Role, Stop, Trajectory
 
 if TYPE_CHECKING:
-    from pipelines.engine.sampler import Completion
-    from pipelines.rlvr.train import Asked, Context
+    from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
 
 
 @dataclass
 class _Path:
     """Segments from the root to a node, each with its node's number."""
 
-    asked: Asked
+    request: RolloutRequest
     segments: list[tuple[int, Completion]]
 
     @property
@@ -28,16 +28,16 @@ class _Path:
         return [t for _, made in self.segments for t in made.tokens]
 
 
-@method(paper="2505.23564", title="Segment Policy Optimization (tree sampling)", checked="official code")
-class tree:
+@method(
+    paper="2505.23564", title="Segment Policy Optimization (tree sampling)", checked="official code", makes=("node",)
+)
+class tree(Rollout):
     """A tree of segments per problem: `factors[d]` children at depth d, `segment` tokens each, the last to the limit.
 
     A segment that ends its answer is a leaf. Every leaf is a row; a token that several rows share is trained in the first
     of them only, so each edge of the tree counts once. `group_size` is not read: a problem has up to
     the product of the factors rows.
     """
-
-    makes = ("node",)
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class tree:
     ) -> None:
         self.factors, self.segment = list(factors), segment
 
-    def run(self, asked: list[Asked], context: Context) -> list[Trajectory]:
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems."""
         numbers = count()
         leaves: list[_Path] = []
-        growing = [_Path(one, []) for one in asked]
+        growing = [_Path(one, []) for one in requests]
         for depth, factor in enumerate(self.factors):
             last = depth + 1 == len(self.factors)
             children = [path for path in growing for _ in range(factor)]
@@ -62,7 +62,7 @@ class tree:
                 break
             limit = left if last else min(self.segment, left)
             made = context.sampler.extend(
-                [[*p.asked.prompt, *p.asked.hint, *p.tokens] for p in children],
+                [[*p.request.prompt, *p.request.hint, *p.tokens] for p in children],
                 context.sampling.model_copy(update={"max_tokens": limit}),
                 context.generator,
                 entropy=context.entropy,
@@ -74,28 +74,28 @@ class tree:
             growing = [p for p in grown if not last and not _finished(p)]
         leaves += growing
         seen: set[int] = set()
-        return [_trajectory(path, context, seen) for path in sorted(leaves, key=lambda p: p.asked.group)]
+        return [_trajectory(path, context, seen) for path in sorted(leaves, key=lambda p: p.request.group)]
 
 
 def _finished(path: _Path) -> bool:
     return path.segments[-1][1].stop in (Stop.END, Stop.ERROR)
 
 
-def _trajectory(path: _Path, context: Context, seen: set[int]) -> Trajectory:
+def _trajectory(path: _Path, context: RolloutContext, seen: set[int]) -> Trajectory:
     """The row of a leaf; tokens of nodes that an earlier row has are forced."""
-    prompt = [*path.asked.prompt, *path.asked.hint]
+    prompt = [*path.request.prompt, *path.request.hint]
     row = Trajectory(
-        uid=path.asked.problem.uid,
-        group=path.asked.group,
+        uid=path.request.problem.uid,
+        group=path.request.group,
         tokens=[*prompt, *path.tokens],
-        role=[int(Role.PROMPT)] * len(path.asked.prompt) + [int(Role.HINT)] * len(path.asked.hint),
+        role=[int(Role.PROMPT)] * len(path.request.prompt) + [int(Role.HINT)] * len(path.request.hint),
         logp_old=[0.0] * len(prompt),
         entropy_old=[0.0] * len(prompt) if context.entropy else None,
         max_tokens=context.sampling.max_tokens,
         stop=path.segments[-1][1].stop if path.tokens else Stop.ERROR,
         version=context.version,
         node=[-1] * len(prompt),
-        text=context.decode([*path.asked.hint, *path.tokens]),
+        text=context.decode([*path.request.hint, *path.tokens]),
     )
     assert row.node is not None
     for number, made in path.segments:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
+from pipelines.contract.method import Method
 
 
 @method(
@@ -13,7 +14,7 @@ from pipelines.contract.columns import PerRow
     title="Thinking Fast and Right: Balancing Accuracy and Reasoning Length with Adaptive Rewards (A-DLP)",
     checked="official code",
 )
-class adlp:
+class adlp(Method):
     """reward - price * length; after the step: price <- max(0, price + rate * (mean correct - reference)).
 
     A step's rewards use the price from before it. Unscored rows stay out of the mean. `only_correct` spares the wrong

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
+from pipelines.contract.method import Method
 from pipelines.rlvr.ops import group_mean, group_size
 
 
@@ -15,7 +16,7 @@ from pipelines.rlvr.ops import group_mean, group_size
     title="Learn to Reason Efficiently with Adaptive Length-based Reward Shaping (LASER-D)",
     checked="official code (targets from the training rollouts of the last steps instead of a monitor set)",
 )
-class laser_d:
+class laser_d(Method):
     """Three bands by the group's accuracy (from 2/3, from 1/3, below); each has its own target length.
 
     A target is the smallest length L of a grid with floor(share of the band's rows up to L * n_b) >= 1, where n_b is

@@ -9,10 +9,11 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
+from pipelines.contract.method import Method
 from pipelines.errors import RecipeError
 
 if TYPE_CHECKING:
-    from pipelines.rlvr.begin import Begin
+    from pipelines.contract.rollout import SetupContext
 
 
 @method(
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     title="Reward Shaping to Mitigate Reward Hacking in RLHF (Preference As Reward)",
     checked="official code",
 )
-class par:
+class par(Method):
     """Mean over reference answers of sigmoid(scale * (reward - reference)): bounded, steepest where the two are equal.
 
     Before the first step the starting policy answers every problem `references` times; the scores of these answers, by the same
@@ -36,9 +37,9 @@ class par:
         self.scale, self.references = scale, references
         self.scores: dict[str, list[float]] = {}
 
-    def begin(self, start: Begin) -> None:
+    def setup(self, context: SetupContext) -> None:
         """Score answers of the starting policy."""
-        for row in start.sample(list(range(start.size)), self.references):
+        for row in context.rollouts(list(range(context.problems)), self.references):
             if row.score is not None:
                 self.scores.setdefault(str(int(row.uid[:15], 16)), []).append(float(row.score))
 

@@ -12,7 +12,7 @@ from pipelines.engine import fixed
 from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Sampling, Tempered
+from pipelines.recipe.settings import AdaptiveTemperature, Sampling
 
 CPU = torch.device("cpu")
 PLAIN = ["llama", "qwen2", "qwen3", "gemma", "gpt2"]
@@ -21,7 +21,7 @@ SAMPLINGS = {
     "greedy": Sampling(temperature=0, max_tokens=40),
     "plain": Sampling(max_tokens=40),
     "cut": Sampling(temperature=1.3, top_p=0.9, top_k=40, min_p=0.01, max_tokens=40),
-    "tempered": Tempered(max_tokens=40, tau=0.2, pivot=0.5, top=1.0, bottom=2.0),
+    "adaptive": Sampling(max_tokens=40, adaptive=AdaptiveTemperature(tau=0.2, pivot=0.5, top=1.0, bottom=2.0)),
 }
 
 

@@ -206,14 +206,14 @@ def test_hidden_states_reach_the_method_row_by_row(tmp_path, start):
         for row in range(0, len(kept), 3):
             with torch.no_grad():
                 states = decoder(input_ids=tokens[row : row + 1]).last_hidden_state[0]
-            wanted = method.of_hidden(states[:-1][batch.mask[row, 1:]])
+            wanted = method.hidden_statistics(states[:-1][batch.mask[row, 1:]])
             torch.testing.assert_close(batch.hidden_stats[row], torch.tensor(wanted), atol=2e-3, rtol=1e-3)
 
 
 def test_the_first_order_comes_from_the_starting_policy(tmp_path, start):
     made = trainer(tmp_path, start, "presets=[gain_rl]", "rlvr.curriculum={kind: gain_rl, sigma: 20.0, step: 50.0}")
     made.run()
-    method = made.curriculum
+    method = made.update.curriculum.fn
     assert sorted(method.order) == list(range(len(made.problems))) and method.order != sorted(method.order)
     assert method.mu > 0 and method.steps == 4
 
@@ -238,7 +238,7 @@ def test_reflection_shows_a_wrong_answer(tmp_path, start):
     ]
     made = trainer(tmp_path, start, *more, "rlvr.curriculum=uniform")
     made.problems = made.problems[:4]
-    made.curriculum.start(4, 0)
+    made.update.curriculum.fn.start(4, 0)
     rows, _ = made.collect(0)
     assert {row.group for row in rows} == {0, 1, 2, 3}
     past = {uid: wrong for uid, (*_, wrong) in made.update.prompting.fn.past.items()}
@@ -252,8 +252,8 @@ def test_reflection_shows_a_wrong_answer(tmp_path, start):
 
 def test_rollouts_follow_the_budget(tmp_path, start):
     made = trainer(tmp_path, start, "rlvr.curriculum={kind: v0_budget, utility: mixed}")
-    made.curriculum.right = {str(n): [30.0, 30.0] for n in range(0, len(made.problems), 2)}
-    made.curriculum.mean = 0.5
+    made.update.curriculum.fn.past = {str(n): [30.0, 30.0] for n in range(0, len(made.problems), 2)}
+    made.update.curriculum.fn.mean = 0.5
     rows, _ = made.collect(0)
     sizes = {g: sum(row.group == g for row in rows) for g in {row.group for row in rows}}
     assert sum(sizes.values()) == 16 and len(sizes) == 4
@@ -264,15 +264,15 @@ def test_a_temperature_per_token_is_the_trainer_s_too(tmp_path, start):
     numbers = [made.step(step) for step in range(3)]
     assert max(n["mismatch/max"] for n in numbers) < 1e-4
     sampling = made.learner.policy.sampling
-    assert sampling.tau == 0.5 and sampling.top > 0
+    assert sampling.adaptive.tau == 0.5 and sampling.adaptive.top > 0
     logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0)) * 3
     spread = distribution.entropy(logits, made.rlvr.sampling)
-    kind = made.update.objective.fn.nature(spread)
+    kind = made.update.objective.fn.normalised(spread)
     plain = [made.rlvr.sampling.model_copy(update={"temperature": 1 + 0.5 * float(k)}) for k in kind]
     tokens = torch.arange(50) % 30
     wanted = [float(distribution.log_prob(logits[i : i + 1], tokens[i : i + 1], plain[i])) for i in range(50)]
     # the statistics have moved since this step's sampling was made
-    now = made.update.objective.fn.tempers(made.rlvr.sampling)
+    now = made.update.objective.fn.sampling(made.rlvr.sampling)
     torch.testing.assert_close(distribution.log_prob(logits, tokens, now), torch.tensor(wanted), atol=1e-4, rtol=1e-4)
 
 
@@ -284,11 +284,15 @@ def test_evaluation_says_the_prior_too(tmp_path, start):
     assert made.tokenizer.decode(rows[0].tokens).startswith("<|begin|> <|system|>".replace(" ", ""))
     made.run()
     folder = tmp_path / "work/out/model"
-    assert json.loads((folder / "whetstone.json").read_text())["prior"] == "Think." == models.prior_of(folder)
+    assert (
+        json.loads((folder / "whetstone.json").read_text())["system_prompt"]
+        == "Think."
+        == models.system_prompt_of(folder)
+    )
     assert json.loads((folder / "whetstone.json").read_text())["resume"] == "bitwise"
     recipe = read_recipe(toys.recipe(tmp_path))
-    assert model.load(str(folder), recipe.model, batch_size=4).prior == "Think."
-    assert model.load(str(start / "sft/out/model"), recipe.model, batch_size=4).prior is None
+    assert model.load(str(folder), recipe.model, batch_size=4).system_prompt == "Think."
+    assert model.load(str(start / "sft/out/model"), recipe.model, batch_size=4).system_prompt is None
 
 
 @pytest.mark.parametrize(
@@ -301,7 +305,7 @@ def test_evaluation_says_the_prior_too(tmp_path, start):
         (["rlvr.advantage=spo_chain"], ["spo_chain needs mc_value", "rollout: chain"]),
         (["rlvr.credit=[red]"], ["red needs value", "critic"]),
         (["rlvr.auxiliary_loss=[epo]"], ["epo needs turn", "multi_turn"]),
-        (["rlvr.curriculum=gain_rl", "rlvr.credit=[verl_erank]"], ["gain_rl and verl_erank", "hidden"]),
+        (["rlvr.curriculum=gain_rl", "rlvr.credit=[verl_erank]"], ["gain_rl and verl_erank", "hidden_stats"]),
         (["rlvr.prompting=paraphrase", "rlvr.steps=1"], []),
     ],
     ids=str,

@@ -11,7 +11,9 @@ import pytest
 import torch
 import toys
 
+from flows import catalogue
 from pipelines.contract.catalogue import CHECKED, bind, load, names, needs, settings_model
+from pipelines.contract.rollout import GroupOutcome
 from pipelines.errors import RecipeError
 from pipelines.recipe.read import SLOTS
 from pipelines.rlvr.algorithm import columns_of
@@ -28,10 +30,8 @@ def of(slot):
 def ready(slot, name, columns):
     """The method after what it asks to be told before it is called."""
     bound = bind(f"rlvr.{slot}", name)
-    if hasattr(bound.fn, "begin"):
-        bound.fn.begin(toys.beginning(sorted(set(columns["problem"].tolist()))))
-    if hasattr(bound.fn, "prepare"):
-        bound.fn.prepare(columns)
+    bound.fn.setup(toys.setup_context(sorted(set(columns["problem"].tolist()))))
+    bound.fn.on_batch(columns)
     return bound
 
 
@@ -247,9 +247,7 @@ def test_weights_are_not_negative_and_stay_on_the_mask(name):
 
 
 REMEMBER = [
-    (s, n)
-    for s, n in COLUMNS + [("curriculum", n) for n in of("curriculum")]
-    if hasattr(load(f"rlvr.{s}", n), "state_dict")
+    (s, n) for s, n in COLUMNS + [("curriculum", n) for n in of("curriculum")] if catalogue.entry(s, n)["remembers"]
 ]
 
 
@@ -258,26 +256,23 @@ def test_state_survives_json(slot, name):
     first = bind(f"rlvr.{slot}", name).fn
     if slot == "curriculum":
         first.start(17, 3)
-        first.propose(11)
-        first.observe(list(range(11)), [i / 11 for i in range(11)])
+        proposed = first.propose(11, 4)
+        first.observe([GroupOutcome(a.problem, 11, i) for i, a in enumerate(proposed)])
         second = bind(f"rlvr.{slot}", name).fn
-        second.start(17, 3)
         second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-        assert first.propose(23) == second.propose(23)
+        assert first.propose(23, 4) == second.propose(23, 4)
         return
     columns = with_later(toys.batch())
     bound = ready(slot, name, columns)
     fresh = ready(slot, name, columns)(columns)
     for _ in range(25):
-        if hasattr(bound.fn, "prepare"):
-            bound.fn.prepare(columns)
+        bound.fn.on_batch(columns)
         bound(columns)
     again = bind(f"rlvr.{slot}", name)
     again.fn.load_state_dict(json.loads(json.dumps(bound.fn.state_dict())))
     for _ in range(25):
-        if hasattr(bound.fn, "prepare"):
-            bound.fn.prepare(columns)
-            again.fn.prepare(columns)
+        bound.fn.on_batch(columns)
+        again.fn.on_batch(columns)
         one = bound(columns)
         torch.testing.assert_close(one, again(columns))
     assert bound.fn.state_dict() == again.fn.state_dict()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.contract.catalogue import bind
+from pipelines.contract.rollout import GroupOutcome
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.rlvr.algorithm import columns_of
@@ -162,7 +163,7 @@ def test_hapo_with_equal_entropies_is_the_clip(seed):
         "logp": batch.logp_old + 0.3 * torch.randn(batch.mask.shape) * batch.mask,
     }
     method = bind("rlvr.objective", "hapo")
-    method.fn.prepare(columns)
+    method.fn.on_batch(columns)
     plain = bind("rlvr.objective", {"kind": "clip", "dual": 10.0})(columns)
     torch.testing.assert_close(method(columns), plain)
 
@@ -171,8 +172,8 @@ def test_hapo_with_equal_entropies_is_the_clip(seed):
 def test_hapo_s_scale_follows_the_entropy(seed):
     batch = toys.batch(seed=seed)
     method = bind("rlvr.objective", {"kind": "hapo", "quantile": 0.5}).fn
-    method.prepare(columns_of(batch))
-    kind = method.nature(batch.entropy_old)[batch.mask]
+    method.on_batch(columns_of(batch))
+    kind = method.normalised(batch.entropy_old)[batch.mask]
     order = batch.entropy_old[batch.mask].argsort()
     assert (kind[order].diff() >= -1e-6).all()
     assert abs(float(kind.max()) - 1) < 1e-5 and abs(float(kind.min()) + 1) < 1e-5
@@ -219,9 +220,9 @@ def test_epo_inside_the_band_is_the_entropy_bonus():
     method = bind("rlvr.auxiliary_loss", "epo")
     entropy = torch.rand(batch.mask.shape)
     columns = columns_of(batch) | {"entropy": entropy}
-    method.fn.prepare(columns)
+    method.fn.on_batch(columns)
     torch.testing.assert_close(method(columns), -entropy, msg="no past yet")
-    method.fn.prepare(columns)
+    method.fn.on_batch(columns)
     usual = [float(batch.entropy_old[batch.mask & (batch.turn == t)].mean()) for t in (0, 1)]
     assert method.fn.usual == pytest.approx(usual)
     inside = torch.tensor(usual)[batch.turn.clamp(min=0)]
@@ -289,11 +290,15 @@ def test_a_budget_is_spent_within_its_bounds(chances, each, utility):
 def test_a_budget_follows_what_was_seen():
     method = bind("rlvr.curriculum", {"kind": "v0_budget", "utility": "mixed"}).fn
     method.start(4, 0)
-    assert method.allot([0, 1, 2, 3], 4) == [4, 4, 4, 4]
+    assert {a.problem: a.rollouts for a in method.propose(4, 4)} == dict.fromkeys(range(4), 4)
     for _ in range(40):
-        method.observe([0, 1, 2, 3], [0.0, 0.5, 1.0, 1.0])
-    counts = method.allot([0, 1, 2, 3], 4)
+        method.observe([GroupOutcome(problem, 4, correct) for problem, correct in enumerate((0, 2, 4, 4))])
+    counts = [a.rollouts for a in sorted(method.propose(4, 4), key=lambda a: a.problem)]
     assert sum(counts) == 16 and min(counts[:2]) > max(counts[2:]), "what is always solved teaches nothing"
+
+
+def proposed(curriculum, count):
+    return [a.problem for a in curriculum.propose(count, 4)]
 
 
 def test_gain_sorts_draws_and_moves():
@@ -303,22 +308,22 @@ def test_gain_sorts_draws_and_moves():
         return found
 
     one = method(sigma=2.0)
-    one.begin(toys.beginning(range(20)))
+    one.setup(toys.setup_context(range(20)))
     assert sorted(one.order) == list(range(20)) and one.order[:4] == [4, 9, 14, 19], "the largest score first"
-    drawn = one.propose(5)
+    drawn = proposed(one, 5)
     assert len(set(drawn)) == 5 and {one.order.index(n) for n in drawn} <= set(range(12))
-    assert sorted(one.propose(20)) == list(range(20)) and len(one.propose(50)) == 50
+    assert sorted(proposed(one, 20)) == list(range(20)) and len(proposed(one, 50)) == 50
     shifts = [one.shift(reward / 10, 0.1) for reward in range(11)]
     assert shifts == sorted(shifts) and min(shifts) >= 0
     counts = [0] * 20
     wide = method(sigma=1e9)
     for _ in range(800):
-        for n in wide.propose(5):
+        for n in proposed(wide, 5):
             counts[n] += 1
-        wide.observe([], [])
+        wide.observe([])
     assert max(abs(c / 200 - 1) for c in counts) < 0.25
     batch = toys.batch()
-    one.prepare(columns_of(batch))
+    one.on_batch(columns_of(batch))
     reward, angle = float(batch.raw_reward.mean()), float(batch.hidden_stats[:, 0].mean())
     assert one.mu == pytest.approx(one.shift(reward, angle))
 
@@ -424,14 +429,14 @@ def test_replay_only_helps_groups_without_difference():
         return made
 
     first = rows(a, 0, 1, 0, 1) + rows(b, 1, 0, 0, 0)
-    assert method.mix(first) == first, "nothing is stored yet"
+    assert method.on_rollouts(first) == first, "nothing is stored yet"
     second = (
         rows(a, 0, 0, 0, version=1)
         + rows(b, 1, 0, 0, version=1)
         + rows(a, 2, 1, 0, version=1)
         + rows(a, 3, 1, 1, version=1)
     )
-    mixed = method.mix(second)
+    mixed = method.on_rollouts(second)
     by_group = {g: [r for r in mixed if r.group == g] for g in range(4)}
     assert [len(by_group[g]) for g in range(4)] == [4, 2, 2, 3]
     assert all(r.correct and r.uid == a and r.version == 0 for r in by_group[0][2:])
@@ -442,15 +447,15 @@ def test_replay_only_helps_groups_without_difference():
     assert scaled["advantage"][:, 0].tolist() == [1.0] * 10 + [0.5] * 2
     again = bind("rlvr.replay", {"kind": "r3", "answers": 2}).fn
     again.load_state_dict(method.state_dict())
-    assert again.mix(rows(a, 0, 0, 0, version=2)) == method.mix(rows(a, 0, 0, 0, version=2))
+    assert again.on_rollouts(rows(a, 0, 0, 0, version=2)) == method.on_rollouts(rows(a, 0, 0, 0, version=2))
 
 
 def test_a_prior_goes_in_front():
-    from pipelines.engine.models import with_prior
+    from pipelines.data.chat import with_system_prompt
 
     asked = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2?"}]
-    assert with_prior(asked, "Think.")[0]["content"] == "Think.\n\nBe short."
-    assert with_prior(asked, None) is asked
+    assert with_system_prompt(asked, "Think.")[0]["content"] == "Think.\n\nBe short."
+    assert with_system_prompt(asked, None) is asked
     assert Role.TEACHER_FORCED == 5, "stored rows hold the number"
 
 

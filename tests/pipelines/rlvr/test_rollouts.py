@@ -6,8 +6,8 @@ import pytest
 import torch
 import toys
 
+from pipelines.data import chat
 from pipelines.data.records import Role, Stop
-from pipelines.engine import models
 from pipelines.errors import RecipeError
 from pipelines.recipe.read import check, read_recipe
 
@@ -48,7 +48,7 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
             step = world.step(text)
             if not step.done:
                 messages.append({"role": "user", "content": step.observation})
-        assert row.tokens == models.render_prompt(made.tokenizer, messages)[: len(row.tokens)]
+        assert row.tokens == chat.render_prompt(made.tokenizer, messages)[: len(row.tokens)]
         assert (row.stop == Stop.ENVIRONMENT) == step.done
     assert Stop.TURNS in seen
 

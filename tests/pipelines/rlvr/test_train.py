@@ -345,8 +345,8 @@ def test_odd_rows_are_defined(tmp_path, start):
     sample = made.sampler.extend
 
     def odd(prefixes, *args, **kwargs):
+        from pipelines.contract.rollout import Completion
         from pipelines.data.records import Stop
-        from pipelines.engine.sampler import Completion
 
         found = sample(prefixes, *args, **kwargs)
         return [Completion([], [], Stop.ERROR, None), *found[1:]]

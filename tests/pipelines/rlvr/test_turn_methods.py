@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.contract.catalogue import bind
+from pipelines.contract.rollout import GroupOutcome
 from pipelines.rlvr.algorithm import columns_of
 
 SEEDS = st.integers(0, 5_000)
@@ -207,10 +208,10 @@ def test_the_curriculum_prefers_what_is_sometimes_solved():
     rate = {n: (0.02, 0.3, 0.98)[n % 3] for n in range(60)}
     seen = defaultdict(int)
     for step in range(60):
-        numbers = vade.propose(10)
+        numbers = [a.problem for a in vade.propose(10, 8)]
         assert len(set(numbers)) == 10
         if step >= 20:
             for n in numbers:
                 seen[n % 3] += 1
-        vade.observe(numbers, [rate[n] for n in numbers])
+        vade.observe([GroupOutcome(n, 100, round(100 * rate[n])) for n in numbers])
     assert seen[1] > 1.5 * seen[0] and seen[1] > 1.5 * seen[2]

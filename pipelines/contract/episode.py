@@ -1,4 +1,4 @@
-"""One conversation with an environment, token by token; shared by the rollouts that have turns."""
+"""One conversation with an environment, token by token; shared by rollouts with turns and by evaluation."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 
 from pipelines import environments
 from pipelines.data.records import Role, Stop, Trajectory
-from pipelines.engine import models
+from pipelines.errors import RecipeError
 
 if TYPE_CHECKING:
-    from pipelines.engine.sampler import Completion
-    from pipelines.rlvr.train import Asked, Context
+    from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
 
 
 @dataclass
 class Episode:
     """An unfinished trajectory and its world."""
 
-    asked: Asked
+    request: RolloutRequest
     world: environments.Environment
     name: str
     tokens: list[int]
@@ -45,12 +44,13 @@ class Episode:
         self.turn += [turn] * len(tokens)
         self.node += [node] * len(tokens)
 
-    def say(self, made: Completion, node: int) -> None:
+    def speak(self, completion: Completion, node: int) -> None:
         """The policy's tokens of a new turn."""
-        self.add(made.tokens, Role.POLICY, len(self.states), node)
-        self.logp[len(self.logp) - len(made.tokens) :] = made.logp
-        if made.entropy is not None:
-            self.entropy[len(self.entropy) - len(made.tokens) :] = made.entropy
+        count = len(completion.tokens)
+        self.add(completion.tokens, Role.POLICY, len(self.states), node)
+        self.logp[len(self.logp) - count :] = completion.logp
+        if completion.entropy is not None:
+            self.entropy[len(self.entropy) - count :] = completion.entropy
 
     def fork(self) -> Episode:
         """A copy that goes its own way from here."""
@@ -61,12 +61,12 @@ class Episode:
         other.world.load_state_dict(self.world.state_dict())
         return other
 
-    def trajectory(self, context: Context, max_turns: int, with_nodes: bool = False) -> Trajectory:
+    def trajectory(self, context: RolloutContext, max_turns: int, with_nodes: bool = False) -> Trajectory:
         """The finished record."""
         spoke = bool(self.states)
         return Trajectory(
-            uid=self.asked.problem.uid,
-            group=self.asked.group,
+            uid=self.request.problem.uid,
+            group=self.request.group,
             tokens=self.tokens,
             role=self.role,
             logp_old=self.logp,
@@ -86,43 +86,52 @@ class Episode:
         )
 
 
-def begin(asked: Asked) -> Episode:
-    """A fresh episode of a problem.
+def play(requests: list[RolloutRequest], context: RolloutContext, max_turns: int) -> list[Trajectory]:
+    """All episodes of the requests side by side, `max_turns` turns at most."""
+    episodes = [start(request) for request in requests for _ in range(request.rollouts)]
+    for _ in range(max_turns):
+        active = [episode for episode in episodes if episode.stop is None]
+        if not active:
+            break
+        advance(active, context)
+    return [episode.trajectory(context, max_turns) for episode in episodes]
+
+
+def start(request: RolloutRequest) -> Episode:
+    """A new episode of a problem.
 
     Raises:
         RecipeError: the problem names no environment, or one that does not exist.
     """
-    from pipelines.errors import RecipeError
-
-    name = asked.problem.info.get("environment")
+    name = request.problem.info.get("environment")
     if name is None:
         raise RecipeError(
-            f"rlvr.rollout: problem {asked.problem.uid} has no environment; multi-turn rollouts need records of a source with "
+            f"rlvr.rollout: problem {request.problem.uid} has no environment; multi-turn rollouts need records of a source with "
             "kind: environment."
         )
     world = environments.make(str(name))
-    world.reset(asked.problem)
-    made = Episode(asked, world, str(name), [], [], [], [], [], [])
-    made.add(asked.prompt, Role.PROMPT)
-    return made
+    world.reset(request.problem)
+    episode = Episode(request, world, str(name), [], [], [], [], [], [])
+    episode.add(request.prompt, Role.PROMPT)
+    return episode
 
 
-def advance(episodes: list[Episode], context: Context) -> None:
+def advance(episodes: list[Episode], context: RolloutContext) -> None:
     """One turn of every episode."""
     prefixes = [e.tokens for e in episodes]
-    made = context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
-    for episode, completion in zip(episodes, made, strict=True):
+    completions = context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
+    for episode, completion in zip(episodes, completions, strict=True):
         take_turn(episode, completion, context)
 
 
-def take_turn(episode: Episode, completion: Completion, context: Context, node: int = -1) -> None:
-    """Put what the policy said into the episode and let the world answer."""
+def take_turn(episode: Episode, completion: Completion, context: RolloutContext, node: int = -1) -> None:
+    """Put the policy's tokens into the episode and let the world answer."""
     if not completion.tokens:
         episode.stop = Stop.LENGTH  # no room left in the context
         return
     before = environments.key_number(episode.world.state_key())
     text = context.decode(completion.tokens)
-    episode.say(completion, node)
+    episode.speak(completion, node)
     step = episode.world.step(text)
     episode.states.append(before)
     episode.rewards.append(step.reward)
@@ -133,5 +142,5 @@ def take_turn(episode: Episode, completion: Completion, context: Context, node: 
         episode.stop = Stop.ENVIRONMENT
         return
     ended = completion.stop == Stop.END
-    reply = models.reply_tokens(context.tokenizer, step.observation, with_end=not ended)
+    reply = context.reply(step.observation, with_end=not ended)
     episode.add(reply, Role.ENVIRONMENT)

@@ -1,0 +1,163 @@
+"""The hooks of a method, typed; all of them do nothing by default, so the loop calls them on every part alike.
+
+A method that computes columns from columns is a plain function and needs none of this. One that remembers, samples, or
+wants to see rollouts is a class that inherits from `Method`, or from the base of its slot where the slot is not called
+with columns:
+
+    setup           once in a run, before the first step
+    sampling        before a step is sampled
+    on_rollouts     with the scored trajectories of each draw
+    on_batch        once a step, with the columns of every row that trains, before the first update
+    state_dict      at every commit; load_state_dict at a restart
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from pipelines.contract.rollout import Allocation, GroupOutcome, RolloutContext, RolloutRequest, SetupContext
+    from pipelines.data.records import Problem, Trajectory
+    from pipelines.recipe.settings import Sampling
+
+
+class Method:
+    """What the loop may tell any method. Override what is needed; call `super()` where the base of a slot does something."""
+
+    def setup(self, context: SetupContext) -> None:
+        """Once in a run, before the first step. A restart does not repeat it: what it finds belongs into the state."""
+
+    def sampling(self, settings: Sampling) -> Sampling:
+        """The settings that the next step is sampled with."""
+        return settings
+
+    def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
+        """The scored trajectories of a draw, on every process the same; returns those that the step goes on with.
+
+        Stored trajectories may be put among them before anything is compared.
+        """
+        return rows
+
+    def on_batch(self, columns: Mapping[str, Any]) -> None:
+        """The columns of every row that trains in the step, before the first update; for reading only."""
+
+    def column_options(self) -> dict[str, Any]:
+        """Column → how it is to be made, for columns that `contract/columns.py` says take options.
+
+        Two methods of a recipe cannot ask for the same column in different ways.
+        """
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a restart needs, as plain values and tensors; part of every commit."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+
+
+class FunctionMethod(Method):
+    """A plain function with its settings chosen; it hears of nothing and remembers nothing."""
+
+    def __init__(self, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+        self._call = partial(function, **settings)
+
+    def __call__(self, **columns: Any) -> Any:
+        return self._call(**columns)
+
+
+@dataclass(frozen=True)
+class HiddenStatistics:
+    """How the column `hidden_stats` is made: statistics of a row's hidden states."""
+
+    layer: Literal["last", "mlp"]
+    """The last hidden state, or what enters the last block's MLP."""
+    reduce: Callable[[Tensor], list[float]]
+    """Hidden states [n, hidden] before a row's n scored tokens → its statistics, always as many."""
+
+
+class Curriculum(Method):
+    """Which problems a step asks, and with how many rollouts."""
+
+    size: int = 0
+    """Problems of the split."""
+    seed: int = 0
+
+    def setup(self, context: SetupContext) -> None:
+        """Note how many problems there are."""
+        self.start(context.problems, context.seed)
+
+    def start(self, size: int, seed: int) -> None:
+        """Note how many problems there are, and the run's seed."""
+        self.size, self.seed = size, seed
+
+    @abstractmethod
+    def propose(self, count: int, rollouts: int) -> list[Allocation]:
+        """The next `count` problems, with `rollouts` rollouts each on average."""
+
+    def observe(self, outcomes: list[GroupOutcome]) -> None:
+        """What came of the problems proposed last, in their order; an outcome without scored rows says nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Size and seed; a curriculum that remembers more adds it."""
+        return {"size": self.size, "seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.start(state["size"], state["seed"])
+
+
+class Prompting(Method):
+    """How problems are put to the policy."""
+
+    system_prompt: str | None = None
+    """Said in front of every problem; saved with the checkpoint, so that evaluation says it too."""
+
+    @abstractmethod
+    def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
+        """What the rollout gets: the requests, changed or with more behind them."""
+
+
+class Rollout(Method):
+    """How trajectories come from requests; it owns the loop with the environment."""
+
+    @abstractmethod
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
+        """All trajectories of the requests, those of one group together."""
+
+
+class Reward(Method):
+    """Who scores trajectories."""
+
+    @abstractmethod
+    def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
+        """Fill score, correct, status and components in place; what the infrastructure failed stays unscored.
+
+        Args:
+            problems: uid → problem.
+        """
+
+
+class Replay(Method):
+    """Which rows of earlier steps train beside those of this one."""
+
+    @abstractmethod
+    def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
+        """The columns of the rows that train: the step's own, and stored ones behind them."""
+
+
+BASES: dict[str, type[Method]] = {
+    "rlvr.curriculum": Curriculum,
+    "rlvr.prompting": Prompting,
+    "rlvr.rollout": Rollout,
+    "rlvr.reward": Reward,
+    "rlvr.replay": Replay,
+}
+"""Slots whose methods are not called with columns, and the base class each method of theirs has."""

@@ -1,0 +1,141 @@
+"""What rollouts are made of: requests in, completions drawn, trajectories out. Lies below the loop; evaluation uses it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipelines.data import chat
+from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipelines.contract.method import HiddenStatistics
+    from pipelines.recipe.settings import Sampling
+
+
+@dataclass(slots=True)
+class Completion:
+    """What the policy added to a prefix."""
+
+    tokens: list[int]
+    """The end token included, where there is one."""
+    logp: list[float]
+    """Log-probability of each token under the distribution it was drawn from, in nats."""
+    stop: Stop
+    entropy: list[float] | None = None
+    """Entropy of that distribution, in nats, where asked for."""
+
+
+class Sampler(Protocol):
+    """What a rollout strategy needs of an engine: tokens in, tokens with log-probabilities out."""
+
+    def extend(
+        self,
+        prefixes: Sequence[Sequence[int]],
+        sampling: Sampling,
+        generator: torch.Generator,
+        *,
+        entropy: bool = False,
+    ) -> list[Completion]:
+        """One completion per prefix, in order; equal prefixes are computed once."""
+        ...
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """A problem sent to the rollout."""
+
+    problem: Problem
+    prompt: list[int]
+    """Token ids of the rendered prompt."""
+    group: int
+    """Group of its trajectories; unique within the step."""
+    rollouts: int
+    """Trajectories wanted."""
+    hint: list[int] = field(default_factory=list)
+    """Token ids that the answer starts with, not chosen by the policy."""
+
+
+@dataclass(frozen=True)
+class RolloutContext:
+    """What a prompting part and a rollout strategy work with."""
+
+    sampler: Sampler
+    sampling: Sampling
+    prompts: int
+    """Problems of the draw. A paraphrase of the problem with group g has the group g + prompts, a third one g + 2 prompts."""
+    generator: torch.Generator
+    """The RNG stream of this draw and process."""
+    entropy: bool
+    """Whether trajectories must carry `entropy_old`."""
+    version: int
+    """Optimizer updates behind the weights that sample."""
+    tokenizer: Any
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of a completion, special tokens left out; for verifiers and logs only."""
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+    def render(self, conversations: list[list[Message]]) -> list[list[int]]:
+        """Token ids of conversations up to where the assistant speaks."""
+        return chat.render_prompts(self.tokenizer, conversations)
+
+    def reply(self, text: str, *, with_end: bool) -> list[int]:
+        """Token ids of a user message behind an assistant's turn; `with_end` closes a turn that was cut off."""
+        return chat.reply_tokens(self.tokenizer, text, with_end=with_end)
+
+
+@dataclass(frozen=True)
+class SetupContext:
+    """What a method may ask of the run and of the policy before it has learned anything."""
+
+    problems: int
+    """Problems of the split, by index from 0."""
+    seed: int
+    prompts: Callable[[], list[list[int]]]
+    """Token ids of every problem's prompt."""
+    rollouts: Callable[[list[int], int], list[Trajectory]]
+    """Scored setup-time rollouts of some problems, so many each; a row's group is the position of its problem in the list."""
+    columns: Callable[[list[Trajectory]], dict[str, Any]]
+    """Trajectories as columns, on the CPU."""
+    hidden: Callable[[list[list[int]], HiddenStatistics], list[list[float]]]
+    """Statistics of the starting policy's hidden states on token sequences."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A problem that a curriculum proposes, and the rollouts it gets."""
+
+    problem: int
+    """Index in the split."""
+    rollouts: int
+
+
+@dataclass(frozen=True)
+class GroupOutcome:
+    """What came of a proposed problem: rows that the policy wrote and that were scored."""
+
+    problem: int
+    scored: int
+    correct: int
+
+    @property
+    def pass_rate(self) -> float:
+        """Share of the scored rows that are correct.
+
+        >>> GroupOutcome(problem=7, scored=4, correct=3).pass_rate
+        0.75
+
+        Raises:
+            ZeroDivisionError: nothing was scored; such an outcome says nothing about the problem.
+        """
+        return self.correct / self.scored
+
+    @classmethod
+    def of(cls, problem: int, rows: Sequence[Trajectory]) -> GroupOutcome:
+        """Count the rows of a problem's group; unscored rows and demonstrations are no evidence about the policy."""
+        own = [row for row in rows if row.score is not None and int(Role.POLICY) in row.role]
+        return cls(problem, len(own), sum(bool(row.correct) for row in own))
