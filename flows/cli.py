@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -60,6 +61,9 @@ def _output(name: str) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Run a command; errors of the user are one clear line and exit code 2."""
+    from flows import stopping
+
+    stopping.install()
     arguments = parser().parse_args(argv)
     from pipelines.errors import UserError
 
@@ -68,9 +72,8 @@ def main(argv: list[str] | None = None) -> None:
     except UserError as error:
         print(f"whetstone: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("whetstone: stopped. Start the same command again to go on from the last commit.", file=sys.stderr)
-        sys.exit(130)
+    except KeyboardInterrupt as stop:
+        stopping.leave(getattr(stop, "signum", signal.SIGINT))
     except BrokenPipeError:
         os._exit(1)
 
@@ -127,6 +130,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 def _unchanged(recipe: Any, planned: list[Any], began: float) -> dict[str, Any]:
     """Everything is there: hand it back without starting an orchestrator or a tracker."""
+    from tasks import claims
     from tasks.pipeline import Pipeline
     from tasks.stages import StageResult
 
@@ -134,23 +138,29 @@ def _unchanged(recipe: Any, planned: list[Any], began: float) -> dict[str, Any]:
     pipeline.began = began
     for p in planned:
         pipeline.results[p.stage] = StageResult(p.stage, "reused", p.artifact, p.why, 0.0)
-    return pipeline.close()
+    body = pipeline.close()
+    claims.close_abandoned()
+    return body
 
 
 def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
-    _quiet_prefect()
-    from flows.post_training import post_training
+    from tasks import prefect_server
 
-    state = post_training(
-        recipe=str(arguments.recipe),
-        overrides=arguments.set,
-        from_stage=arguments.start,
-        until=arguments.until,
-        only=arguments.only or None,
-        fresh=arguments.fresh,
-        return_state=True,
-    )
-    result = state.result(raise_on_failure=False)
+    _quiet_prefect()
+    with prefect_server.embedded() as ready:
+        from flows.post_training import post_training
+
+        ready()
+        state = post_training(
+            recipe=str(arguments.recipe),
+            overrides=arguments.set,
+            from_stage=arguments.start,
+            until=arguments.until,
+            only=arguments.only or None,
+            fresh=arguments.fresh,
+            return_state=True,
+        )
+        result = state.result(raise_on_failure=False)
     if isinstance(result, BaseException):
         raise result
     return result
@@ -250,9 +260,13 @@ def sync_command(arguments: argparse.Namespace) -> int:
 
     environment.prepare()
     environment.check_reachable()
+    from tasks import claims
     from tasks.stages import settle_all
 
     left = settle_all()
+    closed = claims.close_abandoned()
+    if closed:
+        print(f"closed {closed} run{'s' if closed > 1 else ''} whose process is gone")
     print("nothing is owed to MLflow" if left == 0 else f"{left} stages could not be sent; try again later")
     return 1 if left else 0
 

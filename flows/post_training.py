@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from tasks import environment
+from tasks import claims, environment
 
 environment.prepare()
 
@@ -17,7 +18,7 @@ from flows.table import markdown  # noqa: E402
 from pipelines.recipe.read import check, read_recipe  # noqa: E402
 from tasks.pipeline import Pipeline, Selection, needed_before  # noqa: E402
 from tasks.prefect_tasks import stage_task  # noqa: E402
-from tasks.stages import plan, settle_all  # noqa: E402
+from tasks.stages import Show, plan, settle_all  # noqa: E402
 
 
 @flow(name="post-training", flow_run_name="{recipe}", persist_result=False, validate_parameters=True)
@@ -48,6 +49,7 @@ def post_training(
     done = needed_before(read, chosen, plan(read)) if chosen != read.stages() else {}
     settle_all()
     pipeline = Pipeline.open(read)
+    claims.close_abandoned()
     show = progress()
     try:
         for stage in chosen:
@@ -71,12 +73,8 @@ def find_recipe(path: str) -> Path:
     return given if given.exists() or given.is_absolute() else environment.ROOT / path
 
 
-def progress() -> Any:
-    """A progress line on a terminal, nothing otherwise."""
-    import sys
+def progress() -> Show:
+    """A bar on a terminal, a line a minute in a log."""
+    from flows.progress import Bar, Lines
 
-    if not sys.stderr.isatty():
-        return None
-    from flows.progress import Bar
-
-    return Bar()
+    return Bar() if sys.stderr.isatty() else Lines()

@@ -1,15 +1,72 @@
-"""A progress bar with rate and remaining time, on terminals only."""
+"""Progress of stages: a bar with rate and remaining time on terminals, a line a minute in logs."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+import time
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+EVERY_S = 60.0
+
+
+class Lines:
+    """For logs: a line when a stage starts, one a minute, one when it ends. Called as `Bar` is."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self.began: float | None = None
+        self.last = 0.0
+
+    def __call__(self, stage: str, body: dict[str, Any] | None) -> None:
+        """Print, if it is time to."""
+        now = time.monotonic()
+        if body is None:
+            if self.began is not None:
+                self._say(stage, f"ended after {_duration(now - self.began)}")
+            self.began = None
+        elif self.began is None:
+            self.began = self.last = now
+            self._say(stage, "started")
+        elif now - self.last >= EVERY_S:
+            self.last = now
+            self._say(stage, _describe(body) or f"running for {_duration(now - self.began)}")
+
+    def _say(self, stage: str, text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {stage:<9} {text}", file=self.stream, flush=True)
+
+
+def _describe(body: dict[str, Any]) -> str:
+    """Progress in words.
+
+    >>> _describe({"done": 30, "total": 90, "unit": "step", "rate": 0.5, "what": "reward 0.41"})
+    '30 of 90 steps, 0.50 steps/s, 2 min 0 s left, reward 0.41'
+    """
+    if not body:
+        return ""
+    parts = [f"{body['done']} of {body['total']} {body.get('unit', 'step')}s"]
+    if body.get("rate"):
+        left = _duration((body["total"] - body["done"]) / body["rate"])
+        parts += [f"{body['rate']:.2f} {body.get('unit', 'step')}s/s", f"{left} left"]
+    return ", ".join([*parts, *([body["what"]] if body.get("what") else [])])
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as a person says them.
+
+    >>> _duration(5), _duration(200), _duration(7300)
+    ('5 s', '3 min 20 s', '2 h 1 min')
+    """
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
 
 class Bar:
-    """Shows one stage at a time; called with its progress, or None when it ends."""
+    """Shows one stage at a time; called with its progress ({} while it has said nothing yet), or None when it ends."""
 
     def __init__(self) -> None:
         self.progress: Progress | None = None
@@ -21,6 +78,8 @@ class Bar:
             if self.progress is not None:
                 self.progress.stop()
                 self.progress = self.task = None
+            return
+        if not body:
             return
         if self.progress is None:
             self.progress = Progress(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,7 @@ import yaml
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.read import STAGES, Recipe
 from pipelines.stage.files import digest, read_json, write_atomic
+from tasks import claims
 from tasks.artifacts import Artifact
 from tasks.environment import home, tracking_uri
 from tasks.stages import Planned, StageResult, experiment_name, inputs_of, logged_model
@@ -75,6 +78,7 @@ class Pipeline:
     recipe: Recipe
     parent: str | None
     state: Path
+    claim: claims.Claim | None = None
     recorded: bool = False
     """MLflow already holds a finished run with the same stages."""
     began: float = field(default_factory=time.monotonic)
@@ -82,23 +86,27 @@ class Pipeline:
 
     @classmethod
     def open(cls, recipe: Recipe) -> Pipeline:
-        """A parent run in MLflow; the one of a killed run of the same recipe is taken up again."""
+        """A parent run in MLflow; the one of a killed or stopped run of the same recipe is taken up again.
+
+        Two pipelines of one recipe that run at once have a parent run each.
+        """
         from tasks import tracking
 
-        body = recipe.model_dump(mode="json")
         state = cls.state_of(recipe)
-        kept = read_json(state) or {}
-        parent = kept.get("parent")
-        if not parent or kept.get("finished") or not tracking.is_open(parent):
-            tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed)}
-            text = yaml.safe_dump(body, sort_keys=False)
-            parent = tracking.start_pipeline(recipe.name, experiment_name(recipe), tags, text)
-        write_atomic(state, json.dumps({"parent": parent}))
-        return cls(recipe, parent, state)
+        claim = claims.adopt(state.stem)
+        tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed)}
+        tags["whetstone.owner"] = f"{os.getpid()}@{socket.gethostname()}"
+        if claim is not None and not tracking.reopen(claim.run, tags):
+            claim.release()
+            claim = None
+        if claim is None:
+            text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+            claim = claims.take(tracking.start_pipeline(recipe.name, experiment_name(recipe), tags, text), state.stem)
+        return cls(recipe, claim.run, state, claim)
 
     @staticmethod
     def state_of(recipe: Recipe) -> Path:
-        """The file that remembers the parent run of this very recipe in this very store."""
+        """The file that remembers the finished parent run of this very recipe in this very store."""
         mark = digest([recipe.model_dump(mode="json"), tracking_uri()])[:12]
         return home() / "pipelines" / f"{recipe.name}-{mark}.json"
 
@@ -143,9 +151,14 @@ class Pipeline:
                 tracking.end_pipeline(self.parent, status, summary, _final(summary))
             if status == "FINISHED":
                 write_atomic(self.state, json.dumps({"parent": self.parent, "finished": True}))
-            else:
-                self.state.unlink(missing_ok=True)
+            if self.claim:
+                if status == "KILLED":
+                    self.claim.leave(status, told=True)
+                else:
+                    self.claim.release()
         except tracking.AWAY as error:
+            if self.claim:
+                self.claim.leave(status, told=False)
             tracking.log.warning("MLflow is away; the parent run stays open until the next start: %s", error)
         return summary
 

@@ -21,7 +21,7 @@ from tasks.environment import runs_folder
 log = logging.getLogger("whetstone.stages")
 MODULES = {"curate": "pipelines.curate", "sft": "pipelines.sft", "rlvr": "pipelines.rlvr", "evaluate": "evaluation"}
 Show = Callable[[str, dict[str, Any] | None], None]
-"""Called with (stage, progress); None clears it."""
+"""Called with (stage, progress), {} while nothing is known; None when the stage has ended."""
 
 
 @dataclass
@@ -211,7 +211,7 @@ def _run(
     def tick() -> None:
         tracker.tick()
         if show:
-            show(stage, read_json(work / PROGRESS))
+            show(stage, read_json(work / PROGRESS) or {})
 
     _clear_scraps(work)
     try:

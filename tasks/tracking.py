@@ -62,12 +62,34 @@ def start_pipeline(name: str, experiment_name: str, tags: dict[str, str], recipe
     return run.info.run_id
 
 
-def is_open(run_id: str) -> bool:
-    """Whether a run exists and is still marked as running."""
+def reopen(run_id: str, tags: dict[str, str]) -> bool:
+    """Take up a run that was killed; False where the store does not have it."""
+    made = client()
     try:
-        return client().get_run(run_id).info.status == "RUNNING"
+        made.update_run(run_id, status="RUNNING")
+        for key, value in tags.items():
+            made.set_tag(run_id, key, value)
+        return True
     except AWAY:
         return False
+
+
+def close_abandoned(run_id: str, status: str, reason: str | None) -> bool:
+    """End a pipeline's run whose process is gone, and those of its stages that are open; False where there is no such run."""
+    made = client()
+    try:
+        run = made.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        raise
+    stages = made.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'")
+    for each in (run, *stages):
+        if each.info.status == "RUNNING":
+            if reason:
+                made.set_tag(each.info.run_id, "whetstone.error", reason)
+            made.set_terminated(each.info.run_id, status)
+    return True
 
 
 def end_pipeline(run_id: str, status: str, summary: dict[str, Any], final: dict[str, float]) -> None:
@@ -155,6 +177,8 @@ class StageTracker:
             if self.opened:
                 with contextlib.suppress(MlflowException):
                     client().update_run(self.run_id, status="RUNNING")
+                    if self.parent:  # a stage that another pipeline began belongs to the one that goes on with it
+                        client().set_tag(self.run_id, "mlflow.parentRunId", self.parent)
             self._checked = True
         if self.opened:
             return

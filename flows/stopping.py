@@ -1,0 +1,56 @@
+"""Being asked to stop: SIGINT, SIGTERM and SIGHUP end a command within seconds, in one clear line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+GRACE_S = 10.0
+"""What a stop may take: ending the stage takes milliseconds, telling MLflow and Prefect seconds if they answer."""
+AGAIN_S = 1.0
+"""Terminals and `timeout` send signals twice; only one that comes later than this is impatience."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Raised in the main thread by the first signal."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.signum = signum
+
+
+_since: float | None = None
+
+
+def install() -> None:
+    """Let the signals raise `Stopped`. One that is ignored, as under nohup, stays ignored."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, _handle)
+
+
+def _handle(signum: int, frame: Any) -> None:
+    global _since
+    if _since is None:
+        _since = time.monotonic()
+        timer = threading.Timer(GRACE_S, leave, [signum, f"gave up telling MLflow and Prefect after {GRACE_S:.0f} s"])
+        timer.daemon = True
+        timer.start()
+        raise Stopped(signum)
+    if time.monotonic() - _since > AGAIN_S:
+        leave(signum, "at once")
+
+
+def leave(signum: int, how: str = "") -> None:
+    """Say so and end this process with 128 + signal, without the teardown of libraries; children end with it."""
+    name = signal.Signals(signum).name
+    text = f"whetstone: stopped by {name}{f' ({how})' if how else ''}. The same command goes on from the last commit."
+    try:
+        print(text, file=sys.stderr, flush=True)
+        sys.stdout.flush()
+    finally:
+        os._exit(128 + signum)

@@ -1,0 +1,116 @@
+"""Whose MLflow run is whose: two at once, taken up after a kill, closed with the reason, never open for ever."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import toys
+from mlflow import MlflowClient
+
+from pipelines.recipe.read import read_recipe
+from tasks import claims, environment, tracking
+from tasks.pipeline import Pipeline
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """An MLflow database with its tables, to copy: making them takes seconds."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def recipe(home, tmp_path, store):
+    environment.prepare()
+    shutil.copy(store, home / "mlflow.db")
+    return read_recipe(toys.recipe(tmp_path), [])
+
+
+def status(run):
+    return tracking.client().get_run(run).info.status
+
+
+def killed(home, tmp_path, *overrides):
+    """A pipeline whose process was killed after it had opened its run and a stage's; returns both ids."""
+    code = f"""
+import os
+from pathlib import Path
+from tasks import environment, tracking
+environment.prepare()
+from pipelines.recipe.read import read_recipe
+from tasks.pipeline import Pipeline
+pipeline = Pipeline.open(read_recipe(Path({str(tmp_path / "toy.yaml")!r}), {list(overrides)!r}))
+tracker = tracking.StageTracker("sft", Path({str(tmp_path / "work")!r}), "toy", pipeline.parent, dict(name="sft-toy"))
+assert tracker.tick(now=True)
+print(pipeline.parent, tracker.run_id, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=toys.environment(WHETSTONE_HOME=str(home))
+    )
+    assert done.returncode == -9, done.stderr
+    return done.stdout.split()
+
+
+def test_two_at_once_have_a_parent_each(recipe):
+    one, two = Pipeline.open(recipe), Pipeline.open(recipe)
+    assert one.parent != two.parent
+    two.close("FAILED")
+    assert (status(one.parent), status(two.parent)) == ("RUNNING", "FAILED")
+    assert claims.close_abandoned() == 0 and status(one.parent) == "RUNNING", "its owner is alive"
+    one.close()
+    assert status(one.parent) == "FINISHED" and not list(claims.folder().glob("*.json"))
+
+
+def test_a_killed_run_is_closed_with_the_reason_and_taken_up_again(recipe, home, tmp_path):
+    parent, stage = killed(home, tmp_path)
+    assert (status(parent), status(stage)) == ("RUNNING", "RUNNING")
+    other, _ = killed(home, tmp_path, "seed=9")
+    again = Pipeline.open(recipe)
+    assert again.parent == parent, "the same recipe goes on in the same run"
+    assert claims.close_abandoned() == 1
+    assert (status(parent), status(other)) == ("RUNNING", "KILLED")
+    assert "is gone" in tracking.client().get_run(other).data.tags["whetstone.error"]
+    again.close()
+    assert status(parent) == "FINISHED"
+    assert claims.close_abandoned() == 0, "said once"
+
+
+def test_stages_of_a_killed_run_are_closed_too(recipe, home, tmp_path):
+    parent, stage = killed(home, tmp_path)
+    assert claims.close_abandoned() == 1
+    assert (status(parent), status(stage)) == ("KILLED", "KILLED")
+    again = Pipeline.open(recipe)
+    assert again.parent == parent and status(parent) == "RUNNING"
+
+
+def test_a_stage_follows_the_pipeline_that_goes_on_with_it(recipe, home, tmp_path):
+    _, stage = killed(home, tmp_path, "seed=9")
+    mine = Pipeline.open(recipe)
+    tracker = tracking.StageTracker("sft", tmp_path / "work", "toy", mine.parent, {"name": "sft-toy"})
+    assert tracker.tick(now=True) and tracker.run_id == stage
+    assert claims.close_abandoned() == 1
+    assert status(stage) == "RUNNING", "it has another parent now"
+
+
+def test_stopped_runs_are_taken_up_again_and_failed_ones_are_not(recipe):
+    stopped = Pipeline.open(recipe)
+    stopped.close("KILLED")
+    assert status(stopped.parent) == "KILLED" and claims.close_abandoned() == 0
+    again = Pipeline.open(recipe)
+    assert again.parent == stopped.parent and status(again.parent) == "RUNNING"
+    again.close("FAILED")
+    assert Pipeline.open(recipe).parent != again.parent
+
+
+def test_a_run_that_is_gone_from_the_store(recipe, home, tmp_path):
+    parent, _ = killed(home, tmp_path)
+    path = claims.folder() / f"{parent}.json"
+    path.rename(path.with_stem("0" * 32))
+    assert claims.close_abandoned() == 1 and not list(claims.folder().glob("*.json"))
+    path.write_text("[half a")
+    assert claims.close_abandoned() == 0
