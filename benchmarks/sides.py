@@ -220,7 +220,7 @@ def trl(job: Work, work: Path) -> Any:
             values = by_hash(job, texts)
         else:
             found = zip(texts, answer, verifier, info, strict=True)
-            values = [verifiers.verify(v, t, a, json.loads(i)).score or 0.0 for t, a, v, i in found]
+            values = [v.score or 0.0 for v in verifiers.verify_many([(v, t, a, json.loads(i)) for t, a, v, i in found])]
         rewards.append(sum(values) / len(values))
         return list(values)
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from pipelines import verifiers
 
+NO_VERDICT = ("timed_out", "verifier_failed")
+"""Statuses whose share among the answers is a metric of its own."""
+
 
 def load(folder: Path) -> dict[str, Any]:
     """The benchmark's rows (`test.jsonl` beside its YAML) as a `datasets` test split.
@@ -30,9 +33,13 @@ def process_results(doc: dict[str, Any], results: list[list[str]]) -> dict[str, 
     """Scores of one question's answers, by its verifier; an unscored answer counts as 0 here and is marked."""
     info = json.loads(doc["info"]) if doc.get("info") else {}
     answers = results[0] if isinstance(results[0], list) else results
-    verdicts = [verifiers.verify(doc["verifier"], a, doc["answer"], info) for a in answers]
+    verdicts = verifiers.verify_many([(doc["verifier"], a, doc["answer"], info) for a in answers])
     scores = [v.score or 0.0 for v in verdicts]
-    return {"exact_match": sum(s >= 1 for s in scores) / len(scores), "scores": scores}
+    return {
+        "exact_match": sum(s >= 1 for s in scores) / len(scores),
+        "scores": scores,
+        **{status: sum(v.status == status for v in verdicts) / len(verdicts) for status in NO_VERDICT},
+    }
 
 
 def mean_of_lists(values: list[list[float]]) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipelines import environments
-from pipelines.data.records import Role, Stop, Trajectory
+from pipelines.data.records import UNSCORED, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Episode:
             node=self.node if with_nodes else None,
             score=float(sum(self.rewards)) if spoke else None,
             correct=self.success if spoke else None,
-            status=("correct" if self.success else "incorrect") if spoke else "unscored",
+            status=("correct" if self.success else "incorrect") if spoke else UNSCORED,
             components={"verifier": float(sum(self.rewards)), "invalid_turns": float(self.invalid)},
             text=" | ".join(self.texts),
         )

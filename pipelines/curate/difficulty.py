@@ -62,15 +62,13 @@ def band(wanted: Difficulty, model: Model, out: Path, counts: Counts, report: Re
 def pass_rates(
     wanted: Difficulty, sampler: TorchSampler, tokenizer: Any, problems: list[Problem], seed: int
 ) -> list[float]:
-    """Share of right answers per problem; the stream of random numbers depends on the problems, not on their place."""
+    """Share of correct answers per problem; the stream of random numbers depends on the problems, not on their place."""
     sampling = Sampling(temperature=wanted.temperature, max_tokens=wanted.max_tokens)
     rendered = chat.render_prompts(tokenizer, [p.prompt for p in problems])
     prefixes = [tokens for tokens in rendered for _ in range(wanted.samples)]
     draw = generator(sampler.device, seed, int(digest([p.uid for p in problems])[:12], 16))
     answers = [tokenizer.decode(c.tokens, skip_special_tokens=True) for c in sampler.extend(prefixes, sampling, draw)]
-    rates = []
-    for i, problem in enumerate(problems):
-        mine = answers[i * wanted.samples : (i + 1) * wanted.samples]
-        right = [bool(verifiers.verify(problem.verifier, a, problem.answer, problem.info).correct) for a in mine]
-        rates.append(sum(right) / len(right))
-    return rates
+    asked = [p for p in problems for _ in range(wanted.samples)]
+    rows = [(p.verifier, text, p.answer, p.info) for p, text in zip(asked, answers, strict=True)]
+    solved = [bool(verdict.correct) for verdict in verifiers.verify_many(rows)]
+    return [sum(solved[i : i + wanted.samples]) / wanted.samples for i in range(0, len(solved), wanted.samples)]

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipelines import verifiers
 from pipelines.data.records import Message, Problem
+from pipelines.errors import DataError
 from pipelines.recipe.settings import Source
 from pipelines.stage.files import dumps
 
@@ -54,7 +55,10 @@ def to_problem(row: dict[str, Any] | str, source: Source, *, self_check: bool) -
         info["solution"] = solution
     name = str(row.get("data_source") or source.task or source.path)
     if self_check:
-        verdict = verifiers.verify(verifier, answer, answer, info)
+        try:
+            verdict = verifiers.verify(verifier, answer, answer, info)
+        except DataError as error:
+            raise Rejected(str(error)) from error
         if not verdict.correct:
             raise Rejected(f"the answer {answer[:80]!r} does not verify itself with {verifier} ({verdict.status})")
     uid = str(row["uid"]) if row.get("uid") and len(str(row["uid"])) <= 64 else problem_uid(name, prompt)

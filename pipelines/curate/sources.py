@@ -12,6 +12,7 @@ from typing import Any
 
 from pipelines.errors import DataError, did_you_mean
 from pipelines.recipe.settings import Source
+from pipelines.verifiers.reasoning_gym import refusal
 
 Row = tuple[str, dict[str, Any] | str]
 """Where the row stands (`file:line`), and its columns, or the text of a line that could not be read."""
@@ -38,6 +39,8 @@ def _reasoning_gym(source: Source) -> Iterator[Row]:
         raise DataError(
             f"curate.sources: reasoning-gym has no task {source.task!r}. {did_you_mean(str(source.task), DATASETS)}"
         )
+    if why := refusal(source.task):
+        raise DataError(f"curate.sources: {why} Choose another task.")
     try:
         made = reasoning_gym.create_dataset(source.task, size=source.size, seed=source.seed, **source.config)
     except (TypeError, AssertionError, ValueError) as error:

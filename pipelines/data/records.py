@@ -10,6 +10,9 @@ from typing import Any
 Message = dict[str, str]
 """`{"role": "system" | "user" | "assistant", "content": text}`."""
 
+UNSCORED = "unscored"
+"""Status of a trajectory that no verifier has met."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
@@ -82,7 +85,7 @@ class Trajectory:
     score: float | None = None
     """The verifier's score; None is unscored, never incorrect."""
     correct: bool | None = None
-    status: str = "unscored"
+    status: str = UNSCORED
     components: dict[str, float] = field(default_factory=dict)
     source: str = ""
     """The problem's source."""

@@ -352,6 +352,8 @@ class Rlvr(Settings):
     """How often a step may sample more problems to replace groups that `filter` removed."""
     reward_functions: list[str] = []
     """More rewards, added to the verifier's: `package.module:function` with TRL's signature."""
+    on_timeout: Literal["incorrect", "unscored"] = "incorrect"
+    """A completion that its verifier cannot judge in time scores 0, or nothing and trains nothing."""
     shaping: Parts = []
     advantage: Part = {"kind": "grpo"}
     credit: Parts = []

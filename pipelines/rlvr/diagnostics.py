@@ -28,6 +28,7 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
         "rollout/truncated_share": sum(t.stop == Stop.LENGTH for t in trajectories) / n,
         "rollout/error_share": sum(t.stop == Stop.ERROR for t in trajectories) / n,
     }
+    out |= {f"status/{name}": 0.0 for name in ("timed_out", "verifier_failed")}
     for status, count in Counter(t.status for t in trajectories).items():
         out[f"status/{status}"] = count / n
     names = sorted({name for t in scored for name in t.components})

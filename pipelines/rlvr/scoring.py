@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pipelines import verifiers
-from pipelines.data.records import Problem, Stop, Trajectory
+from pipelines.data.records import UNSCORED, Problem, Stop, Trajectory
 from pipelines.errors import RecipeError
 
 
@@ -33,19 +33,28 @@ def load_function(name: str, field: str) -> Callable[..., Any]:
         raise RecipeError(f"{field}: {name!r} cannot be imported ({error}). Write package.module:function.") from error
 
 
-def verify(trajectories: list[Trajectory], problems: Mapping[str, Problem]) -> None:
+def verify(
+    trajectories: list[Trajectory],
+    problems: Mapping[str, Problem],
+    *,
+    on_timeout: Literal["incorrect", "unscored"] = "incorrect",
+) -> None:
     """Fill score, correct, status and components of every trajectory by its problem's verifier, in place.
 
-    A trajectory that failed for a reason of the infrastructure stays unscored. A score that the rollout already
-    set (an environment's) is kept.
+    A trajectory that failed for a reason of the infrastructure stays unscored. A row that has a score (an environment's)
+    or a status already is kept as it is.
+
+    Args:
+        on_timeout: whether a completion that takes its verifier too long scores 0 or nothing.
     """
-    for one in trajectories:
-        if one.stop == Stop.ERROR or one.score is not None:
-            continue
-        problem = problems[one.uid]
-        verdict = verifiers.verify(problem.verifier, one.text, problem.answer, problem.info)
-        one.score, one.correct, one.status = verdict.score, verdict.correct, verdict.status
-        one.components = {"verifier": verdict.score or 0.0, **verdict.components}
+    rows = [t for t in trajectories if t.stop != Stop.ERROR and t.score is None and t.status == UNSCORED]
+    questions = [(problems[t.uid], t.text) for t in rows]
+    verdicts = verifiers.verify_many([(p.verifier, text, p.answer, p.info) for p, text in questions])
+    for row, verdict in zip(rows, verdicts, strict=True):
+        row.score, row.correct, row.status = verdict.score, verdict.correct, verdict.status
+        if verdict.status == "timed_out" and on_timeout == "unscored":
+            row.score = row.correct = None
+        row.components = {"verifier": verdict.score or 0.0, **verdict.components}
 
 
 def add(

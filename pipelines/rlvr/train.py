@@ -221,6 +221,7 @@ class Trainer:
         rows = self.update.rollout.fn.run(requests, context)
         for row in rows:
             row.source = self.by_uid[row.uid].source
+        scoring.verify(rows, self.by_uid, on_timeout=self.rlvr.on_timeout)
         self.update.reward.fn.score(rows, self.by_uid)
         scoring.add(self.functions, rows, self.by_uid)
         return sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)

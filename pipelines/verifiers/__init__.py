@@ -1,11 +1,18 @@
-"""Text to score. A verifier is `verify(completion, answer, info) -> Verdict`; it never raises on bad completions."""
+"""Text to score. A verifier is a module with `verify(completion, answer, info) -> Verdict`.
+
+It may raise only where the gold answer or the row is bad. Verifiers whose work is linear in the text run in this process;
+the others (`POOLED`) run in a pool of processes that can be killed, and bring two more functions: `known` gives the
+verdicts that need no process, `warm` loads what a worker should have before its first row.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import isfinite  # `import math` here would be replaced by the module of that name beside this file
+from types import ModuleType
 from typing import Any, Literal
 
 from pipelines.errors import DataError, did_you_mean
@@ -13,6 +20,10 @@ from pipelines.errors import DataError, did_you_mean
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 VERIFIERS = ("choice", "exact", "math", "number", "reasoning_gym")
 """Every verifier: a module of this package that defines `verify`."""
+POOLED: dict[str, tuple[str, ...]] = {"math": (), "reasoning_gym": ("task", "question", "metadata")}
+"""Verifiers that run in killable processes → the keys of `info` that they read."""
+MAX_CHARS = 1_000_000
+"""A longer completion is unparsable for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +49,109 @@ def correct_or_incorrect(ok: bool) -> Verdict:
 
 
 UNPARSABLE = Verdict(0.0, "unparsable")
+TIMED_OUT = Verdict(0.0, "timed_out")
+"""The completion took longer than a verifier may; 0, because whatever pays more than an incorrect answer is learned."""
 
 
 @cache
-def load(name: str) -> Callable[[str, str, dict[str, Any]], Verdict]:
-    """The verifier of that name.
+def load(name: str) -> ModuleType:
+    """The module of the verifier of that name.
 
     Raises:
         DataError: there is none.
     """
     if name not in VERIFIERS:
         raise DataError(f"unknown verifier {name!r}. {did_you_mean(name, VERIFIERS)}")
-    return importlib.import_module(f"pipelines.verifiers.{name}").verify
+    return importlib.import_module(f"pipelines.verifiers.{name}")
+
+
+def answer_text(completion: str) -> str:
+    """The text in the last `<answer>` tags where there are any, else the whole completion, trimmed.
+
+    >>> answer_text("x <answer> 4 </answer> y"), answer_text(" 5 ")
+    ('4', '5')
+    """
+    if "<answer>" in completion:
+        completion = completion.rsplit("<answer>", 1)[1].split("</answer>", 1)[0]
+    return completion.strip()
+
+
+def extract_here(name: str, completion: str) -> str:
+    """`extract_answer` in this process, without a limit."""
+    module = load(name)
+    if hasattr(module, "extract_answer"):
+        return module.extract_answer(completion)
+    return " ".join(answer_text(completion).split())
+
+
+def verify_here(name: str, completion: str, answer: str, info: dict[str, Any]) -> Verdict:
+    """`verify` in this process, without a limit; an exception gives an unscored verdict, never an incorrect one."""
+    check = load(name).verify
+    try:
+        verdict = check(completion, answer, info)
+    except Exception as error:
+        return Verdict(None, "verifier_failed", {f"error/{type(error).__name__}": 1.0})
+    if verdict.score is not None and not isfinite(verdict.score):
+        return Verdict(None, "verifier_failed", {"error/NotFinite": 1.0})
+    return verdict
+
+
+def verify(name: str, completion: str, answer: str, info: dict[str, Any]) -> Verdict:
+    """Score one completion; see `verify_many`."""
+    return verify_many([(name, completion, answer, info)])[0]
+
+
+def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Verdict]:
+    """Score (verifier, completion, answer, info) rows, in order.
+
+    Verifiers that do more than linear work run in processes that can be killed: such a row comes back `timed_out` when
+    its time is over, and `verifier_failed` (unscored) when its process dies. Equal rows are computed once.
+
+    Raises:
+        DataError: a verifier has no such name, or refuses the row's task.
+    """
+    verdicts: list[Verdict | None] = []
+    pooled: list[int] = []
+    for name, completion, answer, info in rows:
+        module = load(name)
+        if name not in POOLED:
+            verdicts.append(verify_here(name, completion, answer, info))
+            continue
+        known = module.known(completion, answer, info) if len(completion) <= MAX_CHARS else UNPARSABLE
+        if known is None:
+            pooled.append(len(verdicts))
+        verdicts.append(known)
+    if pooled:
+        from pipelines.verifiers import pool
+
+        requests = [
+            pool.Request("verify", *rows[i][:3], {k: rows[i][3].get(k) for k in POOLED[rows[i][0]]}) for i in pooled
+        ]
+        for i, verdict in zip(pooled, pool.shared().run(requests), strict=True):
+            assert isinstance(verdict, Verdict)
+            verdicts[i] = verdict
+    return [v for v in verdicts if v is not None]
 
 
 def extract_answer(name: str, completion: str) -> str:
     """The answer in a completion in a form that equal answers share; empty where there is none.
 
-    >>> extract_answer("number", "so 7. #### 1,007.0"), extract_answer("choice", "The answer is (b)"), extract_answer("exact", " ab  c ")
-    ('1007', 'B', 'ab c')
+    >>> extract_answer("number", "so 7. #### 1,007.0"), extract_answer("choice", "The answer is (b)")
+    ('1007', 'B')
+    >>> extract_answer("exact", " ab  c ")
+    'ab c'
     """
-    load(name)
-    module = importlib.import_module(f"pipelines.verifiers.{name}")
-    if hasattr(module, "extract_answer"):
-        return module.extract_answer(completion)
-    if "<answer>" in completion:
-        completion = completion.rsplit("<answer>", 1)[1].split("</answer>", 1)[0]
-    return " ".join(completion.split())
+    return extract_answers([(name, completion)])[0]
 
 
-def verify(name: str, completion: str, answer: str, info: dict[str, Any]) -> Verdict:
-    """Score one completion; a verifier that raises gives an unscored verdict, never an incorrect one."""
-    check = load(name)
-    try:
-        return check(completion, answer, info)
-    except Exception as error:
-        return Verdict(None, "verifier_failed", {f"error/{type(error).__name__}": 1.0})
+def extract_answers(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """`extract_answer` of (verifier, completion) rows, under the limits of `verify_many`; empty where they end it."""
+    answers = ["" if n in POOLED else extract_here(n, text) for n, text in rows]
+    pooled = [i for i, (name, text) in enumerate(rows) if name in POOLED and len(text) <= MAX_CHARS]
+    if pooled:
+        from pipelines.verifiers import pool
+
+        requests = [pool.Request("extract", rows[i][0], rows[i][1], "", {}) for i in pooled]
+        for i, answer in zip(pooled, pool.shared().run(requests), strict=True):
+            answers[i] = str(answer)
+    return answers

@@ -1,12 +1,40 @@
-"""reasoning-gym's own scoring: tasks with several correct answers are scored as their authors meant."""
+"""reasoning-gym's own scoring: tasks with several correct answers are scored as their authors meant, where that is safe."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+from fractions import Fraction
 from functools import cache
+from math import isclose
 from typing import Any
 
-from pipelines.verifiers import Verdict
+from pipelines.errors import DataError
+from pipelines.verifiers import UNPARSABLE, Verdict, answer_text, correct_or_incorrect
+
+_EXECUTES = "its scoring runs the answer as Python, which waits for a sandbox"
+_NO_ANSWER = "its entries have no fixed answer that could verify itself"
+REFUSED = {
+    **dict.fromkeys(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"), _EXECUTES),
+    **dict.fromkeys(("countdown", "intermediate_integration", "polynomial_multiplication"), _EXECUTES),
+    **dict.fromkeys(("puzzle24", "simple_integration"), _EXECUTES),
+    **dict.fromkeys(("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"), _NO_ANSWER),
+    "composite": "it mixes other tasks; name them as sources of their own",
+}
+"""Task → why it cannot be used."""
+
+_SUM = re.compile(r"[0-9a-fxA-FX+\-*()<>&|^~ ]{1,2000}")
+_BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def refusal(task: Any) -> str | None:
+    """Why a task cannot be used, as a sentence that names it; None where it can.
+
+    >>> refusal("knights_knaves"), refusal("countdown")
+    (None, 'reasoning-gym task countdown is refused: its scoring runs the answer as Python, which waits for a sandbox.')
+    """
+    return f"reasoning-gym task {task} is refused: {REFUSED[task]}." if task in REFUSED else None
 
 
 @cache
@@ -19,16 +47,73 @@ def _dataset(task: str) -> Any:
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """Score of the task named in `info["task"]`, in [0, 1]; correct from 1 on.
 
-    The answer is the text in `<answer>` tags where there are any, else the whole trimmed completion.
+    The answer is the text in `<answer>` tags where there are any, else the whole trimmed completion. Where the library
+    raises on it but scores the gold answer, it is unparsable.
 
     Raises:
         KeyError: `info` names no task.
+        DataError: the task is refused.
+        ValueError: the row is not one of the task's.
     """
-    if "<answer>" in completion:
-        completion = completion.rsplit("<answer>", 1)[1].split("</answer>", 1)[0]
+    task = str(info["task"])
+    if why := refusal(task):
+        raise DataError(why)
+    text = answer_text(completion)
+    if task == "game_of_life_halting":  # the library compares truth values of two non-empty texts
+        found = _BOOLEANS.get(text.lower().rstrip("."))
+        return UNPARSABLE if found is None else correct_or_incorrect(found == _BOOLEANS[answer.strip().lower()])
+    entry = _entry(task, answer, info)
+    if task == "complex_arithmetic" and "nan" in text.lower():  # the library takes it for a distance of 0
+        return UNPARSABLE
+    if task == "coin_flip":  # the library pays 1 for "0", as the first digit of any probability
+        return _probability(text, answer)
+    dataset = _dataset(task)
+    try:
+        score = float(dataset.score_answer(text, entry))
+    except Exception:
+        if float(dataset.score_answer(answer, entry)) < 1.0:
+            raise
+        return UNPARSABLE
+    return Verdict(score, "correct" if score >= 1.0 else "incorrect")
+
+
+def _probability(text: str, answer: str) -> Verdict:
+    try:
+        value, gold = float(Fraction(text.replace(",", ""))), float(Fraction(answer.replace(",", "")))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return UNPARSABLE
+    return correct_or_incorrect(isclose(value, gold, rel_tol=1e-3, abs_tol=1e-12))
+
+
+def _entry(task: str, answer: str, info: dict[str, Any]) -> dict[str, Any]:
+    """The library's entry, as it was before JSON, and without anything that its scoring would run."""
     metadata = info.get("metadata") or {}
     if isinstance(metadata, str):
         metadata = json.loads(metadata)
-    entry = {"question": info.get("question", ""), "answer": answer, "metadata": metadata}
-    score = float(_dataset(info["task"]).score_answer(completion.strip(), entry))
-    return Verdict(score, "correct" if score >= 1.0 else "incorrect")
+    if task in ("arc_agi", "rearc"):
+        metadata = {**metadata, "output": tuple(tuple(row) for row in metadata["output"])}
+    if task == "bitwise_arithmetic" and not _SUM.fullmatch(str(metadata.get("problem", ""))):
+        raise ValueError("the problem is not a sum of integers")
+    if task == "number_sorting":
+        json.loads(answer)
+    return {"question": info.get("question", ""), "answer": answer, "metadata": metadata}
+
+
+def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
+    """None: every row needs the library.
+
+    Raises:
+        DataError: the task is refused.
+    """
+    if why := refusal(info.get("task")):
+        raise DataError(why)
+    return None
+
+
+def warm(detail: str) -> None:
+    """Import the library and make the task's dataset; a task that cannot be made fails its rows, not the server."""
+    import reasoning_gym  # noqa: F401
+
+    if detail and detail not in REFUSED:
+        with contextlib.suppress(Exception):
+            _dataset(detail)

@@ -44,7 +44,7 @@ class co_reward(Reward):
 
 
 def _judge(one: list[Trajectory], other: list[Trajectory], problem: Problem) -> None:
-    extracted = [[verifiers.extract_answer(problem.verifier, row.text) for row in view] for view in (one, other)]
+    extracted = [verifiers.extract_answers([(problem.verifier, row.text) for row in view]) for view in (one, other)]
     votes = [vote(answers) for answers in extracted]
     for view, answers, label in ((one, extracted[0], votes[1]), (other, extracted[1], votes[0])):
         for row, answer in zip(view, answers, strict=True):

@@ -43,13 +43,20 @@ def answers(requests: list[RolloutRequest], context: RolloutContext, hint: Role 
 
 def score_of(request: RolloutRequest, text: str) -> float | None:
     """What the problem's verifier gives a text; None where it fails."""
-    return verifiers.verify(request.problem.verifier, text, request.problem.answer, request.problem.info).score
+    return scores_of(request, [text])[0]
+
+
+def scores_of(request: RolloutRequest, texts: list[str]) -> list[float | None]:
+    """What the problem's verifier gives each text; None where it fails."""
+    problem = request.problem
+    verdicts = verifiers.verify_many([(problem.verifier, text, problem.answer, problem.info) for text in texts])
+    return [verdict.score for verdict in verdicts]
 
 
 def mean_score(request: RolloutRequest, rows: list[Trajectory]) -> float | None:
     """Mean of what the verifier gives finished answers; None where it gives nothing."""
-    verdicts = [score_of(request, row.text) for row in rows if row.stop != Stop.ERROR]
-    scores = [score for score in verdicts if score is not None]
+    texts = [row.text for row in rows if row.stop != Stop.ERROR]
+    scores = [score for score in scores_of(request, texts) if score is not None]
     return sum(scores) / len(scores) if scores else None
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
-from pipelines.rlvr.rollout._answers import answers, score_of
+from pipelines.rlvr.rollout._answers import answers, scores_of
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
@@ -53,10 +53,9 @@ class chain(Rollout):
             one, row = each[number], rows[number]
             start = len(one.prompt)
             room = context.sampling.max_tokens - (at - start - len(one.hint))
-            scores = []
-            for more in made[place * self.probes : (place + 1) * self.probes]:
-                score = score_of(one, context.decode([*row.tokens[start:at], *more.tokens[:room]]))
-                scores += [] if score is None else [score]
+            continuations = made[place * self.probes : (place + 1) * self.probes]
+            texts = [context.decode([*row.tokens[start:at], *more.tokens[:room]]) for more in continuations]
+            scores = [score for score in scores_of(one, texts) if score is not None]
             assert row.mc_value is not None
             row.mc_value[at] = sum(scores) / len(scores) if scores else 0.0
         return rows

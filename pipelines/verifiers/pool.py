@@ -1,0 +1,423 @@
+"""Verifiers in processes that can be killed: a deadline per row, a budget per batch, one verdict per row whatever happens.
+
+A server process without torch, threads or CUDA (`server.py`) forks workers (`worker.py`). This side keeps the clock: a
+row that spends its processor time, or three times that on the wall, costs its worker, which is killed, reaped and
+replaced; rows that the worker had not begun go back to the queue. A first pass gives every row a short time, so that a
+few hundred slow rows cannot keep thousands of quick ones from their verdicts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import pickle
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipelines.verifiers import TIMED_OUT, Verdict
+from pipelines.verifiers.worker import HEADER
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120.0
+"""How long the server may take to import the verifiers and fork."""
+LINE_BYTES = 1 << 20
+"""A longer reply is no verdict."""
+TICKS = os.sysconf("SC_CLK_TCK")
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH")
+"""Environment variables that the verifiers see; secrets are not among them."""
+
+DIED = Verdict(None, "verifier_failed", {"error/WorkerDied": 1.0})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a row, a worker and a batch may use."""
+
+    cpu_s: float = 2.0
+    """Processor time of a row, in seconds; the median row of `math` takes 0.0004."""
+    quick_s: float = 0.25
+    """Processor time in the first pass; a row that needs more is asked again after all others."""
+    wall_factor: float = 3.0
+    """Wall time allowed, in processor times: others may use the processor."""
+    memory_bytes: int = 2 << 30
+    """Address space of a worker."""
+    rows_per_message: int = 16
+    rows_per_worker: int = 5000
+    """Rows after which a worker is replaced, so that caches of the libraries cannot grow for ever."""
+    batch_s: float = 60.0
+    """Wall time of a batch, whatever its size ..."""
+    batch_row_s: float = 0.02
+    """... plus this much per distinct row. Rows left over are timed out."""
+
+
+class Request(NamedTuple):
+    """One row: `kind` is verify or extract."""
+
+    kind: str
+    verifier: str
+    completion: str
+    answer: str
+    info: dict[str, Any]
+
+
+Result = Verdict | str
+"""A verdict, or an extracted answer."""
+
+
+class PoolError(RuntimeError):
+    """The verifier processes cannot be started; not about any row."""
+
+
+@dataclass(eq=False)
+class _Worker:
+    pid: int
+    connection: socket.socket
+    loaded: frozenset[str]
+    rows: deque[int] = field(default_factory=deque)
+    """Rows in flight, the one in hand first."""
+    begun: bool = False
+    outgoing: memoryview = field(default_factory=lambda: memoryview(b""))
+    incoming: bytearray = field(default_factory=bytearray)
+    cpu_at: float = 0.0
+    """Processor time used before the row in hand, in seconds."""
+    since: float = 0.0
+    """When the row in hand began, by the monotonic clock."""
+    limit: float = 0.0
+    check_at: float = 0.0
+
+    def cpu(self) -> float:
+        """Processor time used so far, in seconds; 10 ms grain."""
+        try:
+            text = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return 0.0
+        fields = text.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def next_row(self, now: float, cpu: float) -> None:
+        """The row in hand is another one from now on."""
+        self.cpu_at, self.since, self.check_at = cpu, now, now + self.limit
+
+
+class Pool:
+    """Persistent workers; `run` may be called from any thread, one batch at a time.
+
+    Args:
+        workers: how many at most; default: one per processor this process may use, at most 8.
+    """
+
+    def __init__(self, workers: int | None = None, limits: Limits | None = None) -> None:
+        self.size = workers or min(8, len(os.sched_getaffinity(0)))
+        self.limits = limits or Limits()
+        self.workers: list[_Worker] = []
+        self.owner = os.getpid()
+        self.load: frozenset[str] = frozenset()
+        """Verifiers and tasks that workers have loaded from their start."""
+        self.killed = 0
+        """Workers killed for a row's time, since the pool began."""
+        self._server: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._lock = threading.RLock()
+
+    def run(self, requests: Sequence[Request]) -> list[Result]:
+        """One result per request, in order; equal requests are computed once.
+
+        Raises:
+            PoolError: the processes cannot be started.
+        """
+        if not requests:
+            return []
+        keys: dict[Any, int] = {}
+        distinct: list[Request] = []
+        place = []
+        for request in requests:
+            key = (*request[:4], pickle.dumps(request.info))
+            if key not in keys:
+                keys[key] = len(distinct)
+                distinct.append(request)
+            place.append(keys[key])
+        with self._lock:
+            batch = _Batch(self, distinct)
+            try:
+                batch.run()
+            finally:
+                for worker in [w for w in self.workers if w.rows]:
+                    self.end(worker)
+        return [batch.results[i] for i in place]
+
+    def close(self) -> None:
+        """End every process; the pool starts them again when it is used."""
+        if os.getpid() != self.owner:
+            return  # a fork of the owner has no say over its pool
+        with self._lock:
+            for worker in self.workers:
+                worker.connection.close()
+            self.workers = []
+            if self._control is not None:
+                self._control.close()
+            if self._server is not None:
+                try:
+                    self._server.wait(5)
+                except subprocess.TimeoutExpired:
+                    self._server.kill()
+                    self._server.wait()
+            self._server = self._control = None
+
+    def add(self) -> _Worker:
+        """A new worker that has the verifiers in `load` loaded."""
+        load = self.load
+        for attempt in (1, 2):
+            ours, theirs = socket.socketpair()
+            try:
+                request = {"op": "fork", "load": sorted(load), "limits": asdict(self.limits)}
+                pid = self._ask(request, theirs.fileno())["pid"]
+            except PoolError:
+                ours.close()
+                self._abandon()
+                if attempt == 2:
+                    raise
+                continue
+            finally:
+                theirs.close()
+            ours.setblocking(False)
+            worker = _Worker(pid, ours, load)
+            self.workers.append(worker)
+            return worker
+        raise AssertionError("unreachable")
+
+    def end(self, worker: _Worker) -> int:
+        """Kill and reap a worker.
+
+        Returns:
+            its wait status.
+        """
+        self.workers.remove(worker)
+        worker.connection.close()
+        try:  # the server kills its child: only there the process id cannot have become another's
+            return int(self._ask({"op": "end", "pid": worker.pid})["status"])
+        except PoolError:
+            self._abandon()
+            return 0
+
+    def _ask(self, request: dict[str, Any], descriptor: int | None = None) -> dict[str, Any]:
+        control = self._start()
+        try:
+            socket.send_fds(control, [json.dumps(request).encode()], [] if descriptor is None else [descriptor])
+            ready, _, _ = select.select([control], [], [], PATIENCE_S)
+            packet = control.recv(1 << 16) if ready else b""
+        except OSError as error:
+            raise PoolError(f"the verifier server is gone ({error})") from error
+        except BaseException:  # an interrupt between question and answer would shift every later answer
+            self._abandon()
+            raise
+        if not packet:
+            raise PoolError("the verifier server did not answer; what it printed is in the stage's log")
+        return json.loads(packet)
+
+    def _start(self) -> socket.socket:
+        if self._control is not None:
+            return self._control
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {k: os.environ[k] for k in PASSED_ON if k in os.environ}
+        path = os.pathsep.join(p for p in (str(ROOT), environment.get("PYTHONPATH", "")) if p)
+        pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "pipelines.verifiers.server", str(theirs.fileno()), str(os.getpid())],
+                env={**environment, **pinned, "PYTHONPATH": path},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._control = ours
+        return ours
+
+    def _abandon(self) -> None:
+        """The server is lost: its workers die with it, and the next request starts another."""
+        for worker in self.workers:
+            worker.connection.close()
+        self.workers = []
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+        if self._control is not None:
+            self._control.close()
+        self._server = self._control = None
+
+
+class _Batch:
+    """The loop over one batch of distinct rows."""
+
+    def __init__(self, pool: Pool, rows: list[Request]) -> None:
+        self.pool, self.rows, self.limits = pool, rows, pool.limits
+        self.results: list[Any] = [None] * len(rows)
+        self.queue: deque[int] = deque(range(len(rows)))
+        self.slow: set[int] = set()
+        """Rows whose first, short time has run out."""
+        pool.load |= {_needs(row) for row in rows}
+        self.lost_starts = 0
+
+    def run(self) -> None:
+        """Fill `results`."""
+        self._man()
+        end = time.monotonic() + self.limits.batch_s + self.limits.batch_row_s * len(self.rows)
+        while True:
+            for worker in self.pool.workers:
+                if not worker.rows and self.queue:
+                    self._hand(worker)
+            busy = [w for w in self.pool.workers if w.rows]
+            if not busy and not self.queue:
+                return
+            now = time.monotonic()
+            if now >= end:
+                self._give_up(busy)
+                return
+            self._wait(busy, min([end, *(w.check_at for w in busy)]) - now)
+            self._deadlines()
+            self._man()
+
+    def _man(self) -> None:
+        """As many workers as the rows are worth, with the verifiers of this batch loaded."""
+        for worker in [w for w in self.pool.workers if not w.rows and not self.pool.load <= w.loaded]:
+            self.pool.end(worker)
+        waiting = -(-len(self.queue) // self.limits.rows_per_message)
+        busy = sum(1 for w in self.pool.workers if w.rows)
+        while len(self.pool.workers) < min(self.pool.size, busy + waiting):
+            self.pool.add()
+
+    def _hand(self, worker: _Worker) -> None:
+        slow = self.queue[0] in self.slow
+        most = 1 if slow else min(self.limits.rows_per_message, -(-len(self.queue) // self.pool.size))
+        while self.queue and len(worker.rows) < most and (self.queue[0] in self.slow) == slow:
+            worker.rows.append(self.queue.popleft())
+        body = pickle.dumps([tuple(self.rows[i]) for i in worker.rows])
+        worker.outgoing = memoryview(HEADER.pack(len(body)) + body)
+        worker.limit = self.limits.cpu_s if slow else min(self.limits.quick_s, self.limits.cpu_s)
+        worker.begun = False
+        worker.next_row(time.monotonic(), worker.cpu_at)
+        self._write(worker)
+
+    def _wait(self, busy: list[_Worker], timeout: float) -> None:
+        poll = select.poll()
+        by_number = {w.connection.fileno(): w for w in busy}
+        for number, worker in by_number.items():
+            poll.register(number, select.POLLIN | (select.POLLOUT if worker.outgoing else 0))
+        for number, event in poll.poll(max(0.0, timeout) * 1000 + 1):
+            worker = by_number[number]
+            if event & select.POLLOUT:
+                self._write(worker)
+            if event & ~select.POLLOUT:
+                self._read(worker)
+
+    def _write(self, worker: _Worker) -> None:
+        try:
+            worker.outgoing = worker.outgoing[worker.connection.send(worker.outgoing) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it died; reading finds out
+            worker.outgoing = memoryview(b"")
+
+    def _read(self, worker: _Worker) -> None:
+        try:
+            chunk = worker.connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        worker.incoming += chunk
+        while worker in self.pool.workers and (at := worker.incoming.find(b"\n")) >= 0:
+            line = bytes(worker.incoming[:at])
+            del worker.incoming[: at + 1]
+            self._take(worker, json.loads(line))
+        if worker in self.pool.workers and (not chunk or len(worker.incoming) > LINE_BYTES):
+            self._died(worker)
+
+    def _take(self, worker: _Worker, reply: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if "bug" in reply:
+            raise PoolError(f"a verifier worker failed by itself:\n{reply['bug']}")
+        if reply.get("begun"):
+            worker.begun = True
+            self.lost_starts = 0
+            worker.next_row(now, worker.cpu_at)
+            return
+        self.results[worker.rows.popleft()] = (
+            reply["text"] if "text" in reply else Verdict(reply["score"], reply["status"], reply["components"])
+        )
+        worker.next_row(now, float(reply["cpu"]))
+        if reply["last"]:
+            self._replace(worker)
+
+    def _died(self, worker: _Worker) -> None:
+        """Its row in hand is lost, unless it had not begun the message."""
+        if worker.rows and worker.begun:
+            row = worker.rows.popleft()
+            self.results[row] = self._without_verdict(row, DIED)
+        else:
+            self.lost_starts += 1
+            if self.lost_starts > 5:
+                raise PoolError("verifier workers die before they begin; is there memory for a process of 300 MB?")
+        self._replace(worker)
+
+    def _deadlines(self) -> None:
+        now = time.monotonic()
+        for worker in [w for w in self.pool.workers if w.rows and now >= w.check_at]:
+            used, wall = worker.cpu() - worker.cpu_at, worker.since + worker.limit * self.limits.wall_factor
+            if used < worker.limit and now < wall:
+                worker.check_at = min(wall, now + max(0.01, worker.limit - used))
+                continue
+            row = worker.rows.popleft()
+            if worker.limit < self.limits.cpu_s:
+                self.slow.add(row)
+                self.queue.append(row)
+            else:
+                self.results[row] = self._without_verdict(row, TIMED_OUT)
+            self.pool.killed += 1
+            self._replace(worker)
+
+    def _replace(self, worker: _Worker) -> None:
+        """Kill it and put the rows that it had not begun back, the order kept."""
+        self.queue.extendleft(reversed(worker.rows))
+        worker.rows.clear()
+        self.pool.end(worker)
+
+    def _give_up(self, busy: list[_Worker]) -> None:
+        """The batch's time is over."""
+        for worker in busy:
+            worker.rows.clear()
+            self.pool.end(worker)
+        for i, result in enumerate(self.results):
+            if result is None:
+                self.results[i] = self._without_verdict(i, TIMED_OUT)
+
+    def _without_verdict(self, row: int, verdict: Verdict) -> Result:
+        return verdict if self.rows[row].kind == "verify" else ""
+
+
+def _needs(row: Request) -> str:
+    """What the row wants loaded before the fork: the verifier, and the task that it caches."""
+    task = row.info.get("task")
+    return f"{row.verifier}/{task}" if isinstance(task, str) else row.verifier
+
+
+_shared: Pool | None = None
+
+
+def shared() -> Pool:
+    """The process's own pool, started when it is first needed and ended with the process."""
+    global _shared
+    if _shared is None or _shared.owner != os.getpid():
+        _shared = Pool()
+        atexit.register(_shared.close)
+    return _shared

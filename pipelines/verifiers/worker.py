@@ -1,0 +1,115 @@
+"""A verifier's worker process: rows in, one verdict a line out. It trusts nobody to end it but SIGKILL."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import math
+import os
+import pickle
+import resource
+import signal
+import socket
+import struct
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from pipelines import verifiers
+
+HEADER = struct.Struct("!I")
+"""Length in bytes of the pickled message that follows: a list of (kind, verifier, completion, answer, info)."""
+_PR_SET_PDEATHSIG = 1
+
+
+def confine(parent: int, memory_bytes: int) -> None:
+    """Limit this process and tie its life to its parent's.
+
+    Args:
+        parent: process id of the server that forked it; if that is gone already, the process exits.
+        memory_bytes: address space it may grow to.
+    """
+    os.setsid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    with contextlib.suppress(OSError):  # a container may forbid it; the limit below holds all the same
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def run(connection: socket.socket, limits: dict[str, Any]) -> None:
+    """`serve`; a bug of the worker itself, which no row can cause, is reported in a line `{"bug": traceback}`."""
+    try:
+        serve(connection, limits)
+    except (ConnectionError, MemoryError):
+        raise
+    except Exception:
+        _send(connection, {"bug": traceback.format_exc()})
+
+
+def serve(connection: socket.socket, limits: dict[str, Any]) -> None:
+    """Answer messages until the owner hangs up or the worker has had its share of rows.
+
+    Per message one line `{"begun": true}`, then per row, in order, a line of JSON with `cpu` (seconds of processor time
+    so far) and either `text` (an extracted answer) or score, status and components. `last` in a line says that the
+    worker exits after it and has not begun the rest.
+    """
+    rows_left = int(limits["rows_per_worker"])
+    while True:
+        header = _read(connection, HEADER.size)
+        if header is None:
+            return
+        body = _read(connection, HEADER.unpack(header)[0])
+        if body is None:
+            return
+        rows = pickle.loads(body)  # from the owner, which is trusted; what goes back is JSON
+        _second_net(len(rows), float(limits["cpu_s"]))
+        _send(connection, {"begun": True})
+        for row in rows:
+            reply = _answer(*row)
+            rows_left -= 1
+            last = rows_left <= 0 or reply.pop("exhausted", False)
+            _send(connection, {**reply, "cpu": time.process_time(), "last": last})
+            if last:
+                return
+
+
+def _answer(kind: str, name: str, completion: str, answer: str, info: dict[str, Any]) -> dict[str, Any]:
+    if kind == "extract":
+        try:
+            return {"text": verifiers.extract_here(name, completion)}
+        except (Exception, MemoryError) as error:
+            return {"text": "", "exhausted": isinstance(error, MemoryError)}
+    verdict = verifiers.verify_here(name, completion, answer, info)
+    reply: dict[str, Any] = {"score": verdict.score, "status": verdict.status, "components": verdict.components}
+    if "error/MemoryError" in verdict.components:
+        gc.collect()
+        reply["exhausted"] = True
+    return reply
+
+
+def _second_net(rows: int, cpu_s: float) -> None:
+    """End the process through the kernel should its owner be too busy to: whole seconds of processor time."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soft = math.ceil(used.ru_utime + used.ru_stime + rows * cpu_s) + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
+
+
+def _send(connection: socket.socket, reply: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(reply).encode() + b"\n")
+
+
+def _read(connection: socket.socket, size: int) -> bytes | None:
+    chunks, missing = [], size
+    while missing:
+        chunk = connection.recv(min(missing, 1 << 20))
+        if not chunk:
+            return None
+        chunks.append(chunk)
+        missing -= len(chunk)
+    return b"".join(chunks)
