@@ -266,13 +266,16 @@ class _Batch:
         self.slow: set[int] = set()
         """Rows whose first, short time has run out."""
         pool.load |= {_needs(row) for row in rows}
+        self.handed: list[_Worker] = []
+        """Workers that were given rows and have not been seen idle since."""
         self.lost_starts = 0
 
     def run(self) -> None:
         """Fill `results`."""
-        self._man()
         end = time.monotonic() + self.limits.batch_s + self.limits.batch_row_s * len(self.rows)
         while True:
+            self._recover()
+            self._man()
             for worker in self.pool.workers:
                 if not worker.rows and self.queue:
                     self._hand(worker)
@@ -285,7 +288,14 @@ class _Batch:
                 return
             self._wait(busy, min([end, *(w.check_at for w in busy)]) - now)
             self._deadlines()
-            self._man()
+
+    def _recover(self) -> None:
+        """Put back the rows of workers that went with their server."""
+        for worker in self.handed:
+            if worker not in self.pool.workers:
+                self.queue.extend(worker.rows)
+                worker.rows.clear()
+        self.handed = [w for w in self.handed if w.rows]
 
     def _man(self) -> None:
         """As many workers as the rows are worth, with the verifiers of this batch loaded."""
@@ -305,6 +315,7 @@ class _Batch:
         worker.outgoing = memoryview(HEADER.pack(len(body)) + body)
         worker.limit = self.limits.cpu_s if slow else min(self.limits.quick_s, self.limits.cpu_s)
         worker.begun = False
+        self.handed.append(worker)
         worker.next_row(time.monotonic(), worker.cpu_at)
         self._write(worker)
 
