@@ -25,7 +25,7 @@ import torch
 from benchmarks import sides
 from pipelines.contract.catalogue import Bound, bind, names
 from pipelines.contract.columns import Batch
-from pipelines.engine import shared
+from pipelines.engine.layout import padded_layouts
 from pipelines.engine.policy import Policy
 from pipelines.recipe.settings import Sampling
 from pipelines.rlvr.algorithm import columns_of
@@ -126,7 +126,7 @@ def step_seconds(columns: dict[str, Any], folder: Path) -> float:
     rows = torch.arange(8)
 
     def once() -> None:
-        for layout in shared.plain(columns["token"], columns["mask"], rows, 2048):
+        for layout in padded_layouts(columns["token"], columns["mask"], rows, 2048):
             policy.score(layout, columns["token"].flatten()[layout.target])[0].sum().backward()
         policy.model.zero_grad()
 

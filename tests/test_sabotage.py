@@ -11,7 +11,7 @@ import pytest
 import toys
 
 LAWS = ["tests/pipelines/rlvr/test_laws.py", "tests/pipelines/rlvr/test_algorithm.py", "pipelines/rlvr"]
-ENGINE = [f"tests/pipelines/engine/test_{name}.py" for name in ("checkpoint", "sampler", "shared")]
+ENGINE = [f"tests/pipelines/engine/test_{name}.py" for name in ("checkpoint", "sampler", "layout")]
 ENGINES = "tests/pipelines/engine"
 HOOKS = "tests/pipelines/rlvr/test_hooks.py"
 TURNS = ["tests/pipelines/rlvr/test_turn_methods.py"]
@@ -31,14 +31,14 @@ PLANTED = {
     "penalty scored twice": (
         "pipelines/rlvr/algorithm.py", "columns[\"reward\"] - penalty.weight *", "columns[\"reward\"] - 2 * penalty.weight *", LAWS,
     ),
-    "mask off by one": ("pipelines/engine/policy.py", "source=where[:, 0] * width + where[:, 1],", "source=where[:, 0] * width + where[:, 1] + 1,", ENGINE),
+    "mask off by one": ("pipelines/engine/policy.py", "source=scored[:, 0] * width + scored[:, 1],", "source=scored[:, 0] * width + scored[:, 1] + 1,", ENGINE),
     "temperature left out in the trainer": (
         "pipelines/engine/distribution.py",
         "warped = logits[part].float() / temperature\n",
         "warped = logits[part].float() * 1.0\n",
         ENGINE,
     ),
-    "branches see each other": ("pipelines/engine/shared.py", "sees[r, at : at + n][:, chain[:known]] = True", "sees[r, at : at + n, :at] = True", ENGINE),
+    "branches see each other": ("pipelines/engine/layout.py", "attends[:, self.path[:shared]] = True", "attends[:, :start] = True", ENGINE),
     "left padding attended to": ("pipelines/engine/sampler.py", "gaps.seen(width).long() if gaps.any() else None", "None", ENGINE),
     "cache rows mixed up": ("pipelines/engine/cache.py", "torch.index_select(old[:, :, : self.filled], 0, rows", "torch.index_select(old[:, :, : self.filled], 0, rows.flip(0)", ENGINE),
     "a branch copies another row": ("pipelines/engine/cache.py", "torch.index_select(old, 0, parents,", "torch.index_select(old, 0, parents.flip(0),", ENGINE),
@@ -49,7 +49,7 @@ PLANTED = {
     "the reward paid a token early": ("pipelines/rlvr/advantage/_estimate.py", "last = place.amax(1, keepdim=True)", "last = (place.amax(1, keepdim=True) - 1).clamp(min=0)", TURNS),
     "processes average instead of adding up": ("pipelines/rlvr/learn.py", "(loss * self.world.size).backward()", "loss.backward()", ["tests/pipelines/engine/test_parallel.py"]),
     "the temperature forgotten in the gradient": ("pipelines/engine/distribution.py", "scale = gradient / ctx.temperature", "scale = gradient", [f"{ENGINES}/test_distribution.py"]),
-    "a shared prompt's padding is read": ("pipelines/engine/shared.py", "known = torch.arange(length) < start[:, None]", "known = torch.arange(length) < length + 0 * start[:, None]", [f"{ENGINES}/test_shared.py"]),
+    "a shared prompt's padding is read": ("pipelines/engine/layout.py", "known = torch.arange(length) < start[:, None]", "known = torch.arange(length) < length + 0 * start[:, None]", [f"{ENGINES}/test_layout.py"]),
     "a hint is blamed for the answer behind it": ("pipelines/rlvr/algorithm.py", 'columns["advantage"] = columns["advantage"] * ~hints', 'columns["advantage"] = columns["advantage"] * 1', [f"{HOOKS}::test_hints_start_from_nothing_and_learn_what_credit_says"]),
     "a coupled loss without its entropies": ("pipelines/rlvr/learn.py", 'loss = (mine["slopes"] * torch.stack([logp, entropy, *top], -1)).sum()', 'loss = (mine["slopes"][..., 0] * logp).sum()', [f"{HOOKS}::test_a_loss_that_couples_rows_has_one_gradient"]),
     "a demonstration's ratio starts from nothing": ("pipelines/rlvr/learn.py", "if batch.teacher_forced.any():", "if False:", [f"{HOOKS}::test_demonstrations_are_rows_with_the_trainer_s_own_numbers"]),

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.engine.layout import Layout
 from pipelines.engine.models import autocast
 from pipelines.engine.policy import hidden_states
-from pipelines.engine.shared import Layout
 
 
 class Critic(torch.nn.Module):

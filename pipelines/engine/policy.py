@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
 from pipelines.engine import distribution
+from pipelines.engine.layout import Layout, Prefix
 from pipelines.engine.models import autocast
-from pipelines.engine.shared import Layout, Prefix
 from pipelines.recipe.settings import Sampling
 
 Entropy = Literal["no", "value", "gradient"]
@@ -67,33 +67,23 @@ class Policy:
         """The blocks of the decoder."""
         return list(getattr(self.decoder, "layers", None) or self.decoder.h)
 
-    def logp(
-        self,
-        tokens: Tensor,
-        mask: Tensor,
-        *,
-        entropy: Entropy = "no",
-        positions: Tensor | None = None,
-        attention: Tensor | None = None,
-    ) -> Scored:
-        """Score the tokens under a mask.
+    def logp(self, tokens: Tensor, mask: Tensor, *, entropy: Entropy = "no") -> Scored:
+        """Score the tokens under a mask, row by row: the slow way that layouts are tested against.
 
         Args:
             tokens: int64 [B, T], padded on the right (padding is never attended to by what precedes it).
             mask: bool [B, T], the tokens to score; column 0 must be False.
             entropy: also return the entropy of the distribution each masked token was drawn from, with or
                 without gradient.
-            positions: int64 [B, T] for packed rows.
-            attention: bool [B, 1, T, T], True where a token may look, for packed rows.
         """
-        where = mask[:, 1:].nonzero()
+        scored = mask[:, 1:].nonzero()
         width = tokens.shape[1]
         layout = Layout(
             ids=tokens,
-            positions=torch.arange(width, device=tokens.device).expand_as(tokens) if positions is None else positions,
-            attention=attention,
-            source=where[:, 0] * width + where[:, 1],
-            target=where[:, 0] * width + where[:, 1] + 1,
+            positions=torch.arange(width, device=tokens.device).expand_as(tokens),
+            attention=None,
+            source=scored[:, 0] * width + scored[:, 1],
+            target=scored[:, 0] * width + scored[:, 1] + 1,
             used=tokens.numel(),
         )
         values, spreads = self.score(layout, tokens.flatten()[layout.target], entropy=entropy)
@@ -239,22 +229,6 @@ class Scorer(torch.nn.Module):
         if chosen is None:
             return self._policy[0].seen_hidden(layout, wanted)
         return self._policy[0].scored(layout, chosen, wanted)
-
-
-def packed_attention(document: Tensor) -> Tensor:
-    """Who may look at whom in packed rows: earlier tokens of the same document.
-
-    Args:
-        document: int64 [B, T], the document each token belongs to, -1 for padding.
-
-    Returns:
-        bool [B, 1, T, T]; padding looks at itself only, so no row of the attention is empty.
-    """
-    size = document.shape[1]
-    causal = torch.ones(size, size, dtype=torch.bool, device=document.device).tril()
-    same = document[:, :, None] == document[:, None, :]
-    itself = torch.eye(size, dtype=torch.bool, device=document.device)
-    return ((same & (document >= 0)[:, :, None] & causal) | itself)[:, None]
 
 
 def without_dropout(model: torch.nn.Module) -> None:

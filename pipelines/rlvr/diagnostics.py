@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipelines.data.records import Stop, Trajectory
-from pipelines.engine.shared import Layout, ends
+from pipelines.engine.layout import Layout, row_ends
 from pipelines.rlvr.ops import homogeneous
 
 
@@ -58,7 +58,7 @@ def of_columns(columns: dict[str, Any]) -> dict[str, float]:
 def of_layouts(layouts: list[Layout], mask: Tensor, rows: Tensor) -> dict[str, float]:
     """What the forward pass of an update computes: its share of the rows' tokens, and the padding in it."""
     size, used = sum(one.size for one in layouts), sum(one.used for one in layouts)
-    apart = int((ends(mask[rows]) - 1).sum())
+    apart = int((row_ends(mask[rows]) - 1).sum())
     shares = {"layout/computed_share": size / max(1, apart), "layout/padding_share": 1 - used / max(1, size)}
     return shares | {"layout/tokens": float(size)}
 

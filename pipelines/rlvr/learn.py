@@ -12,8 +12,9 @@ from torch import Tensor
 
 from pipelines.contract.columns import Batch
 from pipelines.contract.method import HiddenStatistics
-from pipelines.engine import distribution, models, optimizer, parallel, shared
+from pipelines.engine import distribution, models, optimizer, parallel
 from pipelines.engine.critic import Critic
+from pipelines.engine.layout import Layout, best_layouts
 from pipelines.engine.policy import Policy, without_dropout
 from pipelines.errors import Interrupted
 from pipelines.recipe.settings import Model, Rlvr
@@ -125,7 +126,7 @@ class Learner:
         if batch.entropy_old is not None:
             batch.entropy_old = torch.where(batch.teacher_forced, found[..., 1], batch.entropy_old)
 
-    def _said(self, layout: shared.Layout, ids: Tensor) -> Tensor:
+    def _said(self, layout: Layout, ids: Tensor) -> Tensor:
         """Log-probability and entropies of the layout's tokens, [M, 2 or 3], without gradient."""
         value, spread = self.policy.score(layout, ids, entropy="value")
         assert spread is not None
@@ -158,17 +159,17 @@ class Learner:
         width = max((len(v) for v in found.values()), default=1)
         return torch.tensor([found.get(row, [0.0] * width) for row in range(len(tokens))])
 
-    def layouts(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[shared.Layout]:
+    def layouts(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
         """Rows laid out for forward passes within the token budget, common prefixes computed once where it pays."""
         allow = self.policy.takes_masks and self.rlvr.share_prefixes
         whole = self.policy.takes_prefixes and self.world.size == 1 and not self.rlvr.gradient_checkpointing
-        made = shared.best(tokens, mask, rows, self.budget, allow_shared=allow, allow_behind=whole)
-        if 0 < len(made) < self.world.size:
-            smaller = max(1, sum(one.size for one in made) // self.world.size)
-            made = shared.best(tokens, mask, rows, min(self.budget, smaller), allow_shared=allow)
-        return made
+        layouts = best_layouts(tokens, mask, rows, self.budget, allow_trees=allow, allow_prefixes=whole)
+        if 0 < len(layouts) < self.world.size:
+            smaller = max(1, sum(layout.size for layout in layouts) // self.world.size)
+            layouts = best_layouts(tokens, mask, rows, min(self.budget, smaller), allow_trees=allow)
+        return layouts
 
-    def _dealt(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[shared.Layout]:
+    def _dealt(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
         """This process's layouts. All processes get equally many: passes are collective, so some are repeats."""
         every = self.layouts(tokens, mask, rows)
         mine = self.world.share(every)

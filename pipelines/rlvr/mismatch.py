@@ -42,7 +42,7 @@ class Bounds:
 
 BOUNDS = {
     "float32": Bounds(max=1e-3, p999=1e-3, mean=1e-3, kl=1e-3, ess=0.99),
-    "bfloat16": Bounds(max=3.0, p999=0.75, mean=0.1, kl=0.01, ess=0.97),
+    "bfloat16": Bounds(max=3.0, p999=0.75, mean=0.07, kl=0.005, ess=0.985),
 }
 """By compute dtype."""
 STRUCTURE_RATIO = 6.0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import bisect
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pipelines.data.chat import render_prompt
 from pipelines.data.records import Problem
-from pipelines.engine.policy import packed_attention
+from pipelines.engine.layout import Layout, best_fit, packed_layouts
 from pipelines.errors import DataError, ModelError
 
 
@@ -79,26 +80,6 @@ def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
     return True
 
 
-def best_fit(lengths: list[int], size: int) -> list[list[int]]:
-    """Rows of at most `size` tokens: longest first, each into the fullest row that still has room.
-
-    >>> best_fit([5, 3, 4, 2, 2], 8)
-    [[0, 1], [2, 3, 4]]
-    """
-    rows: list[list[int]] = []
-    room: list[tuple[int, int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        at = bisect.bisect_left(room, (lengths[i], -1))
-        if at < len(room):
-            left, row = room.pop(at)
-        else:
-            left, row = size, len(rows)
-            rows.append([])
-        rows[row].append(i)
-        bisect.insort(room, (left - lengths[i], row))
-    return rows
-
-
 WINDOW = 4096
 """Documents packed together; shuffled before, so that rows do not sort the data by length."""
 
@@ -112,59 +93,20 @@ def epoch_rows(documents: list[Document], size: int, packing: bool, seed: int, e
     for start in range(0, len(order), WINDOW):
         part = order[start : start + WINDOW]
         if packing:
-            packed = best_fit([len(documents[i].tokens) for i in part], size)
-            rows += [[part[i] for i in row] for row in packed]
+            bins = best_fit([len(documents[i].tokens) for i in part], size)
+            rows += [[part[i] for i in members] for members in bins]
         else:
             rows += [[i] for i in part]
     draw.shuffle(rows)
     return rows
 
 
-@dataclass
-class Rows:
-    """Tensors of a micro-batch."""
-
-    tokens: Tensor
-    """int64 [B, T]."""
-    mask: Tensor
-    """bool [B, T], tokens that carry loss."""
-    positions: Tensor
-    """int64 [B, T], from 0 in every document."""
-    attention: Tensor | None
-    """bool [B, 1, T, T], or None where every row is one document."""
-
-
-def collate(documents: list[Document], rows: list[list[int]], pad: int, device: torch.device) -> Rows:
-    """Rows of documents as tensors, as wide as the fullest row."""
-    width = max(sum(len(documents[i].tokens) for i in row) for row in rows)
-    tokens = torch.full((len(rows), width), pad, dtype=torch.int64)
-    mask = torch.zeros(len(rows), width, dtype=torch.bool)
-    positions = torch.zeros(len(rows), width, dtype=torch.int64)
-    owner = torch.full((len(rows), width), -1, dtype=torch.int64)
-    for r, row in enumerate(rows):
-        at = 0
-        for i in row:
-            doc = documents[i]
-            n = len(doc.tokens)
-            tokens[r, at : at + n] = torch.tensor(doc.tokens)
-            mask[r, at + doc.trained_from : at + n] = True
-            positions[r, at : at + n] = torch.arange(n)
-            owner[r, at : at + n] = i
-            at += n
-    mask[:, 0] = False
-    packed = any(len(row) > 1 for row in rows)
-    attention = packed_attention(owner).to(device) if packed else None
-    return Rows(tokens.to(device), mask.to(device), positions.to(device), attention)
-
-
-def micro_batches(documents: list[Document], rows: list[list[int]], budget: int) -> list[list[list[int]]]:
-    """Rows of similar length together, each part at most `budget` tokens with its padding (or one row)."""
-    widths = [sum(len(documents[i].tokens) for i in row) for row in rows]
-    parts: list[list[list[int]]] = []
-    widest = 0
-    for r in sorted(range(len(rows)), key=lambda r: -widths[r]):
-        if not parts or widest * (len(parts[-1]) + 1) > budget:
-            parts.append([])
-            widest = widths[r]
-        parts[-1].append(rows[r])
-    return parts
+def micro_batches(documents: list[Document], rows: list[list[int]], budget: int) -> Iterator[tuple[Layout, Tensor]]:
+    """Forward passes over packed rows, about `budget` tokens each: the layout, and the ids of its scored tokens, int64 [M]."""
+    members = sorted({i for row in rows for i in row})
+    place = {i: at for at, i in enumerate(members)}
+    tokens = [np.array(documents[i].tokens) for i in members]
+    mask = [np.arange(len(documents[i].tokens)) >= max(1, documents[i].trained_from) for i in members]
+    every = torch.from_numpy(np.concatenate(tokens))
+    for layout in packed_layouts(tokens, mask, [[place[i] for i in row] for row in rows], budget):
+        yield layout, every[layout.target]

@@ -13,7 +13,7 @@ from pipelines.engine import checkpoint, models, optimizer
 from pipelines.engine.policy import Policy
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Model, Sampling, Sft
-from pipelines.sft.pack import Document, check_assistant_mask, collate, document, epoch_rows, micro_batches
+from pipelines.sft.pack import Document, check_assistant_mask, document, epoch_rows, micro_batches
 from pipelines.stage.report import Report
 
 HELDOUT_ROWS = 512
@@ -157,21 +157,20 @@ class Trainer:
         trained = sum(
             len(self.documents[i].tokens) - max(1, self.documents[i].trained_from) for row in rows for i in row
         )
-        total, used = torch.zeros((), device=self.device), 0
-        for part in micro_batches(self.documents, rows, self.sft.micro_batch_tokens):
-            made = collate(self.documents, part, self.pad, self.device)
-            logp = self.policy.logp(made.tokens, made.mask, positions=made.positions, attention=made.attention).logp
-            loss = -(logp * made.mask).sum() / trained
+        total, size, read = torch.zeros((), device=self.device), 0, 0
+        for layout, targets in micro_batches(self.documents, rows, self.sft.micro_batch_tokens):
+            logp, _ = self.policy.score(layout, targets)
+            loss = -logp.sum() / trained
             loss.backward()
             total += loss.detach()
-            used += made.tokens.numel()
+            size, read = size + layout.size, read + layout.used
         self.tokens_seen += sum(len(self.documents[i].tokens) for row in rows for i in row)
         numbers = {"loss/train": float(total), **{f"optimizer/{k}": v for k, v in self.stepper.step(step).items()}}
         seconds = time.perf_counter() - began
         real = sum(len(self.documents[i].tokens) for row in rows for i in row)
         return numbers | {
             "tokens/trained": float(trained),
-            "tokens/padding_share": 1 - real / used,
+            "tokens/padding_share": 1 - read / max(1, size),
             "time/step_s": seconds,
             "tokens/per_s": real / seconds,
         }
@@ -182,11 +181,10 @@ class Trainer:
         self.model.eval()
         total, count = 0.0, 0
         rows = [[i] for i in range(len(self.heldout))]
-        for part in micro_batches(self.heldout, rows, self.sft.micro_batch_tokens):
-            made = collate(self.heldout, part, self.pad, self.device)
-            logp = self.policy.logp(made.tokens, made.mask, positions=made.positions, attention=made.attention).logp
-            total -= float((logp * made.mask).sum())
-            count += int(made.mask.sum())
+        for layout, targets in micro_batches(self.heldout, rows, self.sft.micro_batch_tokens):
+            logp, _ = self.policy.score(layout, targets)
+            total -= float(logp.sum())
+            count += len(targets)
         return total / max(1, count)
 
     def _resume(self) -> None:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from pipelines.curate.run import run as curate
 from pipelines.data.records import Problem
+from pipelines.engine.layout import best_fit
 from pipelines.engine.models import train_tokenizer
 from pipelines.errors import ModelError
 from pipelines.recipe.read import read_recipe
-from pipelines.sft.pack import best_fit, check_assistant_mask, collate, document, epoch_rows, micro_batches
+from pipelines.sft.pack import check_assistant_mask, document, epoch_rows, micro_batches
 from pipelines.sft.run import Trainer
 from pipelines.stage.files import read_json
 from pipelines.stage.report import Report
@@ -83,19 +84,22 @@ def test_packed_rows_give_the_loss_of_separate_ones(tmp_path, data):
     rows = epoch_rows(made.documents, 64, True, 0, 0)[:3]
     assert any(len(row) > 1 for row in rows)
 
-    def gradient(parts):
+    def gradient(rows, budget):
         made.model.zero_grad()
-        for part in parts:
-            batch = collate(made.documents, part, made.pad, made.device)
-            (
-                made.policy.logp(batch.tokens, batch.mask, positions=batch.positions, attention=batch.attention).logp
-            ).sum().backward()
+        for layout, targets in micro_batches(made.documents, rows, budget):
+            made.policy.score(layout, targets)[0].sum().backward()
         return torch.cat([p.grad.flatten() for p in made.model.parameters()])
 
-    packed = gradient([rows])
-    alone = gradient([[[i]] for row in rows for i in row])
-    torch.testing.assert_close(packed, alone, atol=2e-4, rtol=1e-3)
-    torch.testing.assert_close(gradient(micro_batches(made.documents, rows, 64)), packed, atol=2e-4, rtol=1e-3)
+    made.model.zero_grad()
+    for row in rows:
+        for i in row:
+            tokens = torch.tensor([made.documents[i].tokens])
+            mask = torch.arange(tokens.shape[1])[None] >= max(1, made.documents[i].trained_from)
+            made.policy.logp(tokens, mask).logp.sum().backward()
+    oracle = torch.cat([p.grad.flatten() for p in made.model.parameters()])
+    for budget in (64, 10_000):
+        torch.testing.assert_close(gradient(rows, budget), oracle, atol=2e-4, rtol=1e-3)
+        torch.testing.assert_close(gradient([[i] for row in rows for i in row], budget), oracle, atol=2e-4, rtol=1e-3)
 
 
 def bytes_of(folder):

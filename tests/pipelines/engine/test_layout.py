@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.engine import shared
+from pipelines.engine.layout import (
+    best_layouts,
+    packed_layouts,
+    padded_layouts,
+    prefix_layouts,
+    row_ends,
+    tree_layouts,
+)
 from pipelines.engine.policy import Policy
 from pipelines.recipe.settings import Sampling
 
@@ -51,10 +59,10 @@ def test_same_values_and_gradients(family, gaps):
     model = toys.model(family)
     every = torch.arange(len(tokens))
     oracle = gradient(
-        model, tokens, mask, [one for r in every for one in shared.plain(tokens, mask, r[None], 10_000)], weight
+        model, tokens, mask, [one for r in every for one in padded_layouts(tokens, mask, r[None], 10_000)], weight
     )
     for budget in (1, 40, 10_000):
-        for make in (shared.plain, shared.shared, shared.behind):
+        for make in (padded_layouts, tree_layouts, prefix_layouts):
             got = gradient(model, tokens, mask, list(make(tokens, mask, every, budget)), weight)
             for a, b in zip(oracle, got, strict=True):
                 torch.testing.assert_close(a, b, atol=3e-5, rtol=1e-4)
@@ -63,7 +71,7 @@ def test_same_values_and_gradients(family, gaps):
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 5), st.integers(1, 200))
 def test_every_scored_token_once(seed, groups, size, budget):
     tokens, mask = rows(torch.Generator().manual_seed(seed), groups, size, gaps=True)
-    for make in (shared.plain, shared.shared, shared.behind):
+    for make in (padded_layouts, tree_layouts, prefix_layouts):
         targets = torch.cat([one.target for one in make(tokens, mask, torch.arange(len(tokens)), budget)])
         assert sorted(targets.tolist()) == mask.flatten().nonzero().squeeze(1).tolist()
 
@@ -71,16 +79,16 @@ def test_every_scored_token_once(seed, groups, size, budget):
 def test_short_answers_to_long_prompts_are_shared():
     tokens, mask = torch.full((8, 40), 5), torch.zeros(8, 40, dtype=torch.bool)
     mask[:, 36:] = True
-    layouts = shared.best(tokens, mask, torch.arange(8), 10_000, allow_shared=True)
+    layouts = best_layouts(tokens, mask, torch.arange(8), 10_000, allow_trees=True)
     assert sum(one.size for one in layouts) == 39, "eight equal rows are one path, whose last token nobody reads"
-    assert sum(one.size for one in shared.best(tokens, mask, torch.arange(8), 10_000, allow_shared=False)) == 8 * 39
+    assert sum(one.size for one in best_layouts(tokens, mask, torch.arange(8), 10_000, allow_trees=False)) == 8 * 39
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 8), st.integers(1, 200))
 def test_a_token_sees_exactly_what_precedes_it(seed, groups, size, budget):
     tokens, mask = rows(torch.Generator().manual_seed(seed), groups, size, gaps=True)
     tokens = tokens % 3 + 1  # so that answers begin alike
-    for layout in shared.shared(tokens, mask, torch.arange(len(tokens)), budget):
+    for layout in tree_layouts(tokens, mask, torch.arange(len(tokens)), budget):
         width = layout.ids.shape[1]
         for source, target in zip(layout.source.tolist(), layout.target.tolist(), strict=True):
             row, at = divmod(source, width)
@@ -93,8 +101,8 @@ def test_a_token_sees_exactly_what_precedes_it(seed, groups, size, budget):
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 8), st.integers(1, 200))
 def test_a_pass_keeps_to_the_budget_where_single_rows_allow(seed, groups, size, budget):
     tokens, mask = rows(torch.Generator().manual_seed(seed), groups, size, gaps=True)
-    longest = int(shared.ends(mask).max()) - 1
-    for make in (shared.plain, shared.shared, shared.behind):
+    longest = int(row_ends(mask).max()) - 1
+    for make in (padded_layouts, tree_layouts, prefix_layouts):
         for layout in make(tokens, mask, torch.arange(len(tokens)), budget):
             assert layout.size <= max(budget, longest)
 
@@ -103,15 +111,15 @@ def test_a_pass_keeps_to_the_budget_where_single_rows_allow(seed, groups, size, 
 def test_a_tree_has_each_prefix_once(seed, size):
     tokens, mask = rows(torch.Generator().manual_seed(seed), 1, size, gaps=False)
     tokens = tokens % 3 + 1
-    (layout,) = shared.shared(tokens, mask, torch.arange(len(tokens)), 10_000)
-    ends = shared.ends(mask).tolist()
+    (layout,) = tree_layouts(tokens, mask, torch.arange(len(tokens)), 10_000)
+    ends = row_ends(mask).tolist()
     assert layout.size == len({tuple(t[:n].tolist()) for t, e in zip(tokens, ends, strict=True) for n in range(1, e)})
 
 
 def test_samples_that_begin_alike_share_their_beginning():
     tokens = torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, 8, 4], [5, 6, 7, 3, 4], [5, 6, 2, 0, 0]])
     mask = torch.tensor([[0, 0, 1, 1, 1]] * 3 + [[0, 0, 1, 0, 0]]).bool()
-    (layout,) = shared.shared(tokens, mask, torch.arange(4), 10_000)
+    (layout,) = tree_layouts(tokens, mask, torch.arange(4), 10_000)
     assert sorted(zip(layout.positions[0].tolist(), layout.ids[0].tolist(), strict=True)) == [
         (0, 5), (1, 6), (2, 7), (3, 3), (3, 8),
     ]  # fmt: skip
@@ -124,7 +132,7 @@ def test_long_answers_share_their_prompt_without_a_tree():
     mask = (torch.arange(384) >= 128).expand(16, -1)
     every = torch.arange(16)
     one, two = (
-        shared.best(tokens, mask, every, 100_000, allow_shared=True, allow_behind=behind) for behind in (False, True)
+        best_layouts(tokens, mask, every, 100_000, allow_trees=True, allow_prefixes=behind) for behind in (False, True)
     )
     assert sum(layout.size for layout in one) == 16 * 383
     assert [layout.size for layout in two] == [2 * 127 + 16 * 256] and two[0].used == two[0].size
@@ -141,8 +149,8 @@ def test_passes_stay_on_their_device(family, sampling, entropy):
     model.to(away)
     policy.device = away
     for make in (
-        shared.shared,
-        shared.behind,
+        tree_layouts,
+        prefix_layouts,
     ):  # transformers reads values of plain rows, to see whether they are packed
         for layout in make(tokens, mask, torch.arange(len(tokens)), 10_000):
             values, spread = policy.score(layout, tokens.flatten()[layout.target], entropy=entropy)
@@ -150,3 +158,21 @@ def test_passes_stay_on_their_device(family, sampling, entropy):
             assert values.device == spread.device == away
             policy.hidden(layout, "last")
     assert all(p.grad.device == away for p in model.parameters())
+
+
+def test_packed_documents_do_not_see_each_other():
+    draw = torch.Generator().manual_seed(3)
+    lengths = [7, 4, 9, 2, 1, 5]
+    documents = [torch.randint(4, 90, (n,), generator=draw).numpy() for n in lengths]
+    mask = [np.arange(n) >= max(1, n // 2) for n in lengths]
+    model = toys.model()
+    policy = Policy(model, Sampling())
+    every = torch.cat([torch.from_numpy(document) for document in documents])
+    values = torch.zeros(len(every))
+    for layout in packed_layouts(documents, mask, [[0, 1], [2, 3, 4], [5]], 24):
+        values[layout.target] = policy.score(layout, every[layout.target])[0].detach()
+        assert layout.size <= 24
+    for document, scored, value in zip(documents, mask, values.split(lengths), strict=True):
+        if len(document) > 1:
+            alone = policy.logp(torch.from_numpy(document)[None], torch.from_numpy(scored)[None]).logp[0]
+            torch.testing.assert_close(value, alone.detach(), atol=2e-5, rtol=0)
