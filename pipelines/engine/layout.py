@@ -287,9 +287,7 @@ def _lay_out_trees(trees: list[_Tree], tokens: Tensor, mask: Tensor, budget: int
         start = stop
 
 
-def _lay_out_bins(
-    bins: list[list[_Tree]], tokens: np.ndarray, mask: np.ndarray, read: Sequence[int]
-) -> Layout:
+def _lay_out_bins(bins: list[list[_Tree]], tokens: np.ndarray, mask: np.ndarray, read: Sequence[int]) -> Layout:
     """Trees as one layout, a row per bin.
 
     Args:
