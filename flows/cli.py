@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     runs = add("runs", "list pipeline runs, newest first")
     runs.add_argument("--experiment", help="only this MLflow experiment")
     runs.add_argument("--limit", type=int, default=20)
+    runs.add_argument("--remote", action="store_true", help="ask MLflow itself: runs of other machines too (slower)")
     runs.add_argument("--json", action="store_true")
     show = add("show", "one pipeline run: stages, scores, files")
     show.add_argument("run", help="the id of the run, or its beginning")
@@ -70,12 +71,22 @@ def main(argv: list[str] | None = None) -> None:
     try:
         sys.exit(globals()[f"{arguments.command}_command"](arguments))
     except UserError as error:
-        print(f"whetstone: {error}", file=sys.stderr)
+        from pipelines.recipe.secrets import redact
+
+        print(f"whetstone: {redact(error)}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        os._exit(1)
+    except OSError as error:
+        from tasks import environment, store
+
+        explained = store.explain(error, environment.home())
+        if explained is None:
+            raise
+        print(f"whetstone: {explained}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as stop:
         stopping.leave(getattr(stop, "signum", signal.SIGINT))
-    except BrokenPipeError:
-        os._exit(1)
 
 
 def plan_command(arguments: argparse.Namespace) -> int:
@@ -102,13 +113,13 @@ def run_command(arguments: argparse.Namespace) -> int:
     """`whetstone run`."""
     from flows import table
     from pipelines.recipe.read import read_recipe
-    from tasks import environment
+    from tasks import environment, store
     from tasks.pipeline import Selection
     from tasks.stages import plan
 
     environment.prepare()
+    store.check(environment.home())
     began = time.monotonic()
-    environment.check_reachable()
     recipe = read_recipe(arguments.recipe, arguments.set)
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
     planned = plan(recipe, fresh=arguments.fresh, only=chosen)
@@ -119,6 +130,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     if unchanged:
         body = _unchanged(recipe, mine, began)
     else:
+        environment.check_reachable()
         body = _flow(arguments)
     if arguments.summary:
         Path(arguments.summary).write_text(json.dumps(body, indent=1))
@@ -189,15 +201,11 @@ def _farewell(body: dict[str, Any]) -> None:
 
 def runs_command(arguments: argparse.Namespace) -> int:
     """`whetstone runs`."""
-    from tasks import environment
+    from tasks import index
 
-    environment.prepare()
-    environment.check_reachable()
-    from tasks import tracking
-
-    found = tracking.recent(arguments.experiment, arguments.limit)
+    found = _remote_runs(arguments) if arguments.remote else index.runs(arguments.experiment)[: arguments.limit]
     if arguments.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps([{k: v for k, v in run.items() if k != "summary"} for run in found], indent=1))
         return 0
     if not found:
         print("no pipeline run yet: whetstone run recipes/quickstart.yaml")
@@ -208,21 +216,26 @@ def runs_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def show_command(arguments: argparse.Namespace) -> int:
-    """`whetstone show`."""
-    from flows import table
-    from pipelines.errors import UserError
+def _remote_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """What MLflow itself lists: runs of other machines and of older stores too."""
     from tasks import environment
 
     environment.prepare()
     environment.check_reachable()
     from tasks import tracking
+    from tasks.patience import TrackerError
 
-    matching = [r["run_id"] for r in tracking.recent(None, 1000) if r["run_id"].startswith(arguments.run)]
-    if len(matching) != 1:
-        what = "no pipeline run" if not matching else f"{len(matching)} pipeline runs"
-        raise UserError(f"{what} with an id that starts with {arguments.run!r}; see `whetstone runs`.")
-    body = tracking.show(matching[0])
+    try:
+        return tracking.recent(getattr(arguments, "experiment", None), getattr(arguments, "limit", 1000))
+    except TrackerError as error:
+        raise environment.Unreachable(f"MLflow did not list its runs: {error}") from None
+
+
+def show_command(arguments: argparse.Namespace) -> int:
+    """`whetstone show`."""
+    from flows import table
+
+    body = _find_run(arguments)
     if arguments.json:
         print(json.dumps(body, indent=1))
         return 0
@@ -235,9 +248,26 @@ def show_command(arguments: argparse.Namespace) -> int:
             )
         table.show(summary)
     else:
-        for stage in body["stages"]:
+        for stage in body.get("stages", []):
             print(f"  {stage['name']:<30} {stage['status']}")
     return 0
+
+
+def _find_run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The run from the store's own index; what it does not know is asked of MLflow."""
+    from pipelines.errors import UserError
+    from tasks import index
+
+    matching = index.find(arguments.run)
+    if len(matching) == 1:
+        return matching[0]
+    ids = [run["run_id"] for run in matching or _remote_runs(arguments) if run["run_id"].startswith(arguments.run)]
+    if len(ids) != 1:
+        what = "no pipeline run" if not ids else f"{len(ids)} pipeline runs"
+        raise UserError(f"{what} with an id that starts with {arguments.run!r}; see `whetstone runs`.")
+    from tasks import tracking
+
+    return tracking.show(ids[0])
 
 
 def methods_command(arguments: argparse.Namespace) -> int:
@@ -260,15 +290,19 @@ def sync_command(arguments: argparse.Namespace) -> int:
 
     environment.prepare()
     environment.check_reachable()
-    from tasks import claims
-    from tasks.stages import settle_all
+    from tasks import claims, outbox
 
-    left = settle_all()
+    flushed = outbox.flush_all(None)
     closed = claims.close_abandoned()
     if closed:
         print(f"closed {closed} run{'s' if closed > 1 else ''} whose process is gone")
-    print("nothing is owed to MLflow" if left == 0 else f"{left} stages could not be sent; try again later")
-    return 1 if left else 0
+    for line in flushed.refused:
+        print(f"refused for good, and set aside in {outbox.folder() / 'refused'}: {line}")
+    if flushed.pending:
+        print(f"{flushed.pending} uploads are still pending; try again later")
+        return 1
+    print("the upload outbox is empty" + (f": {flushed.sent} sent" if flushed.sent else ""))
+    return 0
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from pipelines.errors import UserError
+from pipelines.recipe.secrets import redact
 from pipelines.stage.files import free_bytes
 from tasks import environment
 
@@ -81,10 +83,10 @@ def stores() -> Finding:
     """MLflow and Prefect, where the environment names servers."""
     try:
         environment.check_reachable()
-    except environment.Unreachable as error:
+    except UserError as error:
         return Finding("fail", str(error))
     where = environment.prefect_api() or "embedded"
-    return Finding("ok", f"MLflow {environment.tracking_uri()}, Prefect {where}")
+    return Finding("ok", f"MLflow {redact(environment.tracking_uri())}, Prefect {where}")
 
 
 def show() -> int:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tasks import claims, environment
+from tasks import claims, environment, outbox
 
 environment.prepare()
 
@@ -18,7 +18,7 @@ from flows.table import markdown  # noqa: E402
 from pipelines.recipe.read import check, read_recipe  # noqa: E402
 from tasks.pipeline import Pipeline, Selection, needed_before  # noqa: E402
 from tasks.prefect_tasks import stage_task  # noqa: E402
-from tasks.stages import Show, plan, settle_all  # noqa: E402
+from tasks.stages import Show, plan  # noqa: E402
 
 
 @flow(name="post-training", flow_run_name="{recipe}", persist_result=False, validate_parameters=True)
@@ -47,7 +47,7 @@ def post_training(
     check(read)
     chosen = Selection(from_stage, until, tuple(only or ())).of(read)
     done = needed_before(read, chosen, plan(read)) if chosen != read.stages() else {}
-    settle_all()
+    outbox.flush_all(read.tracking.timeout_s)
     pipeline = Pipeline.open(read)
     claims.close_abandoned()
     show = progress()

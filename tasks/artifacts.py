@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.stage.files import MANIFEST, damage, publish, read_json, write_manifest
+from pipelines.stage.files import MANIFEST, damage, publish, read_manifest, write_manifest
+from tasks.keys import stage_key
 
 
 @dataclass(frozen=True)
@@ -38,27 +39,54 @@ def folder(runs: Path, stage: str, key: str) -> Path:
 def find(runs: Path, stage: str, key: str) -> tuple[Artifact | None, str | None]:
     """A whole artifact, or None and what is wrong with the one that is there (None: there is none)."""
     path = folder(runs, stage, key)
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         return None, None
-    wrong = damage(path)
+    wrong = damage(path) or _other(path, stage, key)
     if wrong is not None:
         return None, wrong
     return read(path), None
 
 
+def _other(path: Path, stage: str, key: str) -> str | None:
+    body = read_manifest(path) or {}
+    if (body.get("stage"), body.get("key")) != (stage, key):
+        return f"it is {body.get('stage')}-{body.get('key')} under another name"
+    return None
+
+
+def foreign(path: Path, stage: str, key: str) -> str | None:
+    """Why a folder that came from elsewhere is not the artifact that was wanted, in words; None where it is.
+
+    Beyond `find`: the parts that its manifest tells must give the key, no link may lead out, and it may hold no file that its
+    manifest does not name.
+    """
+    for entry in path.rglob("*"):
+        if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
+            return f"{entry.relative_to(path)} is neither a file nor a folder"
+    wrong = damage(path) or _other(path, stage, key)
+    if wrong is not None:
+        return wrong
+    body = read_manifest(path) or {}
+    if stage_key(body.get("parts") or {}) != key:
+        return "what it says it was made of does not give its key"
+    present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()} - {MANIFEST}
+    extra = sorted(present - set(body["files"]))
+    return f"{extra[0]} is not in its manifest" if extra else None
+
+
 def read(path: Path) -> Artifact:
     """The artifact of a folder, from its manifest, unverified."""
-    body = read_json(path / MANIFEST) or {}
+    body = read_manifest(path) or {}
     return Artifact(
         stage=body["stage"],
         key=body["key"],
         path=path,
         digest=body["digest"],
-        numbers=body.get("numbers", {}),
-        parts=body.get("parts", {}),
+        numbers=body.get("numbers") or {},
+        parts=body.get("parts") or {},
         run_id=body.get("run_id"),
         model_id=body.get("model_id"),
-        seconds=body.get("seconds", 0.0),
+        seconds=body.get("seconds") or 0.0,
     )
 
 
@@ -66,6 +94,8 @@ def put(building: Path, runs: Path, stage: str, key: str, about: dict[str, Any])
     """Write the manifest into a finished folder and give the folder its name."""
     write_manifest(building, {"stage": stage, "key": key, **about})
     final = folder(runs, stage, key)
+    if final.is_file() or final.is_symlink():  # publish() moves a damaged folder away by itself
+        final.rename(final.with_name(f"{final.name}.in-the-way"))
     publish(building, final)
     return read(final)
 
@@ -80,6 +110,6 @@ def all_of(runs: Path) -> list[Artifact]:
     found = [
         read(p)
         for p in runs.glob("*-*")
-        if re.fullmatch(r"[a-z]+-[0-9a-f]{16}", p.name) and isinstance(read_json(p / MANIFEST), dict)
+        if re.fullmatch(r"[a-z]+-[0-9a-f]{16}", p.name) and read_manifest(p) is not None
     ]
     return sorted(found, key=lambda a: -(a.path / MANIFEST).stat().st_mtime)

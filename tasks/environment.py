@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
 import os
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -10,10 +13,15 @@ from pathlib import Path
 
 from pipelines.errors import UserError
 from pipelines.recipe.read import ROOT
+from pipelines.recipe.secrets import redact
+from tasks import store
+
+ANSWER_S = 5.0
+"""How long a server may take for its first answer."""
 
 
 class Unreachable(UserError):
-    """A server that the environment names does not answer."""
+    """A server that the environment names does not answer, or answers that it will not serve us."""
 
 
 def home() -> Path:
@@ -27,18 +35,66 @@ def runs_folder() -> Path:
 
 
 def tracking_uri() -> str:
-    """MLflow's own environment variable, else SQLite in the project folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home() / 'mlflow.db'}"
+    """MLflow's own environment variable without user and password, else SQLite in the project folder."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    return _split(uri, "MLFLOW_TRACKING_URI")[0] if uri else f"sqlite:///{home() / 'mlflow.db'}"
+
+
+def database() -> Path | None:
+    """The file of the embedded MLflow store; None where the environment names another store."""
+    embedded = home() / "mlflow.db"
+    return embedded if tracking_uri() == f"sqlite:///{embedded}" else None
 
 
 def prefect_api() -> str | None:
-    """The Prefect server named by the environment; None is the embedded one."""
-    return os.environ.get("PREFECT_API_URL") or None
+    """The Prefect server named by the environment, without user and password; None is the embedded one."""
+    api = os.environ.get("PREFECT_API_URL")
+    return _split(api, "PREFECT_API_URL")[0] if api else None
+
+
+def _split(address: str, variable: str) -> tuple[str, str | None, str | None]:
+    """(address without userinfo, user, password) of an http address; anything else comes back whole.
+
+    Raises:
+        Unreachable: it is no address; what is wrong is said without repeating it.
+    """
+    if not address.lower().startswith(("http://", "https://")):
+        return address, None, None
+    try:
+        parts = urllib.parse.urlsplit(address)
+        port = parts.port
+    except ValueError:
+        raise Unreachable(
+            f"{variable} is no address: its port is not a number. A password with / # ? or @ in it must be percent-encoded."
+        ) from None
+    if parts.hostname is None:
+        raise Unreachable(f"{variable} names no host.")
+    if parts.username is None and parts.password is None:
+        return address, None, None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    clean = parts._replace(netloc=f"{host}:{port}" if port else host).geturl()
+    return clean, urllib.parse.unquote(parts.username or ""), urllib.parse.unquote(parts.password or "")
+
+
+def _keep_passwords_apart() -> None:
+    """Move user and password from the addresses into the variables that MLflow and Prefect read them from.
+
+    No log, tag, message or list of parameters then holds an address with a password in it.
+    """
+    uri, user, password = _split(os.environ.get("MLFLOW_TRACKING_URI", ""), "MLFLOW_TRACKING_URI")
+    if user is not None:
+        os.environ["MLFLOW_TRACKING_URI"] = uri
+        os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = user, password or ""
+    api, user, password = _split(os.environ.get("PREFECT_API_URL", ""), "PREFECT_API_URL")
+    if user is not None:
+        os.environ["PREFECT_API_URL"] = api
+        os.environ["PREFECT_API_AUTH_STRING"] = f"{user}:{password}"
 
 
 def prepare() -> None:
     """Set defaults for what the environment leaves open. No telemetry, short retries, one project folder."""
-    home().mkdir(parents=True, exist_ok=True)
+    store.prepare(home())
+    _keep_passwords_apart()
     os.environ.setdefault("MLFLOW_TRACKING_URI", tracking_uri())
     defaults = {
         "DO_NOT_TRACK": "true",
@@ -47,6 +103,7 @@ def prepare() -> None:
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
         "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "GIT_PYTHON_REFRESH": "quiet",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -63,45 +120,92 @@ def prepare() -> None:
 
 
 def check_reachable() -> None:
-    """Ask the servers named by the environment for a sign of life, in seconds and not minutes.
+    """Ask the servers named by the environment a question that needs their database and our rights, in seconds and not minutes;
+    and look at the embedded stores.
 
     Raises:
-        Unreachable: names the URI and the variable that set it.
+        Unreachable: names the address, the variable that set it, and what the server said.
+        StoreError: the project folder cannot be used.
     """
+    store.check(home())
     uri = tracking_uri()
-    if uri.startswith("http") and not _answers(uri.rstrip("/") + "/health"):
-        raise Unreachable(
-            f"MLflow does not answer at {uri} (MLFLOW_TRACKING_URI). Start it with `mlflow server`, mend the address, or unset "
-            "the variable to use the embedded SQLite store."
-        )
+    if uri.startswith("http"):
+        question = "/api/2.0/mlflow/experiments/search?max_results=1"
+        problem = _problem(uri.rstrip("/") + question, _mlflow_authorization())
+        if problem:
+            raise Unreachable(
+                f"MLflow at {redact(uri)} (MLFLOW_TRACKING_URI) {problem}. Start it with `mlflow server`, correct the address or "
+                "the rights (MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN), or unset the variable "
+                "to use the embedded SQLite store."
+            )
     api = prefect_api()
-    if api and not _answers(api.rstrip("/") + "/health"):
-        raise Unreachable(
-            f"Prefect does not answer at {api} (PREFECT_API_URL). Start it with `prefect server start`, mend the address, or "
-            "unset the variable to use the embedded server."
-        )
+    if api:
+        question = "/health" if "prefect.cloud" in api else "/admin/version"
+        problem = _problem(api.rstrip("/") + question, _prefect_authorization())
+        if problem:
+            raise Unreachable(
+                f"Prefect at {redact(api)} (PREFECT_API_URL) {problem}. Start it with `prefect server start`, correct the address "
+                "or the rights (PREFECT_API_AUTH_STRING), or unset the variable to use the embedded server."
+            )
 
 
-def _answers(url: str, timeout_s: float = 4.0) -> bool:
+def _basic(pair: str) -> str:
+    return "Basic " + base64.b64encode(pair.encode()).decode()
+
+
+def _mlflow_authorization() -> str | None:
+    user, password = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_PASSWORD")
+    if user is not None or password is not None:
+        return _basic(f"{user or ''}:{password or ''}")
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
+    return f"Bearer {token}" if token else None
+
+
+def _prefect_authorization() -> str | None:
+    pair, key = os.environ.get("PREFECT_API_AUTH_STRING"), os.environ.get("PREFECT_API_KEY")
+    return _basic(pair) if pair else f"Bearer {key}" if key else None
+
+
+def _problem(url: str, authorization: str | None) -> str | None:
+    """What is wrong with a server, as the end of a sentence; None where it answers."""
+    request = urllib.request.Request(url, headers={"Authorization": authorization} if authorization else {})
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as reply:
-            return reply.status < 500
+        with urllib.request.urlopen(request, timeout=ANSWER_S, context=_tls()) as reply:
+            reply.read(1)
+        return None
     except urllib.error.HTTPError as error:
-        return error.code < 500
-    except (TimeoutError, urllib.error.URLError, OSError):
-        return False
+        if error.code in (401, 403):
+            return f"refuses the user or the password (status {error.code})"
+        if error.code == 404:
+            return "answers, but is another program or another path (status 404)"
+        return f"answers with an error (status {error.code}); its own log says why"
+    except TimeoutError:
+        return f"took the connection and does not answer (nothing within {ANSWER_S:.0f} s)"
+    except (OSError, ValueError) as error:  # URLError is an OSError; a broken status line is an HTTPException below
+        silent = isinstance(getattr(error, "reason", None), TimeoutError)
+        return "does not answer" + (f" within {ANSWER_S:.0f} s" if silent else f" ({redact(error)})")
+    except http.client.HTTPException as error:
+        return f"answers something that is not HTTP ({type(error).__name__})"
+
+
+def _tls() -> ssl.SSLContext:
+    """The trust that MLflow's own client would use."""
+    if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() == "true":
+        return ssl._create_unverified_context()
+    bundle = os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or os.environ.get("REQUESTS_CA_BUNDLE")
+    return ssl.create_default_context(cafile=bundle if bundle and Path(bundle).is_file() else None)
 
 
 def ui_lines() -> list[str]:
     """How to look at what happened."""
-    uri, lines = tracking_uri(), []
+    uri, lines = redact(tracking_uri()), []
     if uri.startswith("http"):
         lines.append(f"MLflow:  {uri}")
     else:
         lines.append(f"MLflow:  {_tool('mlflow')} ui --backend-store-uri {uri}    then open http://127.0.0.1:5000")
     api = prefect_api()
     if api:
-        lines.append(f"Prefect: {api.removesuffix('/api')}")
+        lines.append(f"Prefect: {redact(api).removesuffix('/api')}")
     else:
         lines.append(
             f"Prefect: PREFECT_HOME={os.environ.get('PREFECT_HOME', home() / 'prefect')} {_tool('prefect')} server start    "
@@ -121,6 +225,7 @@ __all__ = [
     "ROOT",
     "Unreachable",
     "check_reachable",
+    "database",
     "home",
     "prefect_api",
     "prepare",

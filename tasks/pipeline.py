@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
@@ -14,11 +15,15 @@ import yaml
 
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.read import STAGES, Recipe
-from pipelines.stage.files import digest, read_json, write_atomic
-from tasks import claims
+from pipelines.recipe.secrets import redact
+from pipelines.stage.files import digest, read_object, write_atomic
+from tasks import claims, index, outbox
 from tasks.artifacts import Artifact
-from tasks.environment import home, tracking_uri
+from tasks.environment import Unreachable, home, tracking_uri
+from tasks.patience import Patience, TrackerError
 from tasks.stages import Planned, StageResult, experiment_name, inputs_of, logged_model
+
+log = logging.getLogger("whetstone.pipeline")
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,13 @@ class Pipeline:
     results: dict[str, StageResult] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, recipe: Recipe) -> Pipeline:
+    def open(cls, recipe: Recipe, patience: Patience | None = None) -> Pipeline:
         """A parent run in MLflow; the one of a killed or stopped run of the same recipe is taken up again.
 
         Two pipelines of one recipe that run at once have a parent run each.
+
+        Raises:
+            Unreachable: MLflow does not answer, or will not hold the run.
         """
         from tasks import tracking
 
@@ -96,12 +104,21 @@ class Pipeline:
         claim = claims.adopt(state.stem)
         tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed)}
         tags["whetstone.owner"] = f"{os.getpid()}@{socket.gethostname()}"
-        if claim is not None and not tracking.reopen(claim.run, tags):
-            claim.release()
-            claim = None
-        if claim is None:
-            text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
-            claim = claims.take(tracking.start_pipeline(recipe.name, experiment_name(recipe), tags, text), state.stem)
+        patience = patience or Patience(max(recipe.tracking.timeout_s, 15.0))
+        experiment = experiment_name(recipe)
+        try:
+            if claim is not None and not patience.run(lambda run=claim.run: tracking.reopen(run, tags)):  # type: ignore[misc]
+                claim.release()
+                claim = None
+            if claim is None:
+                text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+                parent = patience.run(lambda: tracking.start_pipeline(recipe.name, experiment, tags, text))
+                claim = claims.take(parent, state.stem)
+        except TrackerError as error:
+            if claim is not None:
+                claim.handle.close()
+            raise Unreachable(f"MLflow at {redact(tracking_uri())} did not open a run: {error}") from None
+        index.start(claim.run, recipe.name, experiment, tags)
         return cls(recipe, claim.run, state, claim)
 
     @staticmethod
@@ -117,16 +134,23 @@ class Pipeline:
         Nothing new would be in MLflow, so it is not asked (importing it takes seconds).
         """
         state = cls.state_of(recipe)
-        kept = read_json(state) or {}
-        return cls(recipe, kept["parent"], state, recorded=True) if kept.get("finished") else cls.open(recipe)
+        kept = read_object(state, parent=str, finished=bool) or {}
+        if kept.get("finished"):
+            return cls(recipe, kept.get("parent"), state, recorded=True)
+        try:
+            return cls.open(recipe, Patience(min(recipe.tracking.timeout_s, 15.0)))
+        except Unreachable as error:
+            log.warning("nothing had to be run, and nothing was recorded: %s", error)
+            return cls(recipe, None, state, recorded=True)
 
     def summary(self) -> dict[str, Any]:
         """What `--summary` writes."""
         evaluation: dict[str, Any] = {}
         differences: dict[str, Any] = {}
         if "evaluate" in self.results:
-            body = read_json(self.results["evaluate"].artifact.path / "results.json") or {}
-            evaluation, differences = body.get("evaluation", {}), body.get("differences", {})
+            path = self.results["evaluate"].artifact.path / "results.json"
+            body = read_object(path, evaluation=dict, differences=dict) or {}
+            evaluation, differences = body.get("evaluation") or {}, body.get("differences") or {}
         return {
             "recipe": self.recipe.name,
             "seed": self.recipe.seed,
@@ -144,22 +168,27 @@ class Pipeline:
             return summary
         from tasks import tracking
 
+        final = _final(summary)
+        patience = Patience(5.0 if status == "KILLED" else self.recipe.tracking.timeout_s)
         try:
             if status == "FINISHED":
-                self._link(summary)
+                patience.run(lambda: self._link(summary))
             if self.parent:
-                tracking.end_pipeline(self.parent, status, summary, _final(summary))
-            if status == "FINISHED":
-                write_atomic(self.state, json.dumps({"parent": self.parent, "finished": True}))
-            if self.claim:
-                if status == "KILLED":
-                    self.claim.leave(status, told=True)
-                else:
-                    self.claim.release()
-        except tracking.AWAY as error:
-            if self.claim:
-                self.claim.leave(status, told=False)
-            tracking.log.warning("MLflow is away; the parent run stays open until the next start: %s", error)
+                patience.run(lambda: tracking.end_pipeline(self.parent or "", status, summary, final))
+            told = True
+        except TrackerError as error:
+            log.warning("MLflow was not told how the run ended (%s); it is kept for `whetstone sync`", error)
+            told = False
+            if self.parent and status != "KILLED":
+                outbox.add_run(self.parent, {"kind": "pipeline", "status": status, "summary": summary, "final": final})
+        if self.parent:
+            index.end(self.parent, status, summary, final)
+        if status == "FINISHED":
+            write_atomic(self.state, json.dumps({"parent": self.parent, "finished": True}))
+        if self.claim and status == "KILLED":
+            self.claim.leave(status, told=told)
+        elif self.claim:
+            self.claim.release()
         return summary
 
     def _link(self, summary: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pipelines.errors import USER_ERROR_EXIT, UserError
 from pipelines.recipe.read import ROOT
-from pipelines.stage.files import read_json, write_atomic
+from pipelines.stage.files import read_json, read_object, write_atomic
 from pipelines.stage.process import ERROR, JOB, NUMBERS, read_error
 
 LOG = "stage.log"
@@ -64,11 +64,11 @@ def lock(path: Path, run: str | None = None, waiting: Callable[[str], None] | No
 
 def holder(path: Path) -> str:
     """Who holds a lock, in words."""
-    body = read_json(path)
-    if not isinstance(body, dict):
+    body = read_object(path, pid=int, since=(int, float), run=str)
+    if body is None or not 0 < (body.get("since") or 0) < 2**33:
         return "another process"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(body["since"]))
-    return f"process {body['pid']} (since {since}, run {body['run'] or 'without a record'})"
+    return f"process {body.get('pid')} (since {since}, run {body.get('run') or 'without a record'})"
 
 
 def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) -> dict[str, float]:

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.recipe.read import Recipe, resolve
-from pipelines.stage.files import REPORT, read_json, write_atomic
+from pipelines.recipe.secrets import redact
+from pipelines.stage.files import REPORT, publish, read_json, read_object, write_atomic
 from pipelines.stage.report import PROGRESS, SPOOL
-from tasks import artifacts, keys, process
+from tasks import artifacts, keys, outbox, process
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
+from tasks.names import flatten
+from tasks.patience import Patience, TrackerError
 
 log = logging.getLogger("whetstone.stages")
 MODULES = {"curate": "pipelines.curate", "sft": "pipelines.sft", "rlvr": "pipelines.rlvr", "evaluate": "evaluation"}
@@ -105,7 +108,7 @@ def _last(recipe: Recipe, stage: str) -> Path:
 def _why(recipe: Recipe, stage: str, parts: dict[str, Any], wrong: str | None) -> str:
     if wrong is not None:
         return f"its artifact cannot be used: {wrong}"
-    before = read_json(_last(recipe, stage))
+    before = read_object(_last(recipe, stage))
     if before is None:
         return "it has not run before"
     changes = keys.difference(before, json.loads(json.dumps(parts, default=str)))
@@ -139,6 +142,7 @@ def run_stage(
     sources = inputs_of(recipe, stage)
     parts = keys.key_parts(recipe, stage, {name: done[s].digest for name, s in sources.items()})
     key = keys.stage_key(parts)
+    patience = Patience(recipe.tracking.timeout_s)
 
     def waiting(who: str) -> None:
         log.warning("%s: waits for %s, which works on the same stage", stage, who)
@@ -146,12 +150,12 @@ def run_stage(
     with process.lock(runs_folder() / ".locks" / f"{stage}-{key}", parent, waiting):
         found, wrong = artifacts.find(runs_folder(), stage, key)
         if found is None and not fresh:
-            found = _from_store(recipe, stage, key)
+            found = _from_store(recipe, stage, key, patience)
         if found is not None and not fresh:
             _remember(recipe, stage, parts)
             return StageResult(stage, "reused", found, "nothing it reads has changed", time.monotonic() - began)
         why = "--fresh" if fresh else _why(recipe, stage, parts, wrong)
-        result = _run(recipe, stage, key, parts, done, why, parent, fresh, show)
+        result = _run(recipe, stage, key, parts, done, why, parent, fresh, show, patience)
         _remember(recipe, stage, parts)
         result.seconds = time.monotonic() - began
         return result
@@ -161,21 +165,27 @@ def _remember(recipe: Recipe, stage: str, parts: dict[str, Any]) -> None:
     write_atomic(_last(recipe, stage), json.dumps(parts, default=str, sort_keys=True), durable=False)
 
 
-def _from_store(recipe: Recipe, stage: str, key: str) -> Artifact | None:
-    """Another machine's result: fetched from MLflow, verified, published locally."""
+def _from_store(recipe: Recipe, stage: str, key: str, patience: Patience) -> Artifact | None:
+    """Another machine's result: fetched from MLflow, held against the key that was wanted, published locally."""
     from tasks import tracking
 
-    remote = tracking.find_remote(stage, key, experiment_name(recipe))
-    if remote is None:
-        return None
     into = runs_folder() / ".fetched" / f"{stage}-{key}"
     shutil.rmtree(into, ignore_errors=True)
     try:
-        from pipelines.stage.files import damage, publish
-
-        if not tracking.fetch(*remote, into) or damage(into) is not None:
+        remote = patience.run(lambda: tracking.find_remote(stage, key, experiment_name(recipe)))
+        if remote is None:
+            return None
+        arrived = into.with_name(into.name + ".download")
+        if not patience.run(lambda: tracking.fetch(*remote, into), growing=lambda: tracking.size_of(arrived)):
+            return None
+        wrong = artifacts.foreign(into, stage, key)
+        if wrong is not None:
+            log.warning("%s: the artifact that MLflow holds for it is not used: %s", stage, wrong)
             return None
         publish(into, artifacts.folder(runs_folder(), stage, key))
+    except TrackerError as error:
+        log.warning("%s: could not look for its artifact in MLflow: %s", stage, error)
+        return None
     finally:
         shutil.rmtree(into, ignore_errors=True)
     return artifacts.find(runs_folder(), stage, key)[0]
@@ -196,6 +206,7 @@ def _run(
     parent: str | None,
     fresh: bool,
     show: Show | None,
+    patience: Patience,
 ) -> StageResult:
     from tasks import tracking
 
@@ -211,46 +222,56 @@ def _run(
     def tick() -> None:
         tracker.tick()
         if show:
-            show(stage, read_json(work / PROGRESS) or {})
+            kinds = {"done": (int, float), "total": (int, float), "rate": (int, float), "what": str, "unit": str}
+            show(stage, read_object(work / PROGRESS, **kinds) or {})  # type: ignore[arg-type]
 
     _clear_scraps(work)
     try:
         numbers = process.run(MODULES[stage], work, _job(recipe, stage, parts, sources, done), tick)
     except BaseException as error:
         _seconds_so_far(work, before + time.monotonic() - began)
-        if tracker.tick(now=True) and tracker.run_id:
-            status = "FAILED" if isinstance(error, Exception) else "KILLED"
-            tracking.close(tracker.run_id, status, {"whetstone.error": str(error)})
+        _close_run(tracker, patience, error)
         raise
     finally:
         if show:
             show(stage, None)
     seconds = before + time.monotonic() - began
     _report_folder(stage, work)
-    arrived = tracker.drain(recipe.tracking.timeout_s)
+    tracker.finish(patience)
     body = {
         "parts": parts,
         "numbers": numbers,
         "seconds": round(seconds, 3),
         "recipe": recipe.name,
         "run_id": tracker.run_id,
+        "pipeline_run": parent,
     }
+    upload = {"kind": "stage", "stage": stage, "key": key, "upload_models": recipe.tracking.upload_models}
+    outbox.note(work, upload | {"experiment": experiment_name(recipe), "parent": parent, "about": about})
     artifact = artifacts.put(work / "out", runs_folder(), stage, key, body)
-    result = StageResult(stage, "ran", artifact, why, seconds)
-    debt = {"artifact": str(artifact.path), "stage": stage, "key": key, "upload_models": recipe.tracking.upload_models}
-    write_atomic(work / "debt.json", json.dumps(debt))
-    if arrived and settle(work, tracker):
-        result.models = _models(artifact.path)
-        shutil.rmtree(work, ignore_errors=True)
-    else:
-        log.warning("%s: MLflow is still away; what it has not seen is kept and sent at the next start", stage)
-        _park(work)
-    return result
+    outbox.flush(outbox.add(work), patience)
+    return StageResult(stage, "ran", artifact, why, seconds, outbox.uploaded(artifact.path)[1])
+
+
+def _close_run(tracker: Any, patience: Patience, error: BaseException) -> None:
+    """Mark the MLflow run of a stage that ended without a result; kept in the outbox where MLflow is away."""
+    from tasks import tracking
+
+    patience = Patience(min(patience.left or 0.0, 5.0))  # somebody waits for the message, or has pressed Ctrl+C
+    tracker.finish(patience)
+    if tracker.run_id is None:
+        return
+    status, tags = "FAILED" if isinstance(error, Exception) else "KILLED", {"whetstone.error": redact(error)}
+    try:
+        patience.run(lambda: tracking.close(tracker.run_id, status, tags))
+    except TrackerError:
+        outbox.add_run(tracker.run_id, {"kind": "close", "status": status, "tags": tags})
 
 
 def _clear_scraps(work: Path) -> None:
     """A work folder; what an attempt without commits left in `out` would end up in the artifact, so it goes."""
     work.mkdir(parents=True, exist_ok=True)
+    (work / outbox.UPLOAD).unlink(missing_ok=True)
     if not (work / "checkpoints").exists():
         shutil.rmtree(work / "out", ignore_errors=True)
 
@@ -260,7 +281,8 @@ def _seconds_so_far(work: Path, value: float | None = None) -> float:
     path = work / "seconds.json"
     if value is not None and work.exists():
         write_atomic(path, json.dumps(value), durable=False)
-    return float(read_json(path) or 0.0)
+    kept = read_json(path)
+    return float(kept) if isinstance(kept, int | float) and 0 <= kept < 1e12 else 0.0
 
 
 def _job(
@@ -288,14 +310,12 @@ def _job(
 
 
 def _about(recipe: Recipe, stage: str, key: str, parts: dict[str, Any], inputs: dict[str, Artifact]) -> dict[str, Any]:
-    from tasks.tracking import flatten
-
     params = dict(flatten(parts["settings"])) | {"seed": str(recipe.seed)}
     params |= {f"version.{k}": v for k, v in parts["versions"].items()}
     datasets = []
     if "data" in inputs:
         data = inputs["data"]
-        rows = read_json(data.path / "data.json") or {}
+        rows = read_object(data.path / "data.json") or {}
         datasets.append({
             "name": recipe.name, "digest": data.digest[:36], "source": str(data.path), "context": "training",
             "profile": json.dumps(rows.get("splits", {})),
@@ -324,54 +344,6 @@ def _report_folder(stage: str, work: Path) -> None:
         log.warning("%s: no pictures were drawn: %s", stage, error)
 
 
-def settle(work: Path, tracker: Any = None) -> bool:
-    """Tell MLflow everything about a finished stage; True where it took all of it. Safe to repeat."""
-    from tasks import tracking
-
-    debt = read_json(work / "debt.json")
-    if debt is None:
-        return True
-    path = Path(debt["artifact"])
-    tracker = tracker or tracking.StageTracker(debt["stage"], work, "", None, {})
-    if tracker.run_id is None or not path.exists() or not tracker.tick(now=True):
-        return tracker.run_id is None and not path.exists()
-    try:
-        stored = tracking.store(
-            tracker.run_id, path, debt["stage"], upload_models=debt["upload_models"],
-            tags={"whetstone.key": f"{debt['stage']}-{debt['key']}"},
-        )  # fmt: skip
-        write_atomic(runs_folder() / ".models" / f"{path.name}.json", json.dumps(stored), durable=False)
-        tracking.close(tracker.run_id, "FINISHED", {"whetstone.key": f"{debt['stage']}-{debt['key']}"})
-    except tracking.AWAY as error:
-        log.warning("%s: MLflow did not take the files: %s", debt["stage"], error)
-        return False
-    (work / "debt.json").unlink()
-    return True
-
-
-def _park(work: Path) -> None:
-    owed = runs_folder() / ".owed" / f"{work.name}-{int(time.time())}"
-    owed.parent.mkdir(parents=True, exist_ok=True)
-    work.rename(owed)
-
-
-def settle_all() -> int:
-    """Send what earlier runs could not; returns how many stages are still owed."""
-    owed = runs_folder() / ".owed"
-    left = 0
-    for work in sorted(owed.glob("*")) if owed.exists() else []:
-        if settle(work):
-            shutil.rmtree(work, ignore_errors=True)
-        else:
-            left += 1
-    return left
-
-
-def _models(path: Path) -> dict[str, str | None]:
-    """LoggedModel ids of an artifact's checkpoints, where MLflow has them."""
-    return read_json(runs_folder() / ".models" / f"{path.name}.json") or {}
-
-
 def logged_model(artifact: Artifact, checkpoint: str) -> str | None:
     """LoggedModel id of a checkpoint of an artifact."""
-    return _models(artifact.path).get(checkpoint)
+    return outbox.uploaded(artifact.path)[1].get(checkpoint)

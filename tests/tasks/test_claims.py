@@ -45,7 +45,7 @@ from pipelines.recipe.read import read_recipe
 from tasks.pipeline import Pipeline
 pipeline = Pipeline.open(read_recipe(Path({str(tmp_path / "toy.yaml")!r}), {list(overrides)!r}))
 tracker = tracking.StageTracker("sft", Path({str(tmp_path / "work")!r}), "toy", pipeline.parent, dict(name="sft-toy"))
-assert tracker.tick(now=True)
+assert tracker.forward()
 print(pipeline.parent, tracker.run_id, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -92,7 +92,7 @@ def test_a_stage_follows_the_pipeline_that_goes_on_with_it(recipe, home, tmp_pat
     _, stage = killed(home, tmp_path, "seed=9")
     mine = Pipeline.open(recipe)
     tracker = tracking.StageTracker("sft", tmp_path / "work", "toy", mine.parent, {"name": "sft-toy"})
-    assert tracker.tick(now=True) and tracker.run_id == stage
+    assert tracker.forward() and tracker.run_id == stage
     assert claims.close_abandoned() == 1
     assert status(stage) == "RUNNING", "it has another parent now"
 

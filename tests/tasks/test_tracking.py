@@ -1,4 +1,4 @@
-"""Tracking: a real store; a server that goes away for 30 s costs no metric; debts are paid later."""
+"""Tracking: a real store; a server that goes away for 30 s costs no metric; what is pending is sent later."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def test_tracker_resumes_where_it_was(home, tmp_path):
     about = {"name": "s", "params": {"x": "1"}, "datasets": [], "tags": {}}
     first = tracking.StageTracker("sft", tmp_path, "e", None, about)
     report.metrics(1, {"loss": 3.0})
-    assert first.tick(now=True)
+    assert first.forward()
     second = tracking.StageTracker("sft", tmp_path, "e", None, about)
     report.metrics(2, {"loss": float("inf"), "bad": float("nan")})
-    assert second.tick(now=True) and second.run_id == first.run_id
+    assert second.forward() and second.run_id == first.run_id
     assert [s for s, _ in tracking.metric_history(first.run_id, "loss")] == [1, 2]
     assert tracking.client().get_run(first.run_id).data.params == {"x": "1"}
 
@@ -136,7 +136,7 @@ def test_server_away_for_thirty_seconds_costs_no_metric(server, home, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.server
-def test_server_gone_at_the_end_leaves_a_debt_that_sync_pays(server, home, tmp_path):
+def test_server_gone_at_the_end_leaves_an_upload_that_sync_sends(server, home, tmp_path):
     recipe = toys.recipe(tmp_path, tracking={"timeout_s": 2})
     thread_done = {}
 
@@ -158,7 +158,7 @@ def test_server_gone_at_the_end_leaves_a_debt_that_sync_pays(server, home, tmp_p
     server.stop()
     thread.join()
     assert list((home / "runs").glob("sft-*/model/model.safetensors")), thread_done["run"].stderr[-2000:]
-    assert list((home / "runs" / ".owed").glob("sft-*"))
+    assert list((home / "runs" / ".outbox").glob("sft-*"))
     server.start()
     toys.whetstone("sync", home=home, MLFLOW_TRACKING_URI=server.address)
-    assert not list((home / "runs" / ".owed").glob("*"))
+    assert not list((home / "runs" / ".outbox").glob("*"))

@@ -1,0 +1,30 @@
+"""Names and parameters in the form that MLflow takes; imports nothing of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+
+def clean(name: str) -> str:
+    """A metric name in MLflow's alphabet.
+
+    >>> clean("rlvr/pass@1")
+    'rlvr/pass_1'
+    """
+    return re.sub(r"[^\w\-./ :]", "_", name)[:250]
+
+
+def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Nested settings as dotted parameters.
+
+    >>> dict(flatten({"sft": {"steps": 3, "tags": []}}))
+    {'sft.steps': '3', 'sft.tags': '[]'}
+    """
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from flatten(inner, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, json.dumps(value) if isinstance(value, list | dict) else str(value)

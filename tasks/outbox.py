@@ -1,0 +1,241 @@
+"""The upload outbox: finished stages and runs that MLflow has not taken yet, kept until it does.
+
+An entry is a folder under `runs/.outbox` with `upload.json`, which says what to tell MLflow; a stage's entry is its work
+folder, with the spool. Sending is safe to repeat. What MLflow refuses for good is set aside under `refused/`, with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipelines.stage.files import damage, read_object, write_atomic
+from tasks.environment import runs_folder
+from tasks.patience import Away, Patience, Refused, TrackerError
+
+log = logging.getLogger("whetstone.outbox")
+UPLOAD, REASON = "upload.json", "refused.json"
+
+
+@dataclass
+class Flushed:
+    """What became of the outbox."""
+
+    sent: int = 0
+    pending: int = 0
+    refused: list[str] = field(default_factory=list)
+    """One line each: entry and reason."""
+
+
+def folder() -> Path:
+    """Where entries wait."""
+    return runs_folder() / ".outbox"
+
+
+def note(work: Path, body: dict[str, Any]) -> None:
+    """Write into a work folder what MLflow has to be told; a crash right after finds it there."""
+    write_atomic(work / UPLOAD, json.dumps(body))
+
+
+def add(work: Path) -> Path:
+    """Move a stage's work folder, with its `upload.json`, into the outbox; returns the entry."""
+    entry = folder() / f"{work.name}-{uuid.uuid4().hex[:8]}"
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    work.rename(entry)
+    return entry
+
+
+def add_run(run_id: str, body: dict[str, Any]) -> None:
+    """Keep what a run has to be told at its end: `{"kind": "close" or "pipeline", ...}`."""
+    entry = folder() / f"run-{run_id}"
+    entry.mkdir(parents=True, exist_ok=True)
+    note(entry, {**body, "run_id": run_id})
+
+
+def flush(entry: Path, patience: Patience) -> bool:
+    """Send one entry within the budget; True where MLflow took all of it. What it refuses is set aside.
+
+    A call that hangs is left behind in its thread; the entry stays locked by it, so that nobody sends it twice at once.
+    """
+    name = entry.name
+    try:
+        return patience.run(lambda: _flush(entry, patience))
+    except Away as error:
+        log.warning("%s: MLflow did not take everything (%s); the rest is kept for `whetstone sync`", name, error)
+        return False
+    except Refused as error:
+        log.warning(
+            "%s: MLflow refused the upload for good: %s. It was set aside in %s", name, error, folder() / "refused"
+        )
+        return False
+
+
+def _flush(entry: Path, patience: Patience) -> bool:
+    with _lock(entry) as held:
+        if not held:
+            return False
+        try:
+            _send(entry, patience)
+        except Refused as error:
+            _set_aside(entry, str(error))
+            raise
+        shutil.rmtree(entry, ignore_errors=True)
+        return True
+
+
+def flush_all(seconds: float | None) -> Flushed:
+    """Send everything that waits, oldest first; stops at the first sign that MLflow is away.
+
+    Args:
+        seconds: budget of waiting; None takes as long as it takes.
+    """
+    _adopt()
+    done, patience = Flushed(), Patience(seconds)
+    entries = [e for e in sorted(folder().glob("*"), key=_age) if e.name != "refused"] if folder().is_dir() else []
+    for place, entry in enumerate(entries):
+        try:
+            sent = patience.run(lambda entry=entry: _flush(entry, patience))  # type: ignore[misc]
+        except Away as error:
+            log.warning("MLflow did not take %s (%s); it is kept for `whetstone sync`", entry.name, error)
+            done.pending += len(entries) - place
+            break
+        except Refused as error:
+            done.refused.append(f"{entry.name}: {error}")
+            continue
+        done.sent += sent
+        done.pending += not sent
+    return done
+
+
+def _age(entry: Path) -> float:
+    with contextlib.suppress(OSError):
+        return entry.stat().st_mtime
+    return 0.0
+
+
+def _send(entry: Path, patience: Patience) -> None:
+    if not entry.is_dir():
+        raise Refused("it is a file, and entries of the outbox are folders")
+    body = read_object(
+        entry / UPLOAD, kind=str, run_id=str, stage=str, key=str, about=dict, summary=dict, final=dict, tags=dict
+    )
+    kind = (body or {}).get("kind", "stage")
+    needed = {
+        "stage": ("stage", "key"),
+        "close": ("run_id", "status"),
+        "pipeline": ("run_id", "status", "summary", "final"),
+    }
+    if body is None or kind not in needed or any(body.get(name) is None for name in needed[kind]):
+        raise Refused(f"its {UPLOAD} is damaged")
+    if kind == "stage":
+        _send_stage(entry, body, patience)
+    elif kind == "close":
+        from tasks import tracking
+
+        tracking.close(body["run_id"], body["status"], body.get("tags") or {})
+    else:
+        from tasks import tracking
+
+        tracking.end_pipeline(body["run_id"], body["status"], body["summary"], body["final"])
+
+
+def _send_stage(entry: Path, body: dict[str, Any], patience: Patience) -> None:
+    from tasks import tracking
+
+    stage, key = body["stage"], body["key"]
+    path = runs_folder() / f"{stage}-{key}"
+    wrong = damage(path) if path.exists() else "it is gone"
+    tracker = tracking.StageTracker(
+        stage, entry, body.get("experiment") or stage, body.get("parent"), body.get("about") or {}
+    )
+    if wrong is not None:
+        if tracker.run_id:
+            tracking.close(tracker.run_id, "FAILED", {"whetstone.error": f"the artifact was not uploaded: {wrong}"})
+        raise Refused(f"the artifact {path} cannot be uploaded: {wrong}")
+    tracker.send()
+    assert tracker.run_id is not None
+    tags = {"whetstone.key": f"{stage}-{key}"}
+    models = tracking.store(
+        tracker.run_id, path, stage, upload_models=body.get("upload_models", True), tags=tags, allow=patience.allow
+    )
+    write_atomic(_uploaded(path), json.dumps({"run_id": tracker.run_id, "models": models}), durable=False)
+    tracking.close(tracker.run_id, "FINISHED", tags)
+
+
+def _set_aside(entry: Path, reason: str) -> None:
+    """Move an entry where nobody tries it again, with the reason beside it."""
+    aside = folder() / "refused" / entry.name
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    if aside.exists():
+        aside = aside.with_name(f"{aside.name}-{uuid.uuid4().hex[:8]}")
+    entry.rename(aside)
+    if aside.is_dir():
+        write_atomic(aside / REASON, json.dumps({"reason": reason, "time": time.time()}), durable=False)
+
+
+def _adopt() -> None:
+    """Take over what a killed run left between publishing an artifact and sending it, and the entries of older versions."""
+    runs = runs_folder()
+    for old in runs.glob(".owed/*"):
+        body = read_object(old / "debt.json", stage=str, key=str) if old.is_dir() else None
+        if body is not None:
+            note(old, {"kind": "stage", **{k: body[k] for k in ("stage", "key", "upload_models") if k in body}})
+        folder().mkdir(parents=True, exist_ok=True)
+        old.rename(folder() / old.name)
+    for work in runs.glob(".work/*"):
+        body = read_object(work / UPLOAD, stage=str, key=str) if work.is_dir() else None
+        if body is None or not (runs / work.name).is_dir() or not body.get("stage"):
+            continue
+        with _lock(work) as held, _stage_lock(runs / ".locks" / work.name) as free:
+            if held and free and work.is_dir():
+                add(work)
+
+
+@contextlib.contextmanager
+def _stage_lock(path: Path) -> Iterator[bool]:
+    """Whether nobody works on the stage; keeps it so for the block."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as handle:
+        yield _taken(handle)
+
+
+@contextlib.contextmanager
+def _lock(entry: Path) -> Iterator[bool]:
+    """Whether the entry is ours for the block."""
+    if not entry.is_dir():
+        yield True
+        return
+    with open(entry / "upload.lock", "ab") as handle:
+        yield _taken(handle)
+
+
+def _taken(handle: Any) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _uploaded(path: Path) -> Path:
+    return runs_folder() / ".uploaded" / f"{path.name}.json"
+
+
+def uploaded(path: Path) -> tuple[str | None, dict[str, str | None]]:
+    """(MLflow run, checkpoint → LoggedModel id) of an artifact, where MLflow has it."""
+    body = read_object(_uploaded(path), run_id=str, models=dict)
+    if body is not None:
+        return body.get("run_id"), body.get("models") or {}
+    return None, read_object(runs_folder() / ".models" / f"{path.name}.json") or {}
+
+
+__all__ = ["Flushed", "TrackerError", "add", "add_run", "flush", "flush_all", "note", "uploaded"]
