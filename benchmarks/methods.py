@@ -58,6 +58,7 @@ def batch() -> dict[str, Any]:
         mc_value=torch.where(mask & (place % 40 == 0), torch.rand(ROWS, WIDTH, generator=draw), torch.nan),
         hidden_stats=torch.rand(ROWS, 3, generator=draw),
         node=torch.where(mask, torch.arange(ROWS)[:, None] * 4 + turn, -1),
+        token_penalty=torch.zeros(ROWS, WIDTH), loss_share=mask.float(),
     )  # fmt: skip
     advantage = torch.randn(ROWS, WIDTH, generator=draw) * mask
     return columns_of(made) | {"advantage": advantage, "entropy": torch.rand(ROWS, WIDTH, generator=draw)}

@@ -278,4 +278,5 @@ def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Bat
         mc_value=torch.where(torch.rand(rows, width, generator=draw) < 0.4, torch.rand(rows, width, generator=draw), torch.nan),
         hidden_stats=torch.rand(rows, 3, generator=draw),
         node=torch.where(mask, torch.arange(rows)[:, None] * 2 + turn, -1),
+        token_penalty=torch.zeros(rows, width), loss_share=mask.float(),
     )  # fmt: skip

@@ -82,6 +82,11 @@ class Batch:
     """float32, mean score of fresh continuations from before the token, NaN where none was drawn."""
     hidden_stats: Numbers | None = None
     """float32, statistics of each row's hidden states, as `column_options` asks for them (`HiddenStatistics`)."""
+    token_penalty: PerToken | None = None
+    """float32, what a divergence in the reward charges each token; `reward` is the row's with their sum taken off."""
+    loss_share: PerToken | None = None
+    """float32, how much of a token the loss and its denominators count: 1, or 0 where a method left it out, or 1 / k where
+    k rows hold copies of it that count as one. 0 outside `mask`."""
     entropy_old: PerToken | None = None
     """float32, nats, entropy of the sampling distribution at the token, detached."""
 

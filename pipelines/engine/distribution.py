@@ -27,9 +27,9 @@ def warp(logits: Tensor, sampling: Sampling, chosen: Tensor | None = None) -> Te
             the edge of the nucleus must not fall out of it by a rounding difference.
 
     Returns:
-        float32 [..., V]; cut-off entries are -inf.
+        float32 [..., V] (float64 where the logits are); cut-off entries are -inf.
     """
-    logits = logits.float()
+    logits = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.temperature not in (0, 1):
         logits = logits / sampling.temperature
     if sampling.adaptive is not None:

@@ -91,41 +91,80 @@ def assign_credit(update: Update, batch: Batch) -> dict[str, Any]:
     0, and a credit part may give them something. Nothing here carries a gradient.
     """
     columns = columns_of(batch)
+    columns["token_penalty"] = torch.zeros_like(columns["logp_old"])
+    columns["loss_share"] = columns["mask"].float()
     for shape in update.shaping:
         columns["reward"] = torch.where(columns["scored"], shape(columns).float(), columns["reward"])
-    penalty = update.divergence
-    if penalty is not None and penalty.where == "reward":
-        per_token = penalty(columns | {"logp": columns["logp_old"]}) * columns["mask"]
-        columns["reward"] = columns["reward"] - penalty.weight * per_token.sum(1)
-    advantage = update.advantage(columns)
-    columns["advantage"] = to_tokens(advantage, columns["mask"]) if advantage.ndim == 1 else advantage * columns["mask"]
+    if update.divergence is not None and update.divergence.where == "reward":
+        columns = charge(update.divergence, columns)
+    columns = set_advantage(update.advantage(columns), columns)
     hints = columns["teacher_forced"] & (columns["mask"] & ~columns["teacher_forced"]).any(1, keepdim=True)
     columns["advantage"] = columns["advantage"] * ~hints
     for credit in update.credit:
-        columns["advantage"] = credit(columns) * columns["mask"]
+        columns = set_advantage(credit(columns), columns)
+    return columns
+
+
+def charge(penalty: Bound, columns: dict[str, Any]) -> dict[str, Any]:
+    """Take a divergence off the reward: what each token is charged into `token_penalty`, the row's sum off `reward`."""
+    per_token = penalty.weight * penalty(columns | {"logp": columns["logp_old"]}) * columns["mask"]
+    return columns | {"token_penalty": per_token, "reward": columns["reward"] - per_token.sum(1)}
+
+
+def set_advantage(result: Tensor | tuple[Tensor, Tensor], columns: dict[str, Any]) -> dict[str, Any]:
+    """Add `advantage` [B, T] from what an advantage or credit part returned, and where it says so `loss_share`.
+
+    Args:
+        result: [B] or [B, T], alone or with the share [B, T] of each token that stays in the loss; shares multiply.
+    """
+    values, share = result if isinstance(result, tuple) else (result, None)
+    mask = columns["mask"]
+    columns = columns | {"advantage": to_tokens(values, mask) if values.ndim == 1 else values * mask}
+    if share is not None:
+        columns["loss_share"] = columns["loss_share"] * share
     return columns
 
 
 def returns(columns: dict[str, Any]) -> Tensor:
-    """Undiscounted reward still to come from each token on, float32 [B, T]: per turn where turns are paid, else the row's."""
-    reward, mask = columns["reward"], columns["mask"]
+    """Undiscounted reward still to come from each token on, float32 [B, T].
+
+    The outcome is the row's, or per turn where turns are paid; what a divergence charges is paid at its tokens.
+    """
+    penalty, mask = columns["token_penalty"], columns["mask"]
+    outcome = columns["reward"] + penalty.sum(1)
+    charged = penalty.flip(1).cumsum(1).flip(1)
     paid, turn = columns.get("turn_reward"), columns.get("turn")
     if paid is None or turn is None:
-        return reward[:, None] * mask
+        return (outcome[:, None] - charged) * mask
     ahead = paid.flip(1).cumsum(1).flip(1)
     total = ahead.gather(1, turn.clamp(min=0))
-    rest = (reward - paid.sum(1))[:, None]
-    return (total + rest) * mask
+    rest = (outcome - paid.sum(1))[:, None]
+    return (total + rest - charged) * mask
 
 
 @torch.no_grad()
 def weigh(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
     """Add `weight` [B, T]: what each token's loss counts in this optimizer update. Sums over any slices add up."""
-    if not update.replay.card.normalise_separately:
+    if update.replay.card.normalise_separately:
+        apart = ~columns["on_policy"][:, None] & columns["mask"]
+    elif update.objective.card.normalise_separately:
+        apart = columns["teacher_forced"]
+    else:
         return columns | {"weight": update.loss_aggregation(columns)}
-    kinds = (columns["on_policy"], ~columns["on_policy"])
-    parts = [update.loss_aggregation(columns | {"in_loss": columns["in_loss"] & kind}) for kind in kinds]
-    return columns | {"weight": parts[0] + parts[1]}
+    return columns | {"weight": sum(weigh_apart(update.loss_aggregation, columns, apart))}
+
+
+def weigh_apart(aggregation: Bound, columns: dict[str, Any], apart: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights [B, T] of two parts of the tokens with denominators of their own: those of `apart` (bool [B, T]), and the others.
+
+    A row belongs to the parts that have a token of it.
+    """
+    weights = []
+    for part in (apart, ~apart):
+        inside = part & columns["mask"]
+        within = columns | {"loss_share": columns["loss_share"] * inside, "in_loss": columns["in_loss"] & inside.any(1)}
+        weights.append(aggregation(within))
+    return weights[0], weights[1]
 
 
 def loss(

@@ -67,14 +67,18 @@ def to_tokens(per_row: Tensor, mask: Tensor) -> Tensor:
 
 
 def whiten(x: Tensor, mask: Tensor, *, ddof: int = 1, eps: float = 1e-8) -> Tensor:
-    """Zero mean and unit variance over the masked tokens of the batch; 0 outside; centred only where it has no variance."""
-    n = mask.sum()
+    """Zero mean and unit variance over the masked tokens of the batch; 0 outside; centred only where it has no variance.
+
+    Args:
+        mask: bool [B, T], or how much each token counts in the statistics, as `loss_share` says it.
+    """
+    counts, inside = mask.double(), mask > 0
+    n = counts.sum()
     if n < 2:
-        return x * mask
-    values = x.double() * mask
-    mean = values.sum() / n
-    variance = (((x.double() - mean) ** 2) * mask).sum() / (n - ddof)
-    return (((x.double() - mean) / (variance + eps).sqrt()) * mask).float()
+        return x * inside
+    mean = (x.double() * counts).sum() / n
+    variance = ((x.double() - mean) ** 2 * counts).sum() / (n - ddof)
+    return ((x.double() - mean) / (variance + eps).sqrt() * inside).to(x.dtype)
 
 
 def row_mean(x: Tensor, mask: Tensor) -> Tensor:
@@ -87,10 +91,18 @@ def ratio(logp: Tensor, logp_old: Tensor) -> Tensor:
     return (logp - logp_old).clamp(-20, 20).exp()
 
 
-def grow(d: Tensor) -> Tensor:
-    """expm1(d), going on linearly from 10 on."""
-    inside = d.clamp(max=10.0)
-    return torch.expm1(inside) + (d - inside) * torch.exp(torch.tensor(10.0))
+def linear_expm1(d: Tensor) -> Tensor:
+    """expm1(d), going on linearly from 10 on.
+
+    The two branches are chosen, never added: in float32 a derivative of e^10 that is added and taken off again leaves
+    an error as large as the derivative near 0.
+
+    >>> x = torch.tensor([0.0, 12.0], requires_grad=True); linear_expm1(x).sum().backward()
+    >>> x.grad.log().tolist()
+    [0.0, 10.0]
+    """
+    edge = torch.tensor(10.0, dtype=d.dtype, device=d.device)
+    return torch.where(d <= edge, torch.expm1(d.minimum(edge)), torch.expm1(edge) + (d - edge) * edge.exp())
 
 
 def next_place(flag: Tensor) -> Tensor:
@@ -98,6 +110,44 @@ def next_place(flag: Tensor) -> Tensor:
     width = flag.shape[1]
     here = torch.where(flag, torch.arange(width).expand_as(flag), width)
     return torch.nn.functional.pad(here.flip(1).cummin(1).values.flip(1)[:, 1:], (0, 1), value=width)
+
+
+def clipped(ratio: Tensor, advantage: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
+    """PPO's pessimistic surrogate as a loss: max(-rho A, -clip(rho, 1 - low, 1 + high) A), in the shape of the inputs.
+
+    >>> clipped(torch.tensor([1.5, 0.5]), torch.tensor([1.0, -1.0]), 0.2, 0.2).tolist()
+    [-1.2, 0.8]
+    """
+    bounded = torch.minimum(torch.maximum(ratio, torch.as_tensor(1 - low)), torch.as_tensor(1 + high))
+    return torch.maximum(-ratio * advantage, -bounded * advantage)
+
+
+def standardised(
+    x: Tensor, group: Tensor, scored: Tensor, *, scale: bool = True, eps: float = 1e-6, ddof: int = 1
+) -> Tensor:
+    """(x - group mean) / (group deviation + eps), float64; unscored rows and groups of one get 0.
+
+    Args:
+        scale: False only takes the mean off.
+
+    >>> standardised(torch.tensor([1.0, 0.0, 5.0]), torch.tensor([0, 0, 1]), torch.ones(3).bool(), eps=1e-9).tolist()
+    [0.707107, -0.707107, 0.0]
+    """
+    centred = (x - group_mean(x, group, scored)) * scored
+    return centred / (group_std(x, group, scored, ddof=ddof) + eps) if scale else centred
+
+
+def dual_clipped(loss: Tensor, advantage: Tensor, bound: float | None) -> Tensor:
+    """The loss of negative advantages bounded at `-bound * A` (dual-clip PPO, 1912.09729); None bounds nothing."""
+    return loss if bound is None else torch.where(advantage < 0, torch.minimum(loss, -bound * advantage), loss)
+
+
+def loss_rows(mask: Tensor, in_loss: Tensor, loss_share: Tensor) -> Tensor:
+    """bool [B], rows that a mean over rows divides by.
+
+    Those in the loss, without rows whose every trained token left it; a row that has no trained token to begin with counts.
+    """
+    return in_loss & ((loss_share > 0).any(1) | ~mask.any(1))
 
 
 def spread_out(term: Tensor, weight: Tensor) -> Tensor:

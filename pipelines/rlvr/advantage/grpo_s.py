@@ -7,15 +7,15 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.ops import SAME, group_mean, group_size, group_std, group_sum, row_mean
+from pipelines.rlvr.ops import group_size, group_sum, homogeneous, row_mean, standardised
 
 
 @method(
     paper="2508.04349",
     title="GTPO and GRPO-S: Token and Sequence-Level Reward Shaping with Policy Entropy",
-    checked="third-party code (the shaped rewards; that they are normalised together is ours)",
+    checked="third-party code (pixas/Miner), 5 cases",
     zero_variance_groups="learns",
-    reduces_to="share 0 is grpo on rewards of 1 and -1, with the population deviation",
+    reduces_to="share 0 is grpo on rewards of 1 and -1, scaled by the deviation",
 )
 def grpo_s(
     correct: PerRow,
@@ -33,7 +33,7 @@ def grpo_s(
 
         right: r = base + share * n H / sum H;   wrong: r = -(base + share * m (1/H) / sum(1/H))
 
-    `together` takes zero mean and unit population deviation over the group. `apart` does so over its right and over its wrong
+    `together` takes zero mean and unit deviation (ddof 1, `eps` added) over the group. `apart` does so over its right and over its wrong
     rows, as GTPO does with tokens: what is left is entropy alone, the outcome drops out (and in the bake-off the policy with it).
 
     >>> import torch
@@ -42,15 +42,14 @@ def grpo_s(
     >>> [round(v, 6) for v in grpo_s(right, g, m[:, 0], m, H, normalise="none").tolist()]
     [1.133333, 1.066667, -1.066667, -1.133333]
     """
-    mean = row_mean(entropy_old.double(), mask).clamp(min=eps)
-    right = correct > 0
-    side = group * 2 + right.long()
-    strength = torch.where(right, mean, 1 / mean) * scored
+    mean = row_mean(entropy_old.double(), mask)
+    is_correct = correct > 0
+    side = group * 2 + is_correct.long()
+    strength = torch.where(is_correct, mean, 1 / (mean + eps)) * scored
     shared = group_size(side, scored) * strength / group_sum(strength, side).clamp(min=1e-300)
-    raw = torch.where(right, 1.0, -1.0) * (base + share * shared) * scored
-    if normalise != "none":
-        among = side if normalise == "apart" else group
-        std = group_std(raw, among, scored, ddof=0)
-        centred = (raw - group_mean(raw, among, scored)) * scored
-        raw = torch.where(std > SAME, centred / std.clamp(min=SAME), torch.zeros_like(raw))
-    return raw.float()
+    shaped = torch.where(is_correct, 1.0, -1.0) * (base + share * shared) * scored
+    if normalise == "none":
+        return shaped.float()
+    among = side if normalise == "apart" else group
+    advantage = standardised(shaped, among, scored, eps=eps)
+    return advantage.masked_fill(homogeneous(shaped, among, scored), 0.0).float()

@@ -13,7 +13,7 @@ from pipelines.rlvr.ops import group_index
 @method(
     paper="2508.04349",
     title="GTPO and GRPO-S: Token and Sequence-Level Reward Shaping with Policy Entropy",
-    checked="third-party code (a test suite with worked sheets)",
+    checked="third-party code (teilomillet/textpolicy), 5 cases",
     group_of_one="a row's tokens are compared with one another",
     zero_variance_groups="learns",
 )
@@ -41,24 +41,40 @@ def gtpo(
     >>> [[round(v, 4) for v in r] for r in gtpo(torch.ones(2), g, yes, m, H).tolist()]
     [[1.5811, 0.0, 0.0], [-1.5811, 0.0, 0.0]]
     """
+    raw = shaped_reward(correct, group, scored, mask, entropy_old, base=base, share=share, eps=eps)
+    index, groups = group_index(group)
+    return _normalised(raw, index * 2 + (correct > 0).long(), mask & scored[:, None], 2 * groups).float()
+
+
+def shaped_reward(
+    correct: PerRow,
+    group: PerRow,
+    scored: PerRow,
+    mask: PerToken,
+    entropy_old: PerToken,
+    *,
+    base: float,
+    share: float,
+    eps: float,
+) -> PerToken:
+    """The rewards of the tokens before they are normalised, float64 [B, T]."""
     used = mask & scored[:, None]
     start = mask.long().argmax(1, keepdim=True)
     position = (torch.arange(mask.shape[1]) - start).clamp(min=0)
-    index, n = group_index(group)
-    right = correct > 0
-    side = index * 2 + right.long()
+    index, groups = group_index(group)
+    is_correct = (correct > 0)[:, None]
+    side = index * 2 + is_correct[:, 0].long()
     entropy = entropy_old.double().clamp(min=eps)
-    strength = torch.where(right[:, None], entropy, 1 / entropy) * used
+    strength = torch.where(is_correct, entropy, 1 / entropy) * used
     cell = side[:, None] * mask.shape[1] + position
-    cells = torch.zeros(2 * n * mask.shape[1], dtype=torch.float64)
+    cells = torch.zeros(2 * groups * mask.shape[1], dtype=torch.float64)
     total = cells.index_add(0, cell.flatten(), strength.flatten())[cell]
     active = cells.index_add(0, cell.flatten(), used.double().flatten())[cell]
     raw = base + share * active * strength / total.clamp(min=1e-300)
-    raw = torch.where(right[:, None], raw, -raw) * used
-    return _apart(raw, side, used, 2 * n).float()
+    return torch.where(is_correct, raw, -raw) * used
 
 
-def _apart(raw: torch.Tensor, side: torch.Tensor, used: torch.Tensor, sides: int) -> torch.Tensor:
+def _normalised(raw: torch.Tensor, side: torch.Tensor, used: torch.Tensor, sides: int) -> torch.Tensor:
     """Zero mean and unit deviation over the used tokens of each side; 0 where they are all equal."""
 
     def per_side(x: torch.Tensor) -> torch.Tensor:

@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
+from pipelines.rlvr.advantage._estimate import outcome, returns_to_go
 from pipelines.rlvr.ops import whiten
 
 
@@ -17,22 +17,28 @@ from pipelines.rlvr.ops import whiten
     crosses_groups="whitens over all tokens of the batch by design",
 )
 def reinforce_pp(
-    reward: PerRow, scored: PerRow, mask: PerToken, *, gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    reward: PerRow,
+    scored: PerRow,
+    mask: PerToken,
+    token_penalty: PerToken,
+    *,
+    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0,
 ) -> PerToken:
-    """The outcome, discounted back from the row's last trained token, whitened over the batch (ddof 1).
+    """Rewards still to come, discounted, whitened over the batch (ddof 1).
 
-        R_t = gamma^(last - t) r;   A = (R - mean) / sqrt(var + 1e-8) over all trained tokens
+        R_t = r_t + gamma R_{t+1};   A = (R - mean) / sqrt(var + 1e-8) over all trained tokens
 
-    Distance is scored in trained tokens, so the outcome passes through tokens of the environment (one
-    public implementation loses it there). All rewards equal gives 0. Put a KL penalty in the reward with
-    `divergence: {where: reward}`.
+    with r_t the outcome on the row's last trained token, minus what a divergence in the reward charges at t: a token pays for the
+    KL from itself on, never for what was there before it.
+
+    Distance is counted in trained tokens, so the outcome passes through tokens of the environment. All rewards equal gives 0.
+    Put a KL penalty in the reward with `divergence: {where: reward}`. The authors' own code (OpenRLHF) whitens with the
+    population variance; ours, as verl, with ddof 1.
 
     >>> import torch
     >>> m = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
-    >>> reinforce_pp(torch.tensor([1.0, 0.0]), torch.ones(2).bool(), m).tolist()
+    >>> reinforce_pp(torch.tensor([1.0, 0.0]), torch.ones(2).bool(), m, m * 0.0).tolist()
     [[0.7303, 0.7303, 0.7303], [-1.0954, -1.0954, 0.0]]
     """
-    mask = mask & scored[:, None]
-    later = mask.sum(1, keepdim=True) - mask.cumsum(1)
-    returns = reward[:, None] * torch.full_like(reward, gamma)[:, None] ** later * mask
-    return whiten(returns, mask)
+    used = mask & scored[:, None]
+    return whiten(returns_to_go(outcome(reward, token_penalty), token_penalty, used, gamma), used).float()

@@ -25,18 +25,19 @@ def spo_chain(
     logp_old: PerToken,
     *,
     certain: Annotated[float, Field(gt=0, le=1)] = 0.9,
-) -> PerToken:
-    """A segment from one probed token to the next gets V(next) - V(its start); the last one reward - V(its start).
+) -> tuple[PerToken, PerToken]:
+    """A segment from one valued token to the next gets V(next) - V(its start); the last one reward - V(its start).
 
-    V is the mean score of fresh continuations (`rollout: chain`). Tokens before the first probe get 0, and so do tokens that
-    the policy chose with a probability above `certain`: they are no decision.
+    V is the mean score of fresh continuations (`rollout: chain`). Tokens before the first value get 0. Tokens that
+    the policy chose with a probability of `certain` or more are no decision: they get 0 and leave the loss. `credit: whiten`
+    whitens what is left, as the released trainer does.
 
     >>> import torch
     >>> p = torch.tensor([[0.95, 0.5, 0.99, 0.6, 0.3, 0.8, 0.97]]); V = torch.full((1, 7), torch.nan)
     >>> V[0, 1], V[0, 4] = 4 / 9, 6 / 9
-    >>> one = torch.ones(1)
-    >>> [round(v, 6) for v in spo_chain(one, V, p > 0, one.bool(), p.log())[0].tolist()]
-    [0.0, 0.222222, 0.0, 0.222222, 0.333333, 0.333333, 0.0]
+    >>> A, share = spo_chain(torch.ones(1), V, p > 0, torch.ones(1).bool(), p.log())
+    >>> [round(v, 6) for v in A[0].tolist()], share.tolist()
+    ([0.0, 0.222222, 0.0, 0.222222, 0.333333, 0.333333, 0.0], [[0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0]])
     """
     width = mask.shape[1]
     place = torch.arange(width).expand_as(mask)
@@ -47,4 +48,5 @@ def spo_chain(
     end = torch.where(after < width, value.gather(1, after.clamp(max=width - 1)), reward.double()[:, None])
     gain = (end - value.gather(1, start.clamp(min=0))) * (start >= 0)
     decided = logp_old < torch.tensor(certain).log() if certain < 1 else torch.ones_like(mask)
-    return (gain * mask * scored[:, None] * decided).float()
+    inside = mask & scored[:, None] & decided
+    return (gain * inside).to(reward.dtype), inside.to(reward.dtype)

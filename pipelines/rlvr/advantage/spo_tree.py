@@ -7,6 +7,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
+from pipelines.rlvr.ops import SAME
 
 
 @method(
@@ -26,17 +27,20 @@ def spo_tree(
     scale: Literal["none", "std"] = "none",
     certain: Annotated[float, Field(gt=0, le=1)] = 0.9,
     eps: Annotated[float, Field(gt=0)] = 1e-8,
-) -> PerToken:
+) -> tuple[PerToken, PerToken]:
     """V(leaf) is the row's reward, V(node) the mean over its children; a segment's tokens get V(node) - V(parent).
 
     `scale: std` divides by the population deviation of the siblings. Tokens that the policy chose with a probability
-    above `certain` get 0: they are no decision.
+    of `certain` or more are no decision: they get 0 and leave the loss, and so do segments that are worth what their parent
+    is. Rows that share a segment hold copies of it, which count as one. `credit: whiten` whitens what is left, as the released
+    trainer does.
 
     >>> import torch
     >>> n = torch.tensor([[0, 3], [0, 4], [1, 5], [1, 6], [2, 7], [2, 8]]); m = torch.ones(6, 2).bool()
     >>> r, g, old = torch.tensor([1.0, 0, 1, 1, 0, 0]), torch.zeros(6).long(), torch.full((6, 2), -1.0)
-    >>> spo_tree(r, g, m[:, 0], m, n, old)[:, 0].tolist(), spo_tree(r, g, m[:, 0], m, n, old)[:2, 1].tolist()
-    ([0.0, 0.0, 0.5, 0.5, -0.5, -0.5], [0.5, -0.5])
+    >>> A, share = spo_tree(r, g, m[:, 0], m, n, old)
+    >>> A[:, 0].tolist(), A[:2, 1].tolist(), share[1].tolist(), share[2].tolist()
+    ([0.0, 0.0, 0.5, 0.5, -0.5, -0.5], [0.5, -0.5], [0.0, 1.0], [0.5, 0.0])
     """
     path, steps = _paths(node)
     depth = int(steps.max()) if len(steps) else 0
@@ -72,7 +76,17 @@ def spo_tree(
     gain = gain / (spread + eps) if scale == "std" else gain
     place = torch.searchsorted(nodes, node.clamp(min=0)).clamp(max=max(0, count_nodes - 1))
     decided = logp_old < torch.tensor(certain).log() if certain < 1 else torch.ones_like(mask)
-    return (gain[place] * (node >= 0) * mask * scored[:, None] * decided).float()
+    inside = (node >= 0) & mask & scored[:, None]
+    copies = _copies(node, inside)
+    kept = inside & decided & ((value - above).abs() > SAME)[place]
+    return (gain[place] * kept).to(reward.dtype), (kept / copies.clamp(min=1)).to(reward.dtype)
+
+
+def _copies(node: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
+    """How many rows hold the token of the same node at the same position, float64 [B, T]."""
+    cell = (node * node.shape[1] + torch.arange(node.shape[1])).flatten().unique(return_inverse=True)[1]
+    total = torch.zeros(int(cell.max()) + 1, dtype=torch.float64).index_add(0, cell, inside.double().flatten())
+    return total[cell].view_as(node)
 
 
 def _paths(node: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

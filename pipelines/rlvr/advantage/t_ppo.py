@@ -6,7 +6,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.advantage._estimate import backwards
+from pipelines.rlvr.advantage._estimate import generalised_advantage, outcome
 
 
 @method(
@@ -23,6 +23,7 @@ def t_ppo(
     mask: PerToken,
     scored: PerRow,
     truncated: PerRow,
+    token_penalty: PerToken,
     *,
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
     lam: Annotated[float, Field(ge=0, le=1)] = 0.95,
@@ -33,7 +34,8 @@ def t_ppo(
 
     >>> import torch
     >>> V, m, one = torch.tensor([[0.2, 0.4, 0.5]] * 2), torch.ones(2, 3).bool(), torch.ones(2)
-    >>> t_ppo(one, V, m, one.bool(), torch.tensor([True, False])).tolist()
+    >>> t_ppo(one, V, m, one.bool(), torch.tensor([True, False]), V * 0).tolist()
     [[0.295, 0.1, 0.0], [0.74625, 0.575, 0.5]]
     """
-    return backwards(reward, value, mask & scored[:, None], ~truncated, discount, lam)
+    paid = outcome(reward, token_penalty)
+    return generalised_advantage(paid, token_penalty, value, mask & scored[:, None], ~truncated, discount, lam)

@@ -23,7 +23,7 @@ class siren(Method):
     """(H - anchor)^2, with H the mean over rows of the mean top entropy of each row's least sure tokens.
 
     Top entropy covers the most probable tokens that hold `nucleus` together. A row's tokens above its own
-    `peak`-quantile count; a row of equal entropies has none and drops out. The anchor is H at the first update of the
+    `peak`-quantile count; a row of equal entropies has none and counts as 0. The anchor is H at the first update of the
     run, so there the term is 0. Unlike a bonus it pulls entropy down too where it is above the anchor. Its weight is 0.005 in the paper.
     """
 
@@ -43,11 +43,7 @@ class siren(Method):
         >>> round((0.005 * s(H, one.bool(), one.bool()[0, :1], one / 10) * one / 10).sum().item(), 7)
         0.0003125
         """
-        used = mask & in_loss[:, None]
-        kept = used & (entropy_top_p > self._bound(entropy_top_p.detach(), used))
-        count = kept.sum(1)
-        rows = (count > 0).sum().clamp(min=1)
-        mean = ((entropy_top_p * kept).sum(1) / count.clamp(min=1)).sum() / rows
+        mean = self.mean(entropy_top_p, mask & in_loss[:, None])
         if self.anchor is None:
             self.anchor = float(mean.detach())
         return spread_out((mean - self.anchor) ** 2, weight)
@@ -55,6 +51,12 @@ class siren(Method):
     def column_options(self) -> dict[str, Any]:
         """The probability mass that `entropy_top_p` covers."""
         return {"entropy_top_p": self.nucleus}
+
+    def mean(self, entropy_top_p: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
+        """H: the mean over rows that have a used token of the mean over their tokens above the quantile, a scalar."""
+        kept = used & (entropy_top_p > self._bound(entropy_top_p.detach(), used))
+        per_row = (entropy_top_p * kept).sum(1) / kept.sum(1).clamp(min=1)
+        return per_row.sum() / used.any(1).sum().clamp(min=1)
 
     def _bound(self, values: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
         """Each row's quantile over its used tokens, linear between neighbours, [B, 1]."""

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.ops import group_index
+from pipelines.rlvr.ops import group_max, group_mean, group_size
 
 
 @method(
@@ -38,13 +38,10 @@ def adora(
     >>> [adora(A, c, g, yes, torch.tensor(n), top)[0, 0].item() for n in ([300.0, 900, 700, 400], [300.0, 900, 700, 1200])]
     [0.1, 1.0]
     """
-    index, n = group_index(group)
-    right = (correct > 0) & scored
-    wrong = (correct <= 0) & scored & (length < cap * max_tokens)
-    low = torch.full((n,), float("-inf"))
-    longest = low.scatter_reduce(0, index, length.masked_fill(~right, float("-inf")), "amax")
-    count = torch.zeros(n).index_add(0, index, wrong.float())
-    mean = torch.zeros(n).index_add(0, index, length * wrong) / count.clamp(min=1)
-    mean = torch.where(count > 0, mean, low)
-    factor = torch.where(longest > mean, torch.ones(n), torch.full((n,), weight))
-    return advantage * factor[index][:, None]
+    is_correct = (correct > 0) & scored
+    is_incorrect = (correct <= 0) & scored & (length < cap * max_tokens)
+    longest_correct = group_max(length, group, is_correct)
+    compared = group_size(group, is_incorrect) > 0
+    mean_incorrect = group_mean(length, group, is_incorrect).masked_fill(~compared, -torch.inf)
+    factor = torch.where(longest_correct > mean_incorrect, 1.0, weight)
+    return advantage * factor[:, None].to(advantage.dtype)

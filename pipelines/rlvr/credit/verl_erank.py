@@ -27,8 +27,10 @@ class verl_erank(Method):
         x = clip((v - mu) / |mu|, -5, 5) for acceleration, velocity, rank;   b = sigmoid(gain x_acceleration)
         Phi = (1 - b) tanh x_velocity + b tanh x_rank
 
-    mu are running means of the batch's means; the first step has none and gives no bonus. Prefixes grow by `stride`
-    tokens over the last `most`. An advantage of 0 stays 0, and no sign changes for kappa above 1.
+    mu are running means of the batch's means. They start at 0 and take a step in after its use: the first step has none and
+    gives no bonus, in the second every deviation is at its bound, as in the released code. Prefixes grow by `stride`
+    tokens over the last `most`; the rank is that of all of the row's tokens. The released code pays the bonus on a row's last token
+    alone; ours pays it on all of them, as the paper reads. An advantage of 0 stays 0, and no sign changes for kappa above 1.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class verl_erank(Method):
     ) -> None:
         self.stride, self.most, self.gain, self.kappa, self.rate = stride, most, gain, kappa, rate
         self.mean: list[float] | None = None
+        self.last: list[float] = []  # the batch's means of the step before, not yet in `mean`
 
     def column_options(self) -> dict[str, Any]:
         """`hidden_stats` holds `hidden_statistics` of the last hidden states."""
@@ -54,8 +57,8 @@ class verl_erank(Method):
         >>> [round(v, 5) for v in verl_erank(stride=2).hidden_statistics(H)]
         [-0.27938, 0.74466, 2.97577]
         """
-        hidden = hidden[-self.most :]
-        ranks = [effective_rank(hidden[: t + 1]) for t in range(self.stride, len(hidden), self.stride)]
+        recent = hidden[-self.most :]
+        ranks = [effective_rank(recent[: t + 1]) for t in range(self.stride, len(recent), self.stride)]
         steps = [ranks[k] - sum(ranks[:k]) / k for k in range(1, len(ranks))]
         turns = [b - a for a, b in pairwise(steps)]
         mean = [sum(x) / len(x) if x else 0.0 for x in (turns, steps)]
@@ -64,31 +67,36 @@ class verl_erank(Method):
     def __call__(self, advantage: PerToken, mask: PerToken, scored: PerRow, hidden_stats: Numbers) -> PerToken:
         """The advantages with their bonus; then the running means move.
 
-        >>> v = verl_erank(); v.mean = [-0.3, 0.5, 2.2]
+        >>> v = verl_erank(); v.mean = v.last = [-0.3, 0.5, 2.2]
         >>> one, H = torch.ones(1, 1), torch.tensor([[-0.27938, 0.744663, 2.975772]])
         >>> round(v(one, one.bool(), one.bool()[0], H).item(), 5)
         1.39225
         """
-        out = advantage
-        if self.mean is not None:
-            mean = torch.tensor(self.mean)
-            x = ((hidden_stats - mean) / (mean.abs() + 1e-8)).clamp(-5, 5)
-            b = torch.sigmoid(self.gain * x[:, 0])
-            phi = (1 - b) * torch.tanh(x[:, 1]) + b * torch.tanh(x[:, 2])
-            out = advantage + torch.minimum(phi.clamp(min=0)[:, None], advantage.abs() / self.kappa) * mask
+        phi = self.phi(hidden_stats)
         if scored.any():
-            now = hidden_stats[scored].double().mean(0).tolist()
-            before = now if self.mean is None else self.mean
-            self.mean = [(1 - self.rate) * m + self.rate * n for m, n in zip(before, now, strict=True)]
-        return out
+            if self.mean is None:
+                self.mean = [0.0] * hidden_stats.shape[1]
+            else:
+                self.mean = [(1 - self.rate) * m + self.rate * n for m, n in zip(self.mean, self.last, strict=True)]
+            self.last = hidden_stats[scored].double().mean(0).tolist()
+        return advantage + torch.minimum(phi.clamp(min=0)[:, None], advantage.abs() / self.kappa) * mask
+
+    def phi(self, hidden_stats: Tensor) -> Tensor:
+        """Phi of each row against the running means, [B]; 0 before there are any."""
+        if self.mean is None:
+            return torch.zeros_like(hidden_stats[:, 0])
+        mean = torch.tensor(self.mean, dtype=hidden_stats.dtype)
+        x = ((hidden_stats - mean) / (mean.abs() + 1e-8)).clamp(-5, 5)
+        b = torch.sigmoid(self.gain * x[:, 0])
+        return (1 - b) * torch.tanh(x[:, 1]) + b * torch.tanh(x[:, 2])
 
     def state_dict(self) -> dict[str, Any]:
         """The running means."""
-        return {"mean": self.mean}
+        return {"mean": self.mean, "last": self.last}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        self.mean = state["mean"]
+        self.mean, self.last = state["mean"], state["last"]
 
 
 def effective_rank(hidden: Tensor) -> float:

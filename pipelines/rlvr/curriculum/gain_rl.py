@@ -82,10 +82,17 @@ class gain_rl(Curriculum):
         keyed = []
         for place in range(self.size):
             gumbel = -math.log(-math.log(draw.random() or 1e-300))
-            keyed.append((gumbel - 0.5 * ((place - self.mu) / self.sigma) ** 2, place))
+            keyed.append((gumbel + self._log_weight(place), place))
         chosen = sorted(place for _, place in sorted(keyed, reverse=True)[:count])
         problems = [self.order[place] if self.order else place for place in islice(cycle(chosen), count)]
         return [Allocation(problem, rollouts) for problem in problems]
+
+    def _log_weight(self, place: int) -> float:
+        return -0.5 * ((place - self.mu) / self.sigma) ** 2
+
+    def weights(self) -> Tensor:
+        """Chance of each place in the order to be drawn first, float64 [size]."""
+        return torch.tensor([self._log_weight(place) for place in range(self.size)], dtype=torch.float64).softmax(0)
 
     def observe(self, outcomes: list[GroupOutcome]) -> None:
         """Count the draw; the window moves by rewards and angles, in `on_batch`."""

@@ -2,7 +2,7 @@
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
-from pipelines.rlvr.ops import grow
+from pipelines.rlvr.ops import linear_expm1
 
 
 @method(
@@ -22,4 +22,4 @@ def chi2(logp: PerToken, logp_ref: PerToken) -> PerToken:
     0.750051
     """
     d = logp - logp_ref
-    return grow(d) + grow(-d)
+    return linear_expm1(d) + linear_expm1(-d)

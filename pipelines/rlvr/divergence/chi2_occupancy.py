@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.ops import grow, spread_out
+from pipelines.rlvr.ops import linear_expm1, spread_out
 
 
 @method(
@@ -40,5 +40,5 @@ def chi2_occupancy(
     used = mask & in_loss[:, None]
     rows = used.any(1)
     d = ((logp - logp_ref) * used).sum(1)
-    value = ((grow(d) + grow(-d)) * rows).sum() / rows.sum().clamp(min=1)
+    value = ((linear_expm1(d) + linear_expm1(-d)) * rows).sum() / rows.sum().clamp(min=1)
     return spread_out(value.clamp(min=floor).sqrt() - floor**0.5, weight)

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
@@ -37,11 +38,11 @@ def dph_rl(
     (0.09203, 0.0438, 0.0862)
     """
     log_u = (logp - logp_old).clamp(-20, 20)
-    u = log_u.exp()
+    rise = torch.expm1(log_u)  # u - 1: near the start, where it is small, single precision keeps its digits
     if f == "forward":
-        value = u - 1 - log_u
+        value = rise - log_u
     elif f == "js":
-        value = u * log_u - (u + 1) * ((u + 1) / 2).log()
+        value = (rise + 1) * log_u - (rise + 2) * torch.log1p(rise / 2)
     else:
-        value = (((1 - alpha) * log_u).exp() - (1 - alpha) * u - alpha) / (alpha * (alpha - 1))
+        value = (torch.expm1((1 - alpha) * log_u) - (1 - alpha) * rise) / (alpha * (alpha - 1))
     return value * ~on_policy[:, None]

@@ -1,5 +1,7 @@
 """The low-variance, non-negative estimator of the KL to the reference."""
 
+import torch
+
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
 
@@ -20,4 +22,4 @@ def k3(logp: PerToken, logp_ref: PerToken) -> PerToken:
     [[0.1065, 0.7183]]
     """
     d = (logp_ref - logp).clamp(-20, 20)
-    return d.exp() - d - 1
+    return torch.expm1(d) - d

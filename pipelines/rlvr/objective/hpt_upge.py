@@ -13,7 +13,8 @@ from pipelines.rlvr.ops import ratio
 @method(
     paper="2509.04419",
     title="Towards a Unified View of Large Language Model Post-Training (UPGE, HPT)",
-    checked="official code",
+    checked="official code, 5 cases",
+    normalise_separately=True,
     reduces_to="without demonstrations it is clip without bounds",
 )
 def hpt_upge(
@@ -24,10 +25,11 @@ def hpt_upge(
     *,
     imitation: Annotated[float, Field(ge=0)] = 1.0,
 ) -> PerToken:
-    """-rho A on the policy's tokens, -imitation * logp on teacher_forced ones.
+    """-rho A on the policy's tokens, -imitation * logp on teacher-forced ones, each aggregated over its own tokens.
 
     Both are (1 / pi_ref) A grad pi: with the old policy and the advantage, and with the policy itself and 1. Which problems
-    are imitated, `filter: hpt_gate` decides.
+    are imitated, `filter: hpt_gate` decides. The released script divides the rollouts' sum by the width of the response tensor,
+    ours aggregates them as `loss_aggregation` says (with `token_mean` its gradient is that of the script times width / tokens).
 
     >>> import torch
     >>> lp, A = torch.tensor([[-0.2, -0.7, -0.4]]), torch.zeros(1, 3)

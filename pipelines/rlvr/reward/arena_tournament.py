@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Annotated
@@ -20,15 +21,16 @@ Match = Callable[[int, int], tuple[float, float]]
 @method(
     paper="https://github.com/Alibaba-NLP/qqr",
     title="ArenaRL: Scaling RL for Open-Ended Agents via Tournament-based Relative Ranking",
-    checked="official code (a group of one gets 0, and a judge that fails twice leaves the match to the seeds)",
+    checked="official code, 8 cases (a group of one gets 0; a judge that fails twice leaves the match to the seeds)",
 )
 class arena_tournament(Reward):
     """1 - rank / (G - 1) after a seeded single elimination, 2 (G - 1) calls of the judge; or its advantage right away.
 
     `judge` names a function `judge(problem, first, second) -> (points, points)` as package.module:function; by default the
-    verifier's scores meet. Everybody meets the first answer for a seed; the first gets the mean of its points. An odd
-    answer advances and plays first in the next round. Ties inside a round go by mean points, in a match to the
-    first player. `as_advantage` gives (reward - mean) / (deviation + 1e-6), for `advantage: as_is`.
+    verifier's scores meet. For a seed everybody is shown against the first answer, which stands second and keeps the mean of its
+    points as one number. An odd answer advances and plays first in the next round. Those who lose in the same round are ranked by
+    mean points, equal ones in the order of the bracket; a tied match goes to the first player. `as_advantage` gives
+    (reward - mean) / (deviation + 1e-6), for `advantage: as_is`.
     """
 
     def __init__(
@@ -75,21 +77,20 @@ def tournament(count: int, meet: Match) -> list[int]:
     points: list[list[float]] = [[] for _ in range(count)]
 
     def play(a: int, b: int) -> bool:
-        try:
-            found = meet(a, b)
-        except Exception:
-            try:
-                found = meet(a, b)
-            except Exception:
-                return True
-        for player, won in zip((a, b), found, strict=True):
-            points[player].append(float(won))
-        return found[0] >= found[1]
+        result = _meet_twice(meet, a, b)
+        if result is None:
+            return True
+        points[a].append(float(result[0]))
+        points[b].append(float(result[1]))
+        return result[0] >= result[1]
+
+    def mean_points(answer: int) -> float:
+        return statistics.fmean(points[answer]) if points[answer] else 0.0
 
     for other in range(1, count):
-        play(0, other)
-    mean = [statistics.fmean(p) if p else 0.0 for p in points]
-    seeded = sorted(range(count), key=lambda i: (-mean[i], i))
+        play(other, 0)
+    points[0] = [mean_points(0)] if points[0] else []
+    seeded = sorted(range(count), key=mean_points, reverse=True)
     players = [seeded[place] for place in bracket(count)]
     out: list[list[int]] = []
     while len(players) > 1:
@@ -99,10 +100,19 @@ def tournament(count: int, meet: Match) -> list[int]:
             first = play(a, b)
             winners.append(a if first else b)
             losers.append(b if first else a)
-        mean = [statistics.fmean(p) if p else 0.0 for p in points]
-        out.append(sorted(losers, key=lambda i: (-mean[i], i)))
+        out.append(sorted(losers, key=mean_points, reverse=True))
         players = winners
     return [*players, *(i for losers in reversed(out) for i in losers)]
+
+
+def _meet_twice(meet: Match, a: int, b: int) -> tuple[float, float] | None:
+    """A match, played again where the judge fails; None where it fails twice."""
+    for _ in range(2):
+        try:
+            return meet(a, b)
+        except Exception as error:
+            logging.getLogger(__name__).warning("the judge failed on a match: %s", error)
+    return None
 
 
 def bracket(count: int) -> list[int]:

@@ -16,14 +16,16 @@ from pipelines.rlvr.scoring import verify
 @method(
     paper="2508.00410",
     title="Co-Reward: Self-supervised Reinforcement Learning for LLM Reasoning via Contrastive Agreement",
-    checked="official code (a tied vote leaves the other view unscored instead of taking the first)",
+    checked="official code, 4 cases (a tied vote leaves the other wording unscored instead of taking the first)",
     requires=(("prompting", "paraphrase"),),
 )
 class co_reward(Reward):
     """1 for the answer that most rollouts of the problem's other wording gave, else 0. Needs `prompting: paraphrase`.
 
-    Empty answers do not vote and get 0. `correct` stays the verifier's word where there is a gold answer, for the
-    measurements alone. The share of problems whose two votes agree is in `components`.
+    Empty answers do not vote and get 0; where one wording has no answer at all, the other's rows get 0 too. In a tied vote the
+    official code takes the answer that came first; ours leaves the rows of the other wording unscored: the order of samples says
+    nothing. `correct` stays the verifier's word where there is a gold answer, for the measurements alone. The share of
+    problems whose two votes agree is in `components`.
     """
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
@@ -55,12 +57,12 @@ def _judge(one: list[Trajectory], other: list[Trajectory], problem: Problem) -> 
 
 
 def vote(answers: list[str]) -> str | None:
-    """The most frequent answer that is not empty; None where there is none or several.
+    """The most frequent answer that is not empty; "" where nobody answered, None where several tie.
 
     >>> vote(["4", "4", "5", "", "4"]), vote(["4", "7"]), vote(["", ""])
-    ('4', None, None)
+    ('4', None, '')
     """
     best = Counter(a for a in answers if a).most_common(2)
-    if not best or (len(best) > 1 and best[0][1] == best[1][1]):
+    if len(best) > 1 and best[0][1] == best[1][1]:
         return None
-    return best[0][0]
+    return best[0][0] if best else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import count
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,15 +10,12 @@ import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.episode import start, take_turn
+from pipelines.contract.episode import Episode, start, take_turn
 from pipelines.contract.method import Rollout
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
     from pipelines.data.records import Trajectory
-
-PROBE = 20
-"""Tokens of a turn whose entropy decides."""
 
 
 @method(
@@ -27,14 +25,18 @@ PROBE = 20
     makes=("turn", "turn_reward", "turn_state", "node"),
 )
 class arpo(Rollout):
-    """`start` episodes per problem; after an observation an episode may branch, until there are as many as wanted.
+    """`start` episodes per problem; after each turn an episode may branch, until there are as many as wanted.
 
         P(branch) = clip(base + weight * (H_now - H_first), 0, 1)
 
-    with H the mean entropy of a turn's first 20 tokens in nats, divided by log |V|. A branch copies the conversation
-    and the world up to the observation. Episodes missing at the end are begun anew from the prompt. Shared turns have
+    with H the summed entropy of a turn's first 20 tokens in nats, divided by log |V|, and H_first that of the episode's own first
+    turn. A branch copies the conversation and the world with the turn and its observation; its next turn is its own first, and
+    it may branch too. A problem none of whose episodes goes on gets one new episode a round, until it has all. Shared turns have
     the same tree node; every row trains them with its own advantage (`credit: arpo_hard` shares it instead).
     """
+
+    PROBE = 20
+    """Tokens of a turn whose entropy decides."""
 
     def __init__(
         self,
@@ -48,31 +50,45 @@ class arpo(Rollout):
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems; always as many of each as wanted."""
-        numbers = count()
-        vocabulary = torch.log(torch.tensor(float(len(context.tokenizer)))).item()
-        episodes = [start(one) for one in requests for _ in range(min(self.start, one.rollouts))]
+        nodes = count()
+        vocabulary = len(context.tokenizer)
+        episodes = {id(one): [start(one) for _ in range(min(self.start, one.rollouts))] for one in requests}
         first: dict[int, float] = {}
-        while True:
-            active = [e for e in episodes if e.stop is None and len(e.states) < self.max_turns]
-            if not active:
-                missing = [
-                    one for one in requests for _ in range(one.rollouts - sum(e.request is one for e in episodes))
-                ]
-                if not missing:
-                    break
-                episodes += [start(one) for one in missing]
-                continue
-            made = context.sampler.extend([e.tokens for e in active], context.sampling, context.generator, entropy=True)
-            for episode, completion in zip(active, made, strict=True):
-                probe = (completion.entropy or [0.0])[:PROBE]
-                spread = sum(probe) / max(1, len(probe)) / vocabulary
-                chance = self.base + self.weight * (spread - first.setdefault(id(episode), spread))
-                room = episode.request.rollouts - sum(e.request is episode.request for e in episodes)
-                if episode.states and room > 0 and float(torch.rand(1, generator=context.generator)) < chance:
-                    branch = episode.fork()
-                    first[id(branch)] = first[id(episode)]
-                    episodes.append(branch)
-                take_turn(episode, completion, context, next(numbers))
-        order = {id(one): place for place, one in enumerate(requests)}
-        episodes.sort(key=lambda e: order[id(e.request)])
-        return [e.trajectory(context, self.max_turns, with_nodes=True) for e in episodes]
+        while active := [e for one in requests for e in episodes[id(one)] if self._goes_on(e)]:
+            completions = context.sampler.extend(
+                [e.tokens for e in active], context.sampling, context.generator, entropy=True
+            )
+            now: dict[int, float] = {}
+            for episode, completion in zip(active, completions, strict=True):
+                now[id(episode)] = self.turn_entropy(completion.entropy or [], vocabulary)
+                first.setdefault(id(episode), now[id(episode)])
+                take_turn(episode, completion, context, next(nodes))
+            for one in requests:
+                rows = episodes[id(one)]
+                going = [e for e in rows if self._goes_on(e)]
+                for episode in going[: None if len(rows) < one.rollouts else 0]:
+                    chance = self.chance(now[id(episode)], first[id(episode)])
+                    if len(rows) < one.rollouts and float(torch.rand(1, generator=context.generator)) < chance:
+                        rows.append(episode.fork())
+                if not going and len(rows) < one.rollouts:
+                    rows.append(start(one))
+        return [e.trajectory(context, self.max_turns, with_nodes=True) for one in requests for e in episodes[id(one)]]
+
+    def _goes_on(self, episode: Episode) -> bool:
+        return episode.stop is None and len(episode.states) < self.max_turns
+
+    def turn_entropy(self, entropies: list[float], vocabulary: int) -> float:
+        """H of a turn from the entropies of its tokens in nats.
+
+        >>> arpo().turn_entropy([1.0] * 30, 1000) == 20 / torch.tensor(1000.0).log().item()
+        True
+        """
+        return sum(entropies[: self.PROBE]) / math.log(vocabulary)
+
+    def chance(self, now: float, first: float) -> float:
+        """How likely a branch is.
+
+        >>> round(arpo().chance(1.5, 1.2), 6), arpo(weight=4.0).chance(2.0, 1.0)
+        (0.56, 1.0)
+        """
+        return min(1.0, max(0.0, self.base + self.weight * (now - first)))

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import json
+import re
 
 import pytest
 import torch
@@ -37,7 +38,12 @@ def ready(slot, name, columns):
 
 def call(slot, name, batch, **more):
     columns = columns_of(batch) | more
-    return ready(slot, name, columns)(columns)
+    return values(ready(slot, name, columns)(columns))
+
+
+def values(result):
+    """What a method returned, without the share of each token that stays in the loss."""
+    return result[0] if isinstance(result, tuple) else result
 
 
 def with_later(batch):
@@ -57,7 +63,7 @@ def test_declares_itself(slot, name):
     fn = load(f"rlvr.{slot}", name)
     card = fn.card
     assert card.paper and card.title
-    assert card.checked.split(" (")[0] in CHECKED
+    assert re.split(r" \(|,", card.checked)[0] in CHECKED
     assert fn.__doc__ and len(fn.__doc__) > 40
     settings_model(fn)()
     if not inspect.isclass(fn):
@@ -126,6 +132,17 @@ def test_unscored_rows_stay_out(name):
     assert one[4].abs().max() == 0
 
 
+@pytest.mark.parametrize(("slot", "name"), [(s, n) for s in ("advantage", "credit") for n in of(s)])
+def test_what_leaves_the_loss_has_no_advantage(slot, name):
+    columns = with_later(toys.batch())
+    result = ready(slot, name, columns)(columns)
+    if not isinstance(result, tuple):
+        pytest.skip("every token stays in the loss")
+    advantage, share = result
+    assert ((share >= 0) & (share <= 1)).all()
+    assert (advantage[share == 0] == 0).all() and (share > 0).any()
+
+
 @pytest.mark.parametrize(("slot", "name"), COLUMNS)
 def test_padding_does_not_matter(slot, name):
     batch = toys.batch()
@@ -137,9 +154,9 @@ def test_padding_does_not_matter(slot, name):
             return torch.nn.functional.pad(value, (0, 3), value=outside)
         return value
 
-    one = ready(slot, name, columns)(columns)
+    one = values(ready(slot, name, columns)(columns))
     wide = {k: wider(v) for k, v in columns.items()}
-    two = ready(slot, name, wide)(wide)
+    two = values(ready(slot, name, wide)(wide))
     if one.ndim == 2:
         torch.testing.assert_close(one * batch.mask, two[:, : one.shape[1]] * batch.mask)
     else:

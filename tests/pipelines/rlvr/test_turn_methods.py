@@ -112,7 +112,7 @@ def test_along_a_branch_tree_advantages_add_up_to_the_surprise(leaves):
     n = len(rows)
     node = torch.tensor([[a, b] for a, b, _ in rows])
     reward = torch.tensor([v for *_, v in rows])
-    found = bind("rlvr.advantage", {"kind": "spo_tree", "certain": 1.0})(
+    found, _ = bind("rlvr.advantage", {"kind": "spo_tree", "certain": 1.0})(
         {
             "reward": reward, "group": torch.zeros(n, dtype=torch.int64), "scored": torch.ones(n).bool(),
             "mask": torch.ones(n, 2).bool(), "node": node, "logp_old": -torch.ones(n, 2),
