@@ -335,7 +335,7 @@ def hapo(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     logp = columns["logp"].clone().requires_grad_()
     loss = (method_call(part, columns | {"logp": logp}) * columns["weight"]).sum()
     (gradient,) = torch.autograd.grad(loss, logp)
-    nature = part.nature(columns["entropy_old"]) * columns["mask"]
+    nature = part.normalised(columns["entropy_old"]) * columns["mask"]
     return {"nature": nature, "loss": loss.detach(), "gradient": gradient}
 
 
