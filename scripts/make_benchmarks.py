@@ -35,8 +35,8 @@ def palindromes(count: int = 250, seed: int = 90_001) -> None:
 def gsm8k(path: Path) -> None:
     """The test questions with the final number as the answer."""
     found = []
-    for _, row in rows(Source(kind="file", path=str(path))):
-        problem = to_problem(row, Source(kind="file", path=str(path), verifier="number"), self_check=True)
+    for row in rows(Source(kind="file", path=str(path))):
+        problem = to_problem(row.columns or {}, Source(kind="file", path=str(path), verifier="number"), self_check=True)
         found.append(
             {"question": problem.prompt[-1]["content"], "answer": problem.answer, "verifier": "number", "info": ""}
         )

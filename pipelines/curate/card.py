@@ -7,10 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from pipelines.curate.formats import Row
+from pipelines.curate.values import RowError, sample
 from pipelines.data.records import Problem
 
 STEPS = ("exact_duplicate", "contaminated", "near_duplicate", "length", "difficulty")
 EXAMPLES = 3
+REASONS = 1000
+"""Distinct reasons that are counted by name."""
 
 
 class Counts:
@@ -25,22 +29,32 @@ class Counts:
         self.reasons: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
         self.licence_of: dict[str, str] = {}
+        self.first_quarantined = ""
         self._dropped = open(out / "dropped.jsonl", "w")  # noqa: SIM115
         self._quarantine = open(out / "quarantine.jsonl", "w")  # noqa: SIM115
 
-    def saw(self, source: str, licence: str) -> None:
+    def count_read(self, source: str, licence: str) -> None:
         """A row was read."""
         self.read += 1
         self.sources[source] += 1
         self.licence_of[source] = licence
 
-    def quarantine(self, source: str, where: str, row: Any, reason: str) -> None:
-        """A row that is not a record: kept whole in the quarantine file with the reason."""
+    def quarantine(self, source: str, row: Row, error: RowError) -> None:
+        """A row that is not a record: place, field, reason and the start of it go to the quarantine file."""
         self.quarantined += 1
-        self.reasons[reason] += 1
-        self._quarantine.write(
-            json.dumps({"source": source, "row": where, "reason": reason, "data": row}, default=str) + "\n"
-        )
+        reason = f"{error.field}: {error.reason}"
+        self.reasons[reason if reason in self.reasons or len(self.reasons) < REASONS else "other"] += 1
+        line = {
+            "source": source,
+            "file": row.file,
+            "line": row.number,
+            "field": error.field,
+            "reason": error.reason,
+            "detail": error.detail,
+            "sample": row.sample or ("" if row.columns is None else sample(row.columns)),
+        }
+        self._quarantine.write(json.dumps(line) + "\n")
+        self.first_quarantined = self.first_quarantined or f"{row.place}: {error}"
 
     def drop(self, step: str, problem: Problem, reason: str) -> None:
         """A record that a step removed."""
@@ -55,9 +69,26 @@ class Counts:
         """Name → rows, for metrics."""
         return {"read": self.read, "quarantined": self.quarantined, **{s: self.dropped[s] for s in STEPS}}
 
-    def worst(self) -> str:
+    def commonest_reasons(self, count: int = 3) -> str:
+        """The commonest reasons of the quarantine with their rows."""
+        text = "; ".join(f"{rows:,} × {reason}" for reason, rows in self.reasons.most_common(count))
+        return text + ("; ..." if len(self.reasons) > count else "")
+
+    def quarantine_summary(self) -> str:
+        """One line: how many rows were quarantined, why, and where to look."""
+        share = f"{self.quarantined:,} of {self.read:,} rows"
+        return f"quarantined {share}: {self.commonest_reasons()} (see quarantine.jsonl)"
+
+    def all_quarantined(self) -> str:
+        """What to say where no row is a record."""
+        return (
+            f"curate.sources: all {self.read:,} rows were quarantined: {self.commonest_reasons()}. "
+            f"The first is {self.first_quarantined}. Name the columns with `columns`; {self.out}/quarantine.jsonl has all."
+        )
+
+    def largest_loss(self) -> str:
         """What removed most, in words."""
-        losses: Counter[str] = Counter({s: n for s, n in self.dropped.items() if n})
+        losses: Counter[str] = Counter({step: rows for step, rows in self.dropped.items() if rows})
         if self.quarantined:
             losses[f"quarantine, mostly: {self.reasons.most_common(1)[0][0]}"] = self.quarantined
         if not losses:
@@ -90,7 +121,7 @@ class Counts:
             **about,
         }
         (self.out / "card.json").write_text(json.dumps(body, indent=1, sort_keys=True))
-        (self.out / "card.md").write_text(self._markdown(kept))
+        (self.out / "card.md").write_text(self._markdown(kept), encoding="utf-8")
 
     def _markdown(self, kept: dict[str, int]) -> str:
         lines = ["# Data card", "", "| step | rows |", "|---|---:|", f"| read | {self.read:,} |"]
@@ -103,6 +134,6 @@ class Counts:
             lines += ["", "## Quarantined", ""] + [f"- {n:,} × {r}" for r, n in self.reasons.most_common(20)]
         if self.examples:
             lines += ["", "## Dropped, for example", ""]
-            lines += [f"- {step}: {one}" for step, many in self.examples.items() for one in many]
+            lines += [f"- {step}: {example}" for step, examples in self.examples.items() for example in examples]
         lines += ["", "Every row not kept is in `dropped.jsonl` or `quarantine.jsonl`, with the reason.", ""]
         return "\n".join(lines)

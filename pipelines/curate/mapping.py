@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import unicodedata
 from typing import Any
 
 from pipelines import verifiers
+from pipelines.curate.values import RowError, check_text, kind, parse_json, plain, scalar_text, text_of
 from pipelines.data.records import Message, Problem
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Source
@@ -17,51 +17,44 @@ from pipelines.stage.files import dumps
 PROMPTS = ("prompt", "problem", "question", "instruction", "input", "query", "Question")
 ANSWERS = ("answer", "ground_truth", "target", "final_answer", "label", "output", "Answer")
 SOLUTIONS = ("solution", "completion", "response", "rationale", "generated_solution")
+ROLES = ("system", "user", "assistant")
+UID_CHARACTERS = 64
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_METADATA = re.compile(r"\{metadata\.(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{prompt\}|\{metadata\.(\w+)\}")
 _BOXED = re.compile(r"\\boxed\s*\{")
-_GSM8K = re.compile(r"####\s*(.+?)\s*$", re.S)
+_GSM8K = "####"
 
 
-class Rejected(ValueError):
-    """A row that cannot become a record; the message is the reason written to the quarantine file."""
-
-
-def to_problem(row: dict[str, Any] | str, source: Source, *, self_check: bool) -> Problem:
+def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Problem:
     """A record from a raw row.
 
     Args:
-        row: the columns, or the text of an unreadable line.
+        row: the columns.
         source: says which columns hold what, where it is not recognised.
         self_check: require that the gold answer verifies itself.
 
     Raises:
-        Rejected: the reason, in words.
+        RowError: the field and the reason.
     """
-    if isinstance(row, str):
-        raise Rejected("not a JSON object")
-    prompt = [{"role": m["role"], "content": normalise(m["content"])} for m in _prompt(row, source)]
-    if not any(m["role"] == "user" and m["content"] for m in prompt):
-        raise Rejected("the prompt is empty")
+    prompt = _prompt(row, source)
     answer, solution = _answer(row, source)
-    verifier = source.verifier or str(row.get("verifier") or "math")
+    verifier = source.verifier or _name(row, "verifier") or "math"
     if verifier not in verifiers.VERIFIERS:
-        raise Rejected(f"unknown verifier {verifier!r}")
-    info = dict(row["info"]) if isinstance(row.get("info"), dict) else {}
-    if isinstance(row.get("extra_info"), dict):
-        info |= row["extra_info"]
+        raise RowError("verifier", "unknown verifier", repr(verifier[:40]))
+    info = _info(row, "info") | _info(row, "extra_info")
     info.setdefault("split", source.split)
     if solution:
         info["solution"] = solution
-    name = str(row.get("data_source") or source.task or source.path)
+    name = _name(row, "data_source") or str(source.task or source.path)
     if self_check:
         try:
             verdict = verifiers.verify(verifier, answer, answer, info)
         except DataError as error:
-            raise Rejected(str(error)) from error
+            raise RowError("verifier", "the verifier refuses the row", str(error)[:200]) from error
         if not verdict.correct:
-            raise Rejected(f"the answer {answer[:80]!r} does not verify itself with {verifier} ({verdict.status})")
-    uid = str(row["uid"]) if row.get("uid") and len(str(row["uid"])) <= 64 else problem_uid(name, prompt)
+            found = f"{answer[:80]!r} is {verdict.status}"
+            raise RowError("answer", f"does not verify itself with {verifier}", found)
+    uid = _uid(row, source) or problem_uid(name, prompt)
     return Problem(
         uid=uid, prompt=prompt, answer=answer, verifier=verifier, source=name, licence=source.licence, info=info
     )
@@ -72,95 +65,213 @@ def problem_uid(source: str, prompt: list[Message]) -> str:
     return hashlib.sha256(dumps([source, prompt]).encode()).hexdigest()[:32]
 
 
-def normalise(text: Any) -> str:
+def normalise(text: str) -> str:
     r"""NFC, Unix line ends, no control characters, no white space at line ends or around the text.
 
     >>> normalise("  a\r\nb \x00 ")
     'a\nb'
     """
-    text = unicodedata.normalize("NFC", str(text)).replace("\r\n", "\n").replace("\r", "\n")
+    text = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n")
     text = _CONTROL.sub("", text)
     return "\n".join(line.rstrip() for line in text.split("\n")).strip()
 
 
-def _pick(row: dict[str, Any], source: Source, what: str, known: tuple[str, ...]) -> Any:
-    if what in source.columns:
-        column = source.columns[what]
+def _missing(value: Any) -> bool:
+    """Whether a cell is empty; 0 and False are not."""
+    return value is None or (isinstance(value, (str, bytes, list, dict)) and not value)
+
+
+def _pick(row: dict[str, Any], source: Source, field: str, known: tuple[str, ...]) -> Any:
+    """The cell of the column that the recipe names for the field, else of the first known one that is not empty."""
+    if field in source.columns:
+        column = source.columns[field]
         if column not in row:
-            raise Rejected(f"no column {column!r} (curate.sources.columns.{what}); the row has {', '.join(row)}")
+            raise RowError(field, "the row lacks the column", f"{column!r}; it has {', '.join(row)[:200]}")
         return row[column]
-    return next((row[c] for c in known if row.get(c) not in (None, "", [])), None)
+    return next((row[column] for column in known if not _missing(row.get(column))), None)
+
+
+def _name(row: dict[str, Any], column: str) -> str | None:
+    """A short text cell, None where it is empty."""
+    value = row.get(column)
+    if _missing(value):
+        return None
+    text = normalise(text_of(value, column))
+    if len(text) > 200:
+        raise RowError(column, "the name is too long", f"{len(text):,} characters, at most 200")
+    return text or None
+
+
+def _uid(row: dict[str, Any], source: Source) -> str | None:
+    """The row's own uid; None where it has none and the recipe names no column for it."""
+    value = _pick(row, source, "uid", ("uid",))
+    if _missing(value) and "uid" not in source.columns:
+        return None
+    if isinstance(value, (bool, float)):
+        raise RowError("uid", "not text or a whole number", f"it is {kind(value)}")
+    uid = scalar_text(value, "uid").strip()
+    if not uid:
+        raise RowError("uid", "it is empty")
+    if len(uid) > UID_CHARACTERS or not uid.isprintable():
+        raise RowError("uid", f"over {UID_CHARACTERS} characters, or not printable", repr(uid[:80]))
+    return uid
+
+
+def _info(row: dict[str, Any], column: str) -> dict[str, Any]:
+    """The cell as an object of JSON's types; text is taken as JSON, as the verifiers library writes it."""
+    value = row.get(column)
+    if isinstance(value, (str, bytes)):
+        text = text_of(value, column)
+        value = parse_json(text, column) if text.strip() else None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RowError(column, "not an object", f"it is {kind(value)}")
+    info: dict[str, Any] = plain(value, column)
+    if not isinstance(info.get("solution", ""), str):
+        raise RowError(column, "its solution is not text", f"it is {kind(info['solution'])}")
+    return info
 
 
 def _prompt(row: dict[str, Any], source: Source) -> list[Message]:
+    """The normalised conversation that the policy is asked to continue."""
     value = _pick(row, source, "prompt", PROMPTS)
-    if value is None and isinstance(row.get("messages"), list):
-        value = row["messages"]
-    if isinstance(row.get("Body"), str) and isinstance(value, str):
-        value = f"{row['Body'].rstrip(' .')}. {value}"
-    if value is None:
-        raise Rejected(f"no prompt: none of {', '.join(PROMPTS)} or messages")
+    column = "prompt"
+    if value is None and "prompt" not in source.columns and row.get("messages") is not None:
+        value, column = row["messages"], "messages"
+    if value is None or value == "":
+        raise RowError("prompt", "no prompt", f"none of {', '.join(PROMPTS)}, messages" if column == "prompt" else "")
     if isinstance(value, list):
-        if not all(isinstance(m, dict) and {"role", "content"} <= set(m) for m in value):
-            raise Rejected("the prompt is a list of something other than messages with role and content")
-        messages = [{"role": str(m["role"]), "content": str(m["content"])} for m in value]
-        while messages and messages[-1]["role"] == "assistant":
-            messages.pop()
+        messages = _messages(value, column)
     else:
-        messages = [{"role": "user", "content": str(value)}]
+        text = text_of(value, column)
+        body = row.get("Body")
+        if isinstance(body, str):
+            text = f"{check_text(body, 'Body').rstrip(' .')}. {text}"
+        messages = [{"role": "user", "content": text}]
+    if not any(message["role"] == "user" and normalise(message["content"]) for message in messages):
+        raise RowError(column, "the prompt is empty", "no user message with text")
     if source.prompt_template:
         messages[-1]["content"] = _fill(source.prompt_template, messages[-1]["content"], row)
-    system = source.system or (row.get(source.columns["system"]) if "system" in source.columns else None)
-    if system and messages[0]["role"] != "system":
-        messages.insert(0, {"role": "system", "content": str(system)})
+    system = source.system or (_pick(row, source, "system", ()) if "system" in source.columns else None)
+    if not _missing(system) and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": text_of(system, "system")})
+    return [{"role": message["role"], "content": normalise(message["content"])} for message in messages]
+
+
+def _messages(value: list[Any], column: str) -> list[Message]:
+    """Messages up to where the assistant is to speak: answers at the end are left out."""
+    if not value:
+        raise RowError(column, "an empty list of messages")
+    messages = [_message(message, number, column) for number, message in enumerate(value, 1)]
+    while messages and messages[-1]["role"] == "assistant":
+        messages.pop()
+    if not messages:
+        raise RowError(column, "only assistant messages")
     return messages
 
 
+def _message(message: Any, number: int, column: str) -> Message:
+    if not isinstance(message, dict) or "role" not in message:
+        raise RowError(column, "not a list of messages with role and content", f"entry {number} is {kind(message)}")
+    role = message["role"]
+    if role == "tool" or message.get("tool_calls"):
+        raise RowError(column, "tool messages are not supported", f"message {number}")
+    if role not in ROLES:
+        raise RowError(column, "unknown role", f"message {number}: {str(role)[:40]!r}, known: {', '.join(ROLES)}")
+    return {"role": role, "content": _content(message.get("content"), number, column)}
+
+
+def _content(content: Any, number: int, column: str) -> str:
+    """A message's text; parts of text are joined as chat templates do, with nothing between them."""
+    if content is None:
+        raise RowError(column, "a message without content", f"message {number}")
+    if not isinstance(content, list):
+        return text_of(content, column)
+    texts = []
+    for part in content:
+        if isinstance(part, dict) and part.get("type", "text") == "text" and isinstance(part.get("text"), str):
+            texts.append(text_of(part["text"], column))
+        elif isinstance(part, str):
+            texts.append(text_of(part, column))
+        else:
+            what = part.get("type") if isinstance(part, dict) else kind(part)
+            raise RowError(column, "a content part that is not text", f"message {number}: {str(what)[:40]}")
+    return "".join(texts)
+
+
 def _fill(template: str, prompt: str, row: dict[str, Any]) -> str:
-    info = row.get("info")
-    metadata = json.loads(info["metadata"]) if isinstance(info, dict) and "metadata" in info else {}
+    """The template with the prompt and entries of the row's metadata in it."""
+    metadata = _metadata(row) if "{metadata." in template else {}
 
     def value(match: re.Match[str]) -> str:
         key = match.group(1)
+        if key is None:
+            return prompt
         if key not in metadata:
-            raise Rejected(f"prompt_template asks for metadata {key!r}; the entry has {', '.join(metadata)}")
-        found = metadata[key]
-        if not isinstance(found, list):
-            return str(found)
-        return ("" if all(len(str(f)) == 1 for f in found) else " ").join(map(str, found))
+            raise RowError("info.metadata", f"prompt_template asks for {key!r}", f"it has {', '.join(metadata)[:200]}")
+        entry = metadata[key]
+        if not isinstance(entry, list):
+            return scalar_text(entry, "info.metadata")
+        texts = [scalar_text(item, "info.metadata") for item in entry]
+        return ("" if all(len(text) == 1 for text in texts) else " ").join(texts)
 
-    return _METADATA.sub(value, template).replace("{prompt}", prompt)
+    return _PLACEHOLDER.sub(value, template)
+
+
+def _metadata(row: dict[str, Any]) -> dict[str, Any]:
+    metadata = _info(row, "info").get("metadata")
+    if isinstance(metadata, str):
+        metadata = parse_json(metadata, "info.metadata")
+    if not isinstance(metadata, dict):
+        raise RowError("info.metadata", "not an object, and prompt_template needs it", f"it is {kind(metadata)}")
+    return metadata
+
+
+def _solution(row: dict[str, Any], source: Source) -> str | None:
+    """The worked solution: a column of its own, or the assistant's last message."""
+    value = _pick(row, source, "solution", SOLUTIONS)
+    column = "solution"
+    if value is None and isinstance(row.get("messages"), list):
+        value, column = row["messages"][-1:], "messages"
+        if not (value and isinstance(value[0], dict) and value[0].get("role") == "assistant"):
+            return None
+    if _missing(value):
+        return None
+    if isinstance(value, list):
+        if not isinstance(value[-1], dict):
+            raise RowError(column, "not text or messages", f"it ends with {kind(value[-1])}")
+        return _content(value[-1].get("content"), len(value), column)
+    return text_of(value, column)
 
 
 def _answer(row: dict[str, Any], source: Source) -> tuple[str, str | None]:
     """Gold answer and worked solution (or None)."""
     value = _pick(row, source, "answer", ANSWERS)
-    solution = _pick(row, source, "solution", SOLUTIONS)
+    solution = _solution(row, source)
     reward_model = row.get("reward_model")
     if value is None and isinstance(reward_model, dict):
         value = reward_model.get("ground_truth")
-    if isinstance(solution, list) and solution and isinstance(solution[-1], dict):
-        solution = solution[-1].get("content")
-    if solution is None and isinstance(row.get("messages"), list) and row["messages"][-1].get("role") == "assistant":
-        solution = row["messages"][-1]["content"]
-    if value is None and isinstance(solution, str):
+    if value is None and solution is not None:
         value = boxed(solution)
     if isinstance(value, list):
         value = value[0] if value else None
-    if value is None or not normalise(value):
-        raise Rejected("the row has no answer")
-    text = normalise(value)
+    text = "" if value is None else normalise(scalar_text(value, "answer"))
+    if not text:
+        raise RowError("answer", "the row has no answer")
     how = source.answer_from
-    if how == "gsm8k" or (how is None and isinstance(value, str) and _GSM8K.search(text)):
-        found = _GSM8K.search(text)
-        if not found:
-            raise Rejected("the answer has no '#### value' line (answer_from: gsm8k)")
-        solution, text = solution or text, found.group(1).replace(",", "").strip()
+    worked = text.split(_GSM8K, 1)[1].strip() if _GSM8K in text else ""
+    if how == "gsm8k" or (how is None and isinstance(value, str) and worked):
+        if not worked:
+            raise RowError("answer", "no '#### value' line (answer_from: gsm8k)")
+        solution, text = solution or text, worked.replace(",", "").strip()
     elif how == "boxed" or (how is None and _BOXED.search(text)):
         inner = boxed(text)
         if inner is None:
-            raise Rejected(r"the answer has no \boxed{} (answer_from: boxed)")
+            raise RowError("answer", r"no \boxed{} (answer_from: boxed)")
         solution, text = solution or text, inner
+    if not text:
+        raise RowError("answer", "the row has no answer", "nothing is left of it")
     return text, normalise(solution) if solution is not None else None
 
 
@@ -170,10 +281,10 @@ def boxed(text: str) -> str | None:
     >>> boxed(r"so \boxed{\frac{1}{2}} holds")
     '\\frac{1}{2}'
     """
-    found = list(_BOXED.finditer(text))
-    if not found:
+    openings = list(_BOXED.finditer(text))
+    if not openings:
         return None
-    depth, start = 1, found[-1].end()
+    depth, start = 1, openings[-1].end()
     for i in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[i], 0)
         if depth == 0:

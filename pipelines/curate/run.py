@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+import xxhash
+from jinja2.exceptions import TemplateError
 
 from pipelines.curate import card, sources
-from pipelines.curate.mapping import Rejected, to_problem
+from pipelines.curate.formats import Row
+from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
+from pipelines.curate.values import RowError
 from pipelines.curate.writer import Writer
 from pipelines.data import chat
 from pipelines.data.dataset import iter_problems
@@ -41,27 +46,32 @@ def run(
     leaks = None
     if curate.decontaminate is not None and benchmark_texts is not None:
         leaks = Contamination(curate.decontaminate.ngram, benchmark_texts())
-    signatures, answers, origins = _first_pass(curate, work, counts, leaks, report)
-    repeats = _repeats(curate, work, signatures, answers)
+    kept = _first_pass(curate, work, counts, leaks, report)
+    repeats = _repeats(curate, work, kept)
     tokenizer = _tokenizer(model, work, out)
-    kept = _second_pass(curate, work, out, counts, repeats, origins, tokenizer, report)
+    splits = _second_pass(curate, work, out, counts, repeats, kept.origins, tokenizer, report)
     work.unlink()
     if curate.difficulty is not None:
         from pipelines.curate.difficulty import band  # imports torch, which curation does without
 
-        kept = band(curate.difficulty, model, out, counts, report, seed)
-    if not any(kept.values()):
+        splits = band(curate.difficulty, model, out, counts, report, seed)
+    if counts.quarantined:
+        report.event(counts.quarantine_summary())
+    if not any(splits.values()):
         counts.close()
-        raise DataError(f"nothing is left after the filters: {counts.worst()}. Loosen that step in `curate`.")
+        if counts.quarantined == counts.read:
+            raise DataError(counts.all_quarantined())
+        raise DataError(f"nothing is left after the filters: {counts.largest_loss()}. Loosen that step in `curate`.")
     about = {
-        "splits": kept,
+        "splits": splits,
         "template": models.template_identity(tokenizer),
         "benchmark_questions": leaks.texts if leaks else 0,
     }
     (out / "data.json").write_text(json.dumps(about, indent=1, sort_keys=True))
-    counts.write(kept, about)
-    report.metrics(0, {f"rows/{k}": v for k, v in counts.flat().items()} | {f"split/{k}": v for k, v in kept.items()})
-    return {"rows": float(sum(kept.values())), "read": float(counts.read), "quarantined": float(counts.quarantined)}
+    counts.write(splits, about)
+    rows = {f"rows/{name}": count for name, count in counts.flat().items()}
+    report.metrics(0, rows | {f"split/{name}": count for name, count in splits.items()})
+    return {"rows": float(sum(splits.values())), "read": float(counts.read), "quarantined": float(counts.quarantined)}
 
 
 def prompt_text(problem: Problem) -> str:
@@ -69,70 +79,103 @@ def prompt_text(problem: Problem) -> str:
     return "\n".join(m["content"] for m in problem.prompt if m["role"] != "assistant")
 
 
-def _first_pass(
-    curate: Curate, work: Path, counts: card.Counts, leaks: Contamination | None, report: Report
-) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Map every row, drop exact repeats and leaks; return signatures, answer keys and source numbers of the rows kept."""
+class _Kept:
+    """What is remembered of the rows kept so far: flat arrays and hashes, so that a row costs some hundred bytes."""
+
+    def __init__(self, minhash: MinHash | None, shingle: int) -> None:
+        self.minhash, self.shingle = minhash, shingle
+        self.prompts: set[int] = set()
+        self.uids: set[int] = set()
+        self.origins = array("I")
+        self._signatures = bytearray()
+        self._answers = array("Q")
+
+    def first_with_prompt(self, key: int) -> bool:
+        """Whether no row before had the prompt; from now on one has."""
+        if key in self.prompts:
+            return False
+        self.prompts.add(key)
+        return True
+
+    def claim_uid(self, uid: str) -> None:
+        """Raise RowError where a row before has the uid."""
+        key = xxhash.xxh3_64_intdigest(uid.encode())
+        if key in self.uids:
+            raise RowError("uid", "another row has the same uid", repr(uid))
+        self.uids.add(key)
+
+    def add(self, problem: Problem, text: str, origin: int) -> None:
+        """Remember source number, and signature and answer where near repeats are looked for."""
+        self.origins.append(origin)
+        if self.minhash is not None:
+            self._signatures += self.minhash(shingles(text, self.shingle)).tobytes()
+            self._answers.append(exact_key(problem.answer))
+
+    def signatures(self) -> np.ndarray:
+        """uint32 [kept rows, permutations]."""
+        permutations = len(self.minhash.a) if self.minhash is not None else 1
+        return np.frombuffer(self._signatures, dtype=np.uint32).reshape(-1, permutations)
+
+    def answers(self) -> np.ndarray:
+        """uint64 [kept rows]: equal for equal answers."""
+        return np.frombuffer(self._answers, dtype=np.uint64)
+
+
+def _first_pass(curate: Curate, work: Path, counts: card.Counts, leaks: Contamination | None, report: Report) -> _Kept:
+    """Map every row, drop exact repeats and leaks; return what the later passes need of the rows kept."""
     near = curate.near_duplicates
-    minhash = MinHash(near.permutations) if near else None
-    known: set[int] = set()
-    uids: set[str] = set()
-    signatures: list[np.ndarray] = []
-    answers: list[int] = []
-    origins: list[int] = []
+    kept = _Kept(MinHash(near.permutations) if near else None, near.shingle if near else 1)
+    expected = sum(source.size or 0 for source in curate.sources)
     writer = Writer(work, curate.batch_rows)
     for origin, source in enumerate(curate.sources):
         label = str(source.task or source.path)
-        for where, row in sources.rows(source):
-            counts.saw(label, source.licence)
-            report.progress(counts.read, max(counts.read, curate_size(curate)), "reading", unit="row")
+        for row in sources.rows(source):
+            counts.count_read(label, source.licence)
+            report.progress(counts.read, max(counts.read, expected), "reading", unit="row")
             try:
-                problem = to_problem(row, source, self_check=curate.self_check)
-            except Rejected as reason:
-                counts.quarantine(label, where, row, str(reason))
+                problem = to_problem(_columns(row), source, self_check=curate.self_check)
+                text = prompt_text(problem)
+                if not kept.first_with_prompt(exact_key(text)):
+                    counts.drop("exact_duplicate", problem, "the same prompt came earlier")
+                    continue
+                kept.claim_uid(problem.uid)
+            except RowError as error:
+                counts.quarantine(label, row, error)
                 continue
-            text = prompt_text(problem)
-            key = exact_key(text)
-            if key in known or problem.uid in uids:
-                counts.drop("exact_duplicate", problem, "the same prompt came earlier")
-                continue
-            known.add(key)
-            uids.add(problem.uid)
             leak = leaks.hit(text) if leaks else None
             if leak:
                 counts.drop("contaminated", problem, f"overlaps with a question of {leak}")
                 continue
             writer.add(problem)
-            origins.append(origin)
-            if minhash is not None and near is not None:
-                signatures.append(minhash(shingles(text, near.shingle)))
-                answers.append(exact_key(problem.answer))
+            kept.add(problem, text, origin)
     writer.close()
     if counts.read == 0:
         raise DataError("curate.sources: the sources hold no rows.")
-    stacked = np.stack(signatures) if signatures else np.zeros((0, 1), np.uint32)
-    return stacked, np.array(answers, dtype=np.uint64), origins
+    return kept
 
 
-def curate_size(curate: Curate) -> int:
-    """Rows expected, where the recipe says; for the progress line only."""
-    return sum(s.size or 0 for s in curate.sources)
+def _columns(row: Row) -> dict[str, Any]:
+    """The columns of a row that could be read; otherwise RowError says why not."""
+    if row.columns is None:
+        raise row.error or RowError("row", "could not be read")
+    return row.columns
 
 
-def _repeats(curate: Curate, work: Path, signatures: np.ndarray, answers: np.ndarray) -> dict[int, int]:
+def _repeats(curate: Curate, work: Path, kept: _Kept) -> dict[int, int]:
+    """Kept row → the earlier kept row that it nearly repeats."""
     near = curate.near_duplicates
-    if near is None or len(signatures) == 0:
+    if near is None or not kept.origins:
         return {}
 
     def shingles_of(rows: np.ndarray) -> dict[int, np.ndarray]:
         wanted = set(rows.tolist())
         return {
-            i: shingles(prompt_text(p), near.shingle)
-            for i, p in enumerate(iter_problems(work, curate.batch_rows))
-            if i in wanted
+            number: shingles(prompt_text(problem), near.shingle)
+            for number, problem in enumerate(iter_problems(work, curate.batch_rows))
+            if number in wanted
         }
 
-    return near_duplicates(signatures, answers, near.threshold, shingles_of)
+    return near_duplicates(kept.signatures(), kept.answers(), near.threshold, shingles_of)
 
 
 def _tokenizer(model: Model, work: Path, out: Path) -> Any:
@@ -174,31 +217,50 @@ def _second_pass(
     out: Path,
     counts: card.Counts,
     repeats: dict[int, int],
-    origins: list[int],
+    origins: array[int],
     tokenizer: Any,
     report: Report,
 ) -> dict[str, int]:
     """Near repeats, length bands, splits: one Parquet file each."""
     writers = {name: Writer(out / f"{name}.parquet", curate.batch_rows) for name in curate.splits}
     rows = pq.ParquetFile(work).metadata.num_rows
+    renders = _must_render(curate, tokenizer)
     for number, problem in enumerate(iter_problems(work, curate.batch_rows)):
         report.progress(number + 1, rows, "filtering", unit="row")
         if number in repeats:
             counts.drop("near_duplicate", problem, f"repeats row {repeats[number]} of those kept")
             continue
-        reason = _too_long(curate, problem, tokenizer)
+        source = curate.sources[origins[number]]
+        try:
+            reason = _outside_length(curate, problem, tokenizer, renders)
+        except TemplateError as error:
+            refusal = RowError("prompt", "the model's chat template refuses it", str(error)[:200])
+            columns = {"uid": problem.uid, "prompt": problem.prompt}
+            counts.quarantine(str(source.task or source.path), Row("kept rows", number + 1, columns), refusal)
+            continue
         if reason:
             counts.drop("length", problem, reason)
             continue
-        allowed = curate.sources[origins[number]].splits or list(curate.splits)
+        allowed = source.splits or list(curate.splits)
         writers[split_of(problem.uid, {name: curate.splits[name] for name in allowed})].add(problem)
     for writer in writers.values():
         writer.close()
     return {name: writer.count for name, writer in writers.items()}
 
 
-def _too_long(curate: Curate, problem: Problem, tokenizer: Any) -> str | None:
-    if curate.max_prompt_tokens is not None or curate.min_prompt_tokens > 1:
+def _must_render(curate: Curate, tokenizer: Any) -> bool:
+    """Whether prompts have to go through the chat template: to be counted, or because it refuses some conversations."""
+    bounded = curate.max_prompt_tokens is not None or curate.min_prompt_tokens > 1
+    return bounded or "raise_exception" in str(tokenizer.chat_template)
+
+
+def _outside_length(curate: Curate, problem: Problem, tokenizer: Any, renders: bool) -> str | None:
+    """Why the record is too short or too long, None where it is not.
+
+    Raises:
+        TemplateError: the chat template refuses the conversation.
+    """
+    if renders:
         tokens = len(chat.render_prompt(tokenizer, problem.prompt))
         if tokens < curate.min_prompt_tokens or tokens > (curate.max_prompt_tokens or tokens):
             return f"the prompt has {tokens} tokens"

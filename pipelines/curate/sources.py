@@ -1,138 +1,146 @@
-"""Raw rows from a source, streamed: reasoning-gym, files, hub datasets."""
+"""Raw rows from a source, streamed: reasoning-gym, environments, files, hub datasets."""
 
 from __future__ import annotations
 
-import csv
 import glob
-import gzip
+import itertools
 import json
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from pipelines.curate.formats import ENDINGS, Limits, Row, read_file
+from pipelines.data.files import data_files, shown_names
 from pipelines.errors import DataError, did_you_mean
 from pipelines.recipe.settings import Source
 from pipelines.verifiers.reasoning_gym import refusal
 
-Row = tuple[str, dict[str, Any] | str]
-"""Where the row stands (`file:line`), and its columns, or the text of a line that could not be read."""
+ROWS_TO_FIND_COLUMNS = 1000
+"""Readable rows after which a column that `columns` names and no row had is an error."""
 
 
 def rows(source: Source) -> Iterator[Row]:
     """Rows of one source, in order, at most `source.size`.
 
     Raises:
-        DataError: the source cannot be opened; names the source and the way out.
+        DataError: the source cannot be opened, a file of it is damaged, or no row has a column that `columns` names.
     """
     readers = {"reasoning_gym": _reasoning_gym, "environment": _environment, "file": _files, "hub": _hub}
-    for number, row in enumerate(readers[source.kind](source)):
-        if source.kind in ("file", "hub") and source.size is not None and number >= source.size:
-            return
+    limit = source.size if source.kind in ("file", "hub") else None
+    yield from _with_columns(source, itertools.islice(readers[source.kind](source), limit))
+
+
+def _with_columns(source: Source, raw_rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows, unless the columns that the recipe names are in none of them."""
+    missing = set(source.columns.values())
+    known: dict[str, None] = {}
+    readable = 0
+    for row in raw_rows:
+        if missing and row.columns is not None:
+            readable += 1
+            missing -= row.columns.keys()
+            known |= dict.fromkeys(list(row.columns)[:50])
+            if readable == ROWS_TO_FIND_COLUMNS:
+                _require_columns(source, missing, known)
         yield row
+    if readable:
+        _require_columns(source, missing, known)
+
+
+def _require_columns(source: Source, missing: set[str], known: dict[str, None]) -> None:
+    if missing:
+        column = min(missing)
+        field = next(name for name, value in source.columns.items() if value == column)
+        existing = ", ".join(list(known)[:50])
+        raise DataError(
+            f"curate.sources.columns.{field}: {source.path or source.task} has no column {column!r}. "
+            f"Its columns: {existing}."
+        )
 
 
 def _reasoning_gym(source: Source) -> Iterator[Row]:
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
 
-    if source.task not in DATASETS:
-        raise DataError(
-            f"curate.sources: reasoning-gym has no task {source.task!r}. {did_you_mean(str(source.task), DATASETS)}"
-        )
-    if why := refusal(source.task):
+    task = str(source.task)
+    if task not in DATASETS:
+        raise DataError(f"curate.sources: reasoning-gym has no task {task!r}. {did_you_mean(task, DATASETS)}")
+    if why := refusal(task):
         raise DataError(f"curate.sources: {why} Choose another task.")
     try:
-        made = reasoning_gym.create_dataset(source.task, size=source.size, seed=source.seed, **source.config)
+        dataset = reasoning_gym.create_dataset(task, size=source.size, seed=source.seed, **source.config)
     except (TypeError, AssertionError, ValueError) as error:
-        raise DataError(f"curate.sources: reasoning-gym task {source.task} refuses its config: {error}") from error
-    for number in range(len(made)):
-        entry = made[number]
-        info = {"task": source.task, "metadata": json.dumps(entry["metadata"], default=str)}
-        body = {"question": entry["question"], "answer": entry["answer"], "info": info, "verifier": "reasoning_gym"}
-        yield f"{source.task}:{number}", body
+        raise DataError(f"curate.sources: reasoning-gym task {task} refuses its config: {error}") from error
+    for number in range(len(dataset)):
+        entry = dataset[number]
+        info = {"task": task, "metadata": json.dumps(entry["metadata"], default=str)}
+        columns = {"question": entry["question"], "answer": entry["answer"], "info": info, "verifier": "reasoning_gym"}
+        yield Row(task, number + 1, columns)
 
 
 def _environment(source: Source) -> Iterator[Row]:
     from pipelines import environments
 
-    made = environments.problems(str(source.task), int(source.size or 0), source.seed, source.config)
-    for number, row in enumerate(made):
-        yield f"{source.task}:{number}", row
+    problems = environments.problems(str(source.task), int(source.size or 0), source.seed, source.config)
+    for number, columns in enumerate(problems, 1):
+        yield Row(str(source.task), number, columns)
 
 
 def _files(source: Source) -> Iterator[Row]:
-    paths = sorted(glob.glob(str(Path(str(source.path)).expanduser()), recursive=True))
+    paths = data_files(str(source.path))
     if not paths:
         raise DataError(f"curate.sources.path: no file at {source.path}.")
+    yield from _read(paths, source)
+
+
+def _read(paths: list[Path], source: Source) -> Iterator[Row]:
+    limits = Limits(row_bytes=source.max_row_bytes, unpacked_ratio=source.max_unpacked_ratio)
+    names = shown_names(paths)
     for path in paths:
-        yield from read_file(Path(path))
-
-
-def read_file(path: Path) -> Iterator[Row]:
-    """Rows of one file by its ending: .jsonl, .json (a list, or an object that holds one), .parquet, .csv; .gz too.
-
-    Raises:
-        DataError: an ending that is not read, or a file that is not what its ending says.
-    """
-    suffix = path.suffixes[-2] if path.suffix == ".gz" and len(path.suffixes) > 1 else path.suffix
-    if suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        number = 0
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=2000):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{path.name}:{number}", row
-        return
-    with gzip.open(path, "rt") if path.suffix == ".gz" else open(path, encoding="utf-8", errors="replace") as handle:
-        if suffix in (".jsonl", ".ndjson"):
-            for number, line in enumerate(handle, 1):
-                if line.strip():
-                    yield f"{path.name}:{number}", _json_line(line)
-        elif suffix == ".csv":
-            for number, row in enumerate(csv.DictReader(handle), 2):
-                yield f"{path.name}:{number}", dict(row)
-        elif suffix == ".json":
-            yield from _json_file(path, handle.read())
-        else:
-            raise DataError(f"curate.sources.path: {path} is not .jsonl, .json, .parquet or .csv (or .gz of them).")
-
-
-def _json_line(line: str) -> dict[str, Any] | str:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError:
-        return line
-    return row if isinstance(row, dict) else line
-
-
-def _json_file(path: Path, text: str) -> Iterator[Row]:
-    try:
-        body = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"curate.sources.path: {path} is not JSON ({error}). One object a line? Call it .jsonl."
-        ) from None
-    if isinstance(body, dict):
-        lists = [v for v in body.values() if isinstance(v, list)]
-        if len(lists) != 1:
-            raise DataError(f"curate.sources.path: {path} holds no list of rows.")
-        body = lists[0]
-    for number, row in enumerate(body, 1):
-        yield f"{path.name}:{number}", row if isinstance(row, dict) else json.dumps(row)
+        yield from read_file(path, names[path], limits)
 
 
 def _hub(source: Source) -> Iterator[Row]:
+    """A local folder's files by this module's own readers, which lose no file for a row; everything else by datasets."""
     from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
 
-    path = str(source.path)
+    path = os.path.expanduser(str(source.path))
     try:
-        made = load_dataset(path, source.name, split=source.split, revision=source.revision, streaming=True)
-        for number, row in enumerate(made):
-            yield f"{path}:{source.split}:{number}", dict(row)
-    except (OSError, ValueError, ConnectionError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        if os.path.isdir(path):
+            paths = _split_files(Path(path), source)
+            if paths and all(file.name.lower().endswith(ENDINGS) for file in paths):
+                yield from _read(paths, source)
+                return
+        dataset = load_dataset(path, source.name, split=source.split, revision=source.revision, streaming=True)
+        for number, columns in enumerate(dataset, 1):
+            yield Row(f"{source.path}:{source.split}", number, dict(columns))
+    except DataError:
+        raise
+    except (OSError, ValueError, DatasetsError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")
         raise DataError(
-            f"curate.sources.path: the dataset {path} could not be loaded ({first}). "
+            f"curate.sources.path: the dataset {source.path} could not be loaded ({first}). "
             "Check the name, the configuration, the split and the network; a local folder or `kind: file` works offline."
         ) from error
+
+
+def _split_files(folder: Path, source: Source) -> list[Path]:
+    """The files of the split as datasets finds them: by the folder's README, else by their names."""
+    from datasets import load_dataset_builder
+
+    real = folder.resolve()
+    with tempfile.TemporaryDirectory() as temporary:
+        shown = real
+        if glob.has_magic(str(real)):  # datasets takes brackets in a folder's own name for a pattern
+            shown = Path(temporary).resolve()
+            for entry in real.iterdir():
+                (shown / entry.name).symlink_to(entry)
+        builder = load_dataset_builder(str(shown), source.name)
+        by_split = {str(split): files for split, files in (builder.config.data_files or {}).items()}
+    if source.split not in by_split:
+        hint = did_you_mean(source.split, by_split)
+        raise DataError(f"curate.sources.split: {source.path} has no split {source.split!r}. {hint}")
+    paths = [Path(file) for file in by_split[source.split]]
+    return [real / path.relative_to(shown) if path.is_relative_to(shown) else path for path in paths]

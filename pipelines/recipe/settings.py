@@ -102,7 +102,7 @@ class Source(Settings):
     split: str = "train"
     """hub: split to read; for every kind: written to the record's info."""
     revision: str | None = None
-    columns: dict[str, str] = {}
+    columns: dict[Literal["prompt", "answer", "solution", "system", "uid"], str] = {}
     """Which column holds what: any of prompt, answer, solution, system, uid → column name. Default: recognised
     from the conventions of TRL, verl, open-r1, verifiers and GSM8K."""
     verifier: str | None = None
@@ -110,6 +110,10 @@ class Source(Settings):
     answer_from: Literal["column", "gsm8k", "boxed"] | None = None
     """How to read the gold answer out of the answer column. Default: recognised."""
     licence: str = "unknown"
+    max_row_bytes: int = Field(16 * 2**20, ge=1024, le=2**29)
+    """file: a longer row is quarantined."""
+    max_unpacked_ratio: float = Field(200.0, ge=1)
+    """file: a .gz that unpacks to more than this many times its size (and to over 64 MiB) is refused."""
     prompt_template: str | None = None
     """Text put around every question, with `{prompt}`, or with `{metadata.KEY}` from a reasoning-gym entry."""
     system: str | None = None

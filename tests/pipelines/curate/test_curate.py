@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pipelines.curate import run as stage
 from pipelines.curate import similar
-from pipelines.curate.mapping import Rejected, to_problem
+from pipelines.curate.mapping import to_problem
+from pipelines.curate.values import RowError
 from pipelines.data import dataset
 from pipelines.errors import DataError
 from pipelines.recipe.read import read_recipe
@@ -57,7 +58,6 @@ def test_conventions(row, prompt, answer):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("not json", "not a JSON object"),
         ({"answer": "4"}, "no prompt"),
         ({"prompt": "  ", "answer": "4"}, "the prompt is empty"),
         ({"prompt": "q"}, "no answer"),
@@ -67,12 +67,12 @@ def test_conventions(row, prompt, answer):
     ],
 )
 def test_bad_rows_say_why(row, reason):
-    with pytest.raises(Rejected, match=reason):
+    with pytest.raises(RowError, match=reason):
         to_problem(row, Source(kind="file", path="x"), self_check=False)
 
 
 def test_gold_answers_must_verify_themselves():
-    with pytest.raises(Rejected, match="does not verify itself"):
+    with pytest.raises(RowError, match="does not verify itself"):
         to_problem(
             {"prompt": "q", "answer": "no number"}, Source(kind="file", path="x", verifier="number"), self_check=True
         )
@@ -108,7 +108,9 @@ def test_every_row_is_accounted_for(tmp_path):
     assert sum(card["splits"].values()) == 42
     quarantine = [json.loads(line) for line in (out / "quarantine.jsonl").read_text().splitlines()]
     assert [q["source"].endswith("rows.jsonl") for q in quarantine] == [True, True]
-    assert {q["reason"] for q in quarantine} == {"not a JSON object", "the row has no answer"}
+    assert [(q["line"], q["field"], q["reason"]) for q in quarantine] == [
+        (43, "row", "not JSON"), (44, "answer", "the row has no answer"),
+    ]  # fmt: skip
     assert len((out / "dropped.jsonl").read_text().splitlines()) == 4
     assert "near duplicate" in (out / "card.md").read_text() and "MIT" in (out / "card.md").read_text()
     train, held = dataset.read_split(out, "train"), dataset.read_split(out, "heldout")
@@ -118,7 +120,9 @@ def test_every_row_is_accounted_for(tmp_path):
 def test_nothing_left_is_an_error_that_names_the_step(tmp_path):
     with pytest.raises(DataError, match=r"nothing is left after the filters: .* length"):
         curate(tmp_path, [{"prompt": "a long question", "answer": "1"}], max_prompt_tokens=3)
-    with pytest.raises(DataError, match="mostly: the row has no answer"):
+    with pytest.raises(
+        DataError, match=r"all 1 rows were quarantined: 1 × answer: the row has no answer\. The first is rows.jsonl:1"
+    ):
         curate(tmp_path, [{"prompt": "q"}])
 
 
@@ -168,12 +172,12 @@ def test_gsm8k_loses_no_row(tmp_path):
     folder = toys.ROOT.parent / "shared" / "data" / "gsm8k"
     if not folder.exists():
         pytest.skip("the GSM8K files are not here")
-    from pipelines.curate.sources import read_file
+    from pipelines.curate.formats import read_file
 
     for name, count in (("train", 7473), ("test", 1319)):
         problems = [
-            to_problem(row, Source(kind="file", path="x", verifier="number"), self_check=True)
-            for _, row in read_file(folder / f"{name}.jsonl")
+            to_problem(row.columns, Source(kind="file", path="x", verifier="number"), self_check=True)
+            for row in read_file(folder / f"{name}.jsonl")
         ]
         assert len(problems) == count
         assert all(p.info["solution"] for p in problems)
@@ -186,6 +190,6 @@ def test_hub_loading_from_a_local_folder(tmp_path):
     folder.mkdir()
     (folder / "train.jsonl").write_text(json.dumps({"question": "1+1?", "answer": "2"}) + "\n")
     found = list(read_rows(Source(kind="hub", path=str(folder))))
-    assert found[0][1]["question"] == "1+1?"
+    assert found[0].columns["question"] == "1+1?"
     with pytest.raises(DataError, match="could not be loaded"):
         list(read_rows(Source(kind="hub", path=str(tmp_path / "none"))))
