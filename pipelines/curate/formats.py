@@ -189,7 +189,7 @@ class _CsvLines:
     def __iter__(self) -> Iterator[str]:
         for number, line, length in self.lines:
             self.first = self.first or number
-            self.bytes += length
+            self.bytes += length + 1
             if self.bytes > self.hard_limit:
                 fix = "Close the quote that was opened there, or raise `max_row_bytes` of the source."
                 raise refuse(self.path, f"the row of line {self.first} has over {self.hard_limit:,} bytes", fix)
@@ -199,7 +199,7 @@ class _CsvLines:
 
 
 def _csv(path: Path, name: str, limits: Limits) -> Iterator[Row]:
-    csv.field_size_limit(4 * limits.row_bytes)
+    csv.field_size_limit(2**31 - 1)  # the lines' own bound, which names the row, comes first
     with open_text(path, limits.unpacked_ratio) as handle:
         feed = _CsvLines(path, handle, limits)
         reader = csv.reader(iter(feed), strict=True)
