@@ -236,11 +236,9 @@ def lines(handle: io.BufferedReader, limit: int) -> Iterator[tuple[int, bytes, i
     number = 0
     while line := handle.readline(limit + 2):
         number += 1
-        length = len(line)
-        if length == limit + 2 and not line.endswith(b"\n"):
-            while rest := handle.readline(2**18):
-                length += len(rest)
-                if rest.endswith(b"\n"):
-                    break
-        line = line.removesuffix(b"\n").removesuffix(b"\r")
-        yield number, line[:limit], length if length > limit + 2 else len(line)
+        length, end = len(line), line[-2:]
+        while not end.endswith(b"\n") and (rest := handle.readline(2**18)):
+            length += len(rest)
+            end = (end + rest)[-2:]
+        length -= len(end) - len(end.removesuffix(b"\n").removesuffix(b"\r"))
+        yield number, line[: min(length, limit)], length

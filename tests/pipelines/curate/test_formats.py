@@ -1,0 +1,76 @@
+"""Formats agree: the same rows through every ending, and one bad line changes no other row."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelines.curate.formats import ENDINGS, Limits, read_file
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1)
+ROWS = st.lists(st.fixed_dictionaries({"prompt": TEXT, "answer": TEXT}), min_size=1, max_size=5)
+
+
+def write(path, rows):
+    """The rows in the format of the path's ending."""
+    ending = path.name.removeprefix("rows").removesuffix(".gz")
+    if ending == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        return
+    if ending == ".csv":
+        plain = path.with_name("plain.csv")
+        with open(plain, "w", newline="", encoding="utf-8") as handle:
+            writer = csv.DictWriter(handle, ["prompt", "answer"], quoting=csv.QUOTE_ALL, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        raw = plain.read_bytes()
+    else:
+        text = json.dumps(rows) if ending == ".json" else "\n".join(map(json.dumps, rows))
+        raw = text.encode()
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@given(rows=ROWS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+def test_rows_come_back(ending, rows, tmp_path):
+    if ending.startswith(".csv"):  # a lone carriage return at a line's end is a line end of Windows
+        rows = [{key: text.replace("\r", "") or "x" for key, text in row.items()} for row in rows]
+    path = tmp_path / f"rows{ending}"
+    write(path, rows)
+    assert [row.columns for row in read_file(path)] == rows
+
+
+@given(good=ROWS, junk=st.binary(max_size=60), place=st.integers(0, 5))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_junk_line_changes_no_other_row(good, junk, place, tmp_path):
+    junk = junk.replace(b"\n", b"").removesuffix(b"\r")
+    lines = [json.dumps(row).encode() for row in good]
+    lines.insert(place, junk)
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\n".join([*lines, b""]))
+    marks = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
+    if place == 0 and junk.startswith(marks):
+        return
+    assert [row.columns for row in read_file(path) if row.columns is not None and row.columns in good] == good
+
+
+@pytest.mark.parametrize(("length", "kept"), [(999, True), (1000, True), (1001, False), (1002, False), (5000, False)])
+def test_the_longest_row_is_exact(length, kept, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    row = json.dumps({"prompt": ""})[:-2]
+    for end in (b"\n", b"\r\n"):
+        line = (row + "a" * (length - len(row) - 2) + '"}').encode()
+        assert len(line) == length
+        path.write_bytes(line + end + b'{"prompt": "next"}' + end)
+        first, second = read_file(path, limits=Limits(row_bytes=1000))
+        assert (first.columns is not None) == kept
+        assert second.columns == {"prompt": "next"} and second.number == 2
+        assert kept or first.error.detail == f"{length:,} bytes, max_row_bytes is 1,000"
