@@ -91,21 +91,23 @@ def main(argv: list[str] | None = None) -> None:
 
 def plan_command(arguments: argparse.Namespace) -> int:
     """`whetstone plan`."""
-    from pipelines.recipe.read import check, read_recipe
+    from pipelines.recipe.read import read_recipe
+    from tasks import preflight
     from tasks.pipeline import Selection
     from tasks.stages import plan
 
     recipe = read_recipe(arguments.recipe, arguments.set)
-    check(recipe)
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
     planned = [p for p in plan(recipe, fresh=arguments.fresh, only=chosen) if p.stage in chosen]
     if arguments.json:
         print(
             json.dumps([{"stage": p.stage, "action": p.action, "why": p.why, "key": p.key} for p in planned], indent=1)
         )
-        return 0
-    for p in planned:
-        print(f"{p.stage:<9} {p.action:<6} {p.key or '(key depends on its inputs)':<28} {p.why}")
+    else:
+        for p in planned:
+            print(f"{p.stage:<9} {p.action:<6} {p.key or '(key depends on its inputs)':<28} {p.why}")
+    sys.stdout.flush()
+    preflight.require(recipe, [p.stage for p in planned if p.action == "run"])
     return 0
 
 
@@ -113,10 +115,11 @@ def run_command(arguments: argparse.Namespace) -> int:
     """`whetstone run`."""
     from flows import table
     from pipelines.recipe.read import read_recipe
-    from tasks import environment, store
+    from tasks import environment, preflight, store
     from tasks.pipeline import Selection
     from tasks.stages import plan
 
+    preflight.summary_file(arguments.summary)
     environment.prepare()
     store.check(environment.home())
     began = time.monotonic()
@@ -124,6 +127,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
     planned = plan(recipe, fresh=arguments.fresh, only=chosen)
     mine = [p for p in planned if p.stage in chosen]
+    preflight.require(recipe, [p.stage for p in mine if p.action == "run"])
     unchanged = all(p.action == "reuse" for p in mine)
     for p in mine:
         print(f"{p.stage:<9} {'reuse' if p.action == 'reuse' else 'run':<6} {p.why}", flush=True)

@@ -14,7 +14,7 @@ from packaging.version import Version
 from pipelines.errors import UserError
 from pipelines.recipe.secrets import redact
 from pipelines.stage.files import free_bytes
-from tasks import environment
+from tasks import environment, machine
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,20 @@ def device() -> Finding:
 def disk() -> Finding:
     """Room for checkpoints."""
     free = free_bytes(environment.home()) / 1e9
+    inodes = machine.free_inodes(environment.home())
+    files = "" if inodes is None else f", {inodes} more files"
     return Finding(
-        "ok" if free > 5 else "warn",
-        f"{free:.0f} GB free under {environment.home()}",
+        "ok" if free > 5 and (inodes is None or inodes > 10_000) else "warn",
+        f"{free:.0f} GB free under {environment.home()}{files}",
         "free space or set WHETSTONE_HOME",
+    )
+
+
+def memory() -> Finding:
+    """What a control group leaves is what counts, and training needs 16 bytes a parameter before activations."""
+    have = machine.memory_bytes()
+    return Finding(
+        "ok", f"memory {machine.gigabytes(have)}: trains at most {have / 16e9:.1f} billion parameters on the CPU"
     )
 
 
@@ -92,7 +102,7 @@ def stores() -> Finding:
 def show() -> int:
     """Print every finding; exit code 1 where something would fail."""
     environment.prepare()
-    checks: list[Callable[[], Finding | list[Finding]]] = [python, pins, device, disk, stores]
+    checks: list[Callable[[], Finding | list[Finding]]] = [python, pins, device, memory, disk, stores]
     findings: list[Finding] = []
     for check in checks:
         got = check()

@@ -15,7 +15,8 @@ from prefect import flow  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 
 from flows.table import markdown  # noqa: E402
-from pipelines.recipe.read import check, read_recipe  # noqa: E402
+from pipelines.recipe.read import read_recipe  # noqa: E402
+from tasks import preflight  # noqa: E402
 from tasks.pipeline import Pipeline, Selection, needed_before  # noqa: E402
 from tasks.prefect_tasks import stage_task  # noqa: E402
 from tasks.stages import Show, plan  # noqa: E402
@@ -42,10 +43,13 @@ def post_training(
         fresh: run the chosen stages even where their artifacts exist.
         summary: write the returned summary to this JSON file.
     """
+    preflight.summary_file(summary)
     environment.check_reachable()
     read = read_recipe(find_recipe(recipe), overrides)
-    check(read)
     chosen = Selection(from_stage, until, tuple(only or ())).of(read)
+    if not preflight.passed(read, chosen):  # the command line has looked already, in this process
+        planned = plan(read, fresh=fresh, only=chosen)
+        preflight.require(read, [p.stage for p in planned if p.stage in chosen and p.action == "run"])
     done = needed_before(read, chosen, plan(read)) if chosen != read.stages() else {}
     outbox.flush_all(read.tracking.timeout_s)
     pipeline = Pipeline.open(read)

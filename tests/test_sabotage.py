@@ -13,6 +13,7 @@ import toys
 LAWS = ["tests/pipelines/rlvr/test_laws.py", "tests/pipelines/rlvr/test_algorithm.py", "pipelines/rlvr"]
 ENGINE = [f"tests/pipelines/engine/test_{name}.py" for name in ("checkpoint", "sampler", "layout")]
 ENGINES = "tests/pipelines/engine"
+RECIPES = "tests/hostile/test_recipes.py"
 HOOKS = "tests/pipelines/rlvr/test_hooks.py"
 TURNS = ["tests/pipelines/rlvr/test_turn_methods.py"]
 PLANTED = {
@@ -54,12 +55,23 @@ PLANTED = {
     "a coupled loss without its entropies": ("pipelines/rlvr/learn.py", 'loss = (mine["slopes"] * torch.stack([logp, entropy, *top], -1)).sum()', 'loss = (mine["slopes"][..., 0] * logp).sum()', [f"{HOOKS}::test_a_loss_that_couples_rows_has_one_gradient"]),
     "a demonstration's ratio starts from nothing": ("pipelines/rlvr/learn.py", "if batch.teacher_forced.any():", "if False:", [f"{HOOKS}::test_demonstrations_are_rows_with_the_trainer_s_own_numbers"]),
     "an update of its own is part of the step's": ("pipelines/rlvr/learn.py", 'else columns["update"] == 0', 'else columns["update"] >= 0', [f"{HOOKS}::test_the_step_before_trains_once_more"]),
-    "a term's weight taken from a method": ("pipelines/contract/catalogue.py", 'float(chosen.pop("weight", 1.0)) if slot in TERMS else 1.0', 'float(chosen.pop("weight", 1.0))', [LAWS[0]]),
+    "a term's weight taken from a method": ("pipelines/contract/catalogue.py", '_weight(slot, chosen.pop("weight", 1.0)) if slot in TERMS else 1.0', '_weight(slot, chosen.pop("weight", 1.0))', [LAWS[0]]),
     "positions start over behind a common beginning": ("pipelines/engine/sampler.py", "torch.arange(gaps.start, width, device=ids.device)", "torch.arange(width - gaps.start, device=ids.device)", ENGINE),
     "rounded weights go stale": ("pipelines/engine/rounded.py", "copy.data.copy_(weight.detach())", "key in self.copies or copy.data.copy_(weight.detach())", [f"{ENGINES}/test_fixed.py::test_sampler_is_trainer"]),
     "a token does not see itself": ("pipelines/engine/fixed.py", "(spot <= self.at)", "(spot < self.at)", [f"{ENGINES}/test_fixed.py::test_greedy_tokens_are_those_of_generate"]),
     "rows read another prompt's padding": ("pipelines/engine/attention.py", 'together.masked_fill(self.unseen, float("-inf"))', "together + 0", [f"{ENGINES}/test_attention.py"]),
     "half a checkpoint accepted": ("pipelines/engine/checkpoint.py", 'or file_sha256(path / STATE) != _meta(path).get("sha256"):', "or False:", ENGINE),
+    "a key written twice is read": ("pipelines/recipe/yaml_text.py", "if key.value in first:", "if False:", [f"{RECIPES}::test_files"]),
+    "aliases nest without end": ("pipelines/recipe/yaml_text.py", "if levels > DEEPEST + 1:", "if False:", [f"{RECIPES}::test_files"]),
+    "infinity is a number": ("pipelines/recipe/yaml_text.py", "not math.isfinite(value)", "value != value", [f"{RECIPES}::test_files"]),
+    "true is one": ("pipelines/contract/fields.py", "any(isinstance(v, bool) for v in inner)", "False", [f"{RECIPES}::test_values"]),
+    "a split's name is a path": ("pipelines/contract/fields.py", 'r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}"', 'r"[A-Za-z0-9./][A-Za-z0-9./_+-]{0,119}"', [f"{RECIPES}::test_values"]),
+    "a weight that is no number": ("pipelines/contract/catalogue.py", "if not abs(weight) <= LARGEST:", "if abs(weight) > LARGEST:", [f"{RECIPES}::test_values"]),
+    "an override makes a section of a value": ("pipelines/recipe/read.py", "elif not isinstance(child, dict | list):", "elif not isinstance(child, dict | list | str | int | float):", [f"{RECIPES}::test_overrides"]),
+    "the preset beats the recipe": ("pipelines/recipe/read.py", '{**merged, **(body.get("rlvr") or {})}', '{**(body.get("rlvr") or {}), **merged}', ["tests/pipelines/recipe/test_read.py"]),
+    "a pipe is a data file": ("tasks/preflight.py", "elif not stat.S_ISREG(about.st_mode):", "elif False:", ["tests/tasks/test_preflight.py::test_files"]),
+    "training without gradients": ("tasks/estimate.py", "else WEIGHTS + GRADIENTS + MOMENTS", "else WEIGHTS + MOMENTS", ["tests/tasks/test_preflight.py::test_room"]),
+    "stages that are reused are checked": ("tasks/preflight.py", 'if recipe.rlvr is not None and "rlvr" in stages:', "if recipe.rlvr is not None:", ["tests/tasks/test_preflight.py::test_stages_that_do_not_run_are_not_looked_at"]),
 }  # fmt: skip
 
 

@@ -16,9 +16,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ValidationError, create_model
 
 from pipelines.contract.columns import COLUMNS
+from pipelines.contract.fields import LARGEST, Strict
 from pipelines.contract.method import BASES, FunctionMethod, Method
 from pipelines.errors import RecipeError, did_you_mean
 
@@ -136,7 +137,7 @@ def settings_model(fn: Callable) -> type[BaseModel]:
         for p in inspect.signature(source).parameters.values()
         if p.kind is p.KEYWORD_ONLY
     }
-    return create_model(fn.__name__, __config__=ConfigDict(extra="forbid", frozen=True), **fields)
+    return create_model(fn.__name__, __base__=Strict, **fields)
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,22 @@ class Bound:
         return self.fn(**{c: columns[c] for c in self.takes})
 
 
+def _weight(slot: str, value: Any) -> float:
+    try:
+        weight = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        weight = float("nan")
+    if not abs(weight) <= LARGEST:
+        raise RecipeError(f"{slot}.weight: a finite number is wanted (got {str(value)[:60]!r}).")
+    return weight
+
+
+def _where(slot: str, value: Any) -> str:
+    if value not in ("loss", "reward"):
+        raise RecipeError(f"{slot}.where: 'loss' or 'reward' is wanted (got {str(value)[:60]!r}).")
+    return str(value)
+
+
 def bind(slot: str, spec: str | Mapping[str, Any]) -> Bound:
     """Turn `gigpo` or `{kind: gigpo, step_weight: 0.5}` into something to call.
 
@@ -172,16 +189,16 @@ def bind(slot: str, spec: str | Mapping[str, Any]) -> Bound:
     chosen = {"kind": spec} if isinstance(spec, str) else dict(spec)
     if "kind" not in chosen:
         raise RecipeError(f"{slot}: say which method with `kind`. Known: {', '.join(names(slot))}.")
-    name = str(chosen.pop("kind"))
-    weight = float(chosen.pop("weight", 1.0)) if slot in TERMS else 1.0
-    where = str(chosen.pop("where", "loss")) if slot == "rlvr.divergence" else "loss"
+    name = str(chosen.pop("kind"))[:120]
+    weight = _weight(slot, chosen.pop("weight", 1.0)) if slot in TERMS else 1.0
+    where = _where(slot, chosen.pop("where", "loss")) if slot == "rlvr.divergence" else "loss"
     fn = load(slot, name)
     model = settings_model(fn)
     try:
         settings = model(**chosen).model_dump()
     except ValidationError as error:
         first = error.errors()[0]
-        field_name = ".".join(map(str, first["loc"]))
+        field_name = ".".join(map(str, first["loc"]))[:120]
         allowed = ", ".join(model.model_fields) or "none"
         hint = did_you_mean(field_name, model.model_fields) if first["type"] == "extra_forbidden" else ""
         said = "no such setting" if first["type"] == "extra_forbidden" else first["msg"]

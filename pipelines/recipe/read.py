@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from pipelines.contract.catalogue import Bound, bind
+from pipelines.contract.fields import Seed, Strict
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe import settings as s
-from pipelines.recipe.renamed import renamed, renamed_override
-from pipelines.recipe.secrets import secrets_in
+from pipelines.recipe import yaml_text
+from pipelines.recipe.renamed import FIELDS, renamed, renamed_override
+from pipelines.recipe.secrets import redact, secrets_in
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "recipes" / "presets"
@@ -57,14 +59,12 @@ WAYS_OUT = {
 }
 
 
-class Recipe(BaseModel):
+class Recipe(Strict):
     """A whole pipeline run, resolved and checked."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)
-    seed: int = Field(0, ge=0)
-    threads: int | None = s.free(None, ge=1)
+    seed: Seed = 0
+    threads: int | None = s.free(None, ge=1, le=4096)
     """CPU threads per stage process; default: half the cores' hyper-threads, at least 1."""
     presets: list[str] = []
     model: s.Model
@@ -89,25 +89,25 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     Raises:
         RecipeError: names the field and the way out.
     """
-    body = _load_yaml(Path(path))
-    overrides = [renamed_override(text) for text in overrides or []]
-    presets = body.get("presets") or []
-    for override in overrides or []:
-        if override.split("=", 1)[0].strip() == "presets":
-            presets = yaml.safe_load(override.split("=", 1)[1])
-    presets = [presets] if isinstance(presets, str) else list(presets)
+    body = yaml_text.load(Path(path))
+    changes = [renamed_override(text) for text in overrides or []]
+    for change in changes:
+        if _field_of(change).split(".")[0] == "presets":
+            apply_override(body, change)
     merged: dict[str, Any] = {}
-    for preset in presets:
+    for preset in _presets(body):
         merged.update(read_preset(preset))
+    for section in FIELDS:
+        own = body.get(section)
+        if own is not None and not isinstance(own, dict):
+            raise RecipeError(f"{section}: expected a section with fields (got {_shown(own)}).")
+        if own is not None:
+            body[section] = renamed(section, own)
     if merged or body.get("rlvr") is not None:
-        own = body.get("rlvr") or {}
-        if not isinstance(own, dict):
-            raise RecipeError("rlvr: expected a section with fields.")
-        body["rlvr"] = {**merged, **renamed("rlvr", own)}
-    if isinstance(body.get("sft"), dict):
-        body["sft"] = renamed("sft", body["sft"])
-    for override in overrides or []:
-        apply_override(body, override)
+        body["rlvr"] = {**merged, **(body.get("rlvr") or {})}
+    for change in changes:
+        if _field_of(change).split(".")[0] != "presets":
+            apply_override(body, change)
     for field, secret in secrets_in(body):
         raise RecipeError(
             f"{field}: the address holds {secret}, and a recipe is stored and logged. Leave it out; keys come from "
@@ -119,28 +119,36 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         raise RecipeError(explain(error)) from None
 
 
+def _presets(body: dict[str, Any]) -> list[str]:
+    """The presets that a recipe names, as a list; put back into the body that way."""
+    named = body.get("presets")
+    listed = [] if named is None else [named] if isinstance(named, str) else named
+    if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
+        raise RecipeError(f"presets: expected names of files in recipes/presets, such as [dapo] (got {_shown(named)}).")
+    twice = [n for n in listed if listed.count(n) > 1]
+    if twice:
+        raise RecipeError(f"presets: {twice[0][:60]!r} is named twice; once is enough.")
+    body["presets"] = listed
+    return listed
+
+
+def _shown(value: Any) -> str:
+    return _cut(redact(repr(value)[:4000]))
+
+
+def _field_of(override: str) -> str:
+    """The field of `field=value`; the last `--set` of a field counts."""
+    return override.partition("=")[0].strip()
+
+
 def read_preset(name: str) -> dict[str, Any]:
     """The `rlvr` fields that a preset sets: one file is one paper."""
+    known = [p.stem for p in PRESETS.glob("*.yaml")]
+    if name not in known:
+        raise RecipeError(f"presets: no preset called {_shown(name)}. {did_you_mean(name[:120], known)}")
     path = PRESETS / f"{name}.yaml"
-    if not path.exists():
-        known = [p.stem for p in PRESETS.glob("*.yaml")]
-        raise RecipeError(f"presets: no preset called {name!r}. {did_you_mean(name, known)}")
-    body = _load_yaml(path)
+    body = yaml_text.load(path)
     return renamed("rlvr", {key: value for key, value in body.items() if key not in ("paper", "title", "about")})
-
-
-def _load_yaml(path: Path) -> dict[str, Any]:
-    try:
-        body = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise RecipeError(f"{path}: no such file. Recipes that come with the project are in recipes/.") from None
-    except IsADirectoryError:
-        raise RecipeError(f"{path}: is a folder; give a YAML file.") from None
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{path}: not readable as YAML: {error}") from None
-    if not isinstance(body, dict):
-        raise RecipeError(f"{path}: expected fields such as name, model and curate.")
-    return body
 
 
 def apply_override(body: dict[str, Any], override: str) -> None:
@@ -150,27 +158,39 @@ def apply_override(body: dict[str, Any], override: str) -> None:
     >>> apply_override(body, "rlvr.advantage.scale=none"); body
     {'rlvr': {'advantage': {'kind': 'grpo', 'scale': 'none'}}}
     """
-    if "=" not in override:
-        raise RecipeError(f"--set {override}: write it as field=value, such as rlvr.steps=3.")
-    field, text = override.split("=", 1)
-    *parents, last = field.strip().split(".")
+    field, equals, text = override.partition("=")
+    field = field.strip()
+    if not equals:
+        raise RecipeError(f"--set {_cut(override)}: write it as field=value, such as rlvr.steps=3.")
+    *parents, last = field.split(".")
+    if not all((*parents, last)) or len(parents) > yaml_text.DEEPEST:
+        raise RecipeError(f"--set {_cut(field)}: not the name of a field; write it such as rlvr.optimizer.betas.")
+    value = yaml_text.parse(text, f"--set {_cut(field)}")
     here: Any = body
-    for key in parents:
-        here = _enter(here, key, field)
-    here[_index(here, last, field)] = yaml.safe_load(text)
+    for level, key in enumerate(parents):
+        here = _enter(here, key, field, level)
+    here[_index(here, last, field)] = value
 
 
-def _enter(holder: Any, key: str, field: str) -> Any:
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _enter(holder: Any, key: str, field: str, level: int) -> Any:
     """The section under a key, made where it is absent; `grpo` becomes `{kind: grpo}` on the way."""
     index = _index(holder, key, field)
     child = holder[index] if isinstance(holder, list) else holder.get(index)
-    if isinstance(child, str):
-        child = {"name" if field.startswith("evaluate.tasks") else "kind": child}
+    path = field.split(".")
+    if isinstance(child, str) and path[0] == "rlvr" and len(path) > 1 and path[1] in SLOTS and level <= 2:
+        child = {"kind": child}
+    elif isinstance(child, str) and path[:2] == ["evaluate", "tasks"] and level == 2:
+        child = {"name": child}
     elif child is None:
-        default = s.Rlvr.model_fields[key].default if field.startswith(f"rlvr.{key}.") and key in SLOTS else None
+        default = s.Rlvr.model_fields[key].default if level == 1 and path[0] == "rlvr" and key in SLOTS else None
         child = dict(default) if isinstance(default, dict) else {}
     elif not isinstance(child, dict | list):
-        raise RecipeError(f"--set {field}: {key} is a value, not a section.")
+        above = ".".join(path[: level + 1])
+        raise RecipeError(f"--set {_cut(field)}: {_cut(above)} is a value ({_shown(child)}), not a section.")
     holder[index] = child
     return child
 
@@ -178,26 +198,32 @@ def _enter(holder: Any, key: str, field: str) -> Any:
 def _index(holder: Any, key: str, field: str) -> Any:
     if not isinstance(holder, list):
         return key
-    if not key.isdigit() or int(key) >= len(holder):
-        raise RecipeError(f"--set {field}: {key} is not an entry of a list of {len(holder)}.")
+    if not re.fullmatch(r"[0-9]{1,9}", key) or int(key) >= len(holder):
+        raise RecipeError(f"--set {_cut(field)}: {_cut(key)} is not an entry of a list of {len(holder)}.")
     return int(key)
 
 
 def explain(error: ValidationError) -> str:
-    """pydantic's complaints in the recipe's words: field, value, rule, way out."""
+    """pydantic's complaints in the recipe's words: field, value, rule, fix. At most twenty of them."""
+    entries = error.errors()
     lines = []
-    for entry in error.errors():
-        loc = [str(p) for p in entry["loc"] if not str(p).startswith("function-")]
-        where = ".".join(loc) or "recipe"
+    for entry in entries[:20]:
+        loc = [
+            str(p) for p in entry["loc"] if not str(p).startswith(("function-", "list[", "literal[", "constrained-"))
+        ]
+        where = _cut(".".join(loc)) or "recipe"
         if entry["type"] == "extra_forbidden":
-            known = _fields_at(loc[:-1])
-            lines.append(f"{where}: no such field. {did_you_mean(loc[-1], known)}")
+            lines.append(f"{where}: no such field. {did_you_mean(loc[-1][:120], _fields_at(loc[:-1]))}")
         elif entry["type"] == "missing":
             lines.append(f"{where}: this field is required.")
+        elif entry["type"] in ("model_type", "dict_type"):
+            lines.append(f"{where}: expected a section with fields (got {_shown(entry.get('input'))}).")
         else:
             given = entry.get("input")
-            shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) or given is None else ""
+            shown = f" (got {_shown(given)})" if isinstance(given, str | int | float | bool) or given is None else ""
             lines.append(f"{where}: {entry['msg'].removeprefix('Value error, ')}{shown}.")
+    if len(entries) > 20:
+        lines.append(f"... and {len(entries) - 20} more.")
     return "\n".join(lines)
 
 
@@ -206,11 +232,11 @@ def _fields_at(loc: list[str]) -> list[str]:
     for key in loc:
         if key.isdigit():
             continue
-        annotation = model.model_fields[key].annotation if key in model.model_fields else None
-        model = _model_in(annotation)
         if model is None:
             return []
-    return list(model.model_fields)
+        annotation = model.model_fields[key].annotation if key in model.model_fields else None
+        model = _model_in(annotation)
+    return [] if model is None else list(model.model_fields)
 
 
 def _model_in(annotation: Any) -> Any:

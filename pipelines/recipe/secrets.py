@@ -43,6 +43,7 @@ def secret_in(address: str) -> str | None:
     >>> secret_in("http://ann:pw@host:8000"), secret_in("http://host:8000/v1")
     ('a user name or password', None)
     """
+    address = address[:4096]  # nothing longer is an address, and the patterns take quadratic time
     if not re.match(r"[a-zA-Z][\w+.\-]*://", address):
         return None
     if _USERINFO.match(address) or _USERINFO_WITH_SLASH.match(address):

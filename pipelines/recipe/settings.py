@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+
+from pipelines.contract.fields import Label, Line, Seed, Strict
 
 
 def free(default: Any, **bounds: Any) -> Any:
@@ -30,16 +32,14 @@ Part = Annotated[dict[str, Any], BeforeValidator(_part)]
 Parts = Annotated[list[dict[str, Any]], BeforeValidator(_parts)]
 
 
-class Settings(BaseModel):
-    """Base of every section: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Settings(Strict):
+    """Base of every section."""
 
 
 class Fresh(Settings):
     """A model to be trained from random weights: any transformers causal-LM architecture."""
 
-    architecture: str = "llama"
+    architecture: Label = "llama"
     """`model_type` of a transformers configuration: llama, qwen2, qwen3, gemma2, gpt2, ..."""
     config: dict[str, Any] = {}
     """Passed to that configuration; the vocabulary size and special token ids come from the tokenizer."""
@@ -49,20 +49,20 @@ class Tokenizer(Settings):
     """A tokenizer trained on the curated data, for fresh models."""
 
     kind: Literal["char", "bpe"] = "bpe"
-    vocab_size: int = Field(4096, ge=64)
+    vocab_size: int = Field(4096, ge=64, le=10_000_000)
     """Upper bound; `char` uses as many as the data has characters."""
 
 
 class Model(Settings):
     """Which policy: a folder or hub name, or a fresh one."""
 
-    path: str | None = None
+    path: Line | None = None
     """Folder or Hugging Face hub name of a pretrained model with its tokenizer."""
-    revision: str | None = None
+    revision: Line | None = None
     fresh: Fresh | None = None
     tokenizer: Tokenizer = Tokenizer()
     """Read only for fresh models."""
-    chat_template: str | None = None
+    chat_template: Annotated[str, Field(min_length=1)] | None = None
     """Jinja text, or a path to it; default: the tokenizer's own, or a plain one for fresh models."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute precision; weights and optimizer stay float32 (bfloat16 runs under autocast)."""
@@ -85,31 +85,31 @@ class Source(Settings):
     """Where problems come from."""
 
     kind: Literal["reasoning_gym", "environment", "file", "hub"]
-    task: str | None = None
+    task: Label | None = None
     """reasoning_gym: the task's name; environment: a file of pipelines/environments."""
-    size: int | None = Field(None, ge=1)
+    size: int | None = Field(None, ge=1, le=1_000_000_000)
     """reasoning_gym, environment: how many problems; file and hub: read at most this many rows."""
-    seed: int = 0
+    seed: Seed = 0
     """reasoning_gym, environment: seed of the generator."""
     config: dict[str, Any] = {}
     """reasoning_gym, environment: its own settings."""
-    splits: list[str] | None = None
+    splits: list[Label] | None = None
     """Splits that this source's records go to; default: all of `curate.splits`."""
-    path: str | None = None
+    path: Line | None = None
     """file: a JSONL, JSON, Parquet or CSV file or glob; hub: the dataset's name or a local dataset folder."""
-    name: str | None = None
+    name: Line | None = None
     """hub: configuration name."""
-    split: str = "train"
+    split: Line = "train"
     """hub: split to read; for every kind: written to the record's info."""
-    revision: str | None = None
-    columns: dict[Literal["prompt", "answer", "solution", "system", "uid"], str] = {}
+    revision: Line | None = None
+    columns: dict[Literal["prompt", "answer", "solution", "system", "uid"], Line] = {}
     """Which column holds what: any of prompt, answer, solution, system, uid → column name. Default: recognised
     from the conventions of TRL, verl, open-r1, verifiers and GSM8K."""
-    verifier: str | None = None
+    verifier: Label | None = None
     """How completions are scored; a file in pipelines/verifiers. Default: chosen from the row, else `math`."""
     answer_from: Literal["column", "gsm8k", "boxed"] | None = None
     """How to read the gold answer out of the answer column. Default: recognised."""
-    licence: str = "unknown"
+    licence: Annotated[Line, Field(max_length=200)] = "unknown"
     max_row_bytes: int = Field(16 * 2**20, ge=1024, le=2**29)
     """file: a longer row is quarantined."""
     max_unpacked_ratio: float = Field(200.0, ge=1)
@@ -136,7 +136,7 @@ class NearDuplicates(Settings):
     """MinHash near-duplicate removal over word shingles; candidates are verified by exact Jaccard similarity."""
 
     threshold: float = Field(0.8, gt=0, le=1)
-    shingle: int = Field(5, ge=1)
+    shingle: int = Field(5, ge=1, le=1000)
     """Words per shingle."""
     permutations: int = Field(64, ge=16, le=256)
 
@@ -144,34 +144,40 @@ class NearDuplicates(Settings):
 class Decontaminate(Settings):
     """Drop records that overlap with the benchmarks this recipe evaluates."""
 
-    ngram: int = Field(13, ge=2)
+    ngram: int = Field(13, ge=2, le=1000)
     """Words in a row that count as an overlap; shorter texts are compared whole."""
 
 
 class Difficulty(Settings):
     """Keep problems that a model solves sometimes."""
 
-    model: str
+    model: Line
     """Folder or hub name of the model whose pass rate is measured."""
-    samples: int = Field(8, ge=2)
+    samples: int = Field(8, ge=2, le=100_000)
     low: float = Field(0.0, ge=0, le=1)
     high: float = Field(1.0, ge=0, le=1)
     """Keep low < pass rate < high; the bounds 0 and 1 drop only the never and always solved."""
     max_tokens: int = Field(256, ge=1)
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, gt=0, le=100)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Difficulty:
+        if self.low >= self.high:
+            raise ValueError(f"low ({self.low:g}) must be under high ({self.high:g})")
+        return self
 
 
 class Curate(Settings):
     """Sources to clean, deduplicated, decontaminated splits."""
 
-    sources: list[Source] = Field(min_length=1)
+    sources: list[Source] = Field(min_length=1, max_length=1000)
     near_duplicates: NearDuplicates | None = NearDuplicates()
     decontaminate: Decontaminate | None = Decontaminate()
     max_prompt_tokens: int | None = Field(None, ge=1)
     min_prompt_tokens: int = Field(1, ge=0)
     max_solution_tokens: int | None = Field(None, ge=1)
     difficulty: Difficulty | None = None
-    splits: dict[str, float] = {"train": 0.95, "heldout": 0.05}
+    splits: dict[Label, float] = {"train": 0.95, "heldout": 0.05}
     """Split name → share; a record's split depends on its uid only."""
     self_check: bool = True
     """Quarantine rows whose gold answer does not verify itself."""
@@ -182,6 +188,10 @@ class Curate(Settings):
     def _shares(self) -> Curate:
         if not self.splits or any(v <= 0 for v in self.splits.values()) or abs(sum(self.splits.values()) - 1) > 1e-6:
             raise ValueError("splits must be positive shares that add up to 1")
+        if len({name.lower() for name in self.splits}) < len(self.splits):
+            raise ValueError("two names of splits differ in upper and lower case only, which not every disk can tell")
+        if self.max_prompt_tokens is not None and self.min_prompt_tokens > self.max_prompt_tokens:
+            raise ValueError("min_prompt_tokens must not be over max_prompt_tokens")
         for number, source in enumerate(self.sources):
             unknown = set(source.splits or []) - set(self.splits)
             if unknown or source.splits == []:
@@ -194,24 +204,27 @@ class Curate(Settings):
 class Lora(Settings):
     """Low-rank adapters through peft; merged into the weights when the stage ends."""
 
-    rank: int = Field(16, ge=1)
+    rank: int = Field(16, ge=1, le=65_536)
     alpha: float = Field(32, gt=0)
     dropout: float = Field(0.0, ge=0, lt=1)
-    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+    target_modules: Annotated[list[Line], Field(min_length=1)] | Literal["all-linear"] = "all-linear"
+
+
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Optimizer(Settings):
     """AdamW and its schedule."""
 
-    learning_rate: float = Field(1e-5, gt=0)
+    learning_rate: float = Field(1e-5, gt=0, le=1000)
     warmup: float = Field(0.03, ge=0)
     """Steps of linear warm-up: a share of all steps below 1, a number of steps from 1."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     final_share: float = Field(0.0, ge=0, le=1)
     """The learning rate at the end, as a share of its peak."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    eps: float = Field(1e-8, gt=0, le=1)
+    weight_decay: float = Field(0.0, ge=0, le=1000)
     max_grad_norm: float = Field(1.0, gt=0)
 
 
@@ -228,8 +241,8 @@ class Commit(Settings):
 class Sft(Settings):
     """Supervised cold start."""
 
-    split: str = "train"
-    heldout: str | None = "heldout"
+    split: Label = "train"
+    heldout: Label | None = "heldout"
     target: Literal["auto", "solution", "answer"] = "auto"
     """What the assistant says: the record's solution, its answer, or the solution where there is one."""
     epochs: float | None = Field(None, gt=0)
@@ -278,7 +291,7 @@ class AdaptiveTemperature(Settings):
 class Sampling(Settings):
     """How completions are drawn."""
 
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(1.0, ge=0, le=100)
     """0 is greedy."""
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0)
@@ -318,33 +331,39 @@ class Mismatch(Settings):
 class Server(Settings):
     """A vLLM server that decodes; it gets this step's weights before every step."""
 
-    url: str
+    url: Annotated[Line, Field(pattern=r"^https?://[^\s/]")]
     """Such as http://localhost:8000, without user, password or key: those come from `api_key_env`."""
     api_key_env: str | None = free(None, pattern=r"^[A-Za-z_]\w*$")
     """Name of an environment variable with the server's API key; sent as a bearer token, stored nowhere."""
-    weights: str
+    weights: Line
     """Folder the server was started on, on a disk both see."""
-    model: str | None = None
+    model: Line | None = None
     """The model's name on the server; default: the folder."""
-    timeout_s: float = Field(600.0, gt=0)
+    timeout_s: float = Field(600.0, gt=0, le=1e7)
 
 
 class Critic(Settings):
     """The value network of methods that read `value`: the policy's body, copied at the start, with a scalar head."""
 
-    learning_rate: float = Field(1e-5, gt=0)
-    epochs: int = Field(1, ge=1)
+    learning_rate: float = Field(1e-5, gt=0, le=1000)
+    epochs: int = Field(1, ge=1, le=10_000)
     """Passes over a step's rollouts."""
+
+
+Function = Annotated[Line, Field(pattern=r"^\w+(\.\w+)*:\w+$")]
+"""`package.module:function`."""
+MOST_ROLLOUTS = 2**22
+"""Of one step."""
 
 
 class Rlvr(Settings):
     """Reinforcement learning with verifiable rewards."""
 
-    split: str = "train"
+    split: Label = "train"
     steps: int = Field(100, ge=1)
-    prompts: int = Field(32, ge=1)
+    prompts: int = Field(32, ge=1, le=1_000_000)
     """Problems per step."""
-    group_size: int = Field(8, ge=1)
+    group_size: int = Field(8, ge=1, le=100_000)
     """Rollouts per problem."""
     sampling: Sampling = Sampling()
     curriculum: Part = {"kind": "uniform"}
@@ -352,9 +371,9 @@ class Rlvr(Settings):
     rollout: Part = {"kind": "single_turn"}
     reward: Part = {"kind": "verifier"}
     filter: Part = {"kind": "all_rows"}
-    max_draws: int = Field(1, ge=1)
+    max_draws: int = Field(1, ge=1, le=10_000)
     """How often a step may sample more problems to replace groups that `filter` removed."""
-    reward_functions: list[str] = []
+    reward_functions: list[Function] = []
     """More rewards, added to the verifier's: `package.module:function` with TRL's signature."""
     on_timeout: Literal["incorrect", "unscored"] = "incorrect"
     """A completion that its verifier cannot judge in time scores 0, or nothing and trains nothing."""
@@ -366,9 +385,9 @@ class Rlvr(Settings):
     divergence: Part | None = None
     auxiliary_loss: Parts = []
     loss_aggregation: Part = {"kind": "token_mean"}
-    epochs: int = Field(1, ge=1)
+    epochs: int = Field(1, ge=1, le=10_000)
     """Passes over a step's rollouts."""
-    mini_batches: int = Field(1, ge=1)
+    mini_batches: int = Field(1, ge=1, le=1_000_000)
     """Optimizer updates per pass."""
     micro_batch_tokens: int = Field(16_384, ge=1)
     optimizer: Optimizer = Optimizer(learning_rate=1e-6, schedule="constant", warmup=0)
@@ -382,7 +401,7 @@ class Rlvr(Settings):
     """Decode on a vLLM server; default: in the trainer's own process, with the weights that are trained."""
     critic: Critic | None = None
     """Read by methods that need `value`, such as advantage: gae."""
-    processes: int = Field(1, ge=1)
+    processes: int = Field(1, ge=1, le=100_000)
     """Processes of the stage, one per GPU: weights sharded with FSDP2, rollouts and passes dealt out."""
     max_bad_steps: int = Field(5, ge=1)
     """Stop after this many steps in a row without a finite gradient."""
@@ -400,32 +419,44 @@ class Rlvr(Settings):
     log_rollouts: int = free(8, ge=0)
     """Rollouts per step written to rollouts.jsonl."""
 
+    @model_validator(mode="after")
+    def _rollouts(self) -> Rlvr:
+        if self.prompts * self.group_size > MOST_ROLLOUTS:
+            raise ValueError(
+                f"prompts * group_size is {self.prompts * self.group_size} rollouts a step; at most {MOST_ROLLOUTS} fit"
+            )
+        if self.mini_batches > self.prompts * self.group_size:
+            raise ValueError("mini_batches: more updates per pass than the step has rollouts")
+        if len(set(self.reward_functions)) < len(self.reward_functions):
+            raise ValueError("reward_functions: each function may be named once")
+        return self
+
 
 class PlayedTask(Settings):
     """Episodes in an environment; the success rate is avg@k."""
 
-    task: str
+    task: Label
     """A file of pipelines/environments."""
-    size: int = Field(100, ge=1)
+    size: int = Field(100, ge=1, le=10_000_000)
     """Problems."""
-    seed: int = 10_000
+    seed: Seed = 10_000
     """Of the problems; another one than the training data's."""
     config: dict[str, Any] = {}
-    max_turns: int = Field(10, ge=1)
+    max_turns: int = Field(10, ge=1, le=100_000)
     max_tokens: int = Field(16, ge=1)
     """Per turn."""
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(1.0, ge=0, le=100)
 
 
 class Task(Settings):
     """One benchmark."""
 
-    name: str
+    name: Label
     """A task in evaluation/benchmarks, any task lm-eval installs, or a task of `include`."""
     limit: int | None = Field(None, ge=1)
-    samples: int | None = Field(None, ge=1)
+    samples: int | None = Field(None, ge=1, le=1_000_000)
     """Answers per problem for avg@k, pass@k and maj@k; default: what the task's YAML says."""
-    few_shot: int | None = Field(None, ge=0)
+    few_shot: int | None = Field(None, ge=0, le=10_000)
     sampling: dict[str, Any] = {}
     """Overrides of the task's generation settings, such as temperature and max_gen_toks."""
     environment: PlayedTask | None = None
@@ -440,29 +471,31 @@ class Evaluate(Settings):
     tasks: list[Annotated[Task, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)]] = Field(
         min_length=1
     )
-    include: str | None = None
+    include: Line | None = None
     """Folder with more lm-eval task YAMLs."""
-    checkpoints: list[Literal["base", "sft", "rlvr"]] = ["base", "sft", "rlvr"]
+    checkpoints: list[Literal["base", "sft", "rlvr"]] = Field(["base", "sft", "rlvr"], min_length=1)
     batch_size: int = Field(256, ge=1)
     confidence: float = Field(0.95, gt=0.5, lt=1)
-    bootstrap: int = Field(2000, ge=100)
+    bootstrap: int = Field(2000, ge=100, le=1_000_000)
 
     @model_validator(mode="after")
     def _unique(self) -> Evaluate:
         seen = [t.name for t in self.tasks]
         if len(set(seen)) != len(seen):
             raise ValueError("each task may be named once")
+        if len(set(self.checkpoints)) != len(self.checkpoints):
+            raise ValueError("checkpoints: each may be named once")
         return self
 
 
 class Tracking(Settings):
     """What is stored in MLflow. None of it changes a result."""
 
-    experiment: str | None = free(None)
+    experiment: Line | None = free(None)
     """Default: the recipe's name."""
-    register_model: str | None = free(None)
+    register_model: Line | None = free(None)
     """Name in the model registry; default: the recipe's name."""
     upload_models: bool = free(True)
     """Copy model folders to the artifact store; otherwise they are registered by reference."""
-    timeout_s: float = free(60.0, gt=0)
+    timeout_s: float = free(60.0, gt=0, le=1e7)
     """How long a finished stage waits for an unreachable tracking server before it goes on; nothing is lost."""

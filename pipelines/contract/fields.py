@@ -1,0 +1,76 @@
+"""What every setting obeys, of sections and of methods, and the kinds of text that several of them take."""
+
+from __future__ import annotations
+
+import re
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+LARGEST = 10**12
+"""No number in a recipe is larger, seeds apart."""
+LARGEST_SEED = 2**63 - 1
+"""What torch's generators take."""
+
+
+def _line(value: str) -> str:
+    if not value.strip():
+        raise ValueError("an empty text; leave the field out, or give it a value")
+    if re.search(r"[\x00-\x1f\x7f]", value):
+        raise ValueError("a text of one line, without control characters, is wanted")
+    return value
+
+
+def _label(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}", value):
+        raise ValueError(
+            "a name starts with a letter or digit and has letters, digits, '.', '_', '+' and '-' only, at most 120"
+        )
+    return value
+
+
+Line = Annotated[str, Field(max_length=4096), AfterValidator(_line)]
+"""Text of one line that is not empty: paths, names of other people's things."""
+Label = Annotated[str, AfterValidator(_label)]
+"""A name that may become part of a file's name: splits, benchmarks."""
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+
+
+class Strict(BaseModel):
+    """Base of sections and of methods' settings: unknown keys are errors, numbers are finite and no booleans."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_booleans(cls, value: Any, info: ValidationInfo) -> Any:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        field = cls.model_fields.get(str(info.field_name))
+        if field is not None and _numeric(field.annotation) and any(isinstance(v, bool) for v in inner):
+            raise ValueError("a number is wanted, not true or false")
+        return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _no_giants(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, int | float) and info.field_name != "seed" and abs(value) > LARGEST:
+            raise ValueError(f"a number of at most {LARGEST:g} is wanted")
+        return value
+
+
+def _numeric(annotation: Any) -> bool:
+    """Whether only numbers, or containers of numbers, are wanted."""
+    kinds = _leaves(annotation)
+    return bool(kinds & {int, float}) and bool not in kinds and Any not in kinds
+
+
+def _leaves(annotation: Any) -> set[Any]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _leaves(get_args(annotation)[0])
+    if origin in (Union, UnionType, list, tuple):
+        return {leaf for inner in get_args(annotation) if inner is not ... for leaf in _leaves(inner)}
+    if origin is dict:
+        return _leaves(get_args(annotation)[1])
+    return {annotation}

@@ -1,0 +1,408 @@
+"""Everything that can be known before the first stage: one report with all problems, and how to fix each.
+
+Only the stages that will run are looked at. What needs torch or other people's code is asked in a process of its own
+(`tasks/probe.py`), and good answers are remembered until something that they depend on changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import stat
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import RecipeError, did_you_mean
+from pipelines.recipe.read import Recipe, check
+from pipelines.recipe.secrets import redact
+from pipelines.stage.files import digest, free_bytes, read_json, write_atomic
+from tasks import environment, estimate, machine, probe
+
+ENDINGS = (".jsonl", ".ndjson", ".json", ".parquet", ".csv")
+FEWEST_INODES = 1000
+SERVER_SECONDS = 5.0
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+_passed: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that would stop the run later."""
+
+    field: str
+    problem: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        text = self.problem if self.problem.startswith(self.field) else f"{self.field}: {self.problem}"
+        text = text.rstrip(". ")
+        return f"{text}{'' if text.endswith('?') else '.'} {self.fix}".rstrip()
+
+
+class NotReady(RecipeError):
+    """The run would fail later."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        lines = [str(p) for p in problems]
+        super().__init__(lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} problems", *lines]))
+
+
+def require(recipe: Recipe, stages: list[str]) -> None:
+    """Stop now where the run would stop later.
+
+    Args:
+        stages: those that will run; reused ones are not looked at.
+
+    Raises:
+        NotReady: all that is wrong, a line each: field, problem, fix.
+    """
+    if passed(recipe, stages):
+        return
+    problems = examine(recipe, stages)
+    if problems:
+        raise NotReady(problems)
+    _passed.update((_identity(recipe), stage) for stage in stages)
+
+
+def passed(recipe: Recipe, stages: list[str]) -> bool:
+    """Whether this process has found nothing wrong with these stages before."""
+    return all((_identity(recipe), stage) in _passed for stage in stages)
+
+
+def _identity(recipe: Recipe) -> str:
+    return digest(recipe.model_dump(mode="json"))
+
+
+def summary_file(path: str | None) -> None:
+    """The file of `--summary` can be written.
+
+    Raises:
+        NotReady: its folder is missing, or it is a folder, or it may not be written.
+    """
+    if path is None:
+        return
+    file = Path(path)
+    problem = ""
+    try:
+        if "\0" in path or not path.strip():
+            problem = f"{path!r} is no file name"
+        elif file.is_dir():
+            problem = f"{path} is a folder"
+        elif not file.parent.is_dir():
+            problem = f"there is no folder {file.parent}"
+        elif not os.access(file if file.exists() else file.parent, os.W_OK):
+            problem = f"{path} may not be written"
+    except OSError as error:
+        problem = f"{path[:200]}: {error.strerror}"
+    if problem:
+        raise NotReady([Problem("--summary", problem, "Name a file in a folder that exists.")])
+
+
+def examine(recipe: Recipe, stages: list[str]) -> list[Problem]:
+    """All problems of the stages that will run."""
+    found: list[Problem] = []
+    if not stages:
+        return found
+    questions: list[tuple[str, str, dict[str, Any]]] = []
+    if "curate" in stages:
+        found += _curate(recipe, questions)
+    if "rlvr" in stages:
+        found += _rlvr(recipe, questions)
+    if "evaluate" in stages or ("curate" in stages and recipe.curate.decontaminate is not None):
+        found += _evaluate(recipe, questions)
+    found += _model(recipe, questions)
+    known: dict[str, dict[str, Any]] = {}
+    for (field, fix, _), said in zip(questions, _answers([q for *_, q in questions]), strict=True):
+        if said.get("problem"):
+            section = re.sub(r"\.\d+.*", "", field)
+            text = redact(said["problem"]).removeprefix(f"{field}: ").removeprefix(f"{section}: ")
+            found.append(Problem(field, text, "" if "Did you mean" in text else fix))
+        known[field] = said
+    found += _limits(recipe, stages, known)
+    found += _room(recipe, stages, known)
+    try:
+        check(recipe if "rlvr" in stages else recipe.model_copy(update={"rlvr": None}))
+    except RecipeError as error:
+        fields = {p.field for p in found}
+        lines = [Problem(line.partition(":")[0], line) for line in str(error).splitlines()]
+        found = [p for p in lines if p.field not in fields] + found
+    return found
+
+
+def _answers(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Answers in order; good ones from before are used where nothing that they depend on has changed."""
+    folder = environment.home() / ".checked"
+    files = [folder / f"{mark}.json" if (mark := _mark(q)) else None for q in questions]
+    answers = [read_json(f) if f is not None and f.exists() else None for f in files]
+    open_ = [i for i, said in enumerate(answers) if not isinstance(said, dict)]
+    for i, said in zip(open_, probe.ask([questions[i] for i in open_]), strict=True):
+        answers[i] = said
+        file = files[i]
+        if file is not None and not said.get("problem"):
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                write_atomic(file, json.dumps(said), durable=False)
+    return [said for said in answers if said is not None]
+
+
+def _mark(question: dict[str, Any]) -> str | None:
+    """Digest of a question and what its answer depends on; None where that cannot be known."""
+    if question["ask"] == "function":
+        return None
+    parts: list[Any] = [question]
+    for name in ("torch", "transformers", "tokenizers", "reasoning-gym", "lm_eval"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            parts.append(importlib.metadata.version(name))
+    folders = [Path(str(question[k])) for k in ("path", "include") if question.get(k)]
+    files = [f for folder in folders for f in sorted(folder.expanduser().rglob("*")) if f.is_file()]
+    files += [f for f in [Path(question.get("chat_template") or "{")] if "{" not in str(f) and f.is_file()]
+    files += sorted((environment.ROOT / "pipelines" / "environments").glob("*.py"))
+    for file in files:
+        about = file.stat()
+        parts.append([str(file), about.st_size, about.st_mtime_ns])
+    return digest(parts)[:24]
+
+
+def _curate(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:
+    for number, source in enumerate(recipe.curate.sources):
+        field = f"curate.sources.{number}"
+        if source.kind == "file":
+            yield from _files(f"{field}.path", str(source.path))
+        elif source.kind == "hub":
+            yield from _hub(f"{field}.path", str(source.path), "dataset")
+        else:
+            ask = {
+                "ask": "problems",
+                "kind": source.kind,
+                "task": source.task,
+                "config": source.config,
+                "seed": source.seed,
+            }
+            questions.append((field, "", ask))
+    if recipe.curate.difficulty is not None:
+        yield from _hub("curate.difficulty.model", recipe.curate.difficulty.model, "model")
+
+
+def _files(field: str, path: str) -> Iterator[Problem]:
+    """A file, or all that a pattern finds, can be read."""
+    whole = Path(path).expanduser()
+    paths = [whole] if os.path.lexists(whole) else [Path(p) for p in sorted(glob.glob(str(whole), recursive=True))]
+    if not paths:
+        yield Problem(field, f"no file at {path}", f"Paths are relative to {Path.cwd()}.")
+    for file in paths:
+        fix = "Name a file, or a pattern such as data/*.jsonl."
+        try:
+            about = file.stat()
+        except OSError as error:
+            link = "a link to a file that is not there" if file.is_symlink() else str(error.strerror)
+            yield Problem(field, f"{file} is {link}" if file.is_symlink() else f"{file}: {link}", fix)
+            continue
+        suffix = file.suffixes[-2] if file.suffix == ".gz" and len(file.suffixes) > 1 else file.suffix
+        if stat.S_ISDIR(about.st_mode):
+            yield Problem(field, f"{file} is a folder", fix)
+        elif not stat.S_ISREG(about.st_mode):
+            yield Problem(field, f"{file} is not a regular file", fix)
+        elif not os.access(file, os.R_OK):
+            yield Problem(field, f"{file} may not be read", f"Run: chmod u+r {file}")
+        elif suffix.lower() not in ENDINGS:
+            yield Problem(
+                field, f"{file} does not end in {', '.join(ENDINGS)} (or .gz behind it)", "Give it the ending it has."
+            )
+        elif about.st_size == 0:
+            yield Problem(field, f"{file} is empty", "Leave the source out, or fill the file.")
+
+
+def _hub(field: str, name: str, what: str) -> Iterator[Problem]:
+    """A local folder that is there, or what can be a name on the hub."""
+    local = Path(name).expanduser()
+    if name.startswith(("/", ".", "~")):
+        if not local.is_dir():
+            yield Problem(
+                field, f"there is no folder {name}", f"Give a {what} folder or a hub name such as owner/name."
+            )
+    elif not local.is_dir() and not _HUB_NAME.fullmatch(name):
+        yield Problem(field, f"{name!r} is neither a folder nor a hub name", "Hub names are written owner/name.")
+
+
+def _model(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:
+    model = recipe.model
+    template = model.chat_template
+    if template is not None and "{" not in template and not Path(template).is_file():
+        yield Problem("model.chat_template", f"{template[:200]} is neither Jinja text nor a file", "Give one of them.")
+    if model.attention == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
+        yield Problem("model.attention", "flash_attention_2 needs the package flash_attn", "Use attention: sdpa.")
+    lora = [name for name in ("sft", "rlvr") if getattr(getattr(recipe, name), "lora", None) is not None]
+    if lora and importlib.util.find_spec("peft") is None:
+        yield Problem(f"{lora[0]}.lora", "adapters need the package peft", "pip install peft")
+    if model.fresh is not None:
+        ask = {
+            "ask": "fresh",
+            "architecture": model.fresh.architecture,
+            "config": model.fresh.config,
+            "chat_template": template,
+        }
+        questions.append(("model.fresh", "", ask))
+        return
+    path = str(model.path)
+    hub = list(_hub("model.path", path, "model"))
+    yield from hub
+    if not hub and Path(path).expanduser().is_dir():
+        about = {"path": str(Path(path).expanduser()), "chat_template": template}
+        questions.append(("model.path", "", {"ask": "folder", **about, "trust_remote_code": model.trust_remote_code}))
+
+
+def _rlvr(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:
+    rl = recipe.rlvr
+    assert rl is not None
+    columns = ["prompts", "completions", "completion_ids", "answer", "info"]
+    for number, name in enumerate(rl.reward_functions):
+        ask: dict[str, Any] = {"ask": "function", "name": name, "field": f"rlvr.reward_functions.{number}"}
+        ask |= {"positional": [], "keywords": columns, "called": f"the keywords {', '.join(columns)}"}
+        questions.append((ask["field"], "It is called as f(prompts, completions, **kwargs).", ask))
+    judge = rl.reward.get("judge")
+    if isinstance(judge, str):
+        ask = {"ask": "function", "name": judge, "field": "rlvr.reward.judge", "keywords": []}
+        ask |= {"positional": [None, None, None], "called": "(problem, first, second)"}
+        questions.append(("rlvr.reward.judge", "It is called as f(problem, first, second).", ask))
+    devices = len(machine.gpu_bytes()) or machine.cores()
+    if rl.processes > devices:
+        kind = "GPUs" if machine.gpu_bytes() else "cores"
+        yield Problem("rlvr.processes", f"{rl.processes} processes on {devices} {kind}", f"Use at most {devices}.")
+    if rl.sampler is not None:
+        yield from _server(rl.sampler)
+
+
+def _server(sampler: Any) -> Iterator[Problem]:
+    if not Path(sampler.weights).expanduser().is_dir():
+        yield Problem(
+            "rlvr.sampler.weights",
+            f"there is no folder {sampler.weights}",
+            "Name the one that the server was started on.",
+        )
+    key = os.environ.get(sampler.api_key_env) if sampler.api_key_env else None
+    if sampler.api_key_env and not key:
+        yield Problem(
+            "rlvr.sampler.api_key_env",
+            f"the environment has no {sampler.api_key_env}",
+            f"export {sampler.api_key_env}=...",
+        )
+    fix = "Start it on the weights folder (docs/recipes.md says how), or leave the sampler section out."
+    try:
+        request = urllib.request.Request(sampler.url.rstrip("/") + "/health")
+        if key:
+            request.add_header("Authorization", f"Bearer {key}")
+        with urllib.request.urlopen(request, timeout=SERVER_SECONDS):
+            pass
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            yield Problem("rlvr.sampler.url", f"{redact(sampler.url)} refuses us ({error.code})", "Set api_key_env.")
+        elif error.code >= 500:
+            yield Problem("rlvr.sampler.url", f"{redact(sampler.url)} answers {error.code}", fix)
+    except (OSError, ValueError) as error:  # URLError and timeouts are OSErrors, http.client.InvalidURL a ValueError
+        why = redact(getattr(error, "reason", None) or error)
+        yield Problem("rlvr.sampler.url", f"no answer from {redact(sampler.url)} in {SERVER_SECONDS:g} s ({why})", fix)
+
+
+def _evaluate(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:
+    if recipe.evaluate is None:
+        return
+    from evaluation.harness import BENCHMARKS, own_tasks
+
+    include = recipe.evaluate.include
+    known = set(own_tasks(BENCHMARKS))
+    if include is not None:
+        if not Path(include).is_dir():
+            yield Problem("evaluate.include", f"there is no folder {include}", "Give a folder with lm-eval task YAMLs.")
+            include = None
+        else:
+            known |= set(own_tasks(Path(include)))
+    for number, task in enumerate(recipe.evaluate.tasks):
+        field = f"evaluate.tasks.{number}"
+        if task.environment is not None:
+            played = task.environment
+            ask = {
+                "ask": "problems",
+                "kind": "environment",
+                "task": played.task,
+                "config": played.config,
+                "seed": played.seed,
+            }
+            questions.append((f"{field}.environment", "", ask))
+        elif task.name not in known:
+            hint = did_you_mean(task.name, known)
+            fix = hint if hint.startswith("Did") else f"Ours are: {', '.join(sorted(known))}."
+            questions.append((field, fix, {"ask": "benchmark", "name": task.name, "include": include}))
+
+
+def _limits(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]]) -> Iterator[Problem]:
+    """What is to be generated or read has a place in the model."""
+    positions = (known.get("model.fresh") or known.get("model.path") or {}).get("positions")
+    if positions is None:
+        return
+    where = "model.fresh.config.max_position_embeddings" if recipe.model.fresh else "the model's configuration"
+    more = ", or give the model more positions" if recipe.model.fresh else ""
+    if recipe.sft is not None and "sft" in stages and recipe.sft.max_length > positions:
+        text = f"{recipe.sft.max_length} tokens do not fit the {positions} positions of {where}"
+        yield Problem("sft.max_length", text, f"Use at most {positions}{more}.")
+    limits: dict[str, int] = {}
+    if recipe.rlvr is not None and "rlvr" in stages:
+        limits["rlvr.sampling.max_tokens"] = recipe.rlvr.sampling.max_tokens
+    if recipe.evaluate is not None and "evaluate" in stages:
+        for number, task in enumerate(recipe.evaluate.tasks):
+            asked = task.sampling.get("max_gen_toks")
+            if isinstance(asked, int):
+                limits[f"evaluate.tasks.{number}.sampling.max_gen_toks"] = asked
+            if task.environment is not None:
+                limits[f"evaluate.tasks.{number}.environment.max_tokens"] = task.environment.max_tokens
+    for field, tokens in limits.items():
+        if tokens >= positions:
+            text = f"{tokens} tokens and a prompt do not fit the {positions} positions of {where}"
+            yield Problem(field, text, f"Use less than {positions}{more}.")
+
+
+def _room(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]]) -> Iterator[Problem]:
+    """Disk, inodes, memory: refused only where it is certain that they do not suffice."""
+    home = environment.home()
+    base = machine.existing(home)
+    if not base.is_dir() or not os.access(base, os.W_OK):
+        yield Problem("WHETSTONE_HOME", f"{base} may not be written", "Set WHETSTONE_HOME to a folder of yours.")
+        return
+    inodes = machine.free_inodes(home)
+    if inodes is not None and inodes < FEWEST_INODES:
+        yield Problem(
+            "WHETSTONE_HOME", f"the disk of {home} can hold {inodes} more files", "Delete some, or set it elsewhere."
+        )
+    parameters = known.get("model.fresh", {}).get("parameters") or estimate.parameters_of(recipe.model.path)
+    if not parameters:
+        return
+    needed, free = estimate.disk(recipe, stages, parameters), free_bytes(base) + estimate.already(home, stages)
+    if needed > free:
+        yield Problem(
+            "WHETSTONE_HOME",
+            f"checkpoints and models take at least {machine.gigabytes(needed)}, and {machine.gigabytes(free)} are free at {home}",
+            "Free space, lower commit.keep_last, or set WHETSTONE_HOME elsewhere.",
+        )
+    for stage in ("sft", "rlvr"):
+        section = getattr(recipe, stage)
+        if stage not in stages or section is None:
+            continue
+        gpus = machine.gpu_bytes()[: getattr(section, "processes", 1)]
+        have, where = (sum(gpus), f"{len(gpus)} GPUs") if gpus else (machine.memory_bytes(), "this machine")
+        bytes_needed = estimate.training_memory(section, parameters)
+        if bytes_needed > have:
+            yield Problem(
+                f"{stage}.lora" if section.lora is None else "model",
+                f"{parameters / 1e9:.2f} billion parameters take at least {machine.gigabytes(bytes_needed)} to train, and "
+                f"{where} has {machine.gigabytes(have)}",
+                "Train adapters (lora: {}), use a smaller model, or more GPUs.",
+            )

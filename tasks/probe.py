@@ -1,0 +1,179 @@
+"""Questions about a recipe that need heavy imports or other people's code, answered in a process of its own.
+
+`python -m tasks.probe QUESTIONS ANSWERS` reads one question a line and writes one answer a line, at once, so that
+the asker knows which question a crash or a hang belongs to. An answer is `{"problem": text}` or what is known.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import UserError
+
+SECONDS = 120.0
+"""For one question; the slowest that is meant to pass, lm-eval's whole index, took 8 s on two cores."""
+
+
+def ask(questions: list[dict[str, Any]], seconds: float = SECONDS) -> list[dict[str, Any]]:
+    """Answers in order. A question that ends or hangs its process is answered by a problem that says so."""
+    answers: list[dict[str, Any]] = []
+    while len(answers) < len(questions):
+        rest = questions[len(answers) :]
+        with tempfile.TemporaryDirectory() as folder:
+            asked, answered = Path(folder) / "questions", Path(folder) / "answers"
+            asked.write_text("".join(json.dumps(q) + "\n" for q in rest))
+            answered.touch()
+            problem = _run(asked, answered, seconds * len(rest))
+            lines = answered.read_text().splitlines(keepends=True)
+            answers += [json.loads(line) for line in lines if line.endswith("\n")]
+        if len(answers) < len(questions):
+            answers.append({"problem": problem})
+    return answers
+
+
+def _run(asked: Path, answered: Path, seconds: float) -> str:
+    command = [sys.executable, "-m", "tasks.probe", str(asked), str(answered)]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"did not answer within {seconds:.0f} s"
+    last = (done.stderr.decode(errors="replace").strip().splitlines() or [""])[-1][:200]
+    return f"ended its process with code {done.returncode}" + (f" ({last})" if last else "")
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """What is known, or the problem."""
+    try:
+        return ANSWERS[question["ask"]](question)
+    except UserError as error:
+        return {"problem": str(error)}
+    except BaseException as error:  # other people's code: SystemExit too is an answer
+        text = " ".join(str(error).split())[:300]
+        return {"problem": f"{type(error).__name__}: {text}".rstrip(": ")}
+
+
+def _function(question: dict[str, Any]) -> dict[str, Any]:
+    """A function by name that can be called as the stage will."""
+    from pipelines.rlvr.scoring import load_function
+
+    function = load_function(question["name"], question["field"])
+    if not callable(function):
+        return {"problem": f"{question['name']} is a {type(function).__name__}, not a function"}
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(kind(function) for kind in kinds):
+        return {"problem": f"{question['name']} is a coroutine or generator; an ordinary function is called"}
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return {}
+    try:
+        signature.bind(*question["positional"], **dict.fromkeys(question["keywords"]))
+    except TypeError as error:
+        return {"problem": f"{question['name']}{signature} cannot be called with {question['called']} ({error})"}
+    return {}
+
+
+def _folder(question: dict[str, Any]) -> dict[str, Any]:
+    """A local model folder: its config loads, its tokenizer renders a conversation."""
+    from transformers import AutoConfig
+
+    from pipelines.engine import models
+    from pipelines.recipe.settings import Model
+
+    model = Model.model_validate({k: question[k] for k in ("path", "chat_template", "trust_remote_code")})
+    _render(models.load_tokenizer(question["path"], model))
+    config = AutoConfig.from_pretrained(question["path"], trust_remote_code=model.trust_remote_code)
+    return {"positions": _positions(config)}
+
+
+def _fresh(question: dict[str, Any]) -> dict[str, Any]:
+    """A fresh model: built without memory, so that its parameters can be counted."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from pipelines.engine import models
+
+    tokenizer = models.train_tokenizer("char", 64, ["ab"])
+    if question["chat_template"] is not None:
+        tokenizer.chat_template = models.template_text(question["chat_template"])
+    _render(tokenizer)
+    special = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = AutoConfig.for_model(question["architecture"], **{**question["config"], **special})
+    with torch.device("meta"):
+        built = AutoModelForCausalLM.from_config(config)
+    return {"positions": _positions(config), "parameters": sum(p.numel() for p in built.parameters())}
+
+
+def _render(tokenizer: Any) -> None:
+    from pipelines.data.chat import render_prompt
+
+    if not render_prompt(tokenizer, [{"role": "user", "content": "2 + 2?"}]):
+        raise UserError("the chat template renders a conversation to nothing")
+
+
+def _positions(config: Any) -> int | None:
+    found = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _problems(question: dict[str, Any]) -> dict[str, Any]:
+    """A generator of problems: the task is known, its settings are taken, a first problem is made."""
+    from pipelines.curate.sources import rows
+    from pipelines.recipe.settings import Source
+
+    source = Source.model_validate(
+        {
+            "kind": question["kind"],
+            "task": question["task"],
+            "size": 1,
+            "seed": question["seed"],
+            "config": question["config"],
+        }
+    )
+    if next(iter(rows(source)), None) is None:
+        return {"problem": f"{question['task']} makes no problem with these settings"}
+    return {}
+
+
+def _benchmarks(question: dict[str, Any]) -> dict[str, Any]:
+    """Names of tasks that lm-eval knows."""
+    from evaluation import harness
+    from pipelines.recipe.settings import Evaluate
+
+    harness.manager(Evaluate.model_validate({"tasks": [question["name"]], "include": question["include"]}))
+    return {}
+
+
+ANSWERS = {
+    "function": _function,
+    "folder": _folder,
+    "fresh": _fresh,
+    "problems": _problems,
+    "benchmark": _benchmarks,
+}
+
+
+def main(asked: str, answered: str) -> None:
+    """Answer a file of questions."""
+    sys.path.insert(0, "")
+    with open(answered, "a") as handle:
+        for line in Path(asked).read_text().splitlines():
+            handle.write(json.dumps(answer(json.loads(line))) + "\n")
+            handle.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

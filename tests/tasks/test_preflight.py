@@ -1,0 +1,315 @@
+"""Before the first stage: every problem at once, each by its field; nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import toys
+import yaml
+
+from pipelines.recipe.read import read_recipe
+from tasks import estimate, machine, preflight
+
+ALL = ["curate", "sft", "rlvr", "evaluate"]
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Heavy questions are answered well without being asked; tests of the questions do without this."""
+    asked: list[dict] = []
+
+    def answers(questions):
+        asked.extend(questions)
+        return [{"positions": 64, "parameters": 20_000} for _ in questions]
+
+    monkeypatch.setattr(preflight, "_answers", answers)
+    return asked
+
+
+def problems(tmp_path, *overrides, stages=ALL, **changes):
+    return {
+        p.field: str(p)
+        for p in preflight.examine(read_recipe(toys.recipe(tmp_path, **changes), list(overrides)), stages)
+    }
+
+
+def test_the_toy_recipe_is_ready_and_good_answers_are_remembered(tmp_path, home):
+    recipe = read_recipe(toys.recipe(tmp_path))
+    assert preflight.examine(recipe, ALL) == []
+    remembered = list((home / ".checked").glob("*.json"))
+    assert len(remembered) == 2 and any("parameters" in json.loads(f.read_text()) for f in remembered)
+    began = time.monotonic()
+    assert preflight.examine(recipe, ALL) == []
+    assert time.monotonic() - began < 1.5
+
+
+@pytest.mark.slow
+def test_all_problems_in_one_report(tmp_path, home):
+    (tmp_path / "my_rewards.py").write_text(
+        "import sys\nprint('noise')\ndef good(prompts, completions, **kw): return []\ndef few(completions): return []\n"
+        "async def later(**kw): return []\nnumber = 3\n"
+    )
+    (tmp_path / "my_exit.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "my_crash.py").write_text("import os\nos._exit(9)\n")
+    here = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        names = [
+            "my_rewards:good",
+            "my_rewards:few",
+            "my_rewards:later",
+            "my_rewards:number",
+            "my_rewards:none",
+            "my_exit:f",
+            "my_crash:f",
+            "nowhere:f",
+        ]
+        found = problems(
+            tmp_path, f"rlvr.reward_functions={json.dumps(names)}", "curate.sources.0.task=palindrome_generatoin",
+            "evaluate.tasks.0.name=palindrome", "rlvr.sampling.max_tokens=500", "sft.max_length=65", "sft.micro_batch_tokens=65",
+            "rlvr.processes=9999", "model.fresh.architecture=llamma", stages=["curate", "sft", "rlvr"],
+        )  # fmt: skip
+    finally:
+        os.chdir(here)
+    assert "rlvr.reward_functions.0" not in found
+    for number, words in enumerate(
+        ["prompts", "coroutine", "not a function", "cannot be imported", "SystemExit", "code 9", "nowhere"], 1
+    ):
+        assert words in found[f"rlvr.reward_functions.{number}"], found
+    assert "Did you mean 'palindrome_generation'?" in found["curate.sources.0"]
+    assert "llamma" in found["model.fresh"] and "9999 processes" in found["rlvr.processes"]
+    assert "Did you mean 'palindromes'?" in found["evaluate.tasks.0"]  # decontamination reads the benchmarks
+
+
+def test_files(tmp_path, home, known):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "dangling.jsonl").symlink_to(tmp_path / "gone")
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "rows.txt").write_text("x")
+    (tmp_path / "good[1].jsonl").write_text('{"question": "q", "answer": "1"}\n')
+    (tmp_path / "good.jsonl.gz").write_bytes(b"x")
+    names = [
+        "pipe.jsonl",
+        "folder.jsonl",
+        "dangling.jsonl",
+        "empty.csv",
+        "rows.txt",
+        "none.jsonl",
+        "none*.jsonl",
+        "good[1].jsonl",
+        "good.jsonl.gz",
+    ]
+    sources = [{"kind": "file", "path": str(tmp_path / name)} for name in names]
+    found = problems(tmp_path, curate={"sources": sources, "splits": {"train": 0.9, "heldout": 0.1}})
+    words = [
+        "not a regular file",
+        "is a folder",
+        "a link to a file that is not there",
+        "is empty",
+        "does not end in",
+        "no file at",
+        "no file at",
+    ]
+    assert list(found) == [f"curate.sources.{i}.path" for i in range(len(words))]
+    for number, said in enumerate(words):
+        assert (
+            said in found[f"curate.sources.{number}.path"] and names[number] in found[f"curate.sources.{number}.path"]
+        )
+
+
+def test_names(tmp_path, home, known):
+    hub = {
+        "sources": [
+            {"kind": "hub", "path": "owner/na me"},
+            {"kind": "hub", "path": "./nowhere"},
+            {"kind": "hub", "path": "a/b"},
+        ]
+    }
+    more = {"difficulty": {"model": "/nowhere"}, "splits": {"train": 0.9, "heldout": 0.1}}
+    found = problems(
+        tmp_path,
+        "model.chat_template=none.jinja",
+        "evaluate.include=/nowhere",
+        "model.attention=flash_attention_2",
+        curate=hub | more,
+    )
+    assert set(found) >= {
+        "curate.sources.0.path",
+        "curate.sources.1.path",
+        "curate.difficulty.model",
+        "model.chat_template",
+        "evaluate.include",
+    }
+    assert "curate.sources.2.path" not in found
+    assert found.get("model.attention") or importlib.util.find_spec("flash_attn")
+
+
+def test_stages_that_do_not_run_are_not_looked_at(tmp_path, home, known):
+    overrides = [
+        "rlvr.processes=9999",
+        "rlvr.sampling.max_tokens=500",
+        "evaluate.include=/nowhere",
+        "curate.decontaminate=null",
+    ]
+    assert set(problems(tmp_path, *overrides)) == {"rlvr.processes", "rlvr.sampling.max_tokens", "evaluate.include"}
+    known.clear()
+    assert problems(tmp_path, *overrides, stages=["sft"]) == {}
+    assert [q["ask"] for q in known] == ["fresh"]
+    known.clear()
+    assert problems(tmp_path, *overrides, stages=[]) == {} and known == []
+
+
+def test_generation_fits_the_positions(tmp_path, home, known):
+    assert problems(tmp_path, "rlvr.sampling.max_tokens=63", "sft.max_length=64") == {}
+    found = problems(
+        tmp_path,
+        "rlvr.sampling.max_tokens=64",
+        "sft.max_length=65",
+        "sft.micro_batch_tokens=65",
+        "evaluate.tasks.0.sampling={max_gen_toks: 64}",
+    )
+    assert set(found) == {"rlvr.sampling.max_tokens", "sft.max_length", "evaluate.tasks.0.sampling.max_gen_toks"}
+    assert "64 positions of model.fresh.config.max_position_embeddings" in found["sft.max_length"]
+
+
+class Answer(BaseHTTPRequestHandler):
+    code, key, delay = 200, None, 0.0
+
+    def do_GET(self):
+        time.sleep(self.delay)
+        allowed = self.key is None or self.headers.get("Authorization") == f"Bearer {self.key}"
+        self.send_response(self.code if allowed else 401)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "key", "delay", "given", "said"),
+    [
+        (200, None, 0, None, None),
+        (404, None, 0, None, None),
+        (500, None, 0, None, "answers 500"),
+        (200, "s3cret-key", 0, "s3cret-key", None),
+        (200, "s3cret-key", 0, "other-key", "refuses us (401)"),
+        (200, None, 3, None, "no answer"),
+    ],
+)
+def test_a_decoding_server_must_answer(code, key, delay, given, said, tmp_path, home, known, monkeypatch):
+    handler = type("Handler", (Answer,), {"code": code, "key": key, "delay": delay})
+    server = HTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(preflight, "SERVER_SECONDS", 0.5)
+    monkeypatch.setenv("MY_KEY", given or "")
+    settings = {"url": f"http://127.0.0.1:{server.server_port}", "weights": str(tmp_path)}
+    if given:
+        settings["api_key_env"] = "MY_KEY"
+    began = time.monotonic()
+    found = problems(tmp_path, f"rlvr.sampler={json.dumps(settings)}")
+    assert time.monotonic() - began < 3
+    server.shutdown()
+    assert set(found) == ({"rlvr.sampler.url"} if said else set())
+    assert not said or (
+        said in found["rlvr.sampler.url"] and "key" not in found["rlvr.sampler.url"].replace("api_key_env", "")
+    )
+    monkeypatch.delenv("MY_KEY")
+    if given:
+        assert "rlvr.sampler.api_key_env" in problems(tmp_path, f"rlvr.sampler={json.dumps(settings)}")
+
+
+def test_room(tmp_path, home, known, monkeypatch):
+    assert problems(tmp_path) == {}
+    per_parameter = {"memory": 16, "disk": 2 * 4 + 3 * 12}  # two models, and three commits of weights and moments
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 20_000 * per_parameter["memory"] - 1)
+    assert set(problems(tmp_path)) == {"sft.lora", "rlvr.lora"}
+    assert problems(tmp_path, "rlvr.lora={}", "sft.lora={}") == {}
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 20_000 * per_parameter["memory"])
+    assert problems(tmp_path) == {}
+    monkeypatch.setattr(preflight, "free_bytes", lambda _: 20_000 * per_parameter["disk"] - 1)
+    assert "3 GB" not in problems(tmp_path)["WHETSTONE_HOME"] and "are free" in problems(tmp_path)["WHETSTONE_HOME"]
+    monkeypatch.setattr(preflight, "free_bytes", lambda _: 20_000 * per_parameter["disk"])
+    assert problems(tmp_path) == {}
+    monkeypatch.setattr(machine, "free_inodes", lambda _: 999)
+    assert "999 more files" in problems(tmp_path)["WHETSTONE_HOME"]
+
+
+def test_gpus_are_counted_where_there_are_any(tmp_path, home, known, monkeypatch):
+    monkeypatch.setattr(machine, "gpu_bytes", lambda: (10**9, 10**9))
+    assert problems(tmp_path, "rlvr.processes=2") == {}
+    assert "2 GPUs" in problems(tmp_path, "rlvr.processes=3")["rlvr.processes"]
+
+
+def test_parameters_are_read_from_the_files_headers(tmp_path):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=100, **toys.SMALL))
+    model.save_pretrained(tmp_path / "m")
+    assert estimate.parameters_of(str(tmp_path / "m")) == sum(p.numel() for p in model.parameters())
+    (tmp_path / "m" / "model.safetensors").write_bytes(b"\xff" * 100)
+    assert estimate.parameters_of(str(tmp_path / "m")) is None and estimate.parameters_of("owner/name") is None
+
+
+@pytest.mark.slow
+def test_a_model_folder_must_load_its_tokenizer_and_template(tmp_path, home, start):
+    source = start / "sft" / "out" / "model"
+    model = {"path": str(source)}
+    folder = tmp_path / "broken"
+    shutil.copytree(source, folder)
+    body = yaml.safe_load(toys.recipe(tmp_path).read_text()) | {"model": model}
+    path = tmp_path / "pre.yaml"
+    path.write_text(yaml.safe_dump(body))
+    assert preflight.examine(read_recipe(path), ["sft"]) == []
+    (folder / "chat_template.jinja").write_text("{% for %}")
+    found = preflight.examine(read_recipe(path, [f"model.path={folder}"]), ["sft"])
+    assert [p.field for p in found] == ["model.path"] and "Template" in str(found[0])
+    (folder / "chat_template.jinja").write_text("")
+    (folder / "config.json").write_text("{")
+    assert [p.field for p in preflight.examine(read_recipe(path, [f"model.path={folder}"]), ["sft"])] == ["model.path"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "no file name"),
+        (".", "is a folder"),
+        ("none/s.json", "no folder"),
+        ("a\0b", "no file name"),
+        ("x" * 300, "File name too long"),
+        ("s.json", None),
+    ],
+)
+def test_the_summary_can_be_written(name, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if said is None:
+        return preflight.summary_file(name)
+    with pytest.raises(preflight.NotReady, match=said):
+        preflight.summary_file(name)
+
+
+@pytest.mark.slow
+def test_plan_and_run_say_it_all_with_exit_code_2(tmp_path, home):
+    path = toys.recipe(tmp_path)
+    options = ("--set", "evaluate.tasks.0.name=palindrome", "--set", "rlvr.sampling.max_tokens=500")
+    done = toys.whetstone("plan", str(path), *options, "--json", home=home, check=False)
+    assert done.returncode == 2 and [p["action"] for p in json.loads(done.stdout)] == ["run"] * 4
+    assert (
+        "2 problems" in done.stderr
+        and "evaluate.tasks.0: " in done.stderr
+        and "rlvr.sampling.max_tokens: " in done.stderr
+    )
+    began = time.monotonic()
+    done = toys.whetstone("run", str(path), *options, home=home, check=False)
+    assert done.returncode == 2 and "2 problems" in done.stderr and not (home / "runs").exists()
+    assert time.monotonic() - began < 60
+    done = toys.whetstone("run", str(path), "--summary", str(tmp_path / "none" / "s.json"), home=home, check=False)
+    assert done.returncode == 2 and "--summary: there is no folder" in done.stderr
