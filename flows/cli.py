@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from flows import machine
+
 
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
-    top = argparse.ArgumentParser(
+    top = machine.Parser(
         prog="whetstone",
         description="Curate, fine-tune, train with verifiable rewards, evaluate: tracked and resumable.",
     )
@@ -36,7 +38,9 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--until", metavar="STAGE", help="last stage")
         sub.add_argument("--only", action="append", default=[], metavar="STAGE", help="this stage only (repeatable)")
         sub.add_argument("--fresh", action="store_true", help="run the chosen stages even where nothing changed")
-        sub.add_argument("--json" if name == "plan" else "--summary", **_output(name))  # type: ignore[arg-type]
+        sub.add_argument("--json", action="store_true", help="for machines: the result, or the error, as JSON")
+        if name == "run":
+            sub.add_argument("--summary", metavar="FILE", help="write the run's summary as JSON")
     runs = add("runs", "list pipeline runs, newest first")
     runs.add_argument("--experiment", help="only this MLflow experiment")
     runs.add_argument("--limit", type=int, default=20)
@@ -54,39 +58,40 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _output(name: str) -> dict[str, Any]:
-    if name == "plan":
-        return {"action": "store_true", "help": "for machines"}
-    return {"metavar": "FILE", "help": "write the run's summary as JSON"}
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Run a command; errors of the user are one clear line and exit code 2."""
+    """Run a command: exit code 0 done, 1 failed, 2 the user must change something, 128 + signal stopped."""
     from flows import stopping
 
     stopping.install()
-    arguments = parser().parse_args(argv)
-    from pipelines.errors import UserError
-
+    sys.stdout, sys.stderr = machine.Patient(sys.stdout), machine.Patient(sys.stderr)  # type: ignore[assignment]
+    as_json = machine.wanted(sys.argv[1:] if argv is None else argv)
     try:
-        sys.exit(globals()[f"{arguments.command}_command"](arguments))
-    except UserError as error:
-        from pipelines.recipe.secrets import redact
+        arguments = parser().parse_args(argv)
+        from pipelines.errors import UserError
 
-        print(f"whetstone: {redact(error)}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        os._exit(1)
-    except OSError as error:
-        from tasks import environment, store
-
-        explained = store.explain(error, environment.home())
-        if explained is None:
-            raise
-        print(f"whetstone: {explained}", file=sys.stderr)
-        sys.exit(2)
+        try:
+            code = globals()[f"{arguments.command}_command"](arguments)
+        except UserError as error:
+            code = machine.report(error, as_json)
+        except Exception as error:
+            explained = _explain(error)
+            if explained is not None or as_json:
+                code = machine.report(explained or error, as_json)
+            if explained is None:
+                raise
+        sys.stdout.flush()
     except KeyboardInterrupt as stop:
         stopping.leave(getattr(stop, "signum", signal.SIGINT))
+    sys.exit(code)
+
+
+def _explain(error: Exception) -> Exception | None:
+    """What a full disk or a store that cannot be read asks of the user; None for what nobody foresaw."""
+    if not isinstance(error, OSError):
+        return None
+    from tasks import environment, store
+
+    return store.explain(error, environment.home())
 
 
 def plan_command(arguments: argparse.Namespace) -> int:
@@ -129,7 +134,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     mine = [p for p in planned if p.stage in chosen]
     preflight.require(recipe, [p.stage for p in mine if p.action == "run"])
     unchanged = all(p.action == "reuse" for p in mine)
-    for p in mine:
+    for p in mine if not arguments.json else []:
         print(f"{p.stage:<9} {'reuse' if p.action == 'reuse' else 'run':<6} {p.why}", flush=True)
     if unchanged:
         body = _unchanged(recipe, mine, began)
@@ -138,6 +143,9 @@ def run_command(arguments: argparse.Namespace) -> int:
         body = _flow(arguments)
     if arguments.summary:
         Path(arguments.summary).write_text(json.dumps(body, indent=1))
+    if arguments.json:
+        print(json.dumps(body, indent=1))
+        return 0
     print()
     table.show(body)
     _farewell(body)

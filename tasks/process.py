@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import USER_ERROR_EXIT, UserError
+from pipelines.errors import USER_ERROR_EXIT, Interrupted, UserError
 from pipelines.recipe.read import ROOT
 from pipelines.stage.files import read_json, read_object, write_atomic
 from pipelines.stage.process import ERROR, JOB, NUMBERS, read_error
@@ -30,9 +30,9 @@ class StageFailed(UserError):
     exit_code = 1
     """Of the command line: 1, or 2 where the user must change something first."""
 
-    def __init__(self, message: str, exit_code: int = 1) -> None:
+    def __init__(self, message: str, exit_code: int = 1, kind: str = "stage") -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code, self.kind = exit_code, kind
 
 
 @contextlib.contextmanager
@@ -100,8 +100,13 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
     numbers = read_json(work / NUMBERS)
     if child.returncode == 0 and isinstance(numbers, dict):
         return numbers
-    users = child.returncode == USER_ERROR_EXIT and read_json(work / ERROR) is not None
-    raise StageFailed(_why(work, child.returncode), 2 if users else 1)
+    if child.returncode != USER_ERROR_EXIT:
+        raise StageFailed(_why(work, child.returncode))
+    kind = (read_object(work / ERROR) or {}).get("type", "")
+    stopped_itself = kind == Interrupted.__name__
+    raise StageFailed(
+        _why(work, child.returncode), 1 if stopped_itself else 2, kind.removesuffix("Error").lower() or "stage"
+    )
 
 
 def end(child: subprocess.Popen[bytes], patience_s: float = 5.0) -> None:

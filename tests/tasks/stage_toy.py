@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import DataError
+from pipelines.errors import DataError, Interrupted
 from pipelines.stage import process
 
 
@@ -21,11 +21,15 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         return {"bytes": float(len(sys.stdin.read()))}
     if do == "user error":
         raise DataError("train.jsonl: line 3 is not JSON")
+    if do == "gave up":
+        raise Interrupted("the gradients are not finite")
     if do == "bug":
         raise RuntimeError("a bug")
     if do == "kill":
         os.kill(os.getpid(), 9)
     if do == "second fails" and rank == "1":
+        while not (folder / "pid0").exists():
+            time.sleep(0.02)
         sys.exit(7)
     if do == "children":
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

@@ -50,13 +50,18 @@ def test_numbers_come_back_and_stdin_is_empty(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("do", "code", "said"),
-    [("user error", 2, "train.jsonl: line 3"), ("bug", 1, "RuntimeError: a bug"), ("kill", 1, "killed by signal 9")],
+    ("do", "code", "kind", "said"),
+    [
+        ("user error", 2, "data", "train.jsonl: line 3"),
+        ("gave up", 1, "interrupted", "not finite"),
+        ("bug", 1, "stage", "RuntimeError: a bug"),
+        ("kill", 1, "stage", "killed by signal 9"),
+    ],
 )
-def test_failures_say_whose_they_are(tmp_path, do, code, said):
+def test_failures_say_whose_they_are(tmp_path, do, code, kind, said):
     with pytest.raises(process.StageFailed, match=said) as caught:
         run(tmp_path / "w", do)
-    assert caught.value.exit_code == code
+    assert (caught.value.exit_code, caught.value.kind) == (code, kind)
 
 
 def test_a_rank_that_fails_ends_the_others(tmp_path):

@@ -1,0 +1,103 @@
+"""The command line for machines: errors as JSON, exit codes, and a reader that goes away."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+DONE, FAILED, CHANGE = 0, 1, 2
+"""Exit codes: done; a stage failed; the user must change something. Stopped by a signal is 128 + its number."""
+FIELD = re.compile(r"^((?:--set )?[A-Za-z_][\w.\[\]-]*|--[a-z]+(?: \S+)?|/\S+?|[\w./-]+\.[a-z]{2,5}): ")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments as JSON where `--json` is among them."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2."""
+        if wanted(sys.argv[1:]):
+            print(
+                json.dumps(
+                    {"error": {"kind": "usage", "field": None, "message": message, "fix": f"{self.prog} --help"}}
+                )
+            )
+            self.exit(CHANGE)
+        super().error(message)
+
+
+class Patient:
+    """A standard stream that outlives its reader: after `| head` has left, a command goes on in silence."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, or drop what nobody reads."""
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._drop(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush, or drop what nobody reads."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._drop(error)
+
+    def _drop(self, error: OSError) -> None:
+        if error.errno not in (errno.EPIPE, errno.EIO):  # a pipe without a reader, a terminal that was closed
+            raise error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+
+def wanted(arguments: Sequence[str]) -> bool:
+    """Whether a machine reads."""
+    return "--json" in arguments
+
+
+def _shown(error: Exception) -> str:
+    """The error's message without secrets."""
+    from pipelines.recipe.secrets import redact
+
+    return redact(error)
+
+
+def describe(error: Exception) -> dict[str, Any]:
+    """An error's parts: its kind, the field or file that it is about, what is wrong, and what to do.
+
+    >>> from pipelines.errors import RecipeError
+    >>> describe(RecipeError("rlvr.steps: -1 is below 1. Choose 1 or more."))
+    {'kind': 'recipe', 'field': 'rlvr.steps', 'message': 'rlvr.steps: -1 is below 1. Choose 1 or more.', 'fix': 'Choose 1 or more.'}
+    """
+    message = _shown(error)
+    named = FIELD.match(message)
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
+    _, _, fix = message.strip().partition(". ")
+    return {
+        "kind": getattr(error, "kind", None) or kind or "user",
+        "field": getattr(error, "field", None) or (named[1] if named else None),
+        "message": message,
+        "fix": getattr(error, "fix", None) or fix or None,
+    }
+
+
+def report(error: Exception, as_json: bool) -> int:
+    """Print an error, for a person on stderr or for a machine on stdout; returns the exit code."""
+    if as_json:
+        print(json.dumps({"error": describe(error)}, indent=1))
+    else:
+        print(f"whetstone: {_shown(error)}", file=sys.stderr)
+    return int(getattr(error, "exit_code", CHANGE))

@@ -1,0 +1,97 @@
+"""What happens when something dies: one row a fault, and behind every row a test that makes it happen.
+
+`make docs` writes the table into docs/operations.md; a test checks that it is fresh and that the tests exist.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+BEGIN, END = "<!-- faults: written by `make docs` from tests/hostile/faults.py -->", "<!-- /faults -->"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A row of the table."""
+
+    dies: str
+    when: str
+    happens: str
+    code: str
+    """Exit code of the command; – where it goes on."""
+    do: str
+    test: str
+    """Where it is tried: `file::function`, below tests/."""
+
+
+SIGNALS = "hostile/test_processes.py::test_signals"
+FAULTS = [
+    Fault(
+        "the command: Ctrl+C (SIGINT to its group)", "at any moment",
+        "the stage ends at its last commit, MLflow's runs are marked KILLED, the embedded Prefect server goes; one line",
+        "130", "start the same command: it goes on in the same MLflow runs", SIGNALS,
+    ),
+    Fault("the command: SIGTERM, SIGHUP", "at any moment", "as above", "143, 129", "start the same command", SIGNALS),
+    Fault(
+        "the command: SIGKILL, out of memory, power", "at any moment",
+        "its stage, all ranks, what they started and the embedded server end by themselves; the next start or `whetstone sync` "
+        "closes the MLflow runs with the reason",
+        "137", "start the same command: it goes on from the last commit", SIGNALS,
+    ),
+    Fault(
+        "the command: SIGKILL", "while the stage's process is still importing", "the stage's process ends before it begins",
+        "137", "start the same command", "tasks/test_process.py::test_a_job_whose_owner_is_gone_never_begins",
+    ),
+    Fault(
+        "the command, on a machine that stays down", "after it opened its MLflow runs",
+        "the next start of any recipe in this folder, and `whetstone sync`, mark the runs KILLED and say whose they were",
+        "–", "nothing", "tasks/test_claims.py::test_stages_of_a_killed_run_are_closed_too",
+    ),
+    Fault(
+        "one of two pipelines of a recipe that run at once", "in the stage that both need",
+        "each has a parent run of its own, so only its own is marked; the other, which waited and said for whom, goes on with "
+        "the stage from its last commit",
+        "–", "nothing", "hostile/test_processes.py::test_two_pipelines_at_once",
+    ),
+    Fault(
+        "one rank of several", "while the stage runs", "the other ranks are ended; the stage has failed", "1",
+        "read stage.log, start the same command", "tasks/test_process.py::test_a_rank_that_fails_ends_the_others",
+    ),
+    Fault(
+        "the launcher of a stage's ranks", "while the stage runs", "the ranks and what they started end",
+        "–", "Prefect starts the stage once more", "tasks/test_process.py::test_nothing_outlives_its_owner",
+    ),
+    Fault(
+        "a stage's process: SIGKILL", "while it runs", "Prefect starts it once more; it goes on from its last commit",
+        "–", "nothing; 1 after the second time", "hostile/test_processes.py::test_a_killed_stage_goes_on",
+    ),
+    Fault(
+        "the embedded Prefect server", "before it answers", "one line that names its log", "2",
+        "`whetstone doctor`; remove its folder, or name a server", "tasks/test_prefect_server.py::test_a_server_that_cannot_start",
+    ),
+    Fault(
+        "the reader of the output (`| head`)", "at any moment", "the command goes on to its end in silence", "0", "nothing",
+        "flows/test_machine.py::test_a_reader_that_leaves",
+    ),
+]  # fmt: skip
+
+
+def table() -> str:
+    """The rows as Markdown."""
+    lines = ["| what dies | when | what happens | exit code | what to do |", "|---|---|---|---|---|"]
+    lines += [f"| {f.dies} | {f.when} | {f.happens} | {f.code} | {f.do} |" for f in FAULTS]
+    return "\n".join(lines)
+
+
+def put(page: str) -> str:
+    """The page with the table between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(put(path.read_text()))

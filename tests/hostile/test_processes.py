@@ -1,0 +1,235 @@
+"""Real processes and real signals: a command ends as it should, nothing outlives it, the next start goes on."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import toys
+from hostile import faults
+
+from pipelines.stage.files import read_json
+
+pytestmark = pytest.mark.hostile
+NAMES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory):
+    """A recipe, and a project folder in which its data is curated: (recipe, folder)."""
+    folder = tmp_path_factory.mktemp("signals")
+    recipe = toys.recipe(folder)
+    toys.whetstone("run", str(recipe), "--until", "curate", home=folder / "home")
+    return recipe, folder / "home"
+
+
+class Command:
+    """`whetstone run` up to SFT as the leader of a session, as a terminal would start it."""
+
+    def __init__(self, recipe: Path, home: Path, log: Path, *overrides: str) -> None:
+        env = {k: v for k, v in os.environ.items() if k not in NAMES}
+        sets = [part for text in overrides for part in ("--set", text)]
+        self.home, self.log = home, log
+        with open(log, "wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "flows.cli", "run", str(recipe), "--until", "sft", *sets],
+                env=env | {"WHETSTONE_HOME": str(home), "PYTHONPATH": str(toys.ROOT)}, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=out, start_new_session=True, preexec_fn=_listens_to_interrupts,
+            )  # fmt: skip
+
+    def until(self, true, seconds: float = 200) -> None:
+        """Wait for something to come true while the command runs."""
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end and self.process.poll() is None, self.said()
+            time.sleep(0.02)
+
+    def said(self) -> str:
+        """All that it printed."""
+        return self.log.read_text(errors="replace")
+
+
+def works(home: Path) -> list[Path]:
+    """Work folders of SFT."""
+    return list((home / "runs" / ".work").glob("sft-*"))
+
+
+def _listens_to_interrupts() -> None:
+    """A background job of a script ignores SIGINT, and so would what it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def processes(home: Path) -> list[psutil.Process]:
+    """Everything alive that belongs to a project folder: it is in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("WHETSTONE_HOME") == str(home):
+                found.append(process)
+    return found
+
+
+def nothing_left(home: Path, seconds: float = 8) -> None:
+    """Within seconds nothing of that folder is alive."""
+    until = time.monotonic() + seconds
+    while (left := processes(home)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left, [p.cmdline() for p in left]
+
+
+def runs(home: Path) -> dict[str, tuple[str, str, str]]:
+    """MLflow's runs: id → (kind, status, parent)."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{home / 'mlflow.db'}")
+    found = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    return {
+        r.info.run_id: (r.data.tags.get("whetstone.kind", ""), r.info.status, r.data.tags.get("mlflow.parentRunId", ""))
+        for r in found
+    }
+
+
+MOMENTS = {
+    "importing": lambda command: True,
+    "child started": lambda command: any((w / "job.json").exists() for w in works(command.home)),
+    "training": lambda command: any((w / "checkpoints" / "LATEST.json").exists() for w in works(command.home)),
+}
+CASES = [
+    (signum, moment, code)
+    for signum, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9))
+    for moment in MOMENTS
+]
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize(("signum", "moment", "code"), CASES, ids=lambda v: getattr(v, "name", str(v)))
+def test_signals(ready, tmp_path, signum, moment, code):
+    """Exit code, one line, nothing alive; the last commit is whole and MLflow knows."""
+    recipe, home = ready
+    known = set(runs(home))
+    for work in works(home):  # of the case before
+        shutil.rmtree(work)
+    command = Command(recipe, home, tmp_path / "log", f"sft.steps={20000 + CASES.index((signum, moment, code))}")
+    command.until(lambda: MOMENTS[moment](command))
+    time.sleep(0.3)
+    began = time.monotonic()
+    if signum == signal.SIGKILL:
+        command.process.kill()
+    else:
+        os.killpg(command.process.pid, signum)
+    assert command.process.wait(timeout=60) == code, command.said()
+    assert time.monotonic() - began < 15
+    nothing_left(home)
+    if signum != signal.SIGKILL:
+        assert "Traceback" not in command.said()
+        if moment != "importing":
+            assert command.said().count("stopped by") == 1, command.said()
+    if moment == "training":
+        (work,) = works(command.home)
+        latest = read_json(work / "checkpoints" / "LATEST.json")
+        assert latest["step"] > 0
+        new = {k: v for k, v in runs(home).items() if k not in known}
+        wanted = "RUNNING" if signum == signal.SIGKILL else "KILLED"
+        assert sorted((kind, status) for kind, status, _ in new.values()) == [("pipeline", wanted), ("stage", wanted)]
+        if signum == signal.SIGKILL:
+            assert "closed" in toys.whetstone("sync", home=home).stdout
+            assert {runs(home)[k][1] for k in new} == {"KILLED"}
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_an_interrupted_run_goes_on(ready, tmp_path):
+    """Ctrl+C in training, the same command again: from the last commit, in the same MLflow runs."""
+    recipe, home = ready
+    command = Command(recipe, home, tmp_path / "log", "sft.steps=400", "name=again")
+    command.until(lambda: MOMENTS["training"](command))
+    os.killpg(command.process.pid, signal.SIGINT)
+    assert command.process.wait(timeout=60) == 130
+    stopped = {k for k, (_, status, _) in runs(home).items() if status == "KILLED"}
+    again = Command(recipe, home, tmp_path / "again", "sft.steps=400", "name=again")
+    assert again.process.wait(timeout=200) == 0, again.said()
+    finished = [k for k in stopped if runs(home)[k][1] == "FINISHED"]
+    assert len(finished) == 2, "the pipeline's run and the stage's"
+    assert any("resumed from a commit" in log.read_text() for log in (home / "runs").glob("sft-*/report/stage.log")), (
+        again.said()
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_a_killed_stage_goes_on(ready, tmp_path):
+    """SIGKILL of the stage alone: started once more, from its last commit."""
+    recipe, home = ready
+    command = Command(recipe, home, tmp_path / "log", "sft.steps=401")
+    command.until(lambda: MOMENTS["training"](command))
+    ranks = [p for p in processes(home) if "--rank" in p.cmdline()]
+    assert len(ranks) == 1
+    ranks[0].kill()
+    assert command.process.wait(timeout=200) == 0, command.said()
+    nothing_left(home)
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_two_pipelines_at_once(tmp_path):
+    """In an empty folder: the second waits and says for whom; the first is killed; the second goes on, unmarked."""
+    recipe, home = toys.recipe(tmp_path), tmp_path / "home"
+    one = Command(recipe, home, tmp_path / "one", "sft.steps=402")
+    one.until(lambda: MOMENTS["training"](one))
+    two = Command(recipe, home, tmp_path / "two", "sft.steps=402")
+    two.until(lambda: "waits for process" in two.said())
+    assert f"waits for process {one.process.pid} (since 20" in two.said()
+    parents = {k: v for k, v in runs(home).items() if v[0] == "pipeline"}
+    assert len(parents) == 2
+    one.process.terminate()
+    assert one.process.wait(timeout=60) == 143
+    assert two.process.wait(timeout=200) == 0, two.said()
+    assert sorted(runs(home)[k][1] for k in parents) == ["FINISHED", "KILLED"]
+    nothing_left(home)
+
+
+@pytest.mark.slow
+def test_ranks_listen_on_loopback_only(tmp_path, start):
+    """While two ranks train, no socket of theirs listens where another machine could reach it; then they die with us."""
+    work = toys.job(tmp_path / "w", start, "rlvr.processes=2", "rlvr.steps=500")
+    with open(tmp_path / "log", "wb") as out:
+        launcher = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.stage.launch", "pipelines.rlvr", str(work)],
+            env=toys.environment(OMP_NUM_THREADS="1"), stdout=out, stderr=out, start_new_session=True,
+        )  # fmt: skip
+    try:
+        until = time.monotonic() + 200
+        while not (work / "spool.jsonl").exists() or not toys.spool(work):
+            assert launcher.poll() is None and time.monotonic() < until, (tmp_path / "log").read_text()[-3000:]
+            time.sleep(0.1)
+        ranks = psutil.Process(launcher.pid).children(recursive=True)
+        assert len(ranks) >= 2
+        listening = [c.laddr.ip for p in ranks for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        assert all(ip in ("127.0.0.1", "::1") for ip in listening), listening
+        (meeting,) = work.glob("ranks-*")
+        assert meeting.stat().st_mode & 0o077 == 0
+    finally:
+        launcher.kill()
+        launcher.wait()
+    psutil.wait_procs(ranks, timeout=5)
+    assert not [p for p in ranks if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_every_row_of_the_table_has_its_test():
+    """docs/operations.md is fresh, and the tests that it rests on exist."""
+    page = (toys.ROOT / "docs" / "operations.md").read_text()
+    assert faults.put(page) == page, "run `make docs`"
+    for fault in faults.FAULTS:
+        file, name = fault.test.split("::")
+        tree = ast.parse((toys.ROOT / "tests" / file).read_text())
+        assert name in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}, fault.test

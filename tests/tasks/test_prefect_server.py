@@ -1,0 +1,74 @@
+"""The embedded Prefect server: on loopback, answered for, gone with its owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+import psutil
+import pytest
+import toys
+
+from tasks import environment, prefect_server
+
+
+@pytest.fixture
+def prepared(home, monkeypatch):
+    for name in ("PREFECT_HOME", "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"):
+        monkeypatch.setenv(name, str(home / "prefect") if name == "PREFECT_HOME" else "true")
+    environment.prepare()
+    return home
+
+
+def test_a_named_server_is_used_as_it_is(prepared, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    with prefect_server.embedded() as ready:
+        ready()
+        assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:9/api"
+
+
+def test_a_server_that_cannot_start(prepared, monkeypatch):
+    """A database that is a folder: one line that names the log, and nothing stays behind."""
+    (prepared / "prefect" / "prefect.db").mkdir(parents=True)
+    with pytest.raises(prefect_server.ServerFailed, match=r"server\.log"), prefect_server.embedded() as ready:
+        ready()
+    assert "PREFECT_API_URL" not in os.environ and (prepared / "prefect" / "server.log").exists()
+
+
+@pytest.mark.server
+def test_it_answers_on_loopback_and_leaves(prepared):
+    with prefect_server.embedded() as ready:
+        ready()
+        url = os.environ["PREFECT_API_URL"]
+        with urllib.request.urlopen(f"{url}/health") as reply:
+            assert reply.status == 200
+        children = psutil.Process().children()
+        server = next(p for p in children if "tasks.prefect_server" in p.cmdline())
+        assert os.getsid(server.pid) == server.pid, "Ctrl+C in our terminal does not reach it"
+        assert {c.laddr.ip for c in server.net_connections("inet") if c.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+    assert not server.is_running() and environment.prefect_api() is None
+
+
+@pytest.mark.server
+def test_it_leaves_with_an_owner_that_was_killed(home):
+    code = """
+from tasks import environment, prefect_server
+environment.prepare()
+with prefect_server.embedded() as ready:
+    ready()
+    import psutil; print(psutil.Process().children()[0].pid, flush=True)
+    import time; time.sleep(600)
+"""
+    env = toys.environment(WHETSTONE_HOME=str(home))
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+    server = psutil.Process(int(owner.stdout.readline()))
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    until = time.monotonic() + 8
+    while server.is_running() and server.status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
