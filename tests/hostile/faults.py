@@ -81,7 +81,9 @@ FAULTS = [
 def table() -> str:
     """The rows as Markdown."""
     lines = ["| what dies | when | what happens | exit code | what to do |", "|---|---|---|---|---|"]
-    lines += [f"| {f.dies} | {f.when} | {f.happens} | {f.code} | {f.do} |" for f in FAULTS]
+    for fault in FAULTS:
+        cells = (fault.dies, fault.when, fault.happens, fault.code, fault.do)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
 
