@@ -85,13 +85,17 @@ def test_the_line_to_sabotage_is_still_there(bug):
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", PLANTED)
 def test_planted_bug_is_caught(bug, tmp_path):
-    path, right, wrong, tests = PLANTED[bug]
+    plant_and_test(bug, *PLANTED[bug], tmp_path)
+
+
+def plant_and_test(bug, path, correct, planted, tests, tmp_path):
+    """Run the tests in a copy of the tree with the bug in it; they must fail."""
     tree = tmp_path / "tree"
     for name in ("pipelines", "evaluation", "tasks", "flows", "tests", "recipes"):
         shutil.copytree(toys.ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(toys.ROOT / "pyproject.toml", tree)
     text = (tree / path).read_text()
-    (tree / path).write_text(text.replace(right, wrong))
+    (tree / path).write_text(text.replace(correct, planted))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
         cwd=tree,

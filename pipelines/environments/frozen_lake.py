@@ -14,7 +14,10 @@ from typing import Any
 
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
+from pipelines.errors import RecipeError
 
+MAX_REFUSED = 100_000
+"""Random maps in a row without a way to the goal before `problems` gives up."""
 ACTIONS = ("left", "down", "right", "up")
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 
@@ -120,8 +123,14 @@ def problems(
         demonstrations: one row per move of the expert, with the moves before it as the conversation, for SFT.
     """
     draw = random.Random(f"frozen lake {seed}")
-    made = 0
+    made = refused = 0
     while made < size:
+        if refused == MAX_REFUSED:
+            raise RecipeError(
+                f"environment frozen_lake: none of {MAX_REFUSED:,} maps of side {side} with ice {ice} has a way of "
+                f"{shortest} moves. Raise `side` or `ice`, or lower `shortest`."
+            )
+        refused += 1
         cells = [["F" if draw.random() < ice else "H" for _ in range(side)] for _ in range(side)]
         (a, b), (c, d) = ((draw.randrange(side), draw.randrange(side)) for _ in range(2))
         if (a, b) == (c, d):
@@ -131,6 +140,7 @@ def problems(
         way = expert(rows)
         if len(way) < shortest:
             continue
+        refused = 0
         for turn in range(len(way) if demonstrations else 1):
             if made >= size:
                 return

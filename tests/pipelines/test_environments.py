@@ -76,3 +76,9 @@ def test_unknown_environment_and_settings():
         environments.make("frozen_lak")
     with pytest.raises(RecipeError, match="frozen_lake refuses its config"):
         list(environments.problems("frozen_lake", 1, 0, {"sides": 3}))
+
+
+def test_settings_that_no_map_meets_are_an_error(monkeypatch):
+    monkeypatch.setattr("pipelines.environments.frozen_lake.MAX_REFUSED", 200)
+    with pytest.raises(RecipeError, match=r"none of 200 maps of side 2 .* lower `shortest`"):
+        next(environments.problems("frozen_lake", 1, 0, {"side": 2, "shortest": 9}))
