@@ -59,7 +59,7 @@ class Claim:
 
     def words(self) -> str:
         """Its owner, for people."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.body.get("since", 0)))
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(_since(self.body)))
         return f"process {self.body.get('pid', '?')} on {self.body.get('host', '?')}, started {since}"
 
 
@@ -83,7 +83,7 @@ def adopt(mark: str) -> Claim | None:
     """Take over the newest run of that recipe that nobody holds; None where there is none."""
     with _alone():
         found = [c for c in _unheld() if c.body.get("mark") == mark]
-        newest = max(found, key=lambda c: c.body.get("since", 0), default=None)
+        newest = max(found, key=lambda c: _since(c.body), default=None)
         for claim in found:
             if claim is not newest:
                 claim.handle.close()
@@ -127,13 +127,18 @@ def _unheld() -> list[Claim]:
         if handle is None:
             continue
         handle.seek(0)
-        with contextlib.suppress(json.JSONDecodeError, UnicodeDecodeError):
+        with contextlib.suppress(ValueError, RecursionError):
             body = json.loads(handle.read())
             if isinstance(body, dict) and body.get("uri") == tracking_uri():
                 found.append(Claim(path, handle, body))
                 continue
         handle.close()
     return found
+
+
+def _since(body: dict[str, Any]) -> float:
+    since = body.get("since")
+    return float(since) if isinstance(since, int | float) and 0 <= since < 2**33 else 0.0
 
 
 def _locked(path: Path) -> TextIO | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pipelines.recipe.secrets import redact
 from pipelines.stage.files import named, read_manifest, read_object
+from tasks import store
 from tasks.environment import home, runs_folder
 
 SHAPE: dict[str, type | tuple[type, ...]] = {
@@ -46,7 +47,8 @@ def add(run_id: str, **about: Any) -> None:
                 line = line if handle.read(1) == b"\n" else "\n" + line
             handle.write(line.encode())
     except OSError as error:
-        raise named(error, path()) from None
+        error = named(error, path())
+        raise store.explain(error, home()) or error from None
 
 
 def start(run_id: str, name: str, experiment: str, tags: dict[str, str]) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 
@@ -58,3 +62,71 @@ def mlflow_command(folder: Path, port: int) -> list[str]:
         sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
         "--backend-store-uri", f"sqlite:///{folder / 'server.db'}", "--artifacts-destination", str(folder / "artifacts"),
     ]  # fmt: skip
+
+
+class Proxy(ThreadingHTTPServer):
+    """A server before another: passes requests on, or answers a status, or takes the connection and says nothing.
+
+    Args:
+        upstream: address of the real server; None where every request is answered here.
+        user: "name:password" that every request must bring.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, upstream: str | None = None, user: str | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.upstream, self.user = upstream, user
+        self.mode: int | str = "pass"
+        self.free = threading.Event()
+        self.requests: list[str] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    def handle_any(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        server: Proxy = self.server
+        server.requests.append(self.path)
+        if server.user is not None:
+            wanted = "Basic " + base64.b64encode(server.user.encode()).decode()
+            if self.headers.get("authorization") != wanted:
+                return self.answer(401, b'{"error_code": "UNAUTHENTICATED", "message": "who are you?"}')
+        if self.path.endswith("/health") and server.mode != "hang":
+            return self.answer(200, b"OK")
+        if server.mode == "hang":
+            server.free.wait(600)
+            return self.answer(503, b"{}")
+        if server.mode == "garbage":
+            self.wfile.write(b"\x00\x01 no http at all\r\n\r\n")
+            self.close_connection = True
+            return None
+        if server.mode != "pass":
+            return self.answer(int(server.mode), b"refused", "text/plain")
+        assert server.upstream is not None
+        headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection", "authorization")}
+        request = urllib.request.Request(server.upstream + self.path, body or None, headers, method=self.command)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return self.answer(reply.status, reply.read(), reply.headers.get("content-type", "text/plain"))
+        except urllib.error.HTTPError as error:
+            return self.answer(error.code, error.read())
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
