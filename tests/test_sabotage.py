@@ -15,6 +15,7 @@ ENGINE = [f"tests/pipelines/engine/test_{name}.py" for name in ("checkpoint", "s
 ENGINES = "tests/pipelines/engine"
 RECIPES = "tests/hostile/test_recipes.py"
 HOOKS = "tests/pipelines/rlvr/test_hooks.py"
+OUTBOX = "tests/tasks/test_outbox.py"
 TURNS = ["tests/pipelines/rlvr/test_turn_methods.py"]
 PLANTED = {
     "sign of the policy gradient": ("pipelines/rlvr/objective/reinforce.py", "-logp * advantage", "logp * advantage", LAWS),
@@ -72,6 +73,15 @@ PLANTED = {
     "a pipe is a data file": ("tasks/preflight.py", "elif not stat.S_ISREG(about.st_mode):", "elif False:", ["tests/tasks/test_preflight.py::test_files"]),
     "training without gradients": ("tasks/estimate.py", "else WEIGHTS + GRADIENTS + MOMENTS", "else WEIGHTS + MOMENTS", ["tests/tasks/test_preflight.py::test_room"]),
     "stages that are reused are checked": ("tasks/preflight.py", 'if recipe.rlvr is not None and "rlvr" in stages:', "if recipe.rlvr is not None:", ["tests/tasks/test_preflight.py::test_stages_that_do_not_run_are_not_looked_at"]),
+    "a half line is forwarded": ("pipelines/stage/report.py", "        cut_half_line(folder / SPOOL)\n", "", ["tests/pipelines/stage/test_report.py"]),
+    "rewinding fills up with zeros": ("pipelines/stage/report.py", "self._file.truncate(min(cursor, self.cursor()))", "self._file.truncate(cursor)", ["tests/pipelines/stage/test_report.py"]),
+    "a refusal for good is tried for ever": ("tasks/tracking_client.py", "    if status in FOR_GOOD:\n", "    if status in ():\n", [f"{OUTBOX}::test_a_refusal_is_recorded_once_and_set_aside"]),
+    "a stage waits for a silent server": ("tasks/patience.py", "                self.spend(now - last)\n", "                self.spend(0.0)\n", [f"{OUTBOX}::test_patience_is_one_budget_for_all"]),
+    "a call left behind goes on writing": ("tasks/tracking_stage.py", "            if self._abandoned:\n                raise", "            if False:\n                raise", [f"{OUTBOX}::test_a_call_left_behind_writes_nothing_any_more"]),
+    "another stage's artifact is taken": ("tasks/artifacts.py", '!= (stage, key):', '!= (body.get("stage"), body.get("key")):', [f"{OUTBOX}::test_a_fetched_artifact_must_be_the_one_that_was_wanted"]),
+    "a manifest leads out of its folder": ("pipelines/stage/files.py", "        if not is_inside(name):\n", "        if False:\n", ["tests/pipelines/stage/test_files.py"]),
+    "a password stays in the address": ("tasks/environment.py", '        os.environ["MLFLOW_TRACKING_URI"] = uri\n', "", [f"{OUTBOX}::test_passwords_leave_the_address_and_reach_the_client"]),
+    "an entry is sent again and again": ("tasks/outbox.py", "        shutil.rmtree(entry, ignore_errors=True)\n        return True", "        return True", [f"{OUTBOX}::test_an_entry_is_sent_once_and_then_gone"]),
 }  # fmt: skip
 
 

@@ -112,6 +112,14 @@ def test_a_call_left_behind_writes_nothing_any_more(home, tmp_path):
     tracker = tracking.StageTracker("sft", tmp_path / "w", "e", None, ABOUT)
     tracker.abandon()
     assert not tracker.forward() and not (tmp_path / "w" / "sent.json").exists()
+    report = Report(tmp_path / "v")
+    report.metrics(1, {"a": 1.0})
+    tracker = tracking.StageTracker("sft", tmp_path / "v", "e", None, ABOUT)
+    assert tracker.forward()
+    before = (tmp_path / "v" / "sent.json").read_bytes()
+    report.metrics(2, {"a": 2.0})
+    tracker.abandon()
+    assert not tracker.forward() and (tmp_path / "v" / "sent.json").read_bytes() == before
 
 
 def test_a_deleted_run_is_replaced_and_a_deleted_experiment_refused(home, tmp_path):
