@@ -227,7 +227,7 @@ def _run(
 
     _clear_scraps(work)
     try:
-        numbers = process.run(MODULES[stage], work, _job(recipe, stage, parts, sources, done), tick)
+        numbers = process.run(MODULES[stage], work, _job(recipe, stage, sources, done), tick)
     except BaseException as error:
         _seconds_so_far(work, before + time.monotonic() - began)
         _close_run(tracker, patience, error)
@@ -285,32 +285,21 @@ def _seconds_so_far(work: Path, value: float | None = None) -> float:
     return float(kept) if isinstance(kept, int | float) and 0 <= kept < 1e12 else 0.0
 
 
-def _job(
-    recipe: Recipe, stage: str, parts: dict[str, Any], sources: dict[str, str], done: dict[str, Artifact]
-) -> dict[str, Any]:
+def _job(recipe: Recipe, stage: str, sources: dict[str, str], done: dict[str, Artifact]) -> dict[str, Any]:
     job: dict[str, Any] = {
         "stage": stage,
-        "settings": parts["settings"],
+        "settings": {stage: getattr(recipe, stage).model_dump(), "model": recipe.model.model_dump()},
         "seed": recipe.seed,
         "threads": recipe.threads,
         "inputs": {name: str(done[s].path) for name, s in sources.items()},
     }
-    own = getattr(recipe, stage)
-    free = {k: v for k, v in own.model_dump().items() if k not in resolve(own)}
-    job["settings"] = {**parts["settings"], stage: {**parts["settings"][stage], **free}}
-    if "commit" in own.model_fields:
-        job["settings"][stage]["commit"] = own.commit.model_dump()
     if stage == "curate" and recipe.evaluate is not None and recipe.curate.decontaminate is not None:
         job["benchmark_texts"] = {"function": "evaluation.documents:questions", "evaluate": resolve(recipe.evaluate)}
-    if recipe.model.fresh is None:
-        job["settings"]["model"] = {**job["settings"]["model"], "path": recipe.model.path}
-    else:
-        job["settings"]["model"] = {**job["settings"]["model"], "fresh": recipe.model.fresh.model_dump()}
     return job
 
 
 def _about(recipe: Recipe, stage: str, key: str, parts: dict[str, Any], inputs: dict[str, Artifact]) -> dict[str, Any]:
-    params = dict(flatten(parts["settings"])) | {"seed": str(recipe.seed)}
+    params = dict(flatten(keys.settings_of(recipe, stage))) | {"seed": str(recipe.seed)}
     params |= {f"version.{k}": v for k, v in parts["versions"].items()}
     datasets = []
     if "data" in inputs:

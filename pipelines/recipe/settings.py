@@ -331,15 +331,15 @@ class Mismatch(Settings):
 class Server(Settings):
     """A vLLM server that decodes; it gets this step's weights before every step."""
 
-    url: Annotated[Line, Field(pattern=r"^https?://[^\s/]")]
+    url: Annotated[Line, Field(pattern=r"^https?://[^\s/]")] = free(...)
     """Such as http://localhost:8000, without user, password or key: those come from `api_key_env`."""
     api_key_env: str | None = free(None, pattern=r"^[A-Za-z_]\w*$")
     """Name of an environment variable with the server's API key; sent as a bearer token, stored nowhere."""
-    weights: Line
+    weights: Line = free(...)
     """Folder the server was started on, on a disk both see."""
-    model: Line | None = None
+    model: Line | None = free(None)
     """The model's name on the server; default: the folder."""
-    timeout_s: float = Field(600.0, gt=0, le=1e7)
+    timeout_s: float = free(600.0, gt=0, le=1e7)
 
 
 class Critic(Settings):

@@ -1,0 +1,215 @@
+"""Digests of the files that a stage reads, by names that do not depend on where the files lie or how a path is spelled."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.recipe.read import Recipe
+from pipelines.recipe.settings import Source
+from pipelines.stage.files import file_sha256
+
+TOKENIZER_SUFFIXES = {".json", ".jinja", ".model", ".txt", ".tiktoken", ".spm", ".vocab", ".bpe"}
+WEIGHT_SUFFIXES = {".safetensors", ".bin"}
+NOT_READ = (
+    "license",
+    "licence",
+    "copying",
+    "notice",
+    "readme",
+    "trainer_state",
+    "training_args",
+    "optimizer",
+    "scheduler",
+)
+"""Beginnings of names in a model's or benchmark's folder that nothing reads."""
+
+
+@dataclass
+class Files:
+    """Digests by name, and where each file was found; only the digests are part of a key."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    where: dict[str, str] = field(default_factory=dict)
+    """Name → path as a message shows it."""
+
+    def add(self, label: str, root: Path, paths: Iterable[Path]) -> bool:
+        """Take in files as `label/path below root`; whether there were any."""
+        some = False
+        for path in sorted(set(paths)):
+            name = f"{label}/{Path(os.path.relpath(path, root)).as_posix()}"
+            self.digests[name], self.where[name] = file_sha256(path), str(path)
+            some = True
+        return some
+
+
+def local_folder(path: str | None) -> Path | None:
+    """The folder that a path names, or None for hub names."""
+    folder = Path(path).expanduser() if path else None
+    return folder if folder is not None and folder.is_dir() else None
+
+
+def source_files(source: Source) -> tuple[Path, list[Path]]:
+    """The files that a source reads and the folder that their names are relative to: a glob's part without wildcards."""
+    path = Path(str(source.path)).expanduser()
+    if source.kind == "hub":
+        return path, [p for p in _below(path) if not _unread(p, keep_readme=True)] if path.is_dir() else []
+    if path.is_file():
+        return path.parent, [path]
+    fixed = []
+    for part in path.parts[:-1]:
+        if glob.has_magic(part):
+            break
+        fixed.append(part)
+    found = [Path(p) for p in glob.glob(str(path), recursive=True)]
+    return Path(*fixed), [p for p in found if p.is_file()]
+
+
+def model_files(folder: Path, *, weights: bool, code: bool) -> list[Path]:
+    """What transformers reads of a model folder."""
+    suffixes = TOKENIZER_SUFFIXES | (WEIGHT_SUFFIXES if weights else set()) | ({".py"} if code else set())
+    found = []
+    for path in [*folder.iterdir(), *(folder / "additional_chat_templates").glob("*")]:
+        of_weights = path.name.endswith(".index.json") or path.name == "generation_config.json"
+        kind = path.suffix in suffixes or path.name.startswith("vocab.")
+        if path.is_file() and kind and not _unread(path) and (weights or not of_weights):
+            found.append(path)
+    return found
+
+
+def _below(folder: Path) -> list[Path]:
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(p.startswith(".") or p == "__pycache__" for p in path.relative_to(folder).parts)
+    ]
+
+
+def _unread(path: Path, *, keep_readme: bool = False) -> bool:
+    # A dataset's README is read: its head says which files are which split.
+    name = path.name.lower()
+    return any(name.startswith(n) for n in NOT_READ if not (keep_readme and n == "readme"))
+
+
+def benchmark_files(names: Iterable[str], folders: Iterable[Path], files: Files) -> list[Path]:
+    """Take in what the tasks of these names read: their YAMLs, what these include and name, and the files beside them.
+
+    Returns:
+        the Python files among them.
+    """
+    code: list[Path] = []
+    for folder in folders:
+        bodies = {path: _yaml(path) for path in sorted(_below(folder)) if path.suffix in (".yaml", ".yml")}
+        tasks = {
+            str(body.get(k)): path for path, body in bodies.items() for k in ("task", "group", "tag") if body.get(k)
+        }
+        tasks |= {path.stem: path for path in bodies}
+        waiting = [(tasks[name], True) for name in names if name in tasks]
+        seen: set[Path] = set()
+        while waiting:
+            path, is_task = waiting.pop()
+            if path in seen:
+                continue
+            seen.add(path)
+            body = bodies.get(path) or _yaml(path)
+            named = list(_named(body, path.parent))
+            found = [path, *(p for p in named if p.is_file())]
+            found += _beside(path, bodies) if is_task else path.parent.glob("*.py")  # an included YAML's functions
+            for inside in (p for p in named if p.is_dir() and p != path.parent and not folder.is_relative_to(p)):
+                found += _below(inside)
+            files.add("benchmarks", folder, found)
+            code += [p for p in found if p.suffix == ".py"]
+            waiting += [(p, False) for p in found if p.suffix in (".yaml", ".yml")]
+            waiting += [(tasks[text], True) for text in _strings(body.get("task")) if text in tasks]
+    return code
+
+
+def _beside(path: Path, bodies: dict[Path, Any]) -> list[Path]:
+    """Files in a YAML's folder and below, without other benchmarks: YAMLs, and folders that have some."""
+    others = {p.parent for p in bodies if p.parent != path.parent and p.parent.is_relative_to(path.parent)}
+    return [
+        p
+        for p in _below(path.parent)
+        if p not in bodies and not _unread(p) and not any(p.is_relative_to(other) for other in others)
+    ]
+
+
+class _Loose(yaml.SafeLoader):
+    """YAML whose own tags (`!function`) are read as text."""
+
+
+_Loose.add_multi_constructor("!", lambda loader, suffix, node: str(getattr(node, "value", "")))
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        body = yaml.load(path.read_text(), Loader=_Loose)
+    except (yaml.YAMLError, UnicodeDecodeError, OSError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _strings(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _strings(inner)
+
+
+def _named(body: dict[str, Any], base: Path) -> Iterator[Path]:
+    """Files and folders that a benchmark's YAML names, relative to itself, to the working folder or absolute."""
+    for key in ("include", "dataset_path", "dataset_kwargs", "data_files", "data_dir", "dataset_name"):
+        for text in _strings(body.get(key)):
+            if not text.strip("./ ") or "\0" in text or len(text) > 1000:
+                continue
+            for start in (base, Path()):
+                path = os.path.normpath(start / Path(text).expanduser())
+                yield from (Path(p) for p in ([path] if os.path.exists(path) else glob.glob(path, recursive=True)))
+
+
+def of_stage(recipe: Recipe, stage: str, benchmarks: Path) -> tuple[Files, list[Path]]:
+    """Every file outside the project's code that a stage reads, and the benchmarks' Python among them.
+
+    Args:
+        benchmarks: the project's own benchmarks.
+    """
+    files, code = Files(), []
+    if stage == "curate":
+        for number, source in enumerate(recipe.curate.sources):
+            if source.kind in ("file", "hub"):
+                files.add(f"sources.{number}", *source_files(source))
+    if recipe.evaluate is not None and (stage == "evaluate" or (stage == "curate" and recipe.curate.decontaminate)):
+        include = local_folder(recipe.evaluate.include)
+        folders = [benchmarks, *([include] if include else [])]
+        code = benchmark_files([t.name for t in recipe.evaluate.tasks], folders, files)
+    model, trust = recipe.model, recipe.model.trust_remote_code
+    base = local_folder(model.path)
+    if base is not None and reads_base(recipe, stage):
+        files.add("model", base, model_files(base, weights=stage != "curate", code=trust))
+    judge = recipe.curate.difficulty
+    if stage == "curate" and judge is not None and (folder := local_folder(judge.model)):
+        files.add("difficulty", folder, model_files(folder, weights=True, code=trust))
+    template = (
+        Path(model.chat_template).expanduser() if model.chat_template and "{" not in model.chat_template else None
+    )
+    if template is not None and template.is_file():
+        name = "model.chat_template"
+        files.digests[name], files.where[name] = file_sha256(template), str(model.chat_template)
+    return files, code
+
+
+def reads_base(recipe: Recipe, stage: str) -> bool:
+    """Whether the stage loads `model.path` itself: RLVR after SFT, and an evaluation without the base, do not."""
+    if stage == "rlvr":
+        return recipe.sft is None
+    return stage != "evaluate" or (recipe.evaluate is not None and "base" in recipe.evaluate.checkpoints)

@@ -1,0 +1,198 @@
+"""The code that a stage can reach: the project's modules and the user's plug-ins, by digests that comments do not change."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import sys
+import sysconfig
+from collections.abc import Collection, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipelines.recipe.read import ROOT, SLOTS, Recipe, resolve
+
+PROJECT = ("pipelines", "evaluation")
+ENTRY = {
+    "curate": "pipelines.curate.__main__",
+    "sft": "pipelines.sft.__main__",
+    "rlvr": "pipelines.rlvr.__main__",
+    "evaluate": "evaluation.__main__",
+}
+"""The module that runs as the stage's process."""
+PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""`package.module:name`, as recipes name a user's functions and classes."""
+
+
+def of_stage(recipe: Recipe, stage: str, root: Path = ROOT) -> dict[str, str]:
+    """Module → digest for every project module the stage can reach, the chosen methods included."""
+    skip = set()
+    if stage == "curate" and recipe.curate.difficulty is None:
+        skip.add("pipelines.curate.difficulty")
+    found: dict[str, str] = {}
+    for entry in entries(recipe, stage, root):
+        found |= reach(entry, root, frozenset(skip))
+    if (
+        stage == "rlvr"
+        and "pipelines.environments" in found
+        and any(s.kind in ("file", "hub") for s in recipe.curate.sources)
+    ):
+        for path in sorted((root / "pipelines" / "environments").glob("[a-z]*.py")):  # rows of files name any of them
+            found |= reach(f"pipelines.environments.{path.stem}", root)
+    return dict(sorted(found.items()))
+
+
+def entries(recipe: Recipe, stage: str, root: Path = ROOT) -> list[str]:
+    """Modules that the stage starts from, or imports by name: methods, verifiers, environments, benchmarks."""
+    found = [ENTRY[stage]]
+    if stage == "rlvr" and recipe.rlvr is not None:
+        for slot in SLOTS:
+            spec = getattr(recipe.rlvr, slot)
+            for part in spec if isinstance(spec, list) else [] if spec is None else [spec]:
+                found.append(f"pipelines.rlvr.{slot}.{part.get('kind')}")
+    if stage in ("curate", "rlvr", "evaluate"):
+        found += [f"pipelines.verifiers.{p.stem}" for p in sorted((root / "pipelines" / "verifiers").glob("[a-z]*.py"))]
+    if stage == "curate" and recipe.evaluate is not None and recipe.curate.decontaminate is not None:
+        found.append("evaluation.documents")
+    if stage == "evaluate":
+        found.append("evaluation.scoring")
+    return found + [f"pipelines.environments.{name}" for name in environments(recipe, stage)]
+
+
+def environments(recipe: Recipe, stage: str) -> list[str]:
+    """Names of the environments that the recipe's section, or the data that it trains on, names."""
+    names = set()
+    if stage in ("curate", "rlvr"):
+        names |= {str(s.task) for s in recipe.curate.sources if s.kind == "environment"}
+    if recipe.evaluate is not None and stage == "evaluate":
+        names |= {t.environment.task for t in recipe.evaluate.tasks if t.environment is not None}
+    return sorted(names)
+
+
+@cache
+def reach(module: str, root: Path = ROOT, skip: frozenset[str] = frozenset()) -> dict[str, str]:
+    """The module and all project modules it imports, directly or not: name → digest of the code, comments left out.
+
+    Args:
+        root: the folder that holds the project's packages.
+        skip: modules that are not entered.
+    """
+    seen: dict[str, str] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = _file(root, name)
+        if name in seen or name in skip or path is None:
+            continue
+        seen[name], imported = _read(path, name)
+        waiting += [name for name in imported if name.split(".")[0] in PROJECT]
+        parent = name.rpartition(".")[0]
+        if parent:
+            waiting.append(parent)
+    return dict(sorted(seen.items()))
+
+
+def _file(base: Path, module: str) -> Path | None:
+    path = base.joinpath(*module.split("."))
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _read(path: Path, module: str) -> tuple[str, tuple[str, ...]]:
+    """Digest of a file's code and the names of what it imports; what does not parse is taken byte by byte."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    return _parsed(path.read_bytes(), package)
+
+
+@cache
+def _parsed(text: bytes, package: str) -> tuple[str, tuple[str, ...]]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return hashlib.sha256(text).hexdigest(), ()
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(_imports(tree, package))
+
+
+def _imports(tree: ast.AST, package: str) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")[: len(package.split(".")) - node.level + 1] if package else []
+                base = ".".join([*parts, *([node.module] if node.module else [])])
+            if base:
+                yield base
+            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield node.args[0].value
+
+
+def plugins(section: Any) -> list[str]:
+    """Every `package.module:name` among a section's values."""
+    values = resolve(section) if hasattr(section, "model_fields") else section
+    if isinstance(values, dict):
+        return [name for inner in values.values() for name in plugins(inner)]
+    if isinstance(values, list | tuple):
+        return [name for inner in values for name in plugins(inner)]
+    return [values] if isinstance(values, str) and PLUGIN.fullmatch(values) else []
+
+
+def user_code(modules: Collection[str], files: Collection[Path] = (), root: Path = ROOT) -> dict[str, Path]:
+    """The user's modules that plug-ins and benchmark files reach: name → file.
+
+    What is installed, the standard library and the project are left out: versions and `reach` stand for them.
+
+    Args:
+        modules: dotted names, searched as the stage will search them: the working folder, then `sys.path`.
+        files: files whose imports are followed too, searched beside themselves first.
+    """
+    found: dict[str, Path] = {}
+    waiting: list[tuple[str, Path | None]] = [(name, None) for name in modules]
+    for file in files:
+        waiting += [(name, file.parent) for name in _read(file, "")[1]]
+    while waiting:
+        name, beside = waiting.pop()
+        path = find(name, root, beside)
+        if path is None or name in found:
+            continue
+        found[name] = path
+        waiting += [(inner, beside) for inner in _read(path, name)[1]]
+        parts = name.split(".")[:-1]
+        waiting += [(".".join(parts[: n + 1]), beside) for n in range(len(parts))]
+    return found
+
+
+def find(module: str, root: Path = ROOT, beside: Path | None = None) -> Path | None:
+    """The user's file of a dotted module name, or None where it is installed, the project's or not there."""
+    library = Path(sysconfig.get_paths()["stdlib"]).resolve()
+    for base in ([beside] if beside else []) + [Path.cwd(), *(Path(p) for p in sys.path)]:
+        path = _file(base, module)
+        if path is None:
+            continue
+        whole = path.resolve()
+        installed = "site-packages" in whole.parts or "dist-packages" in whole.parts or whole.is_relative_to(library)
+        project = any(whole.is_relative_to(root.resolve() / name) for name in (*PROJECT, "tasks", "flows"))
+        return None if installed or project else path
+    return None
+
+
+def code_digest(path: Path) -> str:
+    """Digest of a file's code without its comments."""
+    return _read(path, "")[0]
+
+
+def project_imports(path: Path, root: Path = ROOT) -> dict[str, str]:
+    """What a user's file reaches of the project."""
+    found: dict[str, str] = {}
+    for name in _read(path, "")[1]:
+        if name.split(".")[0] in PROJECT:
+            found |= reach(name, root)
+    return found

@@ -1,0 +1,51 @@
+"""What changed between two keys, in words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def difference(old: Any, new: Any, path: str = "", limit: int = 3) -> list[str]:
+    """What changed between two sets of key parts, in words; a method chosen anew is told once, not as code too.
+
+    >>> difference({"settings": {"rlvr": {"steps": 3}}}, {"settings": {"rlvr": {"steps": 5}}})
+    ['rlvr.steps changed 3 → 5']
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        found: list[str] = []
+        where = {**(old.get("where") or {}), **(new.get("where") or {})} if path == "" else {}
+        for key in sorted((set(old) | set(new)) - {"where" if path == "" else ""}):
+            if path == "" and key == "files":
+                found += _files(old.get(key) or {}, new.get(key) or {}, where)
+                continue
+            deeper = key if path in ("", "settings") else f"{path}.{key}"
+            found += difference(old.get(key), new.get(key), deeper, limit)
+        return found
+    if old == new:
+        return []
+    top, _, rest = path.partition(".")
+    if top == "source":
+        return [f"the code of {rest} changed"] if old and new else []
+    if top == "inputs":
+        return [f"its input {rest} changed"]
+    if top == "versions":
+        return [f"{rest} changed {old} → {new}"]
+    return [f"{path.removesuffix('.kind')} changed {_short(old)} → {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict) and "kind" in value and len(value) == 1:
+        return str(value["kind"])
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _files(old: dict[str, str], new: dict[str, str], where: dict[str, str]) -> list[str]:
+    """Files that changed, came or went, by the paths that the user gave them."""
+    found = []
+    for name in sorted(set(old) | set(new)):
+        if old.get(name) != new.get(name):
+            verb = "changed" if name in old and name in new else "is new" if name in new else "is gone"
+            found.append(f"{where.get(name, name)} {verb}")
+    return found
