@@ -21,6 +21,9 @@ def difference(old: Any, new: Any, path: str = "", limit: int = 3) -> list[str]:
                 continue
             deeper = key if path in ("", "settings") else f"{path}.{key}"
             found += difference(old.get(key), new.get(key), deeper, limit)
+        if not found and path == "":
+            names = sorted(set(old.get("source") or {}) ^ set(new.get("source") or {}))
+            found = [f"{name} came or went" for name in names]
         return found
     if old == new:
         return []

@@ -89,7 +89,6 @@ def test_a_changed_reward_function_changes_the_key(tmp_path, monkeypatch):
     assert source.find("not.there") is None and source.find("json") is None and source.find("numpy") is None
 
 
-@pytest.mark.xfail(strict=True, reason="evaluation/agent.py takes the rollout contract from the trainer")
 def test_evaluation_does_not_reach_the_trainer():
     loop = ("pipelines.rlvr.train", "pipelines.rlvr.learn", "pipelines.rlvr.algorithm")
     assert not [name for name in keys.reach("evaluation.__main__") if name.startswith(loop)]
