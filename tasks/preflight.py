@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.curate.formats import ENDINGS
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.read import Recipe, check
 from pipelines.recipe.secrets import redact
 from pipelines.stage.files import digest, free_bytes, read_json, write_atomic
 from tasks import environment, estimate, machine, probe
 
-ENDINGS = (".jsonl", ".ndjson", ".json", ".parquet", ".csv")
 FEWEST_INODES = 1000
 SERVER_SECONDS = 5.0
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
@@ -207,17 +207,14 @@ def _files(field: str, path: str) -> Iterator[Problem]:
             link = "a link to a file that is not there" if file.is_symlink() else str(error.strerror)
             yield Problem(field, f"{file} is {link}" if file.is_symlink() else f"{file}: {link}", fix)
             continue
-        suffix = file.suffixes[-2] if file.suffix == ".gz" and len(file.suffixes) > 1 else file.suffix
         if stat.S_ISDIR(about.st_mode):
             yield Problem(field, f"{file} is a folder", fix)
         elif not stat.S_ISREG(about.st_mode):
             yield Problem(field, f"{file} is not a regular file", fix)
         elif not os.access(file, os.R_OK):
             yield Problem(field, f"{file} may not be read", f"Run: chmod u+r {file}")
-        elif suffix.lower() not in ENDINGS:
-            yield Problem(
-                field, f"{file} does not end in {', '.join(ENDINGS)} (or .gz behind it)", "Give it the ending it has."
-            )
+        elif not file.name.lower().endswith(ENDINGS):
+            yield Problem(field, f"{file} does not end in {', '.join(ENDINGS)}", "Give it the ending it has.")
         elif about.st_size == 0:
             yield Problem(field, f"{file} is empty", "Leave the source out, or fill the file.")
 

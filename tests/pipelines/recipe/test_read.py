@@ -91,6 +91,16 @@ def test_presets_left_to_right_then_recipe_then_set(tmp_path):
     assert recipe.rlvr.prompts == 4
 
 
+def test_the_recipe_beats_its_presets(tmp_path):
+    path = toys.recipe(tmp_path)
+    body = yaml.safe_load(path.read_text())
+    body["rlvr"]["filter"] = "all_rows"
+    path.write_text(yaml.safe_dump(body | {"presets": ["dapo"]}))
+    recipe = read_recipe(path)
+    assert recipe.rlvr.filter == {"kind": "all_rows"}
+    assert recipe.rlvr.loss_aggregation == read_recipe(toys.recipe(tmp_path), ["presets=dapo"]).rlvr.loss_aggregation
+
+
 def test_a_slot_is_replaced_whole(tmp_path):
     recipe = read_recipe(toys.recipe(tmp_path), ["presets=[dapo]", "rlvr.objective=reinforce"])
     assert recipe.rlvr.objective == {"kind": "reinforce"}
