@@ -46,7 +46,7 @@ endif
 	touch $@
 
 docs: install
-	$(BIN)/python -m flows.catalogue docs/methods.md
+	$(BIN)/python -m flows.catalogue docs
 	$(BIN)/python tests/hostile/faults.py docs/operations.md
 
 docs-site: docs

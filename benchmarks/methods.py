@@ -22,13 +22,12 @@ from typing import Any
 
 import torch
 
-from benchmarks import sides
+from benchmarks import examples, sides
 from pipelines.contract.catalogue import Bound, bind, names
-from pipelines.contract.columns import Batch
+from pipelines.contract.columns import Phase
 from pipelines.engine.layout import padded_layouts
 from pipelines.engine.policy import Policy
 from pipelines.recipe.settings import Sampling
-from pipelines.rlvr.algorithm import columns_of
 
 ROWS, WIDTH, GROUP = 256, 512, 8
 REPEATS = 3
@@ -42,26 +41,11 @@ def batch() -> dict[str, Any]:
     mask = (place >= 128) & (place < 128 + length[:, None])
     reward = (torch.rand(ROWS, generator=draw) < 0.4).float()
     turn = torch.where(mask, ((place - 128) // 100).clamp(0, 3), -1)
-    old = -torch.rand(ROWS, WIDTH, generator=draw) * mask
-    turns = turn.amax(1) + 1
-    state = torch.where(torch.arange(4) < turns[:, None], torch.randint(0, 5, (ROWS, 4), generator=draw), -1)
-    made = Batch(
-        reward=reward, raw_reward=reward.clone(), group=torch.arange(ROWS) // GROUP, mask=mask, logp_old=old,
-        scored=torch.ones(ROWS).bool(), in_loss=torch.ones(ROWS).bool(), correct=reward.clone(),
-        length=length.float(), truncated=torch.zeros(ROWS).bool(), max_tokens=torch.full((ROWS,), 384.0),
-        step=3, total_steps=10, token=torch.randint(4, 32_000, (ROWS, WIDTH), generator=draw), task=torch.arange(ROWS) % 3,
-        logp_ref=old - 0.1 * mask,
-        entropy_old=torch.rand(ROWS, WIDTH, generator=draw) * mask, logp_sampler=old, turn=turn, turn_state=state,
-        turn_reward=torch.zeros(ROWS, 4).scatter(1, (turns - 1)[:, None], reward[:, None]),
-        value=torch.rand(ROWS, WIDTH, generator=draw) * mask,
-        teacher_forced=torch.zeros_like(mask), on_policy=torch.ones(ROWS).bool(), problem=torch.arange(ROWS) // GROUP,
-        mc_value=torch.where(mask & (place % 40 == 0), torch.rand(ROWS, WIDTH, generator=draw), torch.nan),
-        hidden_stats=torch.rand(ROWS, 3, generator=draw),
-        node=torch.where(mask, torch.arange(ROWS)[:, None] * 4 + turn, -1),
-        token_penalty=torch.zeros(ROWS, WIDTH), loss_share=mask.float(),
-    )  # fmt: skip
-    advantage = torch.randn(ROWS, WIDTH, generator=draw) * mask
-    return columns_of(made) | {"advantage": advantage, "entropy": torch.rand(ROWS, WIDTH, generator=draw)}
+    made = examples.columns(mask, torch.arange(ROWS) // GROUP, reward, turn, phase=Phase.LOSS)
+    return made | {
+        "token": torch.randint(4, 32_000, (ROWS, WIDTH), generator=draw),
+        "max_tokens": torch.full((ROWS,), 384.0),
+    }
 
 
 def clock(work: Callable[[], Any]) -> float:

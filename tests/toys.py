@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
 
-from pipelines.contract.columns import Batch
+from benchmarks import examples
+from pipelines.contract.columns import COLUMNS, Phase
 from pipelines.engine.distribution import generator
 from pipelines.recipe.settings import Sampling
 
@@ -226,7 +229,6 @@ def setup_context(problems: Sequence[int]):
     """What a method is told before the first step: four rollouts of each problem, one of them right."""
     from pipelines.contract.rollout import SetupContext
     from pipelines.data.records import Stop, Trajectory
-    from pipelines.rlvr.algorithm import columns_of
     from pipelines.rlvr.pack import pack
 
     def sample(numbers, count):
@@ -245,38 +247,31 @@ def setup_context(problems: Sequence[int]):
         seed=0,
         prompts=lambda: [[1, 5, 6 + n % 3, 4] for n in range(len(problems))],
         rollouts=sample,
-        columns=lambda rows: columns_of(pack(rows, step=0, total_steps=10)[1]),
+        columns=lambda rows: pack(rows, step=0, total_steps=10),
         hidden=lambda sequences, statistics: [[float(n % 5)] for n, _ in enumerate(sequences)],
     )
 
 
-def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Batch:
-    """A random step: ragged masks, unequal groups, a truncated row, rewards that differ between groups."""
+Batch = dataclasses.make_dataclass(
+    "Batch", [(name, Any, None) for name, c in COLUMNS.items() if c.phase < Phase.CREDIT]
+)
+"""The columns of a step before credit is assigned, by attribute."""
+
+
+def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Any:
+    """A random step: ragged masks, unequal groups, rewards that differ between groups."""
     draw = torch.Generator().manual_seed(seed)
     length = torch.randint(2, width, (rows,), generator=draw)
-    mask = torch.zeros(rows, width, dtype=torch.bool)
-    for row, n in enumerate(length.tolist()):
-        mask[row, 1 : 1 + n] = True
+    place = torch.arange(width)
+    mask = (place > 0) & (place <= length[:, None])
     group = torch.arange(rows) % groups
     reward = (torch.rand(rows, generator=draw) < 0.4 + 0.1 * group).float()
     reward[:groups] = 1.0
     reward[groups : 2 * groups] = 0.0
-    old = -torch.rand(rows, width, generator=draw) * 2 * mask
-    turn = torch.where(mask, (torch.arange(width) > 4).long(), -1)
-    turns = turn.amax(1) + 1
-    state = torch.where(torch.arange(2) < turns[:, None], torch.randint(0, 2, (rows, 2), generator=draw), -1)
-    paid = torch.zeros(rows, 2).scatter(1, (turns - 1)[:, None], reward[:, None])
-    return Batch(
-        reward=reward, raw_reward=reward.clone(), group=group, mask=mask, logp_old=old,
-        scored=torch.ones(rows, dtype=torch.bool), in_loss=torch.ones(rows, dtype=torch.bool), correct=reward.clone(),
-        length=mask.sum(1).float(), truncated=torch.zeros(rows, dtype=torch.bool), max_tokens=torch.full((rows,), 16.0),
-        step=3, total_steps=10, logp_ref=old + 0.1 * torch.randn(rows, width, generator=draw) * mask,
-        entropy_old=torch.rand(rows, width, generator=draw) * mask,
-        task=group // 2, token=torch.randint(3, 9, (rows, width), generator=draw) * mask, logp_sampler=old - 0.02 * mask,
-        turn=turn, turn_state=state, turn_reward=paid, value=0.3 * torch.rand(rows, width, generator=draw) * mask,
-        teacher_forced=torch.zeros_like(mask), on_policy=torch.ones(rows, dtype=torch.bool), problem=group.clone(),
-        mc_value=torch.where(torch.rand(rows, width, generator=draw) < 0.4, torch.rand(rows, width, generator=draw), torch.nan),
-        hidden_stats=torch.rand(rows, 3, generator=draw),
-        node=torch.where(mask, torch.arange(rows)[:, None] * 2 + turn, -1),
-        token_penalty=torch.zeros(rows, width), loss_share=mask.float(),
-    )  # fmt: skip
+    turn = torch.where(mask, (place > 4).long(), -1)
+    return Batch(**examples.columns(mask, group, reward, turn, seed=seed))
+
+
+def columns_of(batch: Any) -> dict[str, Any]:
+    """The columns that exist."""
+    return {k: v for k, v in vars(batch).items() if v is not None}

@@ -1,18 +1,25 @@
-"""The words every method speaks: one name, one tensor, one shape.
+"""The table of columns: everything that methods, providers and the loop say to each other about a step, in one place.
 
-A method asks for columns by naming them as positional parameters, so this file is the glossary of
-the whole catalogue. Letters: B rows (one trajectory each), T token positions, S turns.
-Position t holds the log-probability of token t given tokens before t, so column 0 is never trained.
-Masks are bool, ids int64, numbers float32. This file imports no torch: reading a recipe stays fast.
+A method asks for columns by naming them as positional parameters, so this table is the glossary of the whole catalogue.
+What `pack` fills, what a recipe's check refuses, the toy batches of tests and benchmarks and the page docs/columns.md are derived
+from it. Letters: B rows (one trajectory each), T token positions, S turns, K numbers a row. Position t holds the log-probability of
+token t given the tokens before it, so position 0 is never trained. This file imports no torch: reading a recipe stays fast.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from math import nan
 from typing import TYPE_CHECKING, Annotated, Any
+
+from pipelines.data.records import Stop
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from pipelines.data.records import Trajectory
 else:
     Tensor = Any
 
@@ -22,78 +29,161 @@ PerTurn = Annotated[Tensor, "B S"]
 Numbers = Annotated[Tensor, "B K"]
 
 
-@dataclass(kw_only=True)
-class Batch:
-    """Everything known about one optimizer step before the policy is run again."""
+class Phase(IntEnum):
+    """Parts of a step, in order. A column exists from its phase on."""
 
-    reward: PerRow
-    """float32, after shaping; 0 where the row is unscored (such rows have `scored` False)."""
-    group: PerRow
-    """int64, rows with equal values may share a baseline."""
-    mask: PerToken
-    """bool, True on tokens the policy chose and is trained on."""
-    token: PerToken
-    """int64, token ids; 0 past the row's end."""
-    logp_old: PerToken
-    """float32, log-probability reported by the sampler when it chose the token; 0 elsewhere."""
-    teacher_forced: PerToken
-    """bool, trained tokens that the policy did not choose; part of `mask`. Their `logp_old` is the trainer's own."""
-    problem: PerRow
-    """int64, rows with equal values answer the same problem, in whatever step or run."""
-    on_policy: PerRow
-    """bool, sampled in this step."""
-    task: PerRow
-    """int64, rows with equal values come from the same source of the data."""
-    scored: PerRow
-    """bool, the row enters group and batch statistics."""
-    in_loss: PerRow
-    """bool, the row enters the loss and its denominator."""
-    correct: PerRow
-    """float32, 1 where the verifier said right, 0 where wrong or unscored; frozen, never shaped."""
-    raw_reward: PerRow
-    """float32, the verifier's score before shaping."""
-    length: PerRow
-    """float32, tokens the policy chose in the row."""
-    truncated: PerRow
-    """bool, the row ended at the token limit."""
-    max_tokens: PerRow
-    """float32, the token limit the row was sampled under."""
-    step: int
-    """Optimizer-step index, from 0."""
-    total_steps: int
-    """Steps of the whole run, for schedules."""
-    logp_start: PerToken | None = None
-    """float32, the trainer's own number before the first update; differs from the sampler's by engine."""
-    logp_sampler: PerToken | None = None
-    """float32, what the sampler reported, where `rlvr.old_logp: trainer` puts the trainer's number into `logp_old`."""
-    turn: PerToken | None = None
-    """int64, index of the turn that produced the token, -1 outside turns."""
-    turn_reward: PerTurn | None = None
-    """float32, reward paid at the end of each turn, 0 past the last one."""
-    turn_state: PerTurn | None = None
-    """int64, equal values mean the policy saw the same state; -1 past the last turn."""
-    logp_ref: PerToken | None = None
-    """float32, log-probability under the frozen reference policy."""
-    value: PerToken | None = None
-    """float32, critic estimate before the token is chosen."""
-    node: PerToken | None = None
-    """int64, tree node that produced the token; rows that share a prefix share its nodes, groups never do."""
-    mc_value: PerToken | None = None
-    """float32, mean score of fresh continuations from before the token, NaN where none was drawn."""
-    hidden_stats: Numbers | None = None
-    """float32, statistics of each row's hidden states, as `column_options` asks for them (`HiddenStatistics`)."""
-    token_penalty: PerToken | None = None
-    """float32, what a divergence in the reward charges each token; `reward` is the row's with their sum taken off."""
-    loss_share: PerToken | None = None
-    """float32, how much of a token the loss and its denominators count: 1, or 0 where a method left it out, or 1 / k where
-    k rows hold copies of it that count as one. 0 outside `mask`."""
-    entropy_old: PerToken | None = None
-    """float32, nats, entropy of the sampling distribution at the token, detached."""
+    ROLLOUT = 0
+    """Trajectories are being sampled; there are no columns yet."""
+    REWARD = 1
+    """They are being scored."""
+    FILTER = 2
+    """They are packed; which rows train is decided, draw by draw."""
+    ADVANTAGE = 3
+    """The providers have filled their columns; rewards are shaped and compared."""
+    CREDIT = 4
+    """Rows have advantages; tokens get theirs, stored rows join, and the loss's weights are made."""
+    LOSS = 5
+    """The policy has been run on the tokens."""
 
 
-MADE_LATER = ("advantage", "weight", "logp", "entropy", "entropy_top_p", "update")
-"""Columns that exist only after a slot or the forward pass made them: `advantage` [B, T] float32,
-`weight` [B, T] float32 from reduce, `logp` [B, T] float32 with gradient, `entropy` [B, T] float32 with gradient,
-`entropy_top_p` [B, T] the same over the most probable tokens only (how much of the mass, `column_options` says),
-`update` [B] int64: rows above 0 train in further updates behind the step's own."""
-COLUMNS = frozenset([f.name for f in fields(Batch)]) | frozenset(MADE_LATER)
+SLOT_PHASE = {
+    "curriculum": Phase.ROLLOUT,
+    "prompting": Phase.ROLLOUT,
+    "rollout": Phase.ROLLOUT,
+    "reward": Phase.REWARD,
+    "filter": Phase.FILTER,
+    "shaping": Phase.ADVANTAGE,
+    "advantage": Phase.ADVANTAGE,
+    "credit": Phase.CREDIT,
+    "replay": Phase.CREDIT,
+    "loss_aggregation": Phase.CREDIT,
+    "objective": Phase.LOSS,
+    "divergence": Phase.LOSS,
+    "auxiliary_loss": Phase.LOSS,
+}
+"""Slot → the phase in which its methods are called with columns."""
+HOOK_PHASE = Phase.CREDIT
+"""The phase of `on_batch`, whose columns a card lists as `reads`."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One line of the table."""
+
+    shape: str
+    """Such as "B T"; "" for one number of the whole step."""
+    dtype: str
+    """float32, int64 or bool; int for a number."""
+    phase: Phase
+    """The first phase in which it exists."""
+    provider: str
+    """Who provides it."""
+    about: str
+    fill: float = 0
+    """Its value past the row's tokens or turns, and where a token has none."""
+    field: str = ""
+    """The trajectory's field with a value for each token or turn, where it comes from one."""
+    row: Callable[[Trajectory], Any] | None = None
+    """The row's value, where one trajectory alone says it."""
+    part: bool = False
+    """It exists only where some part of the recipe makes it, as the part's card says."""
+    when: Callable[[Any], bool] | None = None
+    """It exists only where the recipe's `rlvr` section says so."""
+    hint: str = ""
+    """What to add to the recipe where nobody provides it."""
+    span: tuple[float, float] = (0.0, 1.0)
+    """Usual values, for examples."""
+
+
+TURNS = "Use a rollout with turns: rollout: multi_turn."
+COLUMNS: dict[str, Column] = {
+    # of the whole step
+    "step": Column("", "int", Phase.FILTER, "the loop", "Index of the step, from 0."),
+    "total_steps": Column("", "int", Phase.FILTER, "the loop", "Steps of the whole run, for schedules."),
+    # of a row
+    "group": Column("B", "int64", Phase.FILTER, "the trajectory", "Rows with equal values may share a baseline.",
+                    row=lambda t: t.group),
+    "problem": Column("B", "int64", Phase.FILTER, "the trajectory",
+                      "Rows with equal values answer the same problem, in whatever step or run.",
+                      row=lambda t: int(t.uid[:15], 16)),
+    "task": Column("B", "int64", Phase.FILTER, "pack", "Rows with equal values come from the same source of the data."),
+    "on_policy": Column("B", "bool", Phase.FILTER, "pack", "Sampled in this step."),
+    "scored": Column("B", "bool", Phase.FILTER, "pack",
+                     "The row enters group and batch statistics: it has a score and a token that trains."),
+    "in_loss": Column("B", "bool", Phase.FILTER, "pack, then the filter",
+                      "The row enters the loss and its denominator; of scored rows, those that the filter leaves."),
+    "reward": Column("B", "float32", Phase.FILTER, "the reward part, then shaping",
+                     "The score, shaped from the phase advantage on; 0 where the row is not scored.",
+                     row=lambda t: t.score if t.score is not None else 0.0),
+    "raw_reward": Column("B", "float32", Phase.FILTER, "the reward part", "The score before shaping.",
+                         row=lambda t: t.score if t.score is not None else 0.0),
+    "correct": Column("B", "float32", Phase.FILTER, "the verifier",
+                      "1 where the verifier said correct, 0 where incorrect or unscored; never shaped.",
+                      row=lambda t: float(bool(t.correct))),
+    "length": Column("B", "float32", Phase.FILTER, "pack",
+                     "Tokens the policy chose; of a row without any, its teacher-forced ones."),
+    "truncated": Column("B", "bool", Phase.FILTER, "the trajectory", "The row ended at the token limit.",
+                        row=lambda t: t.stop == Stop.LENGTH),
+    "max_tokens": Column("B", "float32", Phase.FILTER, "the trajectory", "The token limit the row was sampled under.",
+                         row=lambda t: float(t.max_tokens)),
+    # of a token, as the trajectory has it
+    "token": Column("B T", "int64", Phase.FILTER, "the trajectory", "Token ids.", field="tokens"),
+    "mask": Column("B T", "bool", Phase.FILTER, "pack",
+                   "Tokens of scored rows that are trained: chosen by the policy, or teacher-forced."),
+    "teacher_forced": Column("B T", "bool", Phase.FILTER, "a rollout with demonstrations or hints",
+                             "Tokens of `mask` that the policy did not choose; their `logp_old` is the trainer's own.",
+                             part=True,
+                             hint="Use a rollout that trains on solutions or hints: rollout: demonstrated, seele or adhint."),
+    "logp_old": Column("B T", "float32", Phase.FILTER, "the sampler",
+                       "Log-probability (nats) of the token when it was sampled; the ratio's denominator.",
+                       field="logp_old", span=(-2.0, 0.0)),
+    "entropy_old": Column("B T", "float32", Phase.FILTER, "the sampler, where a method asks",
+                          "Entropy (nats) of the distribution the token was drawn from.", field="entropy_old"),
+    "turn": Column("B T", "int64", Phase.FILTER, "a rollout with turns",
+                   "Index of the turn that produced the token, -1 outside turns.", fill=-1, field="turn", part=True, hint=TURNS),
+    "node": Column("B T", "int64", Phase.FILTER, "a rollout that branches",
+                   "Tree node that produced the token; rows that share a prefix share its nodes, groups never do.", fill=-1,
+                   field="node", part=True, hint="Use a rollout that branches: rollout: tree."),
+    "mc_value": Column("B T", "float32", Phase.FILTER, "a rollout that samples continuations",
+                       "Mean score of continuations from before the token; NaN where none was drawn.", fill=nan,
+                       field="mc_value", part=True, hint="Use a rollout that samples continuations: rollout: chain."),
+    # of a turn
+    "turn_reward": Column("B S", "float32", Phase.FILTER, "a rollout with turns", "Reward paid at the end of the turn.",
+                          field="turn_reward", part=True, hint=TURNS),
+    "turn_state": Column("B S", "int64", Phase.FILTER, "a rollout with turns",
+                         "Equal values mean that the policy saw the same state; -1 past the last turn.", fill=-1,
+                         field="turn_state", part=True, hint=TURNS),
+    # of the learner's providers
+    "logp_sampler": Column("B T", "float32", Phase.ADVANTAGE, "the sampler, where old_logp is trainer",
+                           "What the sampler reported, where `rlvr.old_logp: trainer` puts the trainer's value into `logp_old`.",
+                           when=lambda rlvr: rlvr.old_logp == "trainer", hint="Set old_logp: trainer.", span=(-2.0, 0.0)),
+    "logp_ref": Column("B T", "float32", Phase.ADVANTAGE, "the reference policy", "Log-probability under the frozen reference.",
+                       span=(-2.0, 0.0)),
+    "value": Column("B T", "float32", Phase.ADVANTAGE, "the critic", "Its estimate before the token is chosen.",
+                    when=lambda rlvr: rlvr.critic is not None,
+                    hint="Add a critic section: critic: {learning_rate: 1.0e-5}.", span=(0.0, 0.3)),
+    "hidden_stats": Column("B K", "float32", Phase.ADVANTAGE, "the hidden-state statistics",
+                           "Statistics of the row's hidden states, as `column_options` asks for them (`HiddenStatistics`)."),
+    # of the slots and the policy
+    "token_penalty": Column("B T", "float32", Phase.ADVANTAGE, "a divergence in the reward",
+                            "What it charges each token; `reward` is the row's with their sum taken off.", span=(0.0, 0.0)),
+    "loss_share": Column("B T", "float32", Phase.ADVANTAGE, "the loop, then advantage and credit",
+                         "How much of a token the loss and its denominators count: 1, 0 where a method left it out, or 1 / k "
+                         "where k rows hold copies of it that count as one. 0 outside `mask`.", span=(1.0, 1.0)),
+    "advantage": Column("B T", "float32", Phase.CREDIT, "the advantage, then credit", "Advantage of each trained token."),
+    "update": Column("B", "int64", Phase.CREDIT, "a replay with updates of its own",
+                     "Rows above 0 train in further updates behind the step's own.", part=True,
+                     hint="Use a replay with updates of its own: replay: pipo."),
+    "weight": Column("B T", "float32", Phase.LOSS, "loss aggregation",
+                     "What the token's loss counts in its optimizer update.", span=(0.0, 0.01)),
+    "logp": Column("B T", "float32", Phase.LOSS, "the policy", "Log-probability (nats), with gradient.", span=(-2.0, 0.0)),
+    "entropy": Column("B T", "float32", Phase.LOSS, "the policy", "Entropy (nats) of its distribution, with gradient."),
+    "entropy_top_p": Column("B T", "float32", Phase.LOSS, "the policy",
+                            "Entropy over the most probable tokens alone, with gradient; `column_options` says how much mass.",
+                            span=(0.0, 0.5)),
+}  # fmt: skip
+
+
+def phase_of(slot: str) -> Phase:
+    """The phase in which a slot's methods are called; slots are named with or without `rlvr.`"""
+    return SLOT_PHASE[slot.removeprefix("rlvr.")]

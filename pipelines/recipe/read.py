@@ -9,6 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, Field, ValidationError
 
 from pipelines.contract.catalogue import Bound, bind
+from pipelines.contract.columns import COLUMNS, HOOK_PHASE, Phase, phase_of
 from pipelines.contract.fields import Seed, Strict
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe import settings as s
@@ -34,29 +35,6 @@ SLOTS = (
     "auxiliary_loss",
     "loss_aggregation",
 )
-PRODUCERS = {
-    "turn",
-    "turn_reward",
-    "turn_state",
-    "node",
-    "value",
-    "logp_sampler",
-    "teacher_forced",
-    "mc_value",
-    "update",
-}
-"""Columns that exist only when some part of the recipe makes them."""
-WAYS_OUT = {
-    "value": "Add a critic section: critic: {learning_rate: 1.0e-5}.",
-    "logp_sampler": "Set old_logp: trainer.",
-    "turn": "Use a rollout with turns: rollout: multi_turn.",
-    "turn_reward": "Use a rollout with turns: rollout: multi_turn.",
-    "turn_state": "Use a rollout with turns: rollout: multi_turn.",
-    "node": "Use a rollout that branches: rollout: tree.",
-    "teacher_forced": "Use a rollout that trains on solutions or hints: rollout: demonstrated, seele or adhint.",
-    "mc_value": "Use a rollout that probes: rollout: chain.",
-    "update": "Use a replay with updates of its own: replay: pipo.",
-}
 
 
 class Recipe(Strict):
@@ -329,14 +307,14 @@ def check(recipe: Recipe) -> None:
     rl = recipe.rlvr
     bound = bind_slots(rl)
     made = {column for one in bound_list(bound) for column in one.card.makes}
-    made |= {"value"} if rl.critic is not None else set()
-    made |= {"logp_sampler"} if rl.old_logp == "trainer" else set()
+    made |= {name for name, column in COLUMNS.items() if column.when is not None and column.when(rl)}
     for one in bound_list(bound):
-        lacking = [c for c in one.needs if c in PRODUCERS and c not in made]
+        _check_phases(one)
+        lacking = [c for c in one.needs if (COLUMNS[c].part or COLUMNS[c].when is not None) and c not in made]
         if lacking:
             raise RecipeError(
                 f"{one.slot}: {one.name} needs {', '.join(lacking)}, which nothing here produces "
-                f"(the rollout is {bound['rollout'].name}). {WAYS_OUT.get(lacking[0], '')}".rstrip()
+                f"(the rollout is {bound['rollout'].name}). {COLUMNS[lacking[0]].hint}".rstrip()
             )
         for slot, name in one.card.requires:
             if bound[slot] is None or bound[slot].name != name:
@@ -370,6 +348,24 @@ def check(recipe: Recipe) -> None:
     _check_server(rl, bound)
     if rl.sampling.temperature == 0:
         raise RecipeError("rlvr.sampling.temperature: 0 is greedy; RL needs to explore. Use a value above 0.")
+
+
+def _check_phases(one: Bound) -> None:
+    """A method cannot be called with a column that the step has not come to."""
+    phase = phase_of(one.slot)
+    now = set(one.takes)
+    if (
+        one.where == "reward"
+    ):  # a divergence in the reward is called early, with the sampler's log-probabilities as `logp`
+        phase, now = Phase.ADVANTAGE, now - {"logp"}
+    wanted = [(column, phase) for column in now] + [(column, HOOK_PHASE) for column in one.card.reads]
+    for column, called in sorted(wanted):
+        if COLUMNS[column].phase > called:
+            raise RecipeError(
+                f"{one.slot}: {one.name} reads {column}, which comes later: it is called in the phase {called.name.lower()}, and "
+                f"{COLUMNS[column].provider} provides {column} in the phase {COLUMNS[column].phase.name.lower()}. "
+                "Use a part of a later slot, or a method that does not read it."
+            )
 
 
 def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from pipelines.contract.catalogue import Bound
-from pipelines.contract.columns import Batch
 from pipelines.contract.method import Method
 from pipelines.recipe.read import bind_slots, bound_list, column_options
 from pipelines.recipe.settings import Rlvr
@@ -78,19 +77,14 @@ class Update:
         return self.objective.card.zero_gradient_at_zero_advantage and not in_loss and not self.auxiliary_loss
 
 
-def columns_of(batch: Batch) -> dict[str, Any]:
-    """The columns that exist."""
-    return {k: v for k, v in vars(batch).items() if v is not None}
-
-
 @torch.no_grad()
-def assign_credit(update: Update, batch: Batch) -> dict[str, Any]:
-    """Run the slots that must see every rollout of the step: shaping, keep, advantage, credit.
+def assign_credit(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
+    """Run the slots that must see every rollout of the step: shaping, advantage, credit.
 
-    Adds `advantage` [B, T] float32. Given tokens in front of the policy's own are no choice of the row's: they start from
+    Adds `advantage` [B, T] float32. Teacher-forced tokens in front of the policy's own are no choice of the row's: they start from
     0, and a credit part may give them something. Nothing here carries a gradient.
     """
-    columns = columns_of(batch)
+    columns = dict(columns)
     columns["token_penalty"] = torch.zeros_like(columns["logp_old"])
     columns["loss_share"] = columns["mask"].float()
     for shape in update.shaping:

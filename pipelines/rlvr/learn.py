@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pipelines.contract.columns import Batch
 from pipelines.contract.method import HiddenStatistics
 from pipelines.engine import distribution, models, optimizer, parallel
 from pipelines.engine.critic import Critic
@@ -98,33 +97,33 @@ class Learner:
         made = Critic(self.policy.decoder, self.policy.head.in_features, dtype=self.settings.dtype)
         return made, torch.optim.AdamW(made.parameters(), lr=wanted.learning_rate, weight_decay=0.0)
 
-    def fill(self, tokens: Tensor, batch: Batch) -> None:
-        """Compute the columns that a method asked for and only a forward pass gives."""
+    def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
+        """Put the columns that a method asked for and only a forward pass gives into `columns`."""
+        mask = columns["mask"]
         with torch.no_grad():
-            if batch.teacher_forced.any():
-                self._fill_given(tokens, batch)
+            if columns["teacher_forced"].any():
+                self._fill_forced(tokens, columns)
             if self.reference is not None:
                 reference = self.reference
                 with reference.reference():
-                    batch.logp_ref = self._forward(lambda one, ids: reference.score(one, ids)[0], tokens, batch.mask)
-            if self.update.needs("logp_start") or self.rlvr.old_logp == "trainer":
-                found = self._forward(lambda one, ids: self.policy.score(one, ids)[0], tokens, batch.mask)
-                batch.logp_start = found
-                if self.rlvr.old_logp == "trainer":
-                    batch.logp_sampler, batch.logp_old = batch.logp_old, found
+                    columns["logp_ref"] = self._forward(lambda one, ids: reference.score(one, ids)[0], tokens, mask)
+            if self.rlvr.old_logp == "trainer":
+                recomputed = self._forward(lambda one, ids: self.policy.score(one, ids)[0], tokens, mask)
+                columns["logp_sampler"], columns["logp_old"] = columns["logp_old"], recomputed
             if self.critic is not None:
                 critic = self.critic[0]
-                batch.value = self._forward(lambda one, ids: critic(one), tokens, batch.mask)
+                columns["value"] = self._forward(lambda one, ids: critic(one), tokens, mask)
         hidden = self.update.column_options().get("hidden_stats")
         if hidden is not None:
-            batch.hidden_stats = self.read_hidden(tokens, batch.mask, hidden)
+            columns["hidden_stats"] = self.read_hidden(tokens, mask, hidden)
 
-    def _fill_given(self, tokens: Tensor, batch: Batch) -> None:
-        """What the sampler would have said of tokens that it did not choose: the trainer's own numbers."""
-        found = self._forward(self._said, tokens, batch.teacher_forced, kinds=2)
-        batch.logp_old = torch.where(batch.teacher_forced, found[..., 0], batch.logp_old)
-        if batch.entropy_old is not None:
-            batch.entropy_old = torch.where(batch.teacher_forced, found[..., 1], batch.entropy_old)
+    def _fill_forced(self, tokens: Tensor, columns: dict[str, Any]) -> None:
+        """What the sampler would have reported of tokens that it did not choose: the trainer's own values."""
+        forced = columns["teacher_forced"]
+        own = self._forward(self._said, tokens, forced, kinds=2)
+        columns["logp_old"] = torch.where(forced, own[..., 0], columns["logp_old"])
+        if "entropy_old" in columns:
+            columns["entropy_old"] = torch.where(forced, own[..., 1], columns["entropy_old"])
 
     def _said(self, layout: Layout, ids: Tensor) -> Tensor:
         """Log-probability and entropies of the layout's tokens, [M, 2 or 3], without gradient."""

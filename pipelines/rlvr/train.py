@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import time
@@ -12,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from pipelines.contract.columns import Batch
 from pipelines.contract.method import HiddenStatistics
 from pipelines.contract.rollout import (
     Allocation,
@@ -33,7 +30,7 @@ from pipelines.engine.server import ServerSampler
 from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr import algorithm, diagnostics, scoring
 from pipelines.rlvr.learn import Learner
-from pipelines.rlvr.pack import pack, token_column
+from pipelines.rlvr.pack import pack, padded
 from pipelines.stage.report import Report
 
 ROLLOUTS = 1
@@ -87,7 +84,7 @@ class Trainer:
         self.recent: list[float] = []
         self.best = float("-inf")
         self._set_up = False
-        self._packed: tuple[list[int], Tensor, Batch, list[Trajectory]] | None = None
+        self._packed: tuple[list[Trajectory], dict[str, Any]] | None = None
 
     @property
     def resumes(self) -> str:
@@ -145,16 +142,17 @@ class Trainer:
         self._log(step, sampled)
         self.phase("credit", step)
         if any(t.score is not None for t in kept):
-            tokens, batch = self._pack(kept, step)
-            self.learner.fill(tokens, batch)
+            columns = self._pack(kept, step)
+            sampled_rows = len(kept)
+            self.learner.fill(columns["token"], columns)
             credited = time.perf_counter()
-            columns = algorithm.assign_credit(self.update, batch)
+            columns = algorithm.assign_credit(self.update, columns)
             numbers["time/credit_s"] = time.perf_counter() - credited
             numbers |= diagnostics.of_columns(columns)
             columns = self._composed(columns, step)
             for method in self.update.methods():
                 method.on_batch(columns)
-            numbers["replay/rows"] = float(len(columns["group"]) - len(tokens))
+            numbers["replay/rows"] = float(len(columns["group"]) - sampled_rows)
             self.phase("update", step)
             trained = time.perf_counter()
             numbers |= self.learner.learn(columns["token"], columns)
@@ -239,7 +237,7 @@ class Trainer:
             seed=self.seed,
             prompts=lambda: self._rendered(self.problems),
             rollouts=self._setup_rollouts,
-            columns=lambda rows: algorithm.columns_of(pack(rows, step=0, total_steps=self.rlvr.steps)[1]),
+            columns=lambda rows: pack(rows, step=0, total_steps=self.rlvr.steps),
             hidden=self._setup_hidden,
         )
         for method in self.update.methods():
@@ -255,7 +253,7 @@ class Trainer:
         return rows
 
     def _setup_hidden(self, sequences: list[list[int]], statistics: HiddenStatistics) -> list[list[float]]:
-        tokens = token_column(sequences, max(map(len, sequences)), 0, torch.int64)
+        tokens = padded(sequences, max(map(len, sequences)), 0, torch.int64)
         mask = torch.arange(tokens.shape[1]) < torch.tensor([len(s) for s in sequences])[:, None]
         mask[:, 0] = False
         return self.learner.read_hidden(tokens, mask, statistics).tolist()
@@ -265,16 +263,19 @@ class Trainer:
         return (self.world.rank,) if self.world.size > 1 else ()
 
     def _keep(self, rows: list[Trajectory], step: int) -> list[Trajectory]:
-        _, batch = self._pack(rows, step)
-        keep = self.update.filter(algorithm.columns_of(batch)).tolist()
+        keep = self.update.filter(self._pack(rows, step)).tolist()
         return [row for row, yes in zip(rows, keep, strict=True) if yes]
 
-    def _pack(self, rows: list[Trajectory], step: int) -> tuple[Tensor, Batch]:
+    def _pack(self, rows: list[Trajectory], step: int) -> dict[str, Any]:
         """Columns of rows; where every row was kept they are those that `filter` has seen."""
-        same = [id(row) for row in rows]
-        if self._packed is None or self._packed[0] != same:
-            self._packed = (same, *pack(rows, step=step, total_steps=self.rlvr.steps), rows)
-        return self._packed[1], copy.copy(self._packed[2])
+        packed = self._packed
+        if (
+            packed is None
+            or len(packed[0]) != len(rows)
+            or any(a is not b for a, b in zip(packed[0], rows, strict=True))
+        ):
+            packed = self._packed = (rows, pack(rows, step=step, total_steps=self.rlvr.steps))
+        return dict(packed[1])
 
     def _composed(self, columns: dict[str, Any], step: int) -> dict[str, Any]:
         """The rows that train: the step's, and what the recipe's replay adds."""

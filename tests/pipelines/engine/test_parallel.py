@@ -39,7 +39,8 @@ def test_two_processes_give_the_gradient_of_one(tmp_path, start, more):
     recipe = toys.recipe(tmp_path)
     made = toys.trainer(tmp_path, start, recipe, *overrides)
     rows, kept = made.collect(0)
-    tokens, batch = made._pack(kept, 0)
+    batch = made._pack(kept, 0)
+    tokens = batch["token"]
     made.learner.fill(tokens, batch)
     torch.save((tokens, algorithm.assign_credit(made.update, batch)), tmp_path / "step.pt")
     found = []

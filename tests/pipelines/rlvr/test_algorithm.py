@@ -21,7 +21,7 @@ def test_micro_batches_add_up(loss_aggregation, objective):
     )
     update = algorithm.Update.of(settings)
     batch = toys.batch()
-    columns = algorithm.weigh(update, algorithm.assign_credit(update, batch))
+    columns = algorithm.weigh(update, algorithm.assign_credit(update, toys.columns_of(batch)))
     weights = torch.randn(batch.mask.shape[1], requires_grad=True)
 
     def gradient(parts):
@@ -56,7 +56,7 @@ def test_learns_a_bandit(advantage, objective, loss_aggregation):
         reward = (arms == 3).float()
         old = torch.zeros(32, 3).masked_scatter(mask, logp.detach())
         batch = vars(base) | {"mask": mask, "reward": reward, "raw_reward": reward, "logp_old": old, "correct": reward}
-        columns = algorithm.weigh(update, algorithm.assign_credit(update, type(base)(**batch)))
+        columns = algorithm.weigh(update, algorithm.assign_credit(update, toys.columns_of(type(base)(**batch))))
         algorithm.loss(update, columns, torch.zeros(32, 3).masked_scatter(mask, logp)).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -68,6 +68,6 @@ def test_penalty_in_the_reward():
         Rlvr(advantage={"kind": "grpo", "scale": "none"}, divergence={"kind": "k1", "where": "reward", "weight": 0.5})
     )
     batch = toys.batch()
-    columns = algorithm.assign_credit(update, batch)
+    columns = algorithm.assign_credit(update, toys.columns_of(batch))
     penalty = ((batch.logp_old - batch.logp_ref) * batch.mask).sum(1)
     torch.testing.assert_close(columns["reward"], batch.raw_reward - 0.5 * penalty)

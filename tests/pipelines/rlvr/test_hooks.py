@@ -94,13 +94,14 @@ def test_demonstrations_are_rows_with_the_trainer_s_own_numbers(tmp_path, start)
         said = [t for t, role in zip(row.tokens, row.role, strict=True) if role == Role.TEACHER_FORCED]
         assert made.tokenizer.decode(said[:-1]) == made.by_uid[row.uid].answer
         assert said[-1] == made.tokenizer.eos_token_id
-    tokens, batch = made._pack(kept, 0)
-    assert torch.equal(batch.teacher_forced.any(1), torch.tensor([Role.TEACHER_FORCED in row.role for row in kept]))
+    batch = made._pack(kept, 0)
+    tokens = batch["token"]
+    assert torch.equal(batch["teacher_forced"].any(1), torch.tensor([Role.TEACHER_FORCED in row.role for row in kept]))
     made.learner.fill(tokens, batch)
     with torch.no_grad():
-        wanted = made.learner.policy.logp(tokens, batch.mask).logp
-    torch.testing.assert_close(batch.logp_old, wanted, atol=1e-4, rtol=0)
-    assert (batch.logp_old[batch.teacher_forced] < 0).any()
+        wanted = made.learner.policy.logp(tokens, batch["mask"]).logp
+    torch.testing.assert_close(batch["logp_old"], wanted, atol=1e-4, rtol=0)
+    assert (batch["logp_old"][batch["teacher_forced"]] < 0).any()
     assert made.step(0)["mismatch/max"] < 1e-4
 
 
@@ -125,10 +126,11 @@ def test_a_gate_at_either_end_is_plain_rl_or_plain_sft(tmp_path, start, gate):
         plain.step(0)
         torch.testing.assert_close(gradient(made), gradient(plain), atol=1e-6, rtol=1e-4)
     else:
-        tokens, batch = made._pack(kept, 0)
+        batch = made._pack(kept, 0)
+        tokens = batch["token"]
         again = frozen(tmp_path, start, "sft")
-        logp = again.learner.policy.logp(tokens, batch.mask).logp
-        (-(logp * batch.mask).sum(1) / batch.mask.sum(1)).mean().backward()
+        logp = again.learner.policy.logp(tokens, batch["mask"]).logp
+        (-(logp * batch["mask"]).sum(1) / batch["mask"].sum(1)).mean().backward()
         torch.testing.assert_close(gradient(made), gradient(again), atol=1e-5, rtol=1e-3)
 
 
@@ -147,10 +149,11 @@ def test_hints_start_from_nothing_and_learn_what_credit_says(tmp_path, start):
         for row, hint in zip(rows, hints, strict=True):
             solution = made.by_uid[row.uid].answer
             assert solution.startswith(made.tokenizer.decode(hint)) and len(hint) < len(solution)
-        tokens, batch = made._pack(kept, 0)
+        batch = made._pack(kept, 0)
+        tokens = batch["token"]
         made.learner.fill(tokens, batch)
         columns = algorithm.assign_credit(made.update, batch)
-        inside = batch.teacher_forced & (batch.mask & ~batch.teacher_forced).any(1, keepdim=True)
+        inside = batch["teacher_forced"] & (batch["mask"] & ~batch["teacher_forced"]).any(1, keepdim=True)
         assert (columns["advantage"][inside] == (0.25 if seen else 0)).all()
         seen.append(columns)
     assert made.update.rollout.fn.shares, "the next visit begins where this one ended"
@@ -199,15 +202,16 @@ def test_hidden_states_reach_the_method_row_by_row(tmp_path, start):
             f"rlvr.share_prefixes={share}",
         )
         _, kept = made.collect(0)
-        tokens, batch = made._pack(kept, 0)
+        batch = made._pack(kept, 0)
+        tokens = batch["token"]
         made.learner.fill(tokens, batch)
         method = made.update.credit[0].fn
         decoder = made.learner.policy.decoder
         for row in range(0, len(kept), 3):
             with torch.no_grad():
                 states = decoder(input_ids=tokens[row : row + 1]).last_hidden_state[0]
-            wanted = method.hidden_statistics(states[:-1][batch.mask[row, 1:]])
-            torch.testing.assert_close(batch.hidden_stats[row], torch.tensor(wanted), atol=2e-3, rtol=1e-3)
+            wanted = method.hidden_statistics(states[:-1][batch["mask"][row, 1:]])
+            torch.testing.assert_close(batch["hidden_stats"][row], torch.tensor(wanted), atol=2e-3, rtol=1e-3)
 
 
 def test_the_first_order_comes_from_the_starting_policy(tmp_path, start):

@@ -11,16 +11,18 @@ import re
 import pytest
 import torch
 import toys
+from toys import columns_of
 
+from benchmarks import examples
 from flows import catalogue
 from pipelines.contract.catalogue import CHECKED, bind, load, names, needs, settings_model
+from pipelines.contract.columns import COLUMNS, Phase
 from pipelines.contract.rollout import GroupOutcome
 from pipelines.errors import RecipeError
 from pipelines.recipe.read import SLOTS
-from pipelines.rlvr.algorithm import columns_of
 
 ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]
-COLUMNS = [(s, n) for s, n in ALL if s not in ("curriculum", "prompting", "rollout", "reward", "replay")]
+CALLED = [(s, n) for s, n in ALL if s not in ("curriculum", "prompting", "rollout", "reward", "replay")]
 """Methods that are called with columns."""
 
 
@@ -47,15 +49,8 @@ def values(result):
 
 
 def with_later(batch):
-    draw = torch.Generator().manual_seed(5)
-    shape = batch.mask.shape
-    return columns_of(batch) | {
-        "advantage": torch.randn(shape, generator=draw) * batch.mask,
-        "logp": (batch.logp_old + 0.05 * torch.randn(shape, generator=draw)) * batch.mask,
-        "entropy": torch.rand(shape, generator=draw) * batch.mask,
-        "entropy_top_p": 0.5 * torch.rand(shape, generator=draw) * batch.mask,
-        "weight": batch.mask / batch.mask.sum(),
-    }
+    turn = batch.turn
+    return examples.columns(batch.mask, batch.group, batch.reward, turn, phase=Phase.LOSS) | columns_of(batch)
 
 
 @pytest.mark.parametrize(("slot", "name"), ALL)
@@ -143,19 +138,18 @@ def test_what_leaves_the_loss_has_no_advantage(slot, name):
     assert (advantage[share == 0] == 0).all() and (share > 0).any()
 
 
-@pytest.mark.parametrize(("slot", "name"), COLUMNS)
+@pytest.mark.parametrize(("slot", "name"), CALLED)
 def test_padding_does_not_matter(slot, name):
     batch = toys.batch()
     columns = with_later(batch)
 
-    def wider(value):
+    def wider(name, value):
         if isinstance(value, torch.Tensor) and value.shape == batch.mask.shape:
-            outside = -1 if value is batch.turn or value is batch.node else torch.nan if value is batch.mc_value else 0
-            return torch.nn.functional.pad(value, (0, 3), value=outside)
+            return torch.nn.functional.pad(value, (0, 3), value=COLUMNS[name].fill)
         return value
 
     one = values(ready(slot, name, columns)(columns))
-    wide = {k: wider(v) for k, v in columns.items()}
+    wide = {k: wider(k, v) for k, v in columns.items()}
     two = values(ready(slot, name, wide)(wide))
     if one.ndim == 2:
         torch.testing.assert_close(one * batch.mask, two[:, : one.shape[1]] * batch.mask)
@@ -163,7 +157,7 @@ def test_padding_does_not_matter(slot, name):
         torch.testing.assert_close(one, two)
 
 
-@pytest.mark.parametrize(("slot", "name"), COLUMNS)
+@pytest.mark.parametrize(("slot", "name"), CALLED)
 def test_inputs_are_left_alone(slot, name):
     columns = with_later(toys.batch())
     before = copy.deepcopy(columns)
@@ -231,7 +225,7 @@ def test_divergences_give_the_gradient_they_claim():
 
 STOPPED = {"cispo", "gspo", "gbpo", "hapo", "turn_clip"}
 """Objectives that stop a gradient on purpose: theirs is not the derivative of their value."""
-LOSSES = [(s, n) for s, n in COLUMNS if s in ("objective", "divergence", "auxiliary_loss") and n not in STOPPED]
+LOSSES = [(s, n) for s, n in CALLED if s in ("objective", "divergence", "auxiliary_loss") and n not in STOPPED]
 
 
 @pytest.mark.parametrize(("slot", "name"), LOSSES)
@@ -264,7 +258,7 @@ def test_weights_are_not_negative_and_stay_on_the_mask(name):
 
 
 REMEMBER = [
-    (s, n) for s, n in COLUMNS + [("curriculum", n) for n in of("curriculum")] if catalogue.entry(s, n)["remembers"]
+    (s, n) for s, n in CALLED + [("curriculum", n) for n in of("curriculum")] if catalogue.entry(s, n)["remembers"]
 ]
 
 

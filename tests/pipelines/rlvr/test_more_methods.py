@@ -10,12 +10,12 @@ import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
+from toys import columns_of
 
 from pipelines.contract.catalogue import bind
 from pipelines.contract.rollout import GroupOutcome
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
-from pipelines.rlvr.algorithm import columns_of
 from pipelines.rlvr.curriculum.v0_budget import allocate, worth
 from pipelines.rlvr.replay.pipo import shares
 from pipelines.rlvr.reward.arena_tournament import rank_rewards, tournament

@@ -8,9 +8,9 @@ import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
+from toys import columns_of
 
 from pipelines.contract.catalogue import bind
-from pipelines.rlvr.algorithm import columns_of
 
 
 def step_of(seed: int, number: int, width: int = 9):

@@ -10,10 +10,10 @@ import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
+from toys import columns_of
 
 from pipelines.contract.catalogue import bind
 from pipelines.contract.rollout import GroupOutcome
-from pipelines.rlvr.algorithm import columns_of
 
 SEEDS = st.integers(0, 5_000)
 

@@ -1,0 +1,64 @@
+"""Random columns of a step, drawn from the table of columns: whatever is added there exists here too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipelines.contract.columns import COLUMNS, Column, Phase
+
+
+def columns(
+    mask: Tensor, group: Tensor, reward: Tensor, turn: Tensor, *, seed: int = 0, phase: Phase = Phase.ADVANTAGE
+) -> dict[str, Any]:
+    """Every column that exists in a phase, consistent where columns depend on each other and random elsewhere.
+
+    Args:
+        mask: bool [B, T], the trained tokens.
+        group: int64 [B].
+        reward: float32 [B], 0 or 1.
+        turn: int64 [B, T], -1 outside turns.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    rows = len(group)
+    turns = turn.amax(1) + 1
+    count = int(turns.max())
+    taken = torch.arange(count) < turns[:, None]
+    out: dict[str, Any] = {
+        "step": 3, "total_steps": 10, "group": group, "problem": group.clone(), "task": group // 2, "mask": mask, "turn": turn,
+        "reward": reward, "raw_reward": reward.clone(), "correct": reward.clone(), "length": mask.sum(1).float(),
+        "max_tokens": torch.full((rows,), 2.0 ** mask.shape[1].bit_length()),
+        "token": torch.randint(3, 9, mask.shape, generator=draw) * mask,
+        "turn_state": torch.where(taken, torch.randint(0, count, taken.shape, generator=draw), -1),
+        "turn_reward": torch.zeros(rows, count).scatter(1, (turns - 1)[:, None], reward[:, None]),
+        "node": torch.where(mask, torch.arange(rows)[:, None] * count + turn, -1),
+    }  # fmt: skip
+    for name in ("scored", "in_loss", "on_policy"):
+        out[name] = torch.ones(rows, dtype=torch.bool)
+    for name in ("truncated", "update"):
+        out[name] = torch.zeros(rows, dtype=torch.bool if name == "truncated" else torch.int64)
+    out["teacher_forced"] = torch.zeros_like(mask)
+    for name, column in COLUMNS.items():
+        if name not in out:
+            out[name] = _drawn(column, mask, draw)
+    close = 0.1 * torch.randn(mask.shape, generator=draw) * mask
+    out["logp_ref"], out["logp_sampler"] = out["logp_old"] + close, out["logp_old"] - 0.02 * mask
+    out["logp"] = out["logp_old"] + 0.5 * close.roll(1, 0) * mask
+    out["advantage"] = torch.randn(mask.shape, generator=draw) * mask
+    out["weight"] = mask / mask.sum()
+    return {name: out[name] for name, column in COLUMNS.items() if column.phase <= phase}
+
+
+def _drawn(column: Column, mask: Tensor, draw: torch.Generator) -> Tensor:
+    """Usual values of a column: a value for each trained token, or three of a row; where it may have none, four tokens in ten do."""
+    low, high = column.span
+    shape = {"B": mask.shape[:1], "B T": mask.shape, "B K": (len(mask), 3)}[column.shape]
+    values = low + (high - low) * torch.rand(shape, generator=draw)
+    if column.shape != "B T":
+        return values
+    some = mask
+    if column.fill != column.fill:  # NaN
+        some = mask & (torch.rand(shape, generator=draw) < 0.4)
+    return torch.where(some, values, torch.tensor(float(column.fill)))
