@@ -32,6 +32,8 @@ UNPACKED_ALWAYS = 64 * 2**20
 def data_files(path: str) -> list[Path]:
     """The files that a path means: itself where it exists (brackets and all), else the matches of the glob, sorted.
 
+    Folders in front of the first wildcard that exist by their literal name are no wildcards either.
+
     `~` is the home folder. Folders that a glob matches are left out; a folder named literally is not, so that opening
     it can say what is wrong. Empty where there is nothing.
     """
@@ -40,7 +42,11 @@ def data_files(path: str) -> list[Path]:
         return [Path(literal)]
     if not any(character in literal for character in _MAGIC):
         return []
-    return [Path(match) for match in sorted(glob.glob(literal, recursive=True)) if not os.path.isdir(match)]
+    existing, pattern = "", Path(literal).parts
+    while pattern and os.path.lexists(os.path.join(existing, pattern[0])):
+        existing, pattern = os.path.join(existing, pattern[0]), pattern[1:]
+    matches = glob.glob(os.path.join(glob.escape(existing), *pattern), recursive=True)
+    return [Path(match) for match in sorted(matches) if not os.path.isdir(match)]
 
 
 def shown_names(paths: list[Path]) -> dict[Path, str]:
@@ -119,6 +125,11 @@ def open_file(path: Path) -> Iterator[io.BufferedReader]:
                 path, f"it cannot be read ({error.strerror or error})", "Check the file and the disk."
             ) from error
         snapshot.check_unchanged()
+
+
+def check_readable(path: Path) -> None:
+    """Raise DataError where the path is no regular file that this user may read; nothing is read."""
+    os.close(_descriptor(path))
 
 
 def _descriptor(path: Path) -> int:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pipelines.contract.catalogue import Bound, bind
 from pipelines.contract.columns import COLUMNS, HOOK_PHASE, Phase, phase_of
 from pipelines.contract.fields import Seed, Strict
+from pipelines.data.files import check_readable, data_files
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe import settings as s
 from pipelines.recipe import yaml_text
@@ -401,21 +402,21 @@ def _check_splits(recipe: Recipe) -> None:
 def _check_files(recipe: Recipe) -> None:
     for number, source in enumerate(recipe.curate.sources):
         if source.kind == "file":
-            base = Path(str(source.path))
-            pattern = any(c in str(source.path) for c in "*?[")
-            found = any(Path().glob(str(base))) if pattern and not base.is_absolute() else pattern or base.exists()
-            if not found:
+            paths = data_files(str(source.path))
+            if not paths:
                 raise RecipeError(f"curate.sources.{number}.path: no file at {source.path}.")
+            for path in paths:
+                check_readable(path)
         if source.verifier is not None:
             from pipelines.verifiers import VERIFIERS
 
             if source.verifier not in VERIFIERS:
                 hint = did_you_mean(source.verifier, VERIFIERS)
                 raise RecipeError(f"curate.sources.{number}.verifier: unknown verifier {source.verifier!r}. {hint}")
-    path = recipe.model.path
-    if path and (path.startswith((".", "/", "~")) or Path(path).exists()):
-        folder = Path(path).expanduser()
+    base = recipe.model.path
+    if base and (base.startswith((".", "/", "~")) or Path(base).exists()):
+        folder = Path(base).expanduser()
         if not (folder / "config.json").exists():
-            raise RecipeError(f"model.path: {path} has no config.json; give a transformers model folder or a hub name.")
+            raise RecipeError(f"model.path: {base} has no config.json; give a transformers model folder or a hub name.")
         if not any((folder / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-            raise RecipeError(f"model.path: {path} has no tokenizer (tokenizer.json); save it beside the model.")
+            raise RecipeError(f"model.path: {base} has no tokenizer (tokenizer.json); save it beside the model.")

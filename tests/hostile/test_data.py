@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import toys
 
 from pipelines.curate import run as stage
 from pipelines.curate.formats import MAX_JSON_BYTES, Limits, read_file
@@ -26,7 +27,8 @@ from pipelines.curate.mapping import to_problem
 from pipelines.curate.sources import rows
 from pipelines.curate.values import RowError
 from pipelines.data import dataset, files
-from pipelines.errors import DataError
+from pipelines.errors import DataError, RecipeError
+from pipelines.recipe.read import check, read_recipe
 from pipelines.recipe.settings import Curate, Model, Source
 from pipelines.stage.report import Report
 
@@ -513,6 +515,32 @@ def test_paths_with_brackets_homes_and_globs(tmp_path, monkeypatch):
     assert names("home/b/[rm]o*.jsonl") == ["more.jsonl", "rows.jsonl"]
     with pytest.raises(DataError, match="no file at ~/zzz"):
         names("~/zzz")
+
+
+def test_a_recipe_s_files_are_found_and_checked_before_the_first_stage(tmp_path, monkeypatch):
+    def read(path):
+        source = {"kind": "file", "path": str(path), "verifier": "exact"}
+        check(read_recipe(toys.recipe(tmp_path, curate={"sources": [source]})))
+
+    folder = tmp_path / "run [x]"
+    folder.mkdir()
+    (folder / "rows.jsonl").write_bytes(LINE)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (
+        folder / "rows.jsonl",
+        "~/run [x]/rows.jsonl",
+        tmp_path / "**" / "*.jsonl",
+        "~/*/*.jsonl",
+        folder / "*.jsonl",
+    ):
+        read(path)
+        assert names(path) in (["rows.jsonl"], ["run [x]/rows.jsonl"])
+    for path in ("~/none.jsonl", folder / "*.json", tmp_path / "[y].jsonl"):
+        with pytest.raises(RecipeError, match=r"curate\.sources\.0\.path: no file at "):
+            read(path)
+    os.mkfifo(folder / "pipe.jsonl")
+    with pytest.raises(DataError, match=r"pipe\.jsonl: it is a pipe"):
+        read(tmp_path / "*" / "*.jsonl")
 
 
 def test_a_local_dataset_folder_is_read_like_files(tmp_path, monkeypatch):
