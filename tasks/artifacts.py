@@ -107,9 +107,9 @@ def remove(runs: Path, stage: str, key: str) -> None:
 
 def all_of(runs: Path) -> list[Artifact]:
     """Every artifact whose manifest can be read, newest first, unverified."""
-    found = [
+    readable = [
         read(p)
         for p in runs.glob("*-*")
         if re.fullmatch(r"[a-z]+-[0-9a-f]{16}", p.name) and read_manifest(p) is not None
     ]
-    return sorted(found, key=lambda a: -(a.path / MANIFEST).stat().st_mtime)
+    return sorted(readable, key=lambda a: -(a.path / MANIFEST).stat().st_mtime)

@@ -92,10 +92,10 @@ def plan(recipe: Recipe, *, fresh: bool = False, only: list[str] | None = None) 
             continue
         parts = keys.key_parts(recipe, stage, {name: done[s].digest for name, s in sources.items()})
         key = keys.stage_key(parts)
-        found, wrong = artifacts.find(runs_folder(), stage, key)
-        if found is not None and not forced:
-            done[stage] = found
-            planned.append(Planned(stage, "reuse", "nothing it reads has changed", key, found))
+        artifact, wrong = artifacts.find(runs_folder(), stage, key)
+        if artifact is not None and not forced:
+            done[stage] = artifact
+            planned.append(Planned(stage, "reuse", "nothing it reads has changed", key, artifact))
         else:
             planned.append(Planned(stage, "run", "--fresh" if forced else _why(recipe, stage, parts, wrong), key))
     return planned
@@ -148,12 +148,12 @@ def run_stage(
         log.warning("%s: waits for %s, which works on the same stage", stage, who)
 
     with process.lock(runs_folder() / ".locks" / f"{stage}-{key}", parent, waiting):
-        found, wrong = artifacts.find(runs_folder(), stage, key)
-        if found is None and not fresh:
-            found = _from_store(recipe, stage, key, patience)
-        if found is not None and not fresh:
+        artifact, wrong = artifacts.find(runs_folder(), stage, key)
+        if artifact is None and not fresh:
+            artifact = _from_store(recipe, stage, key, patience)
+        if artifact is not None and not fresh:
             _remember(recipe, stage, parts)
-            return StageResult(stage, "reused", found, "nothing it reads has changed", time.monotonic() - began)
+            return StageResult(stage, "reused", artifact, "nothing it reads has changed", time.monotonic() - began)
         why = "--fresh" if fresh else _why(recipe, stage, parts, wrong)
         result = _run(recipe, stage, key, parts, done, why, parent, fresh, show, patience)
         _remember(recipe, stage, parts)

@@ -42,8 +42,8 @@ def _make_database(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     building = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        made = SqlAlchemyStore(f"sqlite:///{building}", (home() / "mlartifacts").as_uri())
-        made.engine.dispose()
+        new_store = SqlAlchemyStore(f"sqlite:///{building}", (home() / "mlartifacts").as_uri())
+        new_store.engine.dispose()
         if not path.exists():
             os.rename(building, path)
     finally:
