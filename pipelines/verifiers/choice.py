@@ -6,24 +6,121 @@ import re
 from typing import Any
 
 from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
+from pipelines.verifiers._marked import marked
 
-_SAID = re.compile(r"(?:answer\s*(?:is|:)?\s*|\\boxed\{|<answer>\s*)\(?([A-Z])\)?", re.I)
-_ALONE = re.compile(r"(?<![A-Za-z])\(?([A-Z])\)?(?![A-Za-z])")
+_FORMAT = re.compile(r"\\(?:textbf|text|mathbf|mathrm|mbox)\s?|[*_`$\"“”'‘’\\{}]")
+_WHOLE = re.compile(
+    r"\s?(?:(?:option|choice|answer)\s?:?\s?)?[(\[]?\s?([A-Za-z])\s?[)\]]?(?=$|[\s.:,;)!-])(.*)", re.S | re.I
+)
+_HEDGE = re.compile(
+    r"\s?(?:[.,;:)]\s?)?(?:,|/|&|or\b|and\b|either\b|not\b)\s?(?:possibly |maybe |also )?(?:option |choice )?[(\[]?[A-Za-z](?![A-Za-z])",
+    re.I,
+)
+_SAYS = re.compile(
+    r"\b(?:answer|choice|option|choose|pick|select|going with|go with)"
+    r"(?:\s(?:would|must|should|will|to|this|the|question|letter|be|is|option|choice|answer|correct|best)){0,5}"
+    r"\s?(?::|=|-|—)?\s?[(\[]?(?-i:([A-Z])|(?<=[(\[])([a-z])(?=[)\]]))(?![A-Za-z'’])(?P<behind>[)\]]?)",
+    re.I,
+)
+_IS = re.compile(r"(?:^|(?<=[\s.,:;]))[(\[]?([A-Z])[)\]]?\s(?:is|was)\s(?:the\s)?(?:correct|right|answer|best)\b")
+_BRACKETED = re.compile(r"[(\[]([A-Za-z])[)\]]")
+_PROSE = re.compile(r"\s(?!(?:because|since|as|is|which|for|due)\b)[a-z]")
+_NOT = re.compile(r"(?:\bnot|n't|\bnever) (?:option |choice )?\Z", re.I)
+_ALONE = re.compile(r"(?<![A-Za-z'’])([B-HJ-Z])(?![A-Za-z'’])")
 
 
 def extract_answer(completion: str) -> str:
-    """The letter."""
-    found = _SAID.findall(completion) or _ALONE.findall(completion)
-    return found[-1].upper() if found else ""
+    """The letter, in upper case; empty where there is none or more than one."""
+    return _letter(completion) or ""
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
-    """The letter after "answer", in a box or in `<answer>`; else the last capital letter that stands alone.
+    """The letter in the last mark (`<answer>`, a box, `####`), after "answer", "option" and the like, or on its own.
 
-    >>> verify("The answer is (B).", "B", {}).status, verify("I think C", "B", {}).status, verify("?", "B", {}).status
-    ('correct', 'incorrect', 'unparsable')
+    A letter is never taken out of prose: "I", "a" and the letters of words do not count. More than one letter where one
+    is asked for is incorrect.
+
+    >>> [verify(t, "B", {}).status for t in ("The answer is (B).", "**B**", "b", "B or C", "I think C", "A lot does not exist")]
+    ['correct', 'correct', 'correct', 'incorrect', 'incorrect', 'unparsable']
     """
-    letter = extract_answer(completion)
-    if not letter:
+    letter = _letter(completion)
+    if letter is None:
         return UNPARSABLE
-    return correct_or_incorrect(letter == answer.strip().strip("()").upper())
+    gold = _letter(answer)
+    if not gold:
+        raise ValueError(f"the answer {answer[:80]!r} is no letter")
+    return correct_or_incorrect(letter == gold)
+
+
+def _letter(text: str) -> str | None:
+    """A letter; "" for several; None for none."""
+    inner = marked(text)
+    if inner is not None:
+        plain = _plain(inner)
+        return _whole(plain, strict=False) or _stated(plain)
+    plain = _plain(text)
+    for attempt in (_stated, _line):
+        found = attempt(plain)
+        if found is not None:
+            return found
+    return _own(plain)
+
+
+def _plain(text: str) -> str:
+    """Without formatting, and with every run of white space in one character (a line end if it holds one)."""
+    text = _FORMAT.sub("", text)
+    return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
+
+
+def _whole(text: str, *, strict: bool) -> str | None:
+    """The text is a letter, with what may follow it: "B", "(b)", "B. Paris", "B) because"."""
+    match = _WHOLE.fullmatch(text)
+    if match is None:
+        return None
+    letter, rest = match[1], match[2]
+    if _HEDGE.match(rest):
+        return ""
+    bare = not rest.strip(" .:)!]")
+    bracketed = text.lstrip()[:1] in "([" or rest[:1] in ")].:" or text.strip()[1:2] in ")].:"
+    if bare or bracketed or (not strict and letter.isupper() and letter not in "AI"):
+        return letter.upper()
+    if rest.lstrip()[:1] in "-—" and letter.isupper():
+        return letter
+    return None
+
+
+def _stated(text: str) -> str | None:
+    last = None
+    for match in _SAYS.finditer(text):
+        letter = match[1] or match[2]
+        rest = text[match.end() : match.end() + 40]
+        if letter in "AI" and not match["behind"] and _PROSE.match(rest):
+            continue  # "the answer is A lot of ..."
+        last = "" if _HEDGE.match(rest) else letter.upper()
+    for match in _IS.finditer(text):
+        last = match[1] if last is None else last
+    return last
+
+
+def _line(text: str) -> str | None:
+    lines = text.split("\n")
+    for line in (lines[-1], lines[0]):
+        found = _whole(line, strict=True) if line else None
+        if found is not None:
+            return found
+    return None
+
+
+def _own(text: str) -> str | None:
+    """Letters in brackets, else capitals that stand alone and are no English word; the last of them."""
+    for pattern in (_BRACKETED, _ALONE):
+        found = list(pattern.finditer(text))
+        if found:
+            if (
+                len(found) > 1
+                and _HEDGE.match(text[found[-2].end() :])
+                and found[-2][1].upper() != found[-1][1].upper()
+            ):
+                return ""
+            return "" if _NOT.search(text[max(0, found[-1].start() - 12) : found[-1].start()]) else found[-1][1].upper()
+    return None
