@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import xxhash
 from jinja2.exceptions import TemplateError
 
-from pipelines.curate import card, sources
+from pipelines.curate import card, control, sources
 from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
@@ -129,6 +129,7 @@ def _first_pass(curate: Curate, work: Path, counts: card.Counts, leaks: Contamin
     writer = Writer(work, curate.batch_rows)
     for origin, source in enumerate(curate.sources):
         label = str(source.task or source.path)
+        controls: list[Problem] = []
         for row in sources.rows(source):
             counts.count_read(label, source.licence)
             report.progress(counts.read, max(counts.read, expected), "reading", unit="row")
@@ -148,6 +149,10 @@ def _first_pass(curate: Curate, work: Path, counts: card.Counts, leaks: Contamin
                 continue
             writer.add(problem)
             kept.add(problem, text, origin)
+            if len(controls) < control.ROWS:
+                controls.append(problem)
+        if curate.self_check:
+            control.check(label, controls)
     writer.close()
     if counts.read == 0:
         raise DataError("curate.sources: the sources hold no rows.")

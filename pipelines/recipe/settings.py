@@ -375,6 +375,8 @@ class Rlvr(Settings):
     """How often a step may sample more problems to replace groups that `filter` removed."""
     reward_functions: list[Function] = []
     """More rewards, added to the verifier's: `package.module:function` with TRL's signature."""
+    reward_timeout_s: float | None = free(600.0, gt=0)
+    """Wall time that one call of a reward function may take; longer ends the run with its name."""
     on_timeout: Literal["incorrect", "unscored"] = "incorrect"
     """A completion that its verifier cannot judge in time scores 0, or nothing and trains nothing."""
     shaping: Parts = []

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import copy
 import importlib
-from collections.abc import Callable, Mapping
+import inspect
+import math
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 from pipelines import verifiers
-from pipelines.data.records import UNSCORED, Problem, Stop, Trajectory
+from pipelines.data.records import UNSCORED, Problem, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
 
+RewardFunction = Callable[..., Any]
+"""`function(prompts=, completions=, completion_ids=, answer=, info=)`, each a list with one entry per completion."""
 
-def load_functions(names: list[str]) -> list[tuple[str, Callable[..., list[float | None]]]]:
+
+def load_functions(names: list[str]) -> list[tuple[str, RewardFunction]]:
     """Reward functions by `package.module:function`.
 
     Raises:
@@ -58,37 +69,109 @@ def verify(
 
 
 def add(
-    functions: list[tuple[str, Callable[..., list[float | None]]]],
+    functions: list[tuple[str, RewardFunction]],
     trajectories: list[Trajectory],
     problems: Mapping[str, Problem],
+    *,
+    timeout_s: float | None = None,
 ) -> None:
     """Add what reward functions give, in place.
 
-    A function that returns None for a row adds nothing to it; a row without a score stays unscored.
+    A function gets copies, so it cannot change a problem. It returns (or, where it is a coroutine function, is awaited
+    for) one finite number or None per row: a list, a tuple, a numpy array or a tensor. None adds nothing; a row without
+    a score stays unscored.
+
+    Args:
+        timeout_s: wall time that one call may take.
+
+    Raises:
+        RecipeError: a function raises, hangs, or returns something else; names the function, the uid and the value.
     """
     for name, function in functions:
-        _add(name, function, trajectories, problems)
+        rows = [t for t in trajectories if t.score is not None]
+        if not rows:
+            return
+        values = _checked(name, _call(name, function, _columns(rows, problems), timeout_s), rows)
+        for row, value in zip(rows, values, strict=True):
+            if value is not None:
+                row.components[name] = value
+                row.score = float(row.score or 0.0) + value
 
 
-def _add(
-    name: str, function: Callable[..., Any], trajectories: list[Trajectory], problems: Mapping[str, Problem]
-) -> None:
-    scored = [t for t in trajectories if t.score is not None]
-    if not scored:
-        return
-    columns: dict[str, list[Any]] = {
-        "prompts": [problems[t.uid].prompt for t in scored],
-        "completions": [[{"role": "assistant", "content": t.text}] for t in scored],
-        "completion_ids": [[tok for tok, role in zip(t.tokens, t.role, strict=True) if role == 3] for t in scored],
-        "answer": [problems[t.uid].answer for t in scored],
-        "info": [problems[t.uid].info for t in scored],
+def _columns(rows: list[Trajectory], problems: Mapping[str, Problem]) -> dict[str, list[Any]]:
+    asked = [problems[t.uid] for t in rows]
+    return {
+        "prompts": [copy.deepcopy(p.prompt) for p in asked],
+        "completions": [[{"role": "assistant", "content": t.text}] for t in rows],
+        "completion_ids": [
+            [token for token, role in zip(t.tokens, t.role, strict=True) if role == Role.POLICY] for t in rows
+        ],
+        "answer": [p.answer for p in asked],
+        "info": [copy.deepcopy(p.info) for p in asked],
     }
-    values = function(**columns)
-    if len(values) != len(scored):
+
+
+def _call(name: str, function: RewardFunction, columns: dict[str, list[Any]], timeout_s: float | None) -> Any:
+    """What the function returns; it runs in a thread of its own, because nothing else can be waited for with a limit."""
+    outcome: list[Any] = []
+    problem: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            values = function(**columns)
+            outcome.append(asyncio.run(_awaited(values)) if inspect.isawaitable(values) else values)
+        except BaseException as error:  # handed to the caller, SystemExit included
+            problem.append(error)
+
+    thread = threading.Thread(target=target, name=f"reward function {name}", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        frame = sys._current_frames().get(thread.ident or 0)
+        where = f" It is at {frame.f_code.co_filename}:{frame.f_lineno}." if frame else ""
         raise RecipeError(
-            f"rlvr.reward_functions: {name} returned {len(values)} rewards for {len(scored)} completions."
+            f"rlvr.reward_functions: {name} did not return within {timeout_s:g} s for {len(columns['answer'])} completions."
+            f"{where} Fix it or raise rlvr.reward_timeout_s."
         )
-    for one, value in zip(scored, values, strict=True):
-        if value is not None:
-            one.components[name] = float(value)
-            one.score = float(one.score or 0.0) + float(value)
+    if problem:
+        error = problem[0]
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise RecipeError(
+            f"rlvr.reward_functions: {name} raised {type(error).__name__}: {error} ({last.filename}:{last.lineno})."
+        ) from error
+    return outcome[0]
+
+
+async def _awaited(values: Awaitable[Any]) -> Any:
+    return await values
+
+
+def _checked(name: str, values: Any, rows: list[Trajectory]) -> list[float | None]:
+    if not isinstance(values, list | tuple):
+        if not hasattr(values, "tolist"):
+            raise RecipeError(
+                f"rlvr.reward_functions: {name} returned {type(values).__name__} instead of one number per completion; "
+                "return a list, a tuple, an array or a tensor."
+            )
+        values = values.tolist()
+    if not isinstance(values, list | tuple) or len(values) != len(rows):
+        count = len(values) if isinstance(values, list | tuple) else "a single number as"
+        raise RecipeError(f"rlvr.reward_functions: {name} returned {count} rewards for {len(rows)} completions.")
+    return [_number(name, value, row.uid) for value, row in zip(values, rows, strict=True)]
+
+
+def _number(name: str, value: Any, uid: str) -> float | None:
+    if value is None:
+        return None
+    if hasattr(value, "item") and not isinstance(value, str):
+        with contextlib.suppress(ValueError, RuntimeError):  # an array of several numbers is refused below
+            value = value.item()
+    if isinstance(value, int | float):
+        with contextlib.suppress(OverflowError):
+            if math.isfinite(value):
+                return float(value)
+    shown = "an integer that no float holds" if isinstance(value, int) else f"{value!r:.80}"
+    raise RecipeError(
+        f"rlvr.reward_functions: {name} gave {shown} to the problem {uid}; a reward is a finite number, or None to leave "
+        "the row as it is."
+    )

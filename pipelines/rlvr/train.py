@@ -221,7 +221,7 @@ class Trainer:
             row.source = self.by_uid[row.uid].source
         scoring.verify(rows, self.by_uid, on_timeout=self.rlvr.on_timeout)
         self.update.reward.fn.score(rows, self.by_uid)
-        scoring.add(self.functions, rows, self.by_uid)
+        scoring.add(self.functions, rows, self.by_uid, timeout_s=self.rlvr.reward_timeout_s)
         return sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
 
     def _rendered(self, problems: list[Problem]) -> list[list[int]]:

@@ -104,6 +104,8 @@ def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
     found = tidy(candidate(completion))
     if not found:
         return UNPARSABLE
+    if found == gold:
+        return correct_or_incorrect(True)
     gold_base, base = _BASE.fullmatch(gold), _BASE.fullmatch(found)
     if gold_base and (base or found == gold_base[1]):
         return correct_or_incorrect(base is None or base.groups() == gold_base.groups())
@@ -128,13 +130,24 @@ def _is_set(text: str) -> bool:
     return text.startswith("\\{") and text.endswith("\\}")
 
 
+_WORDS = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}")
+
+
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> tuple[Any, ...]:
     from math_verify import parse
 
-    if "$" in text or "\\boxed" in text or len(re.findall(r"(?<![\\A-Za-z{])[A-Za-z]{3,}", text)) > 1:
+    if "$" in text or "\\boxed" in text or len(_WORDS.findall(text)) > 1:
         return tuple(parse(text, parsing_timeout=None))
     return tuple(parse(f"${text}$", parsing_timeout=None) or parse(text, parsing_timeout=None))
+
+
+def _found(completion: str) -> tuple[Any, ...]:
+    """The completion's expression; a word without any mark is prose, not a product of letters."""
+    text = tidy(candidate(completion))
+    if marked(completion) is None and _WORDS.search(text) and not re.search(r"[$\\\d]", text):
+        return ()
+    return _parsed(text)
 
 
 def extract_answer(completion: str) -> str:
@@ -144,7 +157,7 @@ def extract_answer(completion: str) -> str:
         return ""
     if number.exact(text) is not None:
         return number.extract_answer(text)
-    parsed = _parsed(text)
+    parsed = _found(completion)
     return str(parsed[0]) if parsed else ""
 
 
@@ -162,7 +175,7 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     gold = _parsed(tidy(candidate(answer)) if marked(answer) is not None else tidy(answer))
     if not gold:
         raise ValueError(f"the answer {answer[:80]!r} is not a mathematical expression")
-    found = _parsed(tidy(candidate(completion)))
+    found = _found(completion)
     if not found:
         return UNPARSABLE
     return correct_or_incorrect(bool(equal(list(gold), list(found), timeout_seconds=None)))

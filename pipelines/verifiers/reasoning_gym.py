@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import re
@@ -95,7 +96,7 @@ def _entry(task: str, answer: str, info: dict[str, Any]) -> dict[str, Any]:
     if task == "bitwise_arithmetic" and not _SUM.fullmatch(str(metadata.get("problem", ""))):
         raise ValueError("the problem is not a sum of integers")
     if task == "number_sorting":
-        json.loads(answer)
+        answer = json.dumps(ast.literal_eval(answer))  # the library would run it
     return {"question": info.get("question", ""), "answer": answer, "metadata": metadata}
 
 

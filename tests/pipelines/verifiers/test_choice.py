@@ -1,0 +1,101 @@
+"""The letter that a completion chooses; B is the answer throughout."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.verifiers import verify_here
+
+CORRECT = [
+    "The answer is: B",
+    "**B**",
+    "option B",
+    "(b)",
+    "B.",
+    "B) because it is",
+    "B",
+    "b",
+    "Answer: B",
+    "answer: (B)",
+    "\\boxed{B}",
+    "\\boxed{\\text{B}}",
+    "<answer>B</answer>",
+    "<answer>(b)</answer>",
+    "The correct answer is B.",
+    "I think the answer is B",
+    "B is correct",
+    "The correct option is (B) Paris",
+    "My choice: B",
+    "**Answer:** B",
+    "The answer is **B**",
+    "B: Paris",
+    "[B]",
+    "Final answer: B) 42",
+    "It must be B",
+    "Answer is option B",
+    "#### B",
+    "I'd go with B.",
+    "So the answer is\n\nB",
+    "$\\boxed{\\textbf{(B)}}$",
+    "A is wrong, so the answer is B.",
+    "The answer is B, since A is false.",
+    "Answer B",
+    "\\boxed{B. Paris}",
+    "'B'",
+    "B - Paris",
+    "Let me think. A seems wrong. The answer should be B.",
+]
+
+NOT_B = [
+    "does not exist",
+    "I do not know",
+    "A",
+    "B or C",
+    "The answer is B or C",
+    "Either B or C",
+    "\\boxed{B, C}",
+    "\\boxed{BC}",
+    "(A) and (B)",
+    "A, B",
+    "answered",
+    "The answered Bs",
+    "C",
+    "Bob",
+    "be",
+    "",
+    "The answer is A",
+    "<answer>B or C</answer>",
+    "<answer>A B</answer>",
+    "B/C",
+    "The answer is not B",
+    "answer because",
+    "B and C",
+    "A B C D",
+    "\\boxed{B} or \\boxed{C}",
+    "The answer is unknown b",
+]
+
+PROSE = ["A lot of things", "I do not know", "I am", "A dog", "It is a tie", "An apple a day", "Plan it well, I say"]
+
+
+@pytest.mark.parametrize("completion", CORRECT)
+def test_correct(completion):
+    assert verify_here("choice", completion, "B", {}).status == "correct"
+
+
+@pytest.mark.parametrize("completion", NOT_B)
+def test_not_correct(completion):
+    assert verify_here("choice", completion, "B", {}).status in ("incorrect", "unparsable")
+
+
+@pytest.mark.parametrize("completion", PROSE)
+@pytest.mark.parametrize("answer", ["A", "I"])
+def test_no_letter_out_of_prose(completion, answer):
+    assert not verify_here("choice", completion, answer, {}).correct
+
+
+@given(st.text(max_size=200))
+def test_never_raises(text):
+    assert verify_here("choice", text, "B", {}).status in ("correct", "incorrect", "unparsable")

@@ -1,0 +1,85 @@
+"""Mathematical equality, in the pool that runs it for everybody."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines import verifiers
+
+CORRECT = [
+    ("50\\%", "\\frac{1}{2}"),
+    ("50%", "1/2"),
+    ("\\boxed{50\\%}", "50"),
+    ("1 234 567", "1234567"),
+    ("\\boxed{12\u2009345}", "12345"),
+    ("\\boxed{12 345}", "12345"),
+    ("7.", "7"),
+    ("\\boxed{7.}", "7"),
+    ("\\boxed{\\text{5 cm}}", "5"),
+    ("\\boxed{5 \\text{ cm}}", "5"),
+    ("\\boxed{5\\text{ cm}^2}", "5 \\text{ cm}^2"),
+    ("5", "5\\text{ cm}"),
+    ("\\boxed{\\{2,1\\}}", "\\{1,2\\}"),
+    ("\\boxed{1,2}", "\\{1,2\\}"),
+    ("\\boxed{101_2}", "101_2"),
+    ("\\boxed{101}", "101_2"),
+    ("\\boxed{3} or \\boxed{4}", "3, 4"),
+    ("<answer>5</answer>", "5"),
+    ("<answer>\\frac{1}{2}</answer>", "0.5"),
+    ("<answer> x^2 + 1 </answer>", "1+x^2"),
+    ("<answer>$x^2$</answer>", "x^2"),
+    ("<answer>The result is $x^2$</answer>", "x^2"),
+    ("\\boxed {7}", "7"),
+    ("\\boxed{1<x<3}", "(1,3)"),
+    ("\\boxed{1 \\le x < 3}", "[1,3)"),
+    ("the answer is $\\frac{2}{4}$", "\\frac{1}{2}"),
+    ("$x=5$", "5"),
+    ("\\boxed{x=5}", "5"),
+    ("\\boxed{2\\sqrt{2}}", "\\sqrt{8}"),
+    ("\\boxed{(-\\infty, 3)}", "(-\\infty,3)"),
+    ("\\boxed{\\begin{pmatrix}1\\\\2\\end{pmatrix}}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}"),
+    ("so $y=3$ and thus the answer is $\\boxed{\\pi}$", "\\pi"),
+    ("The answer is $10^{10}$", "10000000000"),
+    ("\\boxed{2^{10}}", "1024"),
+    ("\\boxed{5!}", "120"),
+    ("\\boxed{\\binom{10}{3}}", "120"),
+    ("\\boxed{\\sum_{i=1}^{10} i}", "55"),
+    ("\\boxed{3\\frac{1}{2}}", "3.5"),
+    ("\\boxed{1,000}", "1000"),
+    ("\\boxed{\\$5}", "5"),
+    ("\\boxed{90^\\circ}", "90"),
+    ("\\boxed{\\text{Evelyn}}", "\\text{Evelyn}"),
+    ("\\boxed{\\text{(B)}}", "\\text{(B)}"),
+]
+
+INCORRECT = [
+    ("\\boxed{(1,2)}", "\\{1,2\\}"),
+    ("\\boxed{\\{1,2\\}}", "(1,2)"),
+    ("\\boxed{5}", "\\{5\\}"),
+    ("\\boxed{101_2}", "101_3"),
+    ("\\boxed{101_{3}}", "101_{2}"),
+    ("The answer is 3, 4 or 5", "3"),
+    ("3 or 4", "3"),
+    ("It is 3, 4, or 5.", "5"),
+    ("\\boxed{3 \\text{ or } 4}", "3"),
+    ("\\boxed{3} or \\boxed{4}", "3"),
+    ("\\boxed{1<x<3}", "[1,3]"),
+    ("0.3333333", "\\frac{1}{3}"),
+    ("nothing", "5"),
+    ("", "5"),
+]
+
+
+@pytest.mark.parametrize("completion, answer", CORRECT)
+def test_correct(completion, answer):
+    assert verifiers.verify("math", completion, answer, {}).status == "correct"
+
+
+@pytest.mark.parametrize("completion, answer", INCORRECT)
+def test_not_correct(completion, answer):
+    assert verifiers.verify("math", completion, answer, {}).status in ("incorrect", "unparsable")
+
+
+def test_extraction_is_shared_by_equal_answers():
+    texts = ["\\boxed{0.50}", "the answer is 0.5", "<answer>1/2</answer>"]
+    assert set(verifiers.extract_answers([("math", t) for t in texts])) == {"0.5"}
