@@ -164,6 +164,7 @@ def _value(match: re.Match[str]) -> Number | None:
     if match["factorial"] or len(match[0]) > MAX_DIGITS:
         return None
     digits = match["digits"]
+    value: Fraction | None
     if match["comma"]:
         if "," in digits or "." in digits:
             return None
