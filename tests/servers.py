@@ -101,8 +101,18 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             self.wfile.write(body)
 
+    def body(self) -> bytes:
+        if self.headers.get("transfer-encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("content-length") or 0))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
     def handle_any(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        body = self.body()
         server: Proxy = self.server
         server.requests.append(self.path)
         if server.user is not None:
@@ -121,8 +131,13 @@ class _Handler(BaseHTTPRequestHandler):
         if server.mode != "pass":
             return self.answer(int(server.mode), b"refused", "text/plain")
         assert server.upstream is not None
-        headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection", "authorization")}
-        request = urllib.request.Request(server.upstream + self.path, body or None, headers, method=self.command)
+        headers = {
+            k: v
+            for k, v in self.headers.items()
+            if k.lower() not in ("host", "connection", "authorization", "transfer-encoding")
+        }
+        data = body if self.command in ("POST", "PUT", "PATCH") else None
+        request = urllib.request.Request(server.upstream + self.path, data, headers, method=self.command)
         try:
             with urllib.request.urlopen(request, timeout=60) as reply:
                 return self.answer(reply.status, reply.read(), reply.headers.get("content-type", "text/plain"))
