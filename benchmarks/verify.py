@@ -1,0 +1,39 @@
+"""Rows a second of verifiers, in this process and through the pool: `python -m benchmarks.verify`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+from pipelines.verifiers import pool, verify_here
+
+
+def rate(count: int, work: Callable[[], object]) -> float:
+    """Rows a second of `work`, which handles `count` rows."""
+    began = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - began)
+
+
+def main() -> None:
+    """Print one line per verifier."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=5000)
+    parser.add_argument("--workers", type=int, default=1)
+    args = parser.parse_args()
+    workers = pool.Pool(workers=args.workers)
+    print(f"{'verifier':10} {'direct/s':>10} {'pool/s':>10}   {args.rows} rows, {args.workers} worker(s)")
+    for name, suffix in (("math", "x"), ("number", "")):
+        rows = [(name, f"so the answer is \\boxed{{{i}{suffix}}}", f"{i}{suffix} ", {}) for i in range(args.rows)]
+        if name == "math":
+            rows = [(n, c, "x*" + a.strip()[:-1], i) for n, c, a, i in rows]  # equal, and not as texts
+        requests = [pool.Request("verify", *row) for row in rows]
+        workers.run(requests[:32])
+        direct = rate(len(rows), lambda rows=rows: [verify_here(*row) for row in rows])  # type: ignore[misc]
+        print(f"{name:10} {direct:10.0f} {rate(len(rows), lambda r=requests: workers.run(r)):10.0f}")  # type: ignore[misc]
+    workers.close()
+
+
+if __name__ == "__main__":
+    main()
