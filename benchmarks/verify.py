@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from typing import Any
 
 from pipelines.verifiers import pool, verify_here
 
@@ -24,14 +25,12 @@ def main() -> None:
     args = parser.parse_args()
     workers = pool.Pool(workers=args.workers)
     print(f"{'verifier':10} {'direct/s':>10} {'pool/s':>10}   {args.rows} rows, {args.workers} worker(s)")
-    for name, suffix in (("math", "x"), ("number", "")):
-        rows = [(name, f"so the answer is \\boxed{{{i}{suffix}}}", f"{i}{suffix} ", {}) for i in range(args.rows)]
-        if name == "math":
-            rows = [(n, c, "x*" + a.strip()[:-1], i) for n, c, a, i in rows]  # equal, and not as texts
-        requests = [pool.Request("verify", *row) for row in rows]
-        workers.run(requests[:32])
-        direct = rate(len(rows), lambda rows=rows: [verify_here(*row) for row in rows])  # type: ignore[misc]
-        print(f"{name:10} {direct:10.0f} {rate(len(rows), lambda r=requests: workers.run(r)):10.0f}")  # type: ignore[misc]
+    rows: list[tuple[str, str, str, dict[str, Any]]]
+    rows = [("math", f"so the answer is \\boxed{{{i}+x}}", f"x+{i}", {}) for i in range(args.rows)]
+    requests = [pool.Request("verify", *row) for row in rows]
+    workers.run(requests[:32])
+    direct = rate(len(rows), lambda: [verify_here(*row) for row in rows])
+    print(f"{'math':10} {direct:10.0f} {rate(len(rows), lambda: workers.run(requests)):10.0f}")
     workers.close()
 
 
