@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelines.curate.formats import ENDINGS, Limits, read_file
+from pipelines.data.files import lines
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1)
 ROWS = st.lists(st.fixed_dictionaries({"prompt": TEXT, "answer": TEXT}), min_size=1, max_size=5)
@@ -74,3 +76,20 @@ def test_the_longest_row_is_exact(length, kept, tmp_path):
         assert (first.columns is not None) == kept
         assert second.columns == {"prompt": "next"} and second.number == 2
         assert kept or first.error.detail == f"{length:,} bytes, max_row_bytes is 1,000"
+
+
+def test_a_long_line_is_never_held_whole():
+    class Recorder(io.BytesIO):
+        longest = 0
+
+        def readline(self, size=-1):
+            line = super().readline(size)
+            self.longest = max(self.longest, len(line))
+            return line
+
+    handle = Recorder(b"a" * 2**21 + b"\nnext\n")
+    assert [(number, len(line), length) for number, line, length in lines(handle, 1000)] == [
+        (1, 1000, 2**21),
+        (2, 4, 4),
+    ]
+    assert handle.longest <= 2**18
