@@ -132,7 +132,7 @@ def _first_pass(curate: Curate, work: Path, counts: card.Counts, leaks: Contamin
         controls: list[Problem] = []
         for row in sources.rows(source):
             counts.count_read(label, source.licence)
-            report.progress(counts.read, max(counts.read, expected), "reading", unit="row")
+            report.progress(counts.read, max(counts.read + 1, expected), "reading", unit="row")
             try:
                 problem = to_problem(_columns(row), source, self_check=curate.self_check)
                 text = prompt_text(problem)
