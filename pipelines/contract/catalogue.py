@@ -50,6 +50,8 @@ class Card:
     """"learns": gives groups without reward differences a signal; "drops": a filter that removes them."""
     crosses_groups: str = ""
     """Why rows of other groups may change a row's result; empty where they may not."""
+    bootstraps_truncated: bool = False
+    """For advantages: a truncated row has no outcome, so the critic is not fitted to it."""
     batch_coupled: bool = False
     """For objectives, divergences and auxiliary losses: its loss is no sum over rows; it is computed over a whole update at once."""
     normalise_separately: bool = False

@@ -59,7 +59,7 @@ class Learner:
         self.critic = self._critic()
         self.weights = parallel.Weights(self.model, self.policy.scorer, self.policy.layers, world)
         self.optimizer = optimizer.make(self.model, rlvr.optimizer)
-        total = rlvr.steps * rlvr.epochs * rlvr.mini_batches
+        total = rlvr.steps * rlvr.epochs * min(rlvr.mini_batches, rlvr.prompts)
         self.stepper = optimizer.Stepper(self.optimizer, rlvr.optimizer, total, rlvr.max_bad_steps)
         self.updates_done = 0
         self.mismatch = MismatchMonitor(rlvr.mismatch, model.dtype)
@@ -345,7 +345,7 @@ class Learner:
         """Regress the values on the rewards still to come, undiscounted: unbiased, whatever lambda the policy uses."""
         assert self.critic is not None and self.rlvr.critic is not None
         critic, stepper = self.critic
-        mask = columns["mask"] & columns["scored"][:, None]
+        mask = algorithm.critic_tokens(self.update, columns)
         target = algorithm.returns(columns).flatten()
         rows = mask.any(1).nonzero().squeeze(1)
         total = 0.0

@@ -6,13 +6,13 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
-from pipelines.rlvr.ops import group_mean, group_size, group_std, homogeneous
+from pipelines.rlvr.ops import group_mean, group_size, homogeneous, standardised
 
 
 @method(
     paper="https://github.com/Yu7-code/A-GRAE",
     title="Unveiling Implicit Advantage Symmetry (A-GRAE)",
-    checked="official code",
+    checked="official code, 6 cases",
     crosses_groups="the batch's mean accuracy sets the balance between hard and easy prompts",
 )
 def a_grae(
@@ -38,8 +38,7 @@ def a_grae(
     [0.749997, -0.499998, 0.538670, -3.232023]
     """
     mean = group_mean(reward, group, scored)
-    base = (reward - mean) * scored / (group_std(reward, group, scored) + eps)
-    base = base.masked_fill(homogeneous(reward, group, scored), 0.0)
+    base = standardised(reward, group, scored, eps=eps).masked_fill(homogeneous(reward, group, scored), 0.0)
     level = mean.clamp(0, 1)
     per_row = scored / group_size(group, scored).clamp(min=1)
     progress = (level * per_row).sum() / per_row.sum().clamp(min=1)

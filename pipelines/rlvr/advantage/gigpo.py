@@ -2,19 +2,18 @@
 
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, PerTurn
-from pipelines.rlvr.ops import group_mean, group_std
+from pipelines.rlvr.ops import standardised
 from pipelines.rlvr.ops_turns import pair_index, returns_to_go, turns_to_tokens
 
 
 @method(
     paper="2505.10978",
     title="Group-in-Group Policy Optimization for LLM Agent Training",
-    checked="official code",
+    checked="official code, 16 cases",
     group_of_one="turns of one episode that began in the same state are compared",
     reduces_to="weight 0 with unit: episode is grpo on episode returns",
 )
@@ -54,14 +53,9 @@ def gigpo(
     if unit == "turn":
         flat_group, flat_used = rows.flatten(), used.flatten()
         spread = total[:, None].expand_as(returns).flatten()
-        episode = _normal(spread, flat_group, flat_used, scale, eps).view_as(returns)
+        episode = standardised(spread, flat_group, flat_used, scale=scale == "std", eps=eps).view_as(returns)
     else:
-        episode = _normal(total, group, scored, scale, eps)[:, None].expand_as(returns)
+        episode = standardised(total, group, scored, scale=scale == "std", eps=eps)[:, None].expand_as(returns)
     anchor = pair_index(rows.flatten(), states.flatten())
-    step = _normal(returns.flatten(), anchor, used.flatten(), scale, eps).view_as(returns)
+    step = standardised(returns.flatten(), anchor, used.flatten(), scale=scale == "std", eps=eps).view_as(returns)
     return turns_to_tokens((episode + step_weight * step) * used, turn) * mask
-
-
-def _normal(x: torch.Tensor, group: torch.Tensor, used: torch.Tensor, scale: str, eps: float) -> torch.Tensor:
-    centred = (x - group_mean(x, group, used)) * used
-    return centred / (group_std(x, group, used) + eps) if scale == "std" else centred

@@ -7,13 +7,13 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.ops import group_max, group_mean, group_std, group_sum
+from pipelines.rlvr.ops import group_max, group_sum, standardised
 
 
 @method(
     paper="https://github.com/starriver030515/HAPO",
     title="From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature (HAPO)",
-    checked="official code (token-level group average)",
+    checked="official code, 7 cases",
     reduces_to="rows of equal length are grpo with the population deviation",
 )
 def hapo(
@@ -39,5 +39,5 @@ def hapo(
     centred = (reward - group_sum(reward * length, group) / total) * scored
     std = (group_sum(centred**2 * length, group) / total).sqrt()
     by_token = centred / (std + eps)
-    by_row = (reward - group_mean(reward, group, scored)) * scored / (group_std(reward, group, scored) + eps)
+    by_row = standardised(reward, group, scored, eps=eps)
     return torch.where(group_max(by_token.abs(), group, scored) >= most, by_row, by_token).float()

@@ -12,7 +12,7 @@ from pipelines.rlvr.ops import group_size, group_sum, homogeneous
 @method(
     paper="https://github.com/nangongrui-ngr/NGRPO",
     title="NGRPO: Negative-enhanced Group Relative Policy Optimization",
-    checked="official code",
+    checked="official code, 6 cases",
     zero_variance_groups="learns",
 )
 def ngrpo(

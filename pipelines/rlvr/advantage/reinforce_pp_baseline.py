@@ -8,7 +8,7 @@ from pipelines.rlvr.ops import group_mean, to_tokens, whiten
 @method(
     paper="2501.03262",
     title="REINFORCE++ with group baseline",
-    checked="official code",
+    checked="third-party code (verl), 7 cases",
     crosses_groups="whitens over all tokens of the batch by design",
 )
 def reinforce_pp_baseline(reward: PerRow, group: PerRow, scored: PerRow, mask: PerToken) -> PerToken:

@@ -13,7 +13,7 @@ from pipelines.rlvr.ops import next_place
 @method(
     paper="2505.23564",
     title="Segment Policy Optimization (chain)",
-    checked="official code",
+    checked="official code, 5 cases",
     group_of_one="compares with continuations of its own beginning, not with a group",
     zero_variance_groups="learns",
 )

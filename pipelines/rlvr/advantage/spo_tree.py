@@ -13,7 +13,7 @@ from pipelines.rlvr.ops import SAME
 @method(
     paper="2505.23564",
     title="Segment Policy Optimization (tree)",
-    checked="official code",
+    checked="official code, 8 cases",
     reduces_to="a tree of one level with certain: 1 is grpo, without or with deviation",
 )
 def spo_tree(

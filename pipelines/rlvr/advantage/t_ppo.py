@@ -15,6 +15,7 @@ from pipelines.rlvr.advantage._estimate import generalised_advantage, outcome
     checked="reconstructed (boundary rule from second-hand texts; the windowed rollout is not part of it)",
     group_of_one="compares with the critic, not with a group",
     zero_variance_groups="learns",
+    bootstraps_truncated=True,
     reduces_to="without truncated rows it is gae without whitening",
 )
 def t_ppo(
@@ -30,6 +31,7 @@ def t_ppo(
 ) -> PerToken:
     """Finished rows as in `gae`; a truncated row has no reward and V after its end is V of its last token.
 
+    The critic is fitted to finished rows alone: what a cut-off one would have earned nobody knows.
     With `discount` 1 the last token of a truncated row gets 0: the cut itself says nothing.
 
     >>> import torch

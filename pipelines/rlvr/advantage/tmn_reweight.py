@@ -14,7 +14,7 @@ from pipelines.rlvr.ops import group_mean, group_size, group_std, group_sum
 @method(
     paper="2605.19577",
     title="GoLongRL: Multitask Alignment (TMN-Reweight)",
-    checked="official code",
+    checked="official code, 6 cases",
     crosses_groups="the scale is the task's, over all its prompts",
     reduces_to="gamma 0 is the mean-centred reward over the task's deviation",
 )

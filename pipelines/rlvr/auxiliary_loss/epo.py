@@ -17,7 +17,7 @@ from pipelines.contract.method import Method
 @method(
     paper="2509.22576",
     title="EPO: Entropy-regularized Policy Optimization for LLM Agents Reinforcement Learning",
-    checked="official code (the penalty as a hinge: the released constant has no gradient)",
+    checked="official code, 4 cases (the penalty as a hinge: the released constant has no gradient)",
     reduces_to="inside the band, or with smooth 0, it is the entropy bonus",
     reads=("entropy_old", "mask", "in_loss"),
 )

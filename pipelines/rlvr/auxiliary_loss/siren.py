@@ -16,15 +16,16 @@ from pipelines.rlvr.ops import spread_out
 @method(
     paper="2509.25133",
     title="Rethinking Entropy Regularization in Large Reasoning Models (SIREN)",
-    checked="official code",
+    checked="official code, 10 cases",
     batch_coupled=True,
 )
 class siren(Method):
     """(H - anchor)^2, with H the mean over rows of the mean top entropy of each row's least sure tokens.
 
     Top entropy covers the most probable tokens that hold `nucleus` together. A row's tokens above its own
-    `peak`-quantile count; a row of equal entropies has none and counts as 0. The anchor is H at the first update of the
-    run, so there the term is 0. Unlike a bonus it pulls entropy down too where it is above the anchor. Its weight is 0.005 in the paper.
+    `peak`-quantile count; a row of equal entropies has none and counts as 0. The anchor is H over the first
+    step's whole batch, each row as its update met it; a run of one update a step begins with a term of 0. Unlike a bonus it pulls
+    entropy down too where it is above the anchor. Its weight is 0.005 in the paper.
     """
 
     def __init__(
@@ -35,18 +36,26 @@ class siren(Method):
     ) -> None:
         self.nucleus, self.peak = nucleus, peak
         self.anchor: float | None = None
+        self.first_step, self.total, self.rows = -1, 0.0, 0  # what the anchor is the mean of
 
-    def __call__(self, entropy_top_p: PerToken, mask: PerToken, in_loss: PerRow, weight: PerToken) -> PerToken:
+    def __call__(
+        self, entropy_top_p: PerToken, mask: PerToken, in_loss: PerRow, weight: PerToken, step: int
+    ) -> PerToken:
         """The term, spread over the tokens so that their weighted sum is it.
 
         >>> s = siren(); s.anchor = 0.6; H = torch.arange(10.0)[None] / 10; one = torch.ones(1, 10)
-        >>> round((0.005 * s(H, one.bool(), one.bool()[0, :1], one / 10) * one / 10).sum().item(), 7)
+        >>> round((0.005 * s(H, one.bool(), one.bool()[0, :1], one / 10, 3) * one / 10).sum().item(), 7)
         0.0003125
         """
-        mean = self.mean(entropy_top_p, mask & in_loss[:, None])
+        used = mask & in_loss[:, None]
+        mean = self.mean(entropy_top_p, used)
         if self.anchor is None:
-            self.anchor = float(mean.detach())
-        return spread_out((mean - self.anchor) ** 2, weight)
+            self.first_step = step
+        if step == self.first_step:
+            rows = int(used.any(1).sum())
+            self.total, self.rows = self.total + float(mean.detach()) * rows, self.rows + rows
+            self.anchor = self.total / max(1, self.rows)
+        return spread_out((mean - (self.anchor or 0.0)) ** 2, weight)
 
     def column_options(self) -> dict[str, Any]:
         """The probability mass that `entropy_top_p` covers."""

@@ -25,26 +25,26 @@ def d3s(
     rows_final: Annotated[float, Field(gt=0, le=1)] = 1.0,
     tokens: Annotated[float, Field(gt=0, le=1)] = 0.5,
     tokens_final: Annotated[float, Field(gt=0, le=1)] = 1.0,
-) -> PerToken:
-    """Advantages of the rows and tokens that are not chosen become 0; the others are not scaled anew.
+) -> tuple[PerToken, PerToken]:
+    """The rows and tokens that are not chosen leave the loss and its denominators; the others are not scaled anew.
 
     Rows: those whose mean advantages have the largest variance together, the k lowest and the rest from the top. Tokens:
     the largest |A| H among the chosen rows. Both shares move linearly to their final values over the run.
 
     >>> import torch
     >>> a = torch.tensor([1.5, -0.5, -0.5, -0.5, 0.5, 0.5, 0.5, -1.5, 0.866, -0.866])[:, None]
-    >>> kept = d3s(a, a > -9, torch.ones(10, 1), 0, 10, rows=0.4, tokens=1.0)
-    >>> kept.flatten().nonzero().flatten().tolist()
-    [0, 7, 8, 9]
+    >>> kept, share = d3s(a, a > -9, torch.ones(10, 1), 0, 10, rows=0.4, tokens=1.0)
+    >>> kept.flatten().nonzero().flatten().tolist(), int(share.sum())
+    ([0, 7, 8, 9], 4)
     """
     progress = step / max(1, total_steps - 1)
     live = mask.any(1)
     mean = (advantage.double() * mask).sum(1) / mask.sum(1).clamp(min=1)
     chosen = torch.zeros_like(live)
     want = round(((1 - progress) * rows + progress * rows_final) * int(live.sum()))
-    numbers = live.nonzero().squeeze(1)
-    if len(numbers):
-        chosen[numbers[_widest(mean[numbers], max(1, want))]] = True
+    live_rows = live.nonzero().squeeze(1)
+    if len(live_rows):
+        chosen[live_rows[_widest(mean[live_rows], max(1, want))]] = True
     kept = advantage * chosen[:, None]
     score = (kept.abs().double() * entropy_old).masked_fill(~(mask & chosen[:, None]), -1.0).flatten()
     share = (1 - progress) * tokens + progress * tokens_final
@@ -52,7 +52,8 @@ def d3s(
     best = score.argsort(descending=True, stable=True)[: max(1, round(share * count))]
     use = torch.zeros_like(score, dtype=torch.bool)
     use[best] = True
-    return kept * use.view_as(mask)
+    inside = use.view_as(mask) & mask & chosen[:, None]
+    return kept * inside, inside.to(advantage.dtype)
 
 
 def _widest(values: torch.Tensor, want: int) -> torch.Tensor:

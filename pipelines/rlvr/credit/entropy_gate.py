@@ -20,13 +20,14 @@ def entropy_gate(
     *,
     right: Annotated[float, Field(ge=0)] = 1.4,
     wrong: Annotated[float, Field(ge=0)] = 1.4,
-) -> PerToken:
-    """A_t where the token's entropy in nats is above the threshold of its sign, else 0.
+) -> tuple[PerToken, PerToken]:
+    """A_t where the token's entropy in nats is above the threshold of its sign; the other tokens leave the loss.
 
     >>> import torch
     >>> H = torch.tensor([[1.9, 0.3, 1.5, 1.0]])
-    >>> entropy_gate(torch.ones(1, 4), H).tolist(), entropy_gate(-torch.ones(1, 4), H, wrong=0.5).tolist()
-    ([[1.0, 0.0, 1.0, 0.0]], [[-1.0, -0.0, -1.0, -1.0]])
+    >>> entropy_gate(torch.ones(1, 4), H)[0].tolist(), entropy_gate(-torch.ones(1, 4), H, wrong=0.5)[1].tolist()
+    ([[1.0, 0.0, 1.0, 0.0]], [[1.0, 0.0, 1.0, 1.0]])
     """
     threshold = (advantage >= 0) * right + (advantage < 0) * wrong
-    return advantage * (entropy_old > threshold)
+    kept = entropy_old > threshold
+    return advantage * kept, kept.to(advantage.dtype)

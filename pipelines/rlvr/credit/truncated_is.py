@@ -11,7 +11,7 @@ from pipelines.contract.columns import PerToken
 @method(
     paper="https://fengyao.notion.site/off-policy-rl",
     title="Truncated importance sampling between inference engine and trainer",
-    checked="official code (as in verl and TRL)",
+    checked="third-party code (verl), 5 cases",
     reduces_to="a sampler that is the trainer gives weights of 1",
 )
 def truncated_is(

@@ -17,7 +17,7 @@ from pipelines.contract.method import HiddenStatistics, Method
 @method(
     paper="https://github.com/hf618/VERL",
     title="Beyond the Exploration-Exploitation Trade-off: A Hidden State Approach for LLM Reasoning in RLVR (VERL)",
-    checked="official code (the bonus is spread over all tokens, as the paper reads)",
+    checked="official code, 11 cases (the bonus is spread over all tokens, as the paper reads)",
     reduces_to="a large kappa changes nothing",
 )
 class verl_erank(Method):

@@ -8,7 +8,7 @@ from pipelines.rlvr.ops import whiten as standardise
 @method(
     paper="1707.06347",
     title="Proximal Policy Optimization: advantage whitening, as in its public implementations",
-    checked="official code (SPO, 2505.23564, which whitens what it keeps)",
+    checked="official code, 13 cases (with spo_chain and spo_tree, which whiten what they keep)",
     crosses_groups="mean and variance are those of the batch",
 )
 def whiten(advantage: PerToken, loss_share: PerToken) -> PerToken:

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 LAYER: Literal["mlp"] = "mlp"
 """Where the hidden states are read."""
+PAPER_PROMPTS = 1024
+"""Prompts of a step in the paper, to which its numbers of problems belong."""
 
 
 @method(
     paper="2506.02281",
     title="Angles Don't Lie: Unlocking Training-Efficient RL Through the Model's Own Signals (GAIN-RL)",
-    checked="official code (the intended angles: whole masks, pairs of different tokens, unit vectors)",
+    checked="official code, 4 cases (the intended angles: whole masks, pairs of different tokens, unit vectors)",
     reads=("hidden_stats",),
 )
 class gain_rl(Curriculum):
@@ -39,20 +41,22 @@ class gain_rl(Curriculum):
         after a step: mu += clip(n tanh(a (mean reward - b)) + n tanh(a mean angle), low, high)
 
     The vectors are what enters the last block's MLP. What precedes the question is the prefix that all prompts share.
-    The mean angle of training is that of the rollouts' own tokens.
+    The mean angle of training is that of the rollouts' own tokens. Where `step` (n), `sigma` and `high` are not set, they are the
+    paper's 500, 1000 and 1000 problems, which belong to its 1024 prompts a step, in proportion to the recipe's `prompts`.
     """
 
     def __init__(
         self,
         *,
-        step: Annotated[float, Field(gt=0)] = 500.0,
+        step: Annotated[float, Field(gt=0)] | None = None,
         slope: Annotated[float, Field(gt=0)] = 2.0,
         middle: float = 0.5,
-        sigma: Annotated[float, Field(gt=0)] = 1000.0,
+        sigma: Annotated[float, Field(gt=0)] | None = None,
         low: float = 0.0,
-        high: float = 1000.0,
+        high: float | None = None,
     ) -> None:
         self.step, self.slope, self.middle, self.sigma, self.low, self.high = step, slope, middle, sigma, low, high
+        self.prompts = PAPER_PROMPTS
         self.steps, self.mu = 0, 0.0
         self.order: list[int] = []
 
@@ -78,6 +82,7 @@ class gain_rl(Curriculum):
 
     def propose(self, count: int, rollouts: int) -> list[Allocation]:
         """The next problems."""
+        self.prompts = count
         draw = random.Random(f"gain {self.seed} {self.steps}")
         keyed = []
         for place in range(self.size):
@@ -88,7 +93,7 @@ class gain_rl(Curriculum):
         return [Allocation(problem, rollouts) for problem in problems]
 
     def _log_weight(self, place: int) -> float:
-        return -0.5 * ((place - self.mu) / self.sigma) ** 2
+        return -0.5 * ((place - self.mu) / self._scaled(self.sigma, 1000.0)) ** 2
 
     def weights(self) -> Tensor:
         """Chance of each place in the order to be drawn first, float64 [size]."""
@@ -104,8 +109,14 @@ class gain_rl(Curriculum):
         >>> round(gain_rl().shift(0.6, 0.1), 5)
         197.37532
         """
-        moved = self.step * (math.tanh(self.slope * (reward - self.middle)) + math.tanh(self.slope * angle))
-        return min(self.high, max(self.low, moved))
+        moved = self._scaled(self.step, 500.0) * (
+            math.tanh(self.slope * (reward - self.middle)) + math.tanh(self.slope * angle)
+        )
+        return min(self._scaled(self.high, 1000.0), max(self.low, moved))
+
+    def _scaled(self, setting: float | None, paper: float) -> float:
+        """A setting in problems; by default the paper's, in proportion to the step's prompts."""
+        return paper * self.prompts / PAPER_PROMPTS if setting is None else setting
 
     def on_batch(self, columns: Mapping[str, Any]) -> None:
         """Move the window by the step's mean reward and mean angle."""
@@ -116,12 +127,13 @@ class gain_rl(Curriculum):
 
     def state_dict(self) -> dict[str, Any]:
         """What a restart needs."""
-        return super().state_dict() | {"steps": self.steps, "mu": self.mu, "order": self.order}
+        return super().state_dict() | {"steps": self.steps, "mu": self.mu, "prompts": self.prompts, "order": self.order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         super().load_state_dict(state)
         self.steps, self.mu, self.order = state["steps"], state["mu"], list(state["order"])
+        self.prompts = state["prompts"]
 
 
 def prompt_score(common: int, hidden: Tensor) -> list[float]:

@@ -8,7 +8,7 @@ from pipelines.rlvr.ops import linear_expm1
 @method(
     paper="2403.03185",
     title="Correlated Proxies: A New Definition and Improved Mitigation for Reward Hacking",
-    checked="official code (the symmetric estimator, per token instead of per sequence)",
+    checked="official code, 4 cases (the symmetric estimator, per token instead of per sequence)",
     legal_in=("reward",),
 )
 def chi2(logp: PerToken, logp_ref: PerToken) -> PerToken:

@@ -14,7 +14,7 @@ from pipelines.rlvr.ops import linear_expm1, spread_out
 @method(
     paper="2403.03185",
     title="Correlated Proxies: A New Definition and Improved Mitigation for Reward Hacking",
-    checked="official code (language-model form; the floor's constant is taken off)",
+    checked="official code, 5 cases (language-model form; the floor's constant is taken off)",
     batch_coupled=True,
     legal_in=("loss",),
 )

@@ -12,7 +12,7 @@ from pipelines.contract.columns import PerRow, PerToken
 @method(
     paper="2509.07430",
     title="The Choice of Divergence: A Neglected Key to Mitigating Diversity Collapse in RLVR (DPH-RL)",
-    checked="official code",
+    checked="official code, 12 cases",
     legal_in=("loss",),
     requires=(("replay", "dph_rl"),),
 )

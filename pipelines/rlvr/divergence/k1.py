@@ -7,7 +7,7 @@ from pipelines.contract.columns import PerToken
 @method(
     paper="http://joschu.net/blog/kl-approx.html",
     title="Approximating KL Divergence",
-    checked="closed form",
+    checked="third-party code (verl), 4 cases",
     legal_in=("reward",),
 )
 def k1(logp: PerToken, logp_ref: PerToken) -> PerToken:

@@ -9,7 +9,7 @@ from pipelines.contract.columns import PerToken
 @method(
     paper="2402.03300",
     title="DeepSeekMath, eq. 4; Approximating KL Divergence",
-    checked="official code",
+    checked="third-party code (verl), 5 cases",
     legal_in=("loss", "reward"),
 )
 def k3(logp: PerToken, logp_ref: PerToken) -> PerToken:

@@ -12,7 +12,7 @@ from pipelines.rlvr.ops import group_size, group_sum
 @method(
     paper="2509.04419",
     title="Towards a Unified View of Large Language Model Post-Training (HPT's gate)",
-    checked="official code",
+    checked="official code, 4 cases",
     reduces_to="gate -1 keeps the rollouts, a gate as large as the group keeps the demonstrations",
     requires=(("objective", "hpt_upge"),),
 )

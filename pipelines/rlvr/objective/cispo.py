@@ -12,7 +12,7 @@ from pipelines.rlvr.ops import ratio
 @method(
     paper="2506.13585",
     title="MiniMax-M1: Clipped IS-weight Policy Optimization",
-    checked="third-party code (verl, TRL)",
+    checked="third-party code (verl), 10 cases",
     zero_gradient_at_zero_advantage=True,
     reduces_to="on fresh rollouts it is reinforce",
 )

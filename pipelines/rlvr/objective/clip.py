@@ -2,18 +2,17 @@
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
-from pipelines.rlvr.ops import ratio
+from pipelines.rlvr.ops import clipped, dual_clipped, ratio
 
 
 @method(
     paper="1707.06347",
     title="Proximal Policy Optimization; asymmetric bounds as in DAPO (2503.14476)",
-    checked="official code",
+    checked="third-party code (verl), 18 cases",
     zero_gradient_at_zero_advantage=True,
     reduces_to="low = high is PPO; high above low is DAPO's clip-higher; one update per batch is REINFORCE",
 )
@@ -37,8 +36,4 @@ def clip(
     >>> clip(rho.log(), torch.zeros(1, 4), A, low=0.2, high=0.28, dual=3.0).tolist()
     [[-1.28, -0.7, 0.8, 3.0]]
     """
-    rho = ratio(logp, logp_old)
-    loss = torch.maximum(-rho * advantage, -rho.clamp(1 - low, 1 + high) * advantage)
-    if dual is not None:
-        loss = torch.where(advantage < 0, torch.minimum(loss, -dual * advantage), loss)
-    return loss
+    return dual_clipped(clipped(ratio(logp, logp_old), advantage, low, high), advantage, dual)

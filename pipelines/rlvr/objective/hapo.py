@@ -14,13 +14,13 @@ from pipelines.contract.columns import PerToken
 from pipelines.contract.method import Method
 from pipelines.contract.normalised_entropy import normalised_entropy
 from pipelines.recipe.settings import AdaptiveTemperature, Sampling
-from pipelines.rlvr.ops import ratio
+from pipelines.rlvr.ops import clipped, dual_clipped, ratio
 
 
 @method(
     paper="https://github.com/starriver030515/HAPO",
     title="From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature (HAPO)",
-    checked="official code (low entropies by |min|, as in the paper)",
+    checked="official code, 5 cases (low entropies by |min|, as in the paper)",
     zero_gradient_at_zero_advantage=True,
     not_reinforce="tokens are boosted and damped by their entropy",
     adaptive_temperature=True,
@@ -93,8 +93,7 @@ class hapo(Method):
         rho, kind = ratio(logp, logp_old), self.normalised(entropy_old)
         low, high = self.bounds(kind)
         gain = self.shared_out(advantage, rho.detach(), kind)
-        loss = torch.maximum(-rho * gain, -torch.minimum(torch.maximum(rho, 1 - low), 1 + high) * gain)
-        return loss if self.dual is None else torch.where(gain < 0, torch.minimum(loss, -self.dual * gain), loss)
+        return dual_clipped(clipped(rho, gain, low, high), gain, self.dual)
 
     def bounds(self, kind: Tensor) -> tuple[Tensor, Tensor]:
         """How far the ratio may fall and rise."""

@@ -13,7 +13,7 @@ from pipelines.rlvr.ops import group_size, group_sum
 @method(
     paper="https://github.com/ritzz-ai/PACS",
     title="Implicit Actor Critic Coupling via a Supervised Learning Framework for RLVR (PACS)",
-    checked="official code",
+    checked="official code, 5 cases",
     batch_coupled=True,
     not_reinforce="it reads correctness instead of an advantage",
 )

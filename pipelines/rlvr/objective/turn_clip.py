@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
+from pipelines.rlvr.ops import clipped
 from pipelines.rlvr.ops_turns import segment_mean
 
 
@@ -37,6 +37,5 @@ def turn_clip(
     >>> [round(v, 6) for v in turn_clip(d, d * 0, A, d > -9, k)[0].tolist()]
     [-1.105171, -1.105171, -1.105171, 0.674929, 0.674929]
     """
-    w = segment_mean(logp - logp_old, turn, mask).clamp(-20, 20).exp()
-    a = segment_mean(advantage, turn, mask)
-    return torch.maximum(-w * a, -w.clamp(1 - low, 1 + high) * a) * mask
+    turn_ratio = segment_mean(logp - logp_old, turn, mask).clamp(-20, 20).exp()
+    return clipped(turn_ratio, segment_mean(advantage, turn, mask), low, high) * mask

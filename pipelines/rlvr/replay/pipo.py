@@ -18,7 +18,7 @@ from pipelines.rlvr.replay._rows import append, row_of
 @method(
     paper="https://github.com/JacckMa/pipo_verl",
     title="Policy Improvement Reinforcement Learning (PIPO)",
-    checked="official code (the window holds the steps before, as in the paper; the code counts each step twice)",
+    checked="official code, 5 cases (the window holds the steps before, as in the paper; the code counts each step twice)",
     requires=(("objective", "pipo"),),
     makes=("update",),
 )

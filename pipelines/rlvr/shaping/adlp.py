@@ -12,7 +12,7 @@ from pipelines.contract.method import Method
 @method(
     paper="2505.18298",
     title="Thinking Fast and Right: Balancing Accuracy and Reasoning Length with Adaptive Rewards (A-DLP)",
-    checked="official code",
+    checked="official code, 4 cases",
 )
 class adlp(Method):
     """reward - price * length; after the step: price <- max(0, price + rate * (mean correct - reference)).

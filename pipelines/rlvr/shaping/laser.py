@@ -11,7 +11,7 @@ from pipelines.contract.columns import PerRow
 @method(
     paper="2505.15612",
     title="Learn to Reason Efficiently with Adaptive Length-based Reward Shaping (LASER)",
-    checked="official code",
+    checked="official code, 4 cases",
 )
 def laser(
     reward: PerRow,

@@ -14,7 +14,7 @@ from pipelines.rlvr.ops import group_mean, group_size
 @method(
     paper="2505.15612",
     title="Learn to Reason Efficiently with Adaptive Length-based Reward Shaping (LASER-D)",
-    checked="official code (targets from the training rollouts of the last steps instead of a monitor set)",
+    checked="official code, 4 cases (targets from the training rollouts of the last steps instead of a monitor set)",
 )
 class laser_d(Method):
     """Three bands by the group's accuracy (from 2/3, from 1/3, below); each has its own target length.

@@ -12,7 +12,7 @@ from pipelines.contract.columns import PerRow, PerToken
 @method(
     paper="2502.03373",
     title="Demystifying Long Chain-of-Thought Reasoning in LLMs (repetition penalty, sparse form)",
-    checked="official code (also TRL's repetition penalty)",
+    checked="third-party code (trl), 6 cases",
 )
 def ngram_repetition(
     reward: PerRow,

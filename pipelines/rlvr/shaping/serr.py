@@ -1,4 +1,4 @@
-"""Where no answer could be judged, those that waver in places and are sure on the whole come first."""
+"""Where no answer is correct, those that waver in places and are sure on the whole come first."""
 
 from typing import Annotated
 
@@ -20,14 +20,14 @@ def serr(
     group: PerRow,
     scored: PerRow,
     correct: PerRow,
-    truncated: PerRow,
+    on_policy: PerRow,
     mask: PerToken,
     entropy_old: PerToken,
     *,
     most: Annotated[float, Field(gt=0, lt=1)] = 0.5,
     share: Annotated[float, Field(gt=0, le=1)] = 0.2,
 ) -> PerRow:
-    """reward + most (1 - rank / (N - 1)) in groups whose every row was cut off and wrong; the others stay.
+    """reward + most (1 - rank / (N - 1)) in groups none of whose on-policy answers is correct; other rows stay.
 
     i beats j where its peak entropy is higher and its mean entropy lower; the rank goes by how many a row beats. The peak is
     the mean over the `share` of its tokens with the highest entropy.
@@ -40,8 +40,8 @@ def serr(
     >>> [round(v, 3) for v in serr(r, r.long(), yes, r, yes, m, H).tolist()]
     [0.5, 0.083, 0.333, 0.083]
     """
-    judged = (~truncated | (correct > 0)) & scored
-    blind = scored & (group_size(group, judged) == 0)
+    fresh = on_policy & scored
+    blind = fresh & (group_size(group, fresh & (correct > 0)) == 0)
     used = mask & scored[:, None]
     mean = row_mean(entropy_old, used)
     count = (share * used.sum(1)).long().clamp(min=1)

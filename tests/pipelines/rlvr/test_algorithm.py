@@ -71,3 +71,66 @@ def test_penalty_in_the_reward():
     columns = algorithm.assign_credit(update, toys.columns_of(batch))
     penalty = ((batch.logp_old - batch.logp_ref) * batch.mask).sum(1)
     torch.testing.assert_close(columns["reward"], batch.raw_reward - 0.5 * penalty)
+
+
+@pytest.mark.parametrize("loss_aggregation", ["token_mean", "row_mean", "fixed_length"])
+def test_what_leaves_the_loss_leaves_its_denominators(loss_aggregation):
+    """As if the rows had never been there, and the tokens had been an environment's."""
+    update = algorithm.Update.of(Rlvr(loss_aggregation=loss_aggregation))
+    columns = toys.columns_of(toys.batch())
+    gone = torch.zeros_like(columns["mask"])
+    gone[:4] = True
+    gone[5, 3] = True
+    share = columns["loss_share"] * ~gone
+    left = algorithm.weigh(update, columns | {"loss_share": share})["weight"]
+    mask = columns["mask"] & ~gone
+    never = columns | {"mask": mask, "loss_share": mask.float(), "in_loss": mask.any(1)}
+    torch.testing.assert_close(left, algorithm.weigh(update, never)["weight"])
+
+
+def test_copies_of_a_token_weigh_as_one():
+    update = algorithm.Update.of(Rlvr(loss_aggregation="token_mean"))
+    mask = torch.tensor([[True, True], [True, True]])
+    share = torch.tensor([[0.5, 1.0], [0.5, 1.0]])
+    weight = update.loss_aggregation({"mask": mask, "in_loss": mask[:, 0], "loss_share": share})
+    torch.testing.assert_close(weight, share / 3)
+
+
+def test_demonstrations_are_averaged_apart():
+    """However long the rollouts are, a demonstration's tokens weigh 1 over their own number."""
+    update = algorithm.Update.of(Rlvr(objective="hpt_upge", loss_aggregation="token_mean"))
+    columns = toys.columns_of(toys.batch())
+    columns["teacher_forced"] = columns["mask"] & (torch.arange(12) < 3)[:, None]
+    weight = algorithm.weigh(update, columns)["weight"]
+    forced = columns["teacher_forced"]
+    torch.testing.assert_close(weight[forced].sum(), torch.tensor(1.0))
+    torch.testing.assert_close(weight[columns["mask"] & ~forced].sum(), torch.tensor(1.0))
+
+
+def test_a_penalty_in_the_reward_is_paid_at_its_tokens():
+    """Token-level advantages see the penalty still to come, rows its sum, and the critic learns what is still to come."""
+    settings = Rlvr(advantage="reinforce_pp", divergence={"kind": "k1", "where": "reward", "weight": 0.5})
+    batch = toys.batch()
+    columns = algorithm.assign_credit(algorithm.Update.of(settings), toys.columns_of(batch))
+    penalty = 0.5 * (batch.logp_old - batch.logp_ref) * batch.mask
+    torch.testing.assert_close(columns["token_penalty"], penalty)
+    torch.testing.assert_close(columns["reward"], batch.reward - penalty.sum(1))
+    row = int(batch.mask.sum(1).argmax())
+    places = batch.mask[row].nonzero().squeeze(1)
+    step = columns["advantage"][row, places[0]] - columns["advantage"][row, places[1]]
+    spread = columns["advantage"][batch.mask].std()
+    assert abs(float(spread) - 1) < 1e-3
+    to_go = batch.reward[:, None] - penalty.flip(1).cumsum(1).flip(1)
+    scale = to_go[batch.mask].std()
+    assert abs(float(step * scale + penalty[row, places[0]])) < 1e-4
+    columns["turn"] = columns["turn_reward"] = None
+    torch.testing.assert_close(algorithm.returns(columns)[batch.mask], to_go[batch.mask])
+
+
+def test_the_critic_is_not_fitted_to_rows_without_an_outcome():
+    columns = toys.columns_of(toys.batch())
+    columns["truncated"] = torch.arange(12) < 2
+    bootstraps = algorithm.Update.of(Rlvr(advantage="t_ppo", critic={"learning_rate": 1e-3}))
+    assert not algorithm.critic_tokens(bootstraps, columns)[:2].any()
+    plain = algorithm.Update.of(Rlvr(advantage="gae", critic={"learning_rate": 1e-3}))
+    assert torch.equal(algorithm.critic_tokens(plain, columns), columns["mask"])

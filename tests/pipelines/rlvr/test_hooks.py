@@ -62,7 +62,8 @@ def test_a_loss_that_couples_rows_has_one_gradient(tmp_path, start, name, monkey
 
 
 def test_the_step_before_trains_once_more(tmp_path, start):
-    made = trainer(tmp_path, start, "presets=[pipo]", "rlvr.replay={kind: pipo, window: 2, start: 1}", "rlvr.steps=3")
+    replay = "rlvr.replay={kind: pipo, window: 2, start: 1}"
+    made = trainer(tmp_path, start, "presets=[pipo]", replay, "rlvr.steps=3", "rlvr.mini_batches=1")
     updates, learn = [], made.learner.learn
 
     def watched(tokens, columns):
@@ -172,12 +173,13 @@ def test_hints_grow_with_failure(tmp_path, start):
 
 def test_rehearsal_without_weight_is_no_rehearsal(tmp_path, start):
     """Rehearsed rows have denominators of their own, so a coefficient of 0 removes them altogether."""
+    dph_rl = ("presets=[dph_rl]", "rlvr.mini_batches=1")
     off = "rlvr.divergence={kind: dph_rl, weight: 0.0}"
     rehearse = "rlvr.replay={kind: dph_rl, rows: 4, solved: 1, problems: 40}"
-    made = frozen(tmp_path, start, "with", "presets=[dph_rl]", off, rehearse)
+    made = frozen(tmp_path, start, "with", *dph_rl, off, rehearse)
     numbers = made.step(0)
     assert numbers["replay/rows"] == 4
-    plain = frozen(tmp_path, start, "without", "presets=[dph_rl]", "rlvr.replay=no_replay", "rlvr.divergence=null")
+    plain = frozen(tmp_path, start, "without", *dph_rl, "rlvr.replay=no_replay", "rlvr.divergence=null")
     plain.step(0)
     torch.testing.assert_close(gradient(made), gradient(plain), atol=1e-6, rtol=1e-4)
     stored = made.update.replay.fn.rows

@@ -207,6 +207,7 @@ def test_siren_starts_flat_and_touches_only_the_unsure():
     value, gradient = term()
     assert value == 0 and gradient.abs().max() == 0
     method.fn.anchor -= 0.2
+    batch.step += 1
     value, gradient = term()
     assert abs(value - 0.04) < 1e-5
     touched = gradient != 0
@@ -248,15 +249,31 @@ def test_par_compares(seed, shift):
         one(reward[:1], same[:1] + 1, same[:1] > 0)
 
 
-def test_serr_speaks_only_where_nothing_was_judged():
+def test_siren_s_anchor_is_the_first_step_s_whole_batch():
+    batch = toys.batch(width=12)
+    top, weight = torch.rand(batch.mask.shape), batch.mask / batch.mask.sum()
+    columns = columns_of(batch) | {"entropy_top_p": top, "weight": weight}
+    whole, halves = bind("rlvr.auxiliary_loss", "siren"), bind("rlvr.auxiliary_loss", "siren")
+    whole(columns)
+    for rows in (torch.arange(4), torch.arange(4, 12)):
+        halves({k: v[rows] if isinstance(v, torch.Tensor) else v for k, v in columns.items()})
+    assert abs(whole.fn.anchor - halves.fn.anchor) < 1e-6
+    halves(columns | {"step": batch.step + 1, "entropy_top_p": top * 2})
+    assert abs(whole.fn.anchor - halves.fn.anchor) < 1e-6
+
+
+def test_serr_ranks_where_no_on_policy_answer_is_correct():
     batch = toys.batch()
     batch.correct, batch.reward = batch.correct * 0, batch.reward * 0
-    batch.truncated = batch.group != 1
+    batch.correct[1] = 1.0  # of group 1
+    batch.correct[2], batch.on_policy[2] = 1.0, False  # replayed: its group 2 has none of its own
     found = made("shaping", "serr", batch)
-    assert (found[batch.group == 1] == 0).all()
+    assert (found[batch.group == 1] == 0).all() and found[2] == 0
     for group in (0, 2):
+        batch.group[2] = 99
         assert (found[batch.group == group] >= 0).all() and (found[batch.group == group] <= 0.5).all()
         assert abs(float(found[batch.group == group].mean()) - 0.25) < 1e-6
+    batch.group[2] = 2
     order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
     moved = {k: v[order] if isinstance(v, torch.Tensor) else v for k, v in columns_of(batch).items()}
     torch.testing.assert_close(bind("rlvr.shaping", "serr")(moved), found[order])

@@ -51,6 +51,7 @@ ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if "for environments" not 
 
 FITTING = {
     "ppe": ["rlvr.prompting={kind: ppe, text: Think.}"],  # the toy reads 64 characters
+    "cosine_length": ["rlvr.shaping=[{kind: cosine_length, margin: 1}]"],  # its answers have up to 16 tokens
     "co_reward": [  # enough answers alike for a vote
         "rlvr.prompting={kind: paraphrase, template: '{prompt}'}",
         "rlvr.sampling.temperature=0.5",
