@@ -185,6 +185,8 @@ def test_two_pipelines_at_once(tmp_path):
     recipe, home = toys.recipe(tmp_path), tmp_path / "home"
     one = Command(recipe, home, tmp_path / "one", "sft.steps=402")
     one.until(lambda: MOMENTS["training"](one))
+    (rank,) = [p for p in processes(home) if "--rank" in p.cmdline()]
+    rank.suspend()  # or it might be done before the second has started
     two = Command(recipe, home, tmp_path / "two", "sft.steps=402")
     two.until(lambda: "waits for process" in two.said())
     assert f"waits for process {one.process.pid} (since 20" in two.said()
