@@ -29,7 +29,8 @@ def a_grae(
         positive A are multiplied by min(1, M / alpha)
 
     A0 is GRPO's advantage, m the group's mean reward, M the mean of m over groups. Homogeneous groups and groups of one get
-    0. Rewards are clamped to [0, 1] for m. The released code switches the rule off after the first annealing step;
+    0 (the official code divides the reward of one alone by 2e-6). Rewards are clamped to [0, 1] for m. The released
+    code switches the rule off after the first annealing step;
     here it always holds.
 
     >>> import torch

@@ -33,7 +33,8 @@ def canon(
 
     The group is sorted by the metric (mean token entropy or length); of an odd number the upper half gets the extra
     row; ties keep their order. This is the paper's form with its preference settings at their neutral values (alpha
-    1, beta 0) and without the constant 1 / L_max, which is `loss_aggregation: fixed_length`. A group of one gets 0.
+    1, beta 0) and without the constant 1 / L_max, which is `loss_aggregation: fixed_length`. A group of one gets 0:
+    it has nothing to be compared with (the official code keeps its raw reward).
 
     >>> import torch
     >>> r = torch.tensor([1.0, 0, 1, 1, 0]); g = torch.zeros(5, dtype=torch.int64)
@@ -52,7 +53,7 @@ def canon(
     half = index * 2 + high
     own = group_mean(reward, half, scored)
     total, n = group_sum(reward * scored, group), group_size(group, scored)
-    mine, size = group_sum(reward * scored, half), group_size(half, scored)
-    other = (total - mine) / (n - size).clamp(min=1)
+    half_total, half_size = group_sum(reward * scored, half), group_size(half, scored)
+    other = (total - half_total) / (n - half_size).clamp(min=1)
     advantage = mu * (reward - other) + (1 - mu) * (reward - own)
     return (advantage * scored * (n > 1)).float()

@@ -29,7 +29,8 @@ def grpo(
 
         A_i = (r_i - mean_group r) / (std_group r + eps)
 
-    A homogeneous group and a group of one get 0. `scale: batch` divides by one deviation of the
+    A homogeneous group and a group of one get 0 (verl keeps the raw reward of a group of one). `scale: batch` divides
+    by one deviation of the
     whole batch's raw rewards, `scale: none` does not divide. Unscored rows stay out of the statistics and get 0.
 
     >>> import torch

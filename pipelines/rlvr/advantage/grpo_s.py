@@ -29,11 +29,12 @@ def grpo_s(
     normalise: Literal["together", "apart", "none"] = "together",
     eps: Annotated[float, Field(gt=0)] = 1e-6,
 ) -> PerRow:
-    """Mean entropy H of a row shares out a reward among the right rows of its group, and 1/H among the wrong ones.
+    """Mean entropy H of a row shares out a reward among the correct rows of its group, and 1/H among the incorrect ones.
 
-        right: r = base + share * n H / sum H;   wrong: r = -(base + share * m (1/H) / sum(1/H))
+        correct: r = base + share * n H / sum H;   incorrect: r = -(base + share * m (1/H) / sum(1/H))
 
-    `together` takes zero mean and unit deviation (ddof 1, `eps` added) over the group. `apart` does so over its right and over its wrong
+    `together` takes zero mean and unit deviation (ddof 1, `eps` added) over the group. `apart` does so over its correct
+    and over its incorrect
     rows, as GTPO does with tokens: what is left is entropy alone, the outcome drops out (and in the bake-off the policy with it).
 
     >>> import torch

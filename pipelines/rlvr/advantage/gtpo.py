@@ -1,4 +1,4 @@
-"""Token rewards in proportion to entropy, right and wrong rows normalised apart."""
+"""Token rewards in proportion to entropy, correct and incorrect rows normalised apart."""
 
 from typing import Annotated
 
@@ -30,10 +30,10 @@ def gtpo(
 ) -> PerToken:
     """Entropy shares out a reward among the rows of a group that are still going at a position.
 
-        right: r_t = base + share * d_t H_t / sum H;   wrong: r_t = -(base + share * h_t (1/H_t) / sum(1/H))
+        correct: r_t = base + share * d_t H_t / sum H;   incorrect: r_t = -(base + share * h_t (1/H_t) / sum(1/H))
 
-    with d_t, h_t the right and the wrong rows active at position t of the completion. The tokens of the group's right
-    rows, and those of its wrong rows, are normalised apart (population deviation); equal rewards give 0.
+    with d_t, h_t the correct and the incorrect rows active at position t of the completion. The tokens of the group's correct
+    rows, and those of its incorrect rows, are normalised apart (population deviation); equal rewards give 0.
 
     >>> import torch
     >>> H = torch.tensor([[3.0, 1, 0], [1, 1, 2]]); m = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()

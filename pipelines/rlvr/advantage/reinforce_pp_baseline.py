@@ -15,7 +15,7 @@ def reinforce_pp_baseline(reward: PerRow, group: PerRow, scored: PerRow, mask: P
     """Reward minus the group's mean on every token, whitened over all trained tokens (ddof 1).
 
     The mean that whitening removes is weighted by tokens, so a homogeneous group can get a small
-    non-zero value. A group of one is centred to 0.
+    non-zero value. A group of one is centred to 0; verl keeps its raw reward.
 
     >>> import torch
     >>> m = torch.tensor([[1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 1, 0]]).bool()

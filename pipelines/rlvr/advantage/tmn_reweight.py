@@ -33,7 +33,7 @@ def tmn_reweight(
         threshold_g = a mean_g + (1 - a) mean over the task's prompts;   p_g = share of the group above it
         w = exp(gamma (0.5 - p_g)) for r > mean_g, else exp(gamma (p_g - 0.5))
 
-    A group of one has variance 0 here and gets 0.
+    A group of one has variance 0 here and gets 0; the official code gives it mean 0 and variance 1, which shifts its task.
 
     >>> import torch
     >>> r = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 0.2, 0.4, 0.6, 0.8]); g = torch.arange(12) // 4

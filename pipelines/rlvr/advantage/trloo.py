@@ -44,5 +44,5 @@ def trloo(
     place = pair_index(group[:, None].expand_as(number).flatten(), number.flatten())
     n = group_size(place, used.flatten())
     others = n / (n - 1).clamp(min=1) * (returns - group_mean(returns, place, used.flatten()))
-    made = torch.where(n > 1, others, returns).view_as(turn_reward) * used
-    return turns_to_tokens(made, turn) * mask
+    per_turn = torch.where(n > 1, others, returns).view_as(turn_reward) * used
+    return turns_to_tokens(per_turn, turn) * mask

@@ -26,7 +26,8 @@ class epo(Method):
 
         phase: 1 - 0.2 (1 - exp(-2 s)) over the first half of the run (s from 0 to 1), then 0.8 exp(-3 s)
 
-    A turn without a past has no penalty. `weight` is the coefficient of the whole, 0.001 in the paper.
+    The released penalty is the constant 0.1 outside the band, which has no gradient; ours is a hinge that grows with the
+    distance. A turn without a past has no penalty. `weight` is the coefficient of the whole, 0.001 in the paper.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Groups whose right answers are not the longest count less."""
+"""Groups whose correct answers are not the longest count less."""
 
 from typing import Annotated
 
@@ -27,10 +27,10 @@ def adora(
     weight: Annotated[float, Field(ge=0)] = 0.1,
     cap: Annotated[float, Field(gt=0, le=1)] = 0.99,
 ) -> PerToken:
-    """The group's advantages times 1 where its longest right row is longer than its wrong rows' mean, else times `weight`.
+    """The group's advantages times 1 where its longest correct row is longer than its incorrect rows' mean, else times `weight`.
 
-    Wrong rows longer than `cap` of the limit do not enter the mean. Without such wrong rows any right row is long enough;
-    without right rows the weight applies.
+    Incorrect rows longer than `cap` of the limit do not enter the mean. Without such rows any correct row is long enough;
+    without correct rows the weight applies.
 
     >>> import torch
     >>> A, c, g = torch.ones(4, 1), torch.tensor([1.0, 0, 0, 1]), torch.zeros(4).long()

@@ -19,6 +19,9 @@ def truncated_is(
 ) -> PerToken:
     """A_t * min(exp(trainer - sampler), cap), per token; the exponent is clamped to ±20.
 
+    There is no lower bound. The authors brought it into verl, which multiplies the loss by the weight; here it multiplies the
+    advantage, the same where the loss is proportional to it.
+
     >>> import torch
     >>> d = torch.tensor([[0.1, 1.2, -0.5]])
     >>> truncated_is(torch.ones(1, 3), d, d * 0).tolist()

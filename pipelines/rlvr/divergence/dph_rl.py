@@ -28,7 +28,8 @@ def dph_rl(
 
         forward: u - 1 - log u;   js: u log u - (u + 1) log((u + 1) / 2);   alpha: (u^(1-a) - (1-a) u - a) / (a (a - 1))
 
-    Means under the starting policy: KL(start, pi); twice the Jensen-Shannon divergence; the alpha divergence. The rows come
+    The released code clamps the forward value to 10; ours clamps only the log-ratio. Means under the starting policy:
+    KL(start, pi); twice the Jensen-Shannon divergence; the alpha divergence. The rows come
     from `replay: dph_rl`, which keeps right answers of the starting policy.
 
     >>> import torch

@@ -15,7 +15,8 @@ from pipelines.contract.columns import PerToken
 def k3(logp: PerToken, logp_ref: PerToken) -> PerToken:
     """exp(d) - d - 1 with d = logp_ref - logp (clamped to ±20): never negative, 0 where the two agree.
 
-    As a loss its gradient is that of the forward KL to first order, which is what GRPO uses.
+    As a loss its gradient on samples of the policy is, on average, that of the forward KL(reference, policy); GRPO uses it. verl clamps
+    the value to 10, ours only the log-ratio, so tokens far below the reference keep their gradient.
 
     >>> import torch
     >>> k3(torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.5, -1.0]])).tolist()

@@ -24,7 +24,7 @@ def hpt_gate(
     *,
     gate: Annotated[int, Field(ge=-1)] = 0,
 ) -> PerRow:
-    """The demonstration of a group with at most `gate` right rollouts, the rollouts of any other group.
+    """The demonstration of a group with at most `gate` correct rollouts, the rollouts of any other group.
 
     >>> import torch
     >>> demo = torch.tensor([0, 0, 1, 0, 0, 1]).bool()[:, None]; g = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -32,6 +32,6 @@ def hpt_gate(
     [False, False, True, True, True, False]
     """
     demo = teacher_forced.any(1)
-    right = group_sum(correct * (scored & ~demo), group)
-    imitated = (right <= gate) & (group_size(group, scored & demo) > 0)
+    n_correct = group_sum(correct * (scored & ~demo), group)
+    imitated = (n_correct <= gate) & (group_size(group, scored & demo) > 0)
     return demo == imitated

@@ -1,4 +1,4 @@
-"""Dynamic sampling: groups that are all right or all wrong are left out."""
+"""Dynamic sampling: groups that are all correct or all incorrect are left out."""
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow

@@ -16,6 +16,7 @@ from pipelines.contract.columns import PerToken
 def gbpo(logp: PerToken, logp_old: PerToken, advantage: PerToken) -> PerToken:
     """-(p / p') A, with p' = max(p_old, p) for A >= 0 and max(p_old, 1 - p) for A < 0 (no gradient through p').
 
+    No code was released. The report's advantages are 1 and -1, from quantiles of watch time; here those of the recipe.
     The gradient is bounded by that of binary cross-entropy, and every token keeps one. On policy a negative
     token whose probability is below one half is damped: the gradient is not REINFORCE's.
 

@@ -34,7 +34,8 @@ class hapo(Method):
 
     The statistics are those of the step's rollouts. Sampling uses the last step's: its temperature is multiplied by
     1 + tau hh for each token, and the trainer's log-probabilities are those of that distribution. Equal entropies give
-    hh = 0, the plain clip.
+    hh = 0, the plain clip. The released code divides low entropies by their negative minimum, which makes them positive; ours, as the
+    paper, by its absolute value.
     """
 
     def __init__(

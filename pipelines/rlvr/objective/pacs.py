@@ -32,7 +32,8 @@ def pacs(
 
         rhat_i = beta sum_t (logp - logp_old);   psi_i = rhat_i - mean_{j != i} rhat_j;   l_i = w_i BCE(sigmoid(psi_i), y_i)
 
-    w balances right and wrong within the group. The row's loss stands on each of its tokens: use `loss_aggregation: row_mean`. The
+    w balances correct and incorrect rows within the group. The row's loss stands on each of its tokens: use
+    `loss_aggregation: row_mean`. The
     advantage is not read. A group of one is compared with 0.
 
     >>> import torch
@@ -47,9 +48,10 @@ def pacs(
     psi = score - (total - score) / (n - 1).clamp(min=1)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(psi, correct.to(psi.dtype), reduction="none")
     if balanced:
-        right = group_sum(correct * scored, group)
-        mine = torch.where(correct > 0, right, n - right).clamp(min=1)
-        loss = loss * torch.where((right > 0) & (right < n), n / (2 * mine), torch.ones_like(n))
+        n_correct = group_sum(correct * scored, group)
+        n_alike = torch.where(correct > 0, n_correct, n - n_correct).clamp(min=1)
+        varies = (n_correct > 0) & (n_correct < n)
+        loss = loss * torch.where(varies, n / (2 * n_alike), torch.ones_like(n))
     return (loss[:, None] * mask).to(logp.dtype)
 
 

@@ -80,8 +80,8 @@ class arpo(Rollout):
     def turn_entropy(self, entropies: list[float], vocabulary: int) -> float:
         """H of a turn from the entropies of its tokens in nats.
 
-        >>> arpo().turn_entropy([1.0] * 30, 1000) == 20 / torch.tensor(1000.0).log().item()
-        True
+        >>> round(arpo().turn_entropy([1.0] * 30, 1000), 6)
+        2.895297
         """
         return sum(entropies[: self.PROBE]) / math.log(vocabulary)
 

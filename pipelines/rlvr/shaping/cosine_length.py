@@ -1,4 +1,4 @@
-"""Reward that falls with length where right and rises with it where wrong."""
+"""Reward that falls with length where correct and rises with it where incorrect."""
 
 from typing import Annotated
 

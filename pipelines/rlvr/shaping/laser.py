@@ -1,4 +1,4 @@
-"""A bonus for right answers within a length."""
+"""A bonus for correct answers within a length."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ def laser(
     target: Annotated[float, Field(gt=0)] = 4096,
     bonus: Annotated[float, Field(ge=0)] = 0.5,
 ) -> PerRow:
-    """reward + bonus where the row is right and at most `target` tokens long.
+    """reward + bonus where the row is correct and at most `target` tokens long.
 
     >>> import torch
     >>> r, n = torch.tensor([1.0, 1, -0.5]), torch.tensor([4000.0, 5000, 5000])

@@ -21,7 +21,9 @@ class laser_d(Method):
 
     A target is the smallest length L of a grid with floor(share of the band's rows up to L * n_b) >= 1, where n_b is
     floor(2n/3), floor(n/3) and 1 for groups of n: the length that still leaves one right answer to expect. Targets start
-    at the limit and are set anew every `refresh` steps; a band without rows keeps its own.
+    at the limit and are set anew every `refresh` steps; a band without rows keeps its own. The official targets come from a
+    monitor set, ours from the training rollouts of the steps before. On a bound (exactly 1/3 or 2/3) the official code counts a
+    group in the lower band for lengths and in the upper one for the bonus; ours in the upper one for both.
     """
 
     def __init__(
@@ -33,7 +35,7 @@ class laser_d(Method):
     ) -> None:
         self.bonus, self.refresh, self.grid = bonus, refresh, grid
         self.targets: list[float | None] = [None, None, None]
-        self.seen: list[list[float]] = [[], [], []]
+        self.lengths: list[list[float]] = [[], [], []]
         self.steps = 0
 
     def __call__(
@@ -46,7 +48,7 @@ class laser_d(Method):
         target = torch.tensor([limit if t is None else t for t in self.targets])[band]
         out = reward + self.bonus * ((correct > 0) & (length <= target))
         for b in range(3):
-            self.seen[b] += length[(band == b) & scored].tolist()
+            self.lengths[b] += length[(band == b) & scored].tolist()
         self.steps += 1
         if self.steps % self.refresh == 0:
             n = int(group_size(group, scored).max())
@@ -55,18 +57,22 @@ class laser_d(Method):
 
     def _set_targets(self, limit: float, n: int) -> None:
         for b, expected in enumerate((2 * n // 3, n // 3, 1)):
-            lengths = torch.tensor(self.seen[b])
+            lengths = torch.tensor(self.lengths[b])
             if len(lengths) == 0:
                 continue
             steps = [limit * (i + 1) / self.grid for i in range(self.grid)]
             fits = (s for s in steps if int(float((lengths <= s).float().mean()) * expected + 1e-9) >= 1)
             self.targets[b] = next(fits, limit)
-        self.seen = [[], [], []]
+        self.lengths = [[], [], []]
 
     def state_dict(self) -> dict[str, Any]:
         """Targets and the lengths since they were set."""
-        return {"targets": self.targets, "seen": self.seen, "steps": self.steps}
+        return {"targets": self.targets, "lengths": self.lengths, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        self.targets, self.seen, self.steps = list(state["targets"]), [list(s) for s in state["seen"]], state["steps"]
+        self.targets, self.lengths, self.steps = (
+            list(state["targets"]),
+            [list(s) for s in state["lengths"]],
+            state["steps"],
+        )
