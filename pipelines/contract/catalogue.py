@@ -62,6 +62,8 @@ class Card:
     """For divergences: the placements ("loss", "reward") where its gradient is right."""
     makes: tuple[str, ...] = ()
     """Columns that exist because of it."""
+    leaves_statistics: bool = False
+    """For filters: a row it leaves out also leaves the statistics; others keep the row there and take it out of the loss alone."""
     reads: tuple[str, ...] = ()
     """Columns that its hooks want, beside those it is called with."""
     adaptive_temperature: bool = False

@@ -51,6 +51,7 @@ SLOT_PHASE = {
     "prompting": Phase.ROLLOUT,
     "rollout": Phase.ROLLOUT,
     "reward": Phase.REWARD,
+    "sampling_schedule": Phase.FILTER,
     "filter": Phase.FILTER,
     "shaping": Phase.ADVANTAGE,
     "advantage": Phase.ADVANTAGE,

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pipelines.contract.rollout import Allocation, GroupOutcome, RolloutContext, RolloutRequest, SetupContext
+    from pipelines.contract.rollout import (
+        Allocation,
+        DrawnProblem,
+        GroupOutcome,
+        RolloutContext,
+        RolloutRequest,
+        SetupContext,
+    )
     from pipelines.data.records import Problem, Trajectory
     from pipelines.recipe.settings import Sampling
 
@@ -145,6 +152,19 @@ class Reward(Method):
         """
 
 
+class SamplingSchedule(Method):
+    """How often a step samples, and which of the problems it drew it goes on with."""
+
+    @abstractmethod
+    def collect(self, draw: Callable[[], list[DrawnProblem]], prompts: int) -> list[DrawnProblem]:
+        """The problems whose rows the step goes on with.
+
+        Args:
+            draw: samples and scores the curriculum's next `prompts` problems.
+            prompts: problems that a step wants.
+        """
+
+
 class Replay(Method):
     """Which rows of earlier steps train beside those of this one."""
 
@@ -158,6 +178,7 @@ BASES: dict[str, type[Method]] = {
     "rlvr.prompting": Prompting,
     "rlvr.rollout": Rollout,
     "rlvr.reward": Reward,
+    "rlvr.sampling_schedule": SamplingSchedule,
     "rlvr.replay": Replay,
 }
 """Slots whose methods are not called with columns, and the base class each method of theirs has."""

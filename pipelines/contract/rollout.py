@@ -106,6 +106,16 @@ class SetupContext:
 
 
 @dataclass(frozen=True)
+class DrawnProblem:
+    """A problem of a draw, scored."""
+
+    rows: list[Trajectory]
+    """Its trajectories, those of its paraphrases included."""
+    trains: bool
+    """Whether the filter leaves any of them in the loss."""
+
+
+@dataclass(frozen=True)
 class Allocation:
     """A problem that a curriculum proposes, and the rollouts it gets."""
 

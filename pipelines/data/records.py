@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -91,6 +91,15 @@ class Trajectory:
     """The problem's source."""
     text: str = ""
     """The decoded completion, for verifiers and logs only."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """The row as plain values, for commits."""
+        return asdict(self) | {"stop": int(self.stop)}
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> Trajectory:
+        """The row again."""
+        return cls(**{**values, "stop": Stop(values["stop"])})
 
 
 def by_group(rows: Iterable[Trajectory]) -> dict[int, list[Trajectory]]:

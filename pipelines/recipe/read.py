@@ -27,6 +27,7 @@ SLOTS = (
     "rollout",
     "reward",
     "filter",
+    "sampling_schedule",
     "shaping",
     "advantage",
     "credit",

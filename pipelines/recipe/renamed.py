@@ -20,7 +20,11 @@ FIELDS = {
     },
 }
 """Section → old field → new field."""
-METHODS = {("rlvr", "replay", "fresh"): "no_replay"}
+METHODS = {
+    ("rlvr", "replay", "fresh"): "no_replay",
+    ("rlvr", "filter", "right"): "correct",
+    ("rlvr", "filter", "wrong"): "incorrect",
+}
 """(section, slot, old method) → new method."""
 log = logging.getLogger("whetstone")
 
@@ -36,6 +40,8 @@ def renamed(section: str, fields: dict[str, Any]) -> dict[str, Any]:
     """
     out: dict[str, Any] = {}
     for key, value in fields.items():
+        if (section, key) == ("rlvr", "max_draws"):
+            key, value = "sampling_schedule", _schedule(value, fields)
         name = FIELDS.get(section, {}).get(key, key)
         if name != key:
             if name in fields:
@@ -48,6 +54,21 @@ def renamed(section: str, fields: dict[str, Any]) -> dict[str, Any]:
             value = {**value, "kind": method} if isinstance(value, dict) else method
         out[name] = value
     return out
+
+
+def _schedule(draws: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    """What `max_draws` says today.
+
+    >>> _schedule(3, {}), _schedule("1", {})
+    ({'kind': 'dynamic', 'max_draws': 3}, {'kind': 'single'})
+    """
+    if "sampling_schedule" in fields:
+        raise RecipeError("rlvr.max_draws: is the old name of rlvr.sampling_schedule, which is set too; remove it.")
+    log.warning(
+        "rlvr.max_draws is rlvr.sampling_schedule: {kind: dynamic, max_draws: N} now; the old name is read until 0.3."
+    )
+    draws = int(draws) if isinstance(draws, str) and draws.strip().isdigit() else draws
+    return {"kind": "single"} if draws == 1 else {"kind": "dynamic", "max_draws": draws}
 
 
 def renamed_override(text: str) -> str:

@@ -275,10 +275,7 @@ class Sft(Settings):
 
 
 class AdaptiveTemperature(Settings):
-    """A temperature for each token that follows the entropy of its distribution.
-
-    temperature * (1 + tau * h), h the token's log-entropy against the pivot, from -1 at `bottom` below it to 1 at `top` above.
-    """
+    """temperature * (1 + tau * h), h a token's log-entropy against the pivot, from -1 at `bottom` below it to 1 at `top` above."""
 
     tau: float = Field(ge=0, lt=1)
     """How far the temperature moves."""
@@ -371,8 +368,7 @@ class Rlvr(Settings):
     rollout: Part = {"kind": "single_turn"}
     reward: Part = {"kind": "verifier"}
     filter: Part = {"kind": "all_rows"}
-    max_draws: int = Field(1, ge=1, le=10_000)
-    """How often a step may sample more problems to replace groups that `filter` removed."""
+    sampling_schedule: Part = {"kind": "single"}
     reward_functions: list[Function] = []
     """More rewards, added to the verifier's: `package.module:function` with TRL's signature."""
     reward_timeout_s: float | None = free(600.0, gt=0)

@@ -24,6 +24,7 @@ class Update:
     rollout: Any
     reward: Any
     filter: Bound
+    sampling_schedule: Any
     shaping: list[Bound]
     advantage: Bound
     credit: list[Bound]

@@ -242,9 +242,9 @@ class Learner:
         return joined | every.numbers() | {"loss/policy": sum(loss for *_, loss in parts)}
 
     def _mini_batches(self, columns: dict[str, Any], epoch: int) -> list[Tensor]:
-        """Row numbers of each update; rows of one group stay together."""
+        """Row indices of each update; rows of one group stay together, and a group without a row in the loss is left out."""
         here = torch.ones_like(columns["in_loss"]) if "update" not in columns else columns["update"] == 0
-        groups = columns["group"][here].unique()
+        groups = columns["group"][here & columns["in_loss"]].unique()
         if self.rlvr.mini_batches > 1:
             draw = distribution.generator(torch.device("cpu"), self.seed, int(columns["step"]), epoch, SHUFFLES)
             groups = groups[torch.randperm(len(groups), generator=draw)]

@@ -30,11 +30,14 @@ def padded(rows: Sequence[Sequence[float] | None], width: int, fill: float, dtyp
     return torch.from_numpy(out)
 
 
-def pack(trajectories: list[Trajectory], *, step: int, total_steps: int) -> dict[str, Any]:
+def pack(trajectories: list[Trajectory], *, step: int, total_steps: int, version: int | None = None) -> dict[str, Any]:
     """The step's columns, on the CPU: int64 tokens [B, T] padded with 0 on the right, and all that trajectories tell.
 
     A field that no trajectory has makes no column. Unscored rows and rows without a token that trains are neither scored nor
     in the loss.
+
+    Args:
+        version: of the weights that sample now, which makes a row on-policy; default: the newest of the rows.
     """
     columns: dict[str, Any] = {"step": step, "total_steps": total_steps}
     width = max(len(t.tokens) for t in trajectories)
@@ -47,7 +50,7 @@ def pack(trajectories: list[Trajectory], *, step: int, total_steps: int) -> dict
             if any(v is not None for v in values):
                 size = turns if column.shape == "B S" else width
                 columns[name] = padded(values, size, column.fill, DTYPES[column.dtype])
-    return columns | _trained(trajectories, width) | _of_all_rows(trajectories)
+    return columns | _trained(trajectories, width) | _of_all_rows(trajectories, version)
 
 
 def _trained(trajectories: list[Trajectory], width: int) -> dict[str, Tensor]:
@@ -66,11 +69,11 @@ def _trained(trajectories: list[Trajectory], width: int) -> dict[str, Tensor]:
     }
 
 
-def _of_all_rows(trajectories: list[Trajectory]) -> dict[str, Tensor]:
+def _of_all_rows(trajectories: list[Trajectory], version: int | None) -> dict[str, Tensor]:
     """What one row alone does not say: `on_policy` and `task`."""
-    newest = max(t.version for t in trajectories)
+    current = max(t.version for t in trajectories) if version is None else version
     sources = sorted({t.source for t in trajectories})
     return {
-        "on_policy": torch.tensor([t.version == newest for t in trajectories]),
+        "on_policy": torch.tensor([t.version == current for t in trajectories]),
         "task": torch.tensor([sources.index(t.source) for t in trajectories]),
     }

@@ -15,6 +15,7 @@ import torch
 from pipelines.contract.method import HiddenStatistics
 from pipelines.contract.rollout import (
     Allocation,
+    DrawnProblem,
     GroupOutcome,
     RolloutContext,
     RolloutRequest,
@@ -43,6 +44,8 @@ SMOOTH = 10
 """Steps over which the mean reward is taken when the best weights are looked for."""
 PHASES = ("rollout", "credit", "update", "metrics", "commit")
 """Parts of a step, in order."""
+PER_PROCESS = ("rlvr.prompting", "rlvr.rollout", "rlvr.reward")
+"""Slots that see the rollouts of their own process alone, so what they remember differs from rank to rank."""
 
 
 class Trainer:
@@ -84,6 +87,10 @@ class Trainer:
         self.recent: list[float] = []
         self.best = float("-inf")
         self._set_up = False
+        self._draws = 0
+        """Draws of the step so far."""
+        self._groups = 0
+        """The next draw's first group."""
         self._packed: tuple[list[Trajectory], dict[str, Any]] | None = None
 
     @property
@@ -135,15 +142,15 @@ class Trainer:
         """One step: sample, score, assign credit, update."""
         self.phase("rollout", step)
         began = time.perf_counter()
-        sampled, kept = self.collect(step)
+        sampled, rows = self.collect(step)
+        sampled = sampled or rows  # a step that carried problems fill
         numbers = diagnostics.of_rollouts(sampled)
         numbers["time/rollout_s"] = time.perf_counter() - began
         numbers["rollout/tokens_per_s"] = numbers["rollout/length_mean"] * len(sampled) / numbers["time/rollout_s"]
         self._log(step, sampled)
         self.phase("credit", step)
-        if any(t.score is not None for t in kept):
-            columns = self._pack(kept, step)
-            sampled_rows = len(kept)
+        columns = self._filtered(self._pack(rows, step)) if rows else None
+        if columns is not None and columns["in_loss"].any():
             self.learner.fill(columns["token"], columns)
             credited = time.perf_counter()
             columns = algorithm.assign_credit(self.update, columns)
@@ -152,7 +159,7 @@ class Trainer:
             columns = self._composed(columns, step)
             for method in self.update.methods():
                 method.on_batch(columns)
-            numbers["replay/rows"] = float(len(columns["group"]) - sampled_rows)
+            numbers["replay/rows"] = float(len(columns["group"]) - len(rows))
             self.phase("update", step)
             trained = time.perf_counter()
             numbers |= self.learner.learn(columns["token"], columns)
@@ -165,7 +172,7 @@ class Trainer:
         return numbers
 
     def collect(self, step: int) -> tuple[list[Trajectory], list[Trajectory]]:
-        """Everything sampled in the step, and the rows that `filter` lets train."""
+        """Everything sampled in the step, and the rows that it goes on with."""
         if self.server is not None:
             self.server.push(self.learner.weights.whole, self.tokenizer)
         sampling = self.rlvr.sampling
@@ -174,21 +181,40 @@ class Trainer:
         self.learner.policy.sampling = sampling
         self._setup()
         sampled: list[Trajectory] = []
-        kept: list[Trajectory] = []
-        have, first = 0, 0
-        for draw in range(self.rlvr.max_draws):
-            if have >= self.rlvr.prompts:
-                break
-            rows = self._rollouts(step, draw, first)
-            sampled += rows
-            for method in self.update.methods():
-                rows = method.on_rollouts(rows)
-            chosen = self._keep(rows, step)
-            problems = {first + (t.group - first) % self.rlvr.prompts for t in chosen}
-            wanted = set(sorted(problems)[: self.rlvr.prompts - have])
-            kept += [t for t in chosen if first + (t.group - first) % self.rlvr.prompts in wanted]
-            have, first = have + len(wanted), max(t.group for t in rows) + 1
-        return sampled, kept
+
+        def draw() -> list[DrawnProblem]:
+            rows = self._rollouts(step, self._draws, self._groups)
+            sampled.extend(rows)
+            return self._judged(rows, step)
+
+        self._draws = self._groups = 0
+        drawn = self.update.sampling_schedule.fn.collect(draw, self.rlvr.prompts)
+        return sampled, sorted((row for problem in drawn for row in problem.rows), key=lambda row: row.group)
+
+    def _judged(self, rows: list[Trajectory], step: int) -> list[DrawnProblem]:
+        """The problems of a draw, with the filter's verdict.
+
+        A problem's paraphrases are groups `prompts` apart: with 4 prompts from group 8 on, 8 and 12 are one problem's.
+        """
+        for method in self.update.methods():
+            rows = method.on_rollouts(rows)
+        verdict = self._filtered(self._pack(rows, step))["in_loss"].tolist()
+        problems: dict[int, tuple[list[Trajectory], list[bool]]] = {}
+        for row, trains in zip(rows, verdict, strict=True):
+            members, votes = problems.setdefault((row.group - self._groups) % self.rlvr.prompts, ([], []))
+            members.append(row)
+            votes.append(trains)
+        self._draws, self._groups = self._draws + 1, max(row.group for row in rows) + 1
+        return [DrawnProblem(members, any(votes)) for _, (members, votes) in sorted(problems.items())]
+
+    def _filtered(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """The columns with rows taken out of the loss by the filter; where its card says so, out of the statistics too."""
+        kept = self.update.filter(columns)
+        columns = columns | {"in_loss": columns["in_loss"] & kept}
+        if self.update.filter.card.leaves_statistics:
+            columns["scored"] = columns["scored"] & kept
+            columns |= {name: columns[name] & kept[:, None] for name in ("mask", "teacher_forced")}
+        return columns
 
     def _rollouts(self, step: int, draw: int, first: int) -> list[Trajectory]:
         """Scored rollouts of the next problems, whose groups are numbered from `first` on."""
@@ -262,19 +288,18 @@ class Trainer:
         """What tells this process's random numbers from those of the others."""
         return (self.world.rank,) if self.world.size > 1 else ()
 
-    def _keep(self, rows: list[Trajectory], step: int) -> list[Trajectory]:
-        keep = self.update.filter(self._pack(rows, step)).tolist()
-        return [row for row, yes in zip(rows, keep, strict=True) if yes]
-
     def _pack(self, rows: list[Trajectory], step: int) -> dict[str, Any]:
-        """Columns of rows; where every row was kept they are those that `filter` has seen."""
+        """Columns of rows; packed once where the step goes on with the rows of its last draw."""
         packed = self._packed
         if (
             packed is None
             or len(packed[0]) != len(rows)
             or any(a is not b for a, b in zip(packed[0], rows, strict=True))
         ):
-            packed = self._packed = (rows, pack(rows, step=step, total_steps=self.rlvr.steps))
+            packed = self._packed = (
+                rows,
+                pack(rows, step=step, total_steps=self.rlvr.steps, version=self.learner.updates_done),
+            )
         return dict(packed[1])
 
     def _composed(self, columns: dict[str, Any], step: int) -> dict[str, Any]:
@@ -301,7 +326,7 @@ class Trainer:
             log.unlink(missing_ok=True)
             return
         self.learner.load_state(state)
-        self.update.load_state_dict(state["methods"])
+        self.update.load_state_dict(state["methods"] | state["methods_of_ranks"][self.world.rank])
         self._set_up = True
         self.start_step = state["step"]
         self.recent, self.best = state["recent"], state["best"]
@@ -312,13 +337,16 @@ class Trainer:
         self.report.event("resumed from a commit", step=self.start_step)
 
     def _commit(self, step: int, score: float | None = None) -> None:
+        methods = self.update.state_dict()
+        own = {name: state for name, state in methods.items() if name.split("/")[0] in PER_PROCESS}
         log = self.work / "out" / "rollouts.jsonl"
         state = {
             "step": step,
             "recent": self.recent,
             "best": self.best,
             **self.learner.state(),
-            "methods": self.update.state_dict(),
+            "methods": methods,
+            "methods_of_ranks": self.world.gather(own),
             "log_bytes": log.stat().st_size if log.exists() else 0,
             "cursor": self.report.cursor(),
         }

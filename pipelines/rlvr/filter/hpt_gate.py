@@ -15,6 +15,7 @@ from pipelines.rlvr.ops import group_size, group_sum
     checked="official code, 4 cases",
     reduces_to="gate -1 keeps the rollouts, a gate as large as the group keeps the demonstrations",
     requires=(("objective", "hpt_upge"),),
+    leaves_statistics=True,
 )
 def hpt_gate(
     correct: PerRow,

@@ -11,7 +11,7 @@ from pipelines.rlvr.ops import group_size, homogeneous
 def mixed(correct: PerRow, group: PerRow, scored: PerRow) -> PerRow:
     """Rows of groups whose correctness varies, or of a single row; looks at correctness, never at shaped rewards.
 
-    With `max_draws` above 1 a step samples further problems until it has `prompts` such groups.
+    With `sampling_schedule: dynamic` a step samples further problems until it has `prompts` such groups.
 
     >>> import torch
     >>> c = torch.tensor([1.0, 1, 0, 1, 0, 0]); g = torch.tensor([0, 0, 1, 1, 2, 2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Replay
-from pipelines.data.records import Stop, Trajectory, by_group
+from pipelines.data.records import Trajectory, by_group
 
 
 @method(
@@ -47,7 +47,7 @@ class r3(Replay):
             if len(kinds) == 1 and self.answers:
                 wanted = "wrong" if kinds == {True} else "right"
                 found = self.past.get(group[0].uid, {}).get(wanted, [])[-self.answers :]
-                out += [replace(_record(one), group=number) for one in found]
+                out += [replace(Trajectory.from_plain(one), group=number) for one in found]
         self._remember(rows)
         return out
 
@@ -57,7 +57,7 @@ class r3(Replay):
                 continue
             kept = self.past.pop(row.uid, {"right": [], "wrong": []})
             kind = "right" if row.correct else "wrong"
-            kept[kind] = [*kept[kind], asdict(row) | {"stop": int(row.stop)}][-self.stored :]
+            kept[kind] = [*kept[kind], row.to_plain()][-self.stored :]
             self.past[row.uid] = kept  # now the last: the problems seen longest ago are forgotten first
         for uid in list(self.past)[: -self.problems]:
             del self.past[uid]
@@ -74,7 +74,3 @@ class r3(Replay):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.past = {uid: {k: list(v) for k, v in both.items()} for uid, both in state["past"].items()}
-
-
-def _record(stored: dict[str, Any]) -> Trajectory:
-    return Trajectory(**{**stored, "stop": Stop(stored["stop"])})

@@ -116,9 +116,10 @@ def test_a_gate_at_either_end_is_plain_rl_or_plain_sft(tmp_path, start, gate):
     ]
     made = frozen(tmp_path, start, "hpt", *hpt)
     collected = made.collect(0)
-    _, kept = collected
+    _, rows = collected
     made.collect = lambda step: collected
-    assert {Role.TEACHER_FORCED in row.role for row in kept} == {gate == 4}
+    batch = made._filtered(made._pack(rows, 0))
+    assert set(batch["teacher_forced"].any(1)[batch["in_loss"]].tolist()) == {gate == 4}
     made.step(0)
     if gate == -1:
         plain = frozen(
@@ -127,7 +128,7 @@ def test_a_gate_at_either_end_is_plain_rl_or_plain_sft(tmp_path, start, gate):
         plain.step(0)
         torch.testing.assert_close(gradient(made), gradient(plain), atol=1e-6, rtol=1e-4)
     else:
-        batch = made._pack(kept, 0)
+        batch = {k: v[batch["in_loss"]] if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
         tokens = batch["token"]
         again = frozen(tmp_path, start, "sft")
         logp = again.learner.policy.logp(tokens, batch["mask"]).logp
@@ -225,7 +226,11 @@ def test_the_first_order_comes_from_the_starting_policy(tmp_path, start):
 
 
 def test_a_second_view_is_a_group_of_its_own(tmp_path, start):
-    view = ["rlvr.prompting={kind: paraphrase, template: '{prompt} '}", "rlvr.filter=mixed", "rlvr.max_draws=3"]
+    view = [
+        "rlvr.prompting={kind: paraphrase, template: '{prompt} '}",
+        "rlvr.filter=mixed",
+        "rlvr.sampling_schedule={kind: dynamic, max_draws: 3}",
+    ]
     made = trainer(tmp_path, start, *view)
     sampled, kept = made.collect(0)
     by_group = {}
@@ -334,6 +339,7 @@ def test_a_problem_without_a_second_wording_is_named(tmp_path, start):
 
 REMEMBERING = [
     "pipo", "r3", "dph_rl", "par", "gain_rl", "v0_budget", "seele", "siren", "hapo", "verl_erank", "ssb", "vade", "laser",
+    "dapo_carry",
 ]  # fmt: skip
 SOONER = {
     "pipo": ["rlvr.replay={kind: pipo, window: 2, start: 1}"],

@@ -23,6 +23,7 @@ from pipelines.errors import Interrupted, ModelError
 from pipelines.recipe.read import PRESETS, read_recipe
 from pipelines.recipe.settings import Sampling
 from pipelines.rlvr.diagnostics import Ratios
+from pipelines.rlvr.ops import group_mean, homogeneous, row_mean
 from pipelines.rlvr.train import PHASES
 from pipelines.stage.report import Report
 
@@ -163,12 +164,88 @@ def test_bfloat16(tmp_path, start):
 
 
 def test_dynamic_sampling_fills_the_step(tmp_path, start):
-    made = trainer(tmp_path, start, "rlvr.filter=mixed", "rlvr.max_draws=4")
+    made = trainer(tmp_path, start, "rlvr.filter=mixed", "rlvr.sampling_schedule={kind: dynamic, max_draws: 4}")
     sampled, kept = made.collect(0)
     groups = {t.group for t in kept}
     assert len(groups) <= 4 and len(sampled) >= len(kept)
     for group in groups:
         assert len({bool(t.correct) for t in kept if t.group == group}) == 2
+
+
+def columns_learned(made, step=0):
+    """The columns that the step's updates see."""
+    seen, learn = [], made.learner.learn
+    made.learner.learn = lambda tokens, columns: seen.append(columns) or learn(tokens, columns)
+    made.step(step)
+    made.learner.learn = learn
+    return seen[0]
+
+
+@pytest.mark.parametrize(("kind", "sign"), [("correct", 1), ("incorrect", -1)])
+def test_rows_out_of_the_loss_stay_in_the_statistics(tmp_path, start, kind, sign):
+    """Compared among themselves, correct rows differ in nothing: `filter: correct` with grpo learned nothing."""
+    made = trainer(tmp_path, start, f"rlvr.filter={kind}", "rlvr.prompts=8", "rlvr.sampling.temperature=1.3")
+    columns = columns_learned(made)
+    assert torch.equal(columns["in_loss"], (columns["correct"] > 0) == (kind == "correct")) and columns["scored"].all()
+    advantage = row_mean(columns["advantage"], columns["mask"]).double()
+    assert group_mean(advantage, columns["group"], columns["scored"]).abs().max() < 1e-5, (
+        "compared with every scored row"
+    )
+    differ = ~homogeneous(columns["correct"], columns["group"], columns["scored"]) & columns["in_loss"]
+    own = group_mean(advantage, columns["group"], columns["in_loss"])[differ]
+    assert len(own) and (sign * own > 0).all()
+
+
+def test_old_names_of_the_filters_and_of_dynamic_sampling_are_read(tmp_path, start):
+    recipe = read_recipe(toys.recipe(tmp_path, rlvr={"filter": "right", "max_draws": 3}))
+    assert recipe.rlvr.filter == {"kind": "correct"}
+    assert recipe.rlvr.sampling_schedule == {"kind": "dynamic", "max_draws": 3}
+    recipe = read_recipe(toys.recipe(tmp_path), ["rlvr.max_draws=4", "rlvr.filter=wrong"])
+    assert recipe.rlvr.sampling_schedule == {"kind": "dynamic", "max_draws": 4} and recipe.rlvr.filter == {
+        "kind": "incorrect"
+    }
+
+
+def test_surplus_groups_train_in_the_next_step_as_they_were_sampled(tmp_path, start):
+    made = trainer(
+        tmp_path,
+        start,
+        "presets=[dapo_carry]",
+        "rlvr.sampling_schedule.max_draws=8",
+        "rlvr.group_size=8",
+        "rlvr.optimizer.learning_rate=0.0005",
+    )
+    schedule = made.update.sampling_schedule.fn
+    for step in range(12):
+        carried = {tuple(row.tokens): row for _, problem in schedule.carried for row in problem.rows}
+        columns = columns_learned(made, step)
+        older = ~columns["on_policy"]
+        for tokens, row in carried.items():
+            places = (columns["token"][:, : len(tokens)] == torch.tensor(tokens)).all(1) & older
+            assert places.any(), "every carried row trains"
+            assert columns["logp_old"][places][0, : len(tokens)].tolist() == torch.tensor(row.logp_old).tolist()
+            assert (columns["group"][places] < 0).all()
+        if carried:
+            break
+    assert carried, "twelve steps without surplus"
+
+
+def test_every_rank_gets_its_own_state_back(tmp_path, start):
+    """A rollout part sees its own process's problems; the commit kept rank 0's memory alone."""
+    made = trainer(tmp_path, start, "presets=[seele]", "rlvr.steps=1")
+    made.step(0)
+    other_rank = {"shares": {"f" * 32: 0.25}}
+    both = lambda own: [own, own | {k: other_rank for k in own if "rollout" in k}]  # noqa: E731
+    object.__setattr__(made.world, "gather", both)
+    made._commit(1)
+    made.committer.wait()
+    again = trainer(tmp_path, start, "presets=[seele]", "rlvr.steps=1")
+    again._resume()
+    assert again.update.rollout.fn.shares == made.update.rollout.fn.shares != {}
+    other = trainer(tmp_path, start, "presets=[seele]", "rlvr.steps=1")
+    object.__setattr__(other.world, "rank", 1)
+    other._resume()
+    assert other.update.rollout.fn.shares == {"f" * 32: 0.25}
 
 
 def test_reward_functions_plug_in(tmp_path, start, monkeypatch):

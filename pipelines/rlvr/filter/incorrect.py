@@ -1,4 +1,4 @@
-"""Only wrong answers train."""
+"""Only incorrect answers train."""
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
@@ -9,11 +9,11 @@ from pipelines.contract.columns import PerRow
     title="The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning",
     checked="official code",
 )
-def wrong(correct: PerRow, in_loss: PerRow) -> PerRow:
-    """Rows that may train and are wrong; a step without any makes no update.
+def incorrect(correct: PerRow, in_loss: PerRow) -> PerRow:
+    """Rows that may train and are incorrect; a step without any makes no update.
 
     >>> import torch
-    >>> wrong(torch.tensor([1.0, 0, 0, 1]), torch.tensor([True, True, True, False])).tolist()
+    >>> incorrect(torch.tensor([1.0, 0, 0, 1]), torch.tensor([True, True, True, False])).tolist()
     [False, True, True, False]
     """
     return in_loss & (correct == 0)

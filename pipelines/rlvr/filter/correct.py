@@ -1,4 +1,4 @@
-"""Only right answers train."""
+"""Only correct answers train."""
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
@@ -9,11 +9,11 @@ from pipelines.contract.columns import PerRow
     title="The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning",
     checked="official code",
 )
-def right(correct: PerRow, in_loss: PerRow) -> PerRow:
-    """Rows that may train and are right; a step without any makes no update.
+def correct(correct: PerRow, in_loss: PerRow) -> PerRow:
+    """Rows that may train and are correct; a step without any makes no update.
 
     >>> import torch
-    >>> right(torch.tensor([1.0, 0, 0, 1]), torch.tensor([True, True, True, False])).tolist()
+    >>> correct(torch.tensor([1.0, 0, 0, 1]), torch.tensor([True, True, True, False])).tolist()
     [True, False, False, False]
     """
     return in_loss & (correct > 0)
