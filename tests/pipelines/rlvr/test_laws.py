@@ -17,12 +17,13 @@ from benchmarks import examples
 from flows import catalogue
 from pipelines.contract.catalogue import CHECKED, bind, load, names, needs, settings_model
 from pipelines.contract.columns import COLUMNS, Phase
+from pipelines.contract.method import BASES
 from pipelines.contract.rollout import GroupOutcome
 from pipelines.errors import RecipeError
 from pipelines.recipe.read import SLOTS
 
 ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]
-CALLED = [(s, n) for s, n in ALL if s not in ("curriculum", "prompting", "rollout", "reward", "replay")]
+CALLED = [(s, n) for s, n in ALL if f"rlvr.{s}" not in BASES]
 """Methods that are called with columns."""
 
 
