@@ -23,7 +23,8 @@ from typing import Any
 
 from pipelines.curate.formats import ENDINGS
 from pipelines.errors import RecipeError, did_you_mean
-from pipelines.recipe.read import Recipe, check
+from pipelines.recipe.check import check
+from pipelines.recipe.read import Recipe
 from pipelines.recipe.secrets import redact
 from pipelines.stage.files import digest, free_bytes, read_json, write_atomic
 from tasks import environment, estimate, machine, probe

@@ -169,7 +169,8 @@ def start_lake(folder: Path) -> Path:
 
 def trainer(folder: Path, begun: Path, of: Path, *overrides: str):
     """An RLVR trainer of the recipe `of` that works in `folder/work`; `begun` is what `start` made."""
-    from pipelines.recipe.read import check, read_recipe
+    from pipelines.recipe.check import check
+    from pipelines.recipe.read import read_recipe
     from pipelines.rlvr.train import Trainer
     from pipelines.stage.report import Report
 

@@ -62,6 +62,10 @@ class Card:
     """For divergences: the placements ("loss", "reward") where its gradient is right."""
     makes: tuple[str, ...] = ()
     """Columns that exist because of it."""
+    ratio_level: str = ""
+    """For objectives: whose ratio it is, "token", "turn" or "sequence"; for credits: whose ratio they correct."""
+    own_group_size: bool = False
+    """For rollouts: a group may have other rows than `group_size` says."""
     leaves_statistics: bool = False
     """For filters: a row it leaves out also leaves the statistics; others keep the row there and take it out of the loss alone."""
     reads: tuple[str, ...] = ()

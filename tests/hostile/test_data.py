@@ -28,7 +28,8 @@ from pipelines.curate.sources import rows
 from pipelines.curate.values import RowError
 from pipelines.data import dataset, files
 from pipelines.errors import DataError, RecipeError
-from pipelines.recipe.read import check, read_recipe
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Curate, Model, Source
 from pipelines.stage.report import Report
 

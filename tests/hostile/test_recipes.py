@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelines.errors import RecipeError
-from pipelines.recipe.read import check, read_recipe
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 
 pytestmark = pytest.mark.hostile
 SECONDS = 2.0

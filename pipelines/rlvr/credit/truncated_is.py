@@ -12,6 +12,7 @@ from pipelines.contract.columns import PerToken
     paper="https://fengyao.notion.site/off-policy-rl",
     title="Truncated importance sampling between inference engine and trainer",
     checked="third-party code (verl), 5 cases",
+    ratio_level="token",
     reduces_to="a sampler that is the trainer gives weights of 1",
 )
 def truncated_is(

@@ -14,6 +14,7 @@ from pipelines.rlvr.ops import clipped, dual_clipped, ratio
     title="Proximal Policy Optimization; asymmetric bounds as in DAPO (2503.14476)",
     checked="third-party code (verl), 18 cases",
     zero_gradient_at_zero_advantage=True,
+    ratio_level="token",
     reduces_to="low = high is PPO; high above low is DAPO's clip-higher; one update per batch is REINFORCE",
 )
 def clip(

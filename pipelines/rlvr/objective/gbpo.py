@@ -11,6 +11,7 @@ from pipelines.contract.columns import PerToken
     title="OneRec-V2 Technical Report: Gradient-Bounded Policy Optimization",
     checked="paper",
     zero_gradient_at_zero_advantage=True,
+    ratio_level="token",
     not_reinforce="bounded by design",
 )
 def gbpo(logp: PerToken, logp_old: PerToken, advantage: PerToken) -> PerToken:

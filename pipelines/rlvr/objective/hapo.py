@@ -22,6 +22,7 @@ from pipelines.rlvr.ops import clipped, dual_clipped, ratio
     title="From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature (HAPO)",
     checked="official code, 5 cases (low entropies by |min|, as in the paper)",
     zero_gradient_at_zero_advantage=True,
+    ratio_level="token",
     not_reinforce="tokens are boosted and damped by their entropy",
     adaptive_temperature=True,
     reads=("mask", "in_loss", "entropy_old"),

@@ -15,6 +15,7 @@ from pipelines.rlvr.ops_turns import segment_mean
     title="ST-PPO: Stabilized Off-Policy PPO for Multi-Turn Agents Training (turn-level ratio)",
     checked="reconstructed (geometric mean as the turn's ratio; without the scaling by the clipped part)",
     zero_gradient_at_zero_advantage=True,
+    ratio_level="turn",
     reduces_to="turns of one token are clip; one turn per row is a sequence ratio",
 )
 def turn_clip(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     title="Agentic Reinforced Policy Optimization (entropy-based adaptive rollout)",
     checked="official code, 5 cases (entropy of the whole sampling distribution instead of its ten best tokens)",
     makes=("turn", "turn_reward", "turn_state", "node"),
+    reads=("entropy_old",),
 )
 class arpo(Rollout):
     """`start` episodes per problem; after each turn an episode may branch, until there are as many as wanted.

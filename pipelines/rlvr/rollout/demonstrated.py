@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     title="Single-turn rollouts with a demonstration",
     checked="closed form",
     makes=("teacher_forced",),
+    own_group_size=True,
 )
 class demonstrated(Rollout):
     """Every group gets one more row: the solution (or answer) of its record, ended and scored like any other answer.

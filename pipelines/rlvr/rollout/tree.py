@@ -29,7 +29,11 @@ class _Path:
 
 
 @method(
-    paper="2505.23564", title="Segment Policy Optimization (tree sampling)", checked="official code", makes=("node",)
+    paper="2505.23564",
+    title="Segment Policy Optimization (tree sampling)",
+    checked="official code",
+    makes=("node",),
+    own_group_size=True,
 )
 class tree(Rollout):
     """A tree of segments per problem: `factors[d]` children at depth d, `segment` tokens each, the last to the limit.

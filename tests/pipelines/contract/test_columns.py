@@ -16,7 +16,8 @@ from pipelines.contract.catalogue import load, names, needs
 from pipelines.contract.columns import COLUMNS, HOOK_PHASE, SLOT_PHASE, Phase, phase_of
 from pipelines.data.records import Role, Stop, Trajectory
 from pipelines.errors import RecipeError
-from pipelines.recipe.read import SLOTS, check, read_recipe
+from pipelines.recipe.check import check
+from pipelines.recipe.read import SLOTS, read_recipe
 from pipelines.rlvr.pack import DTYPES, pack
 
 SHAPES = {"B": 1, "B T": 2, "B S": 2, "B K": 2}

@@ -17,7 +17,8 @@ from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
 from pipelines.errors import Interrupted, RecipeError
-from pipelines.recipe.read import check, read_recipe
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Sampling, Server
 
 

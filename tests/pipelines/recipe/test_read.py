@@ -9,7 +9,8 @@ import toys
 import yaml
 
 from pipelines.errors import RecipeError
-from pipelines.recipe.read import check, read_recipe
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 
 RECIPES = sorted((toys.ROOT / "recipes").glob("*.yaml"))
 PRESETS = sorted(p.stem for p in (toys.ROOT / "recipes" / "presets").glob("*.yaml"))

@@ -11,7 +11,8 @@ import toys
 from pipelines.data.records import Role
 from pipelines.engine import distribution, models
 from pipelines.errors import RecipeError
-from pipelines.recipe.read import check, read_recipe
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 from pipelines.rlvr import algorithm
 from pipelines.rlvr.learn import further
 

@@ -9,7 +9,8 @@ import toys
 from pipelines.data import chat
 from pipelines.data.records import Role, Stop
 from pipelines.errors import RecipeError
-from pipelines.recipe.read import check, read_recipe
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 
 TURNS = ("rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.sampling.max_tokens=6")
 BRANCHES = (

@@ -1,0 +1,174 @@
+"""What a recipe's field types cannot say: rules that hold between methods, and files that must exist.
+
+A rule names no method: what it has to know stands on the methods' cards and in the table of columns.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipelines.contract.catalogue import Bound
+from pipelines.contract.columns import COLUMNS, HOOK_PHASE, Phase, phase_of
+from pipelines.data.files import check_readable, data_files
+from pipelines.errors import RecipeError, did_you_mean
+from pipelines.recipe import settings as s
+from pipelines.recipe.read import Recipe, bind_slots, bound_list, column_options
+
+
+def check(recipe: Recipe) -> None:
+    """What the field types cannot say: methods, their needs, impossible combinations, files that must exist.
+
+    Raises:
+        RecipeError: the reason and the way out.
+    """
+    _check_splits(recipe)
+    _check_files(recipe)
+    if recipe.sft is None and recipe.model.fresh is not None and recipe.rlvr is not None:
+        raise RecipeError("sft: a fresh model must be trained before RLVR; add an `sft` section.")
+    if recipe.rlvr is None:
+        return
+    rl, bound = recipe.rlvr, bind_slots(recipe.rlvr)
+    methods = bound_list(bound)
+    _check_needs(rl, bound, methods)
+    _check_ratios(bound)
+    _check_comparisons(rl, bound)
+    _check_rewards(bound, methods)
+    column_options(methods)
+    _check_server(rl, bound)
+    if rl.sampling.temperature == 0:
+        raise RecipeError("rlvr.sampling.temperature: 0 is greedy; RL needs to explore. Use a value above 0.")
+
+
+def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound]) -> None:
+    """Every column that is read is provided, in time; every part that a part requires is there."""
+    made = {column for one in methods for column in one.card.makes}
+    made |= {name for name, column in COLUMNS.items() if column.when is not None and column.when(rl)}
+    for one in methods:
+        _check_phases(one)
+        lacking = [c for c in one.needs if (COLUMNS[c].part or COLUMNS[c].when is not None) and c not in made]
+        if lacking:
+            raise RecipeError(
+                f"{one.slot}: {one.name} needs {', '.join(lacking)}, which nothing here produces "
+                f"(the rollout is {bound['rollout'].name}). {COLUMNS[lacking[0]].hint}".rstrip()
+            )
+        for slot, name in one.card.requires:
+            if bound[slot] is None or bound[slot].name != name:
+                raise RecipeError(
+                    f"{one.slot}: {one.name} needs {slot}: {name} beside it. Add that, or choose another method."
+                )
+
+
+def _check_ratios(bound: dict[str, Any]) -> None:
+    """A divergence is right where it is placed, and what corrects tokens stands beside an objective whose ratio is a token's."""
+    divergence, objective = bound["divergence"], bound["objective"]
+    if divergence is not None and divergence.where not in divergence.card.legal_in:
+        raise RecipeError(
+            f"rlvr.divergence: {divergence.name} in the {divergence.where} gives a wrong gradient; "
+            f"it is right in: {', '.join(divergence.card.legal_in)}. Set `where` or choose another estimator."
+        )
+    for credit in bound["credit"]:
+        levels = (credit.card.ratio_level, objective.card.ratio_level)
+        if all(levels) and levels[0] != levels[1]:
+            raise RecipeError(
+                f"rlvr.credit: {credit.name} corrects the ratio of each {levels[0]}, and {objective.name}'s ratio belongs to the whole "
+                f"{levels[1]}. Use an objective with a ratio per {levels[0]}, such as objective: clip, or leave {credit.name} out."
+            )
+
+
+def _check_comparisons(rl: s.Rlvr, bound: dict[str, Any]) -> None:
+    """Groups have the differences that the advantage lives on."""
+    keep, advantage, rollout = bound["filter"], bound["advantage"], bound["rollout"]
+    if keep.card.zero_variance_groups == "drops" and advantage.card.zero_variance_groups == "learns":
+        raise RecipeError(
+            f"rlvr.filter: {keep.name} removes the groups without reward differences that {advantage.name} learns from. "
+            "Use filter: all_rows, or another advantage."
+        )
+    compares = "group" in advantage.takes and not advantage.card.group_of_one
+    if rl.group_size == 1 and compares and not rollout.card.own_group_size:
+        raise RecipeError(
+            f"rlvr.group_size: {advantage.name} compares the rollouts of a group, and a group of 1 has "
+            "nothing to compare with. Use 2 or more, or advantage: reinforce_pp."
+        )
+
+
+def _check_rewards(bound: dict[str, Any], methods: list[Bound]) -> None:
+    """What changes the reward is read by somebody."""
+    readers = [one for one in methods if one.slot != "rlvr.shaping" and {"reward", "token_penalty"} & set(one.needs)]
+    divergence = bound["divergence"]
+    charged = [divergence] if divergence is not None and divergence.where == "reward" else []
+    for one in [] if readers else [*bound["shaping"], *charged]:
+        raise RecipeError(
+            f"{one.slot}: {one.name} changes the reward, which nothing here reads: advantage: {bound['advantage'].name} learns from "
+            f"other columns ({', '.join(bound['advantage'].takes)}). Leave {one.name} out, or use an advantage that reads reward."
+        )
+
+
+def _check_phases(one: Bound) -> None:
+    """A method cannot be called with a column that the step has not come to."""
+    phase = phase_of(one.slot)
+    now = set(one.takes)
+    if (
+        one.where == "reward"
+    ):  # a divergence in the reward is called early, with the sampler's log-probabilities as `logp`
+        phase, now = Phase.ADVANTAGE, now - {"logp"}
+    wanted = [(column, phase) for column in now] + [(column, HOOK_PHASE) for column in one.card.reads]
+    for column, called in sorted(wanted):
+        if COLUMNS[column].phase > called:
+            raise RecipeError(
+                f"{one.slot}: {one.name} reads {column}, which comes later: it is called in the phase {called.name.lower()}, and "
+                f"{COLUMNS[column].provider} provides {column} in the phase {COLUMNS[column].phase.name.lower()}. "
+                "Use a part of a later slot, or a method that does not read it."
+            )
+
+
+def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
+    """What a decoding server cannot do."""
+    if rl.sampler is None:
+        return
+    if rl.processes > 1 or rl.lora:
+        raise RecipeError("rlvr.sampler: a server takes whole weights from one process; remove `processes` or `lora`.")
+    adapting = [one.name for one in bound_list(bound) if one.card.adaptive_temperature]
+    if adapting or rl.sampling.adaptive is not None:
+        name = adapting[0] if adapting else "rlvr.sampling.adaptive"
+        raise RecipeError(f"rlvr.sampler: a server has one temperature for all tokens, and {name} sets it per token.")
+    asking = [one.name for one in bound_list(bound) if "entropy_old" in one.needs]
+    if asking:
+        raise RecipeError(f"rlvr.sampler: a server reports no entropies, which {asking[0]} needs.")
+
+
+def _check_splits(recipe: Recipe) -> None:
+    known = recipe.curate.splits
+    wanted = {}
+    if recipe.sft:
+        wanted["sft.split"] = recipe.sft.split
+        if recipe.sft.heldout is not None:
+            wanted["sft.heldout"] = recipe.sft.heldout
+    if recipe.rlvr:
+        wanted["rlvr.split"] = recipe.rlvr.split
+    for field, split in wanted.items():
+        if split not in known:
+            raise RecipeError(f"{field}: curate makes no split called {split!r}. {did_you_mean(split, known)}")
+
+
+def _check_files(recipe: Recipe) -> None:
+    for number, source in enumerate(recipe.curate.sources):
+        if source.kind == "file":
+            paths = data_files(str(source.path))
+            if not paths:
+                raise RecipeError(f"curate.sources.{number}.path: no file at {source.path}.")
+            for path in paths:
+                check_readable(path)
+        if source.verifier is not None:
+            from pipelines.verifiers import VERIFIERS
+
+            if source.verifier not in VERIFIERS:
+                hint = did_you_mean(source.verifier, VERIFIERS)
+                raise RecipeError(f"curate.sources.{number}.verifier: unknown verifier {source.verifier!r}. {hint}")
+    base = recipe.model.path
+    if base and (base.startswith((".", "/", "~")) or Path(base).exists()):
+        folder = Path(base).expanduser()
+        if not (folder / "config.json").exists():
+            raise RecipeError(f"model.path: {base} has no config.json; give a transformers model folder or a hub name.")
+        if not any((folder / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+            raise RecipeError(f"model.path: {base} has no tokenizer (tokenizer.json); save it beside the model.")
