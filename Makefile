@@ -55,9 +55,9 @@ docs-site: docs
 bench: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m benchmarks.step
-	$(BIN)/python -m benchmarks.step --case quickstart-silent
+	$(BIN)/python -m benchmarks.step --case quickstart-zero-variance
 	$(BIN)/python -m benchmarks.sft
-	$(BIN)/python -m benchmarks.step --case wide-silent --blocks 2 --steps 2
+	$(BIN)/python -m benchmarks.step --case wide-zero-variance --blocks 2 --steps 2
 	$(BIN)/python -m benchmarks.step --case wide --blocks 2 --steps 1
 	$(BIN)/python -m benchmarks.accuracy
 

@@ -36,19 +36,19 @@ def reached(times: list[float], rewards: list[float], target: float) -> float | 
     return None
 
 
-def ours(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
+def run_whetstone(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
     """One run of our trainer."""
-    made = sides.Ours(job, work)
+    side = sides.Whetstone(job, work)
     times, rewards = [], []
     for _ in range(job.steps):
-        seconds, numbers = made.step()
+        seconds, metrics = side.step()
         times.append(seconds)
-        rewards.append(numbers["reward/correct"])
-    made.trainer.learner.save(made.trainer.tokenizer, work / "model", None, {})
+        rewards.append(metrics["reward/correct"])
+    side.trainer.learner.save(side.trainer.tokenizer, work / "model", None, {})
     return {"times": times, "rewards": rewards, "scores": bakeoff.evaluate(work / "model", job.data, problems, 16)}
 
 
-def theirs(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
+def run_trl(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
     """One run of TRL's."""
     trainer, steps = sides.trl(job, work)
     trainer.train()
@@ -77,15 +77,18 @@ def main() -> None:
         job = sides.Work(
             model=model, data=data, **step.SMALL, steps=args.steps, learning_rate=2e-4, schedule="linear", seed=seed,
         )  # fmt: skip
-        found = {"whetstone": ours(job, work / "ours", args.problems), "trl": theirs(job, work / "trl", args.problems)}
+        runs = {
+            "whetstone": run_whetstone(job, work / "ours", args.problems),
+            "trl": run_trl(job, work / "trl", args.problems),
+        }
         shutil.rmtree(work)
         row: dict[str, Any] = {"seed": seed}
-        for side, one in found.items():
+        for side, run in runs.items():
             row[side] = {
-                "seconds_to_target": reached(one["times"], one["rewards"], args.target),
-                "seconds": sum(one["times"]),
-                "final": statistics.mean(statistics.mean(s) for s in one["scores"]),
-                "last_reward": statistics.mean(one["rewards"][-10:]),
+                "seconds_to_target": reached(run["times"], run["rewards"], args.target),
+                "seconds": sum(run["times"]),
+                "final": statistics.mean(statistics.mean(s) for s in run["scores"]),
+                "last_reward": statistics.mean(run["rewards"][-10:]),
             }
         rows.append(row)
         print(row, flush=True)

@@ -4,7 +4,7 @@
     python -m benchmarks.bakeoff --presets grpo,rloo --steps 40 --seeds 2
 
 Curation and SFT run once. Each run takes `--steps` steps of `--prompts` x `--group` completions; where a preset says
-otherwise the budget wins (mc_grpo's odd group becomes even). A preset that samples anew until it has enough mixed groups
+otherwise the budget wins (mc_grpo's odd group becomes even). A preset with dynamic sampling
 (dapo) sees more completions at the same number of steps: the table says how many.
 Finished runs are kept in `--folder` and not run again. Writes benchmarks/results/bakeoff.json and the table
 docs/bakeoff.md.
@@ -47,15 +47,15 @@ def evaluate(model_folder: Path, data: Path, limit: int, max_tokens: int) -> lis
     problems = read_split(data, "heldout")[:limit]
     prompts = chat.render_prompts(tokenizer, [p.prompt for p in problems])
     sampler = TorchSampler(model, stop=models.stop_ids(model, tokenizer), pad=tokenizer.pad_token_id)
-    made = sampler.extend(
+    completions = sampler.extend(
         [p for p in prompts for _ in range(SAMPLES)],
         Sampling(temperature=1.0, max_tokens=max_tokens),
         generator(torch.device("cpu"), 12345),
     )
     scores: list[list[float]] = [[] for _ in problems]
-    for i, one in enumerate(made):
+    for i, completion in enumerate(completions):
         problem = problems[i // SAMPLES]
-        text = str(tokenizer.decode(one.tokens, skip_special_tokens=True))
+        text = str(tokenizer.decode(completion.tokens, skip_special_tokens=True))
         verdict = verifiers.verify(problem.verifier, text, problem.answer, problem.info)
         scores[i // SAMPLES].append(float(bool(verdict.correct)))
     return scores
@@ -64,9 +64,9 @@ def evaluate(model_folder: Path, data: Path, limit: int, max_tokens: int) -> lis
 def run(preset: str, seed: int, start: Path, data: Path, args: argparse.Namespace) -> dict[str, Any]:
     """One preset with one seed: its curve and its held-out scores."""
     work = args.folder / f"{preset}-{seed}-{args.steps}x{args.prompts}x{args.group}"
-    kept = work / "result.json"
-    if kept.exists():
-        return json.loads(kept.read_text())
+    result_file = work / "result.json"
+    if result_file.exists():
+        return json.loads(result_file.read_text())
     shutil.rmtree(work, ignore_errors=True)
     (work / "out").mkdir(parents=True)
     budget = [f"presets=[{preset}]", f"rlvr.steps={args.steps}", f"rlvr.prompts={args.prompts}"]
@@ -75,7 +75,7 @@ def run(preset: str, seed: int, start: Path, data: Path, args: argparse.Namespac
     )
     assert recipe.rlvr is not None
     began = time.perf_counter()
-    made = Trainer(
+    trainer = Trainer(
         recipe.rlvr.model_copy(update={"commit": recipe.rlvr.commit.model_copy(update={"every": args.steps})}),
         Model(path=str(start)),
         start=str(start),
@@ -85,7 +85,7 @@ def run(preset: str, seed: int, start: Path, data: Path, args: argparse.Namespac
         report=Report(work, committed=True),
         seed=seed,
     )
-    made.run()
+    trainer.run()
     seconds = time.perf_counter() - began
     steps = [
         json.loads(line)["values"] for line in (work / "spool.jsonl").read_text().splitlines() if '"metrics"' in line
@@ -101,7 +101,7 @@ def run(preset: str, seed: int, start: Path, data: Path, args: argparse.Namespac
         "completions": sum(s["rollout/rows"] for s in steps),
         "scores": evaluate(work / "out" / "model", data, args.problems, recipe.rlvr.sampling.max_tokens),
     }
-    kept.write_text(json.dumps(body))
+    result_file.write_text(json.dumps(body))
     shutil.rmtree(work / "checkpoints", ignore_errors=True)
     return body
 

@@ -2,11 +2,11 @@
 
     python -m benchmarks.methods
 
-A batch of 256 rows x 512 tokens; every advantage, credit and objective, the objective with its backward pass, and what each
-makes of hidden states where it reads them. The step is the forward and backward pass of the 42 M benchmark model over the
+A batch of 256 rows x 512 tokens; every advantage, credit and objective, the objective with its backward pass, and the hidden-state
+statistics of each that reads them. The step is the forward and backward pass of the 42 M benchmark model over the
 same tokens, measured on 8 of the rows and taken times 32 (without the time of sampling, which only makes the share
 smaller). The forward passes that some methods add are not arithmetic of theirs and are not in it: reading hidden states takes
-one per step, a loss that couples rows one per update. Writes benchmarks/results/methods.json.
+one per step, a batch-coupled loss one per update. Writes benchmarks/results/methods.json.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def batch() -> dict[str, Any]:
     mask = (place >= 128) & (place < 128 + length[:, None])
     reward = (torch.rand(ROWS, generator=draw) < 0.4).float()
     turn = torch.where(mask, ((place - 128) // 100).clamp(0, 3), -1)
-    made = examples.columns(mask, torch.arange(ROWS) // GROUP, reward, turn, phase=Phase.LOSS)
-    return made | {
+    columns = examples.columns(mask, torch.arange(ROWS) // GROUP, reward, turn, phase=Phase.LOSS)
+    return columns | {
         "token": torch.randint(4, 32_000, (ROWS, WIDTH), generator=draw),
         "max_tokens": torch.full((ROWS,), 384.0),
     }
@@ -51,12 +51,12 @@ def batch() -> dict[str, Any]:
 def clock(work: Callable[[], Any]) -> float:
     """Median seconds of a few calls, after one to warm up."""
     work()
-    found = []
+    seconds = []
     for _ in range(REPEATS):
         began = time.perf_counter()
         work()
-        found.append(time.perf_counter() - began)
-    return statistics.median(found)
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
 
 
 def main() -> None:
@@ -70,15 +70,15 @@ def main() -> None:
     columns = batch()
     states = torch.randn(WIDTH - 256, 512)
     seconds: dict[str, float] = {}
-    apart: dict[str, float] = {}
+    hidden_seconds: dict[str, float] = {}
     for slot in ("advantage", "credit", "objective"):
         for name in names(f"rlvr.{slot}"):
             bound = bind(f"rlvr.{slot}", name)
 
             seconds[f"{slot}/{name}"] = clock(partial(apply, bound, columns))
             if "hidden_stats" in (options := bound.fn.column_options()):
-                reduce = options["hidden_stats"].reduce
-                apart[f"{slot}/{name}, hidden states"] = ROWS * clock(partial(reduce, states))
+                summarise = options["hidden_stats"].reduce
+                hidden_seconds[f"{slot}/{name}, hidden states"] = ROWS * clock(partial(summarise, states))
     step = step_seconds(columns, args.folder)
     worst = {s: max(v for k, v in seconds.items() if k.startswith(s)) for s in ("advantage", "credit", "objective")}
     share = sum(worst.values()) / step
@@ -87,9 +87,9 @@ def main() -> None:
     print(
         f"forward and backward of the step: {step:.1f} s; the slowest of each slot together: {100 * share:.3f} % of it"
     )
-    for name, value in apart.items():
+    for name, value in hidden_seconds.items():
         print(f"{name}: {value:.2f} s, {100 * value / step:.2f} % of it")
-    times = {k: 1e3 * v for k, v in (seconds | apart).items()}
+    times = {k: 1e3 * v for k, v in (seconds | hidden_seconds).items()}
     sides.store("methods", {"milliseconds": times, "step_s": step, "share": share})
 
 
@@ -97,9 +97,9 @@ def apply(bound: Bound, columns: dict[str, Any]) -> None:
     """One call of a method, an objective's with its backward pass."""
     bound.fn.on_batch(columns)
     logp = (columns["logp_old"] + 0.01).requires_grad_(bound.slot == "rlvr.objective")
-    made = bound(columns | {"logp": logp})
+    result = bound(columns | {"logp": logp})
     if logp.requires_grad:
-        (made * columns["mask"]).sum().backward()
+        (result * columns["mask"]).sum().backward()
 
 
 def step_seconds(columns: dict[str, Any], folder: Path) -> float:

@@ -29,7 +29,7 @@ from pipelines.stage.report import Report
 LENGTH, ROWS = 512, 8
 
 
-def ours(model: Path, data: Path, work: Path) -> Any:
+def whetstone_blocks(model: Path, data: Path, work: Path) -> Any:
     """A function that does a number of steps and returns real tokens per second of each."""
     recipe = read_recipe(
         sides.ROOT / "recipes" / "quickstart.yaml",
@@ -39,20 +39,20 @@ def ours(model: Path, data: Path, work: Path) -> Any:
     assert recipe.sft is not None
     (work / "out").mkdir(parents=True)
     report = Report(work, committed=True)
-    made = Trainer(recipe.sft, recipe.model, data=data, out=work / "out", work=work, report=report, seed=0)
+    trainer = Trainer(recipe.sft, recipe.model, data=data, out=work / "out", work=work, report=report, seed=0)
     state = {"step": 0}
 
     def block(steps: int) -> list[float]:
-        found = []
+        rates = []
         for _ in range(steps):
-            found.append(made._step(state["step"])["tokens/per_s"])
+            rates.append(trainer._step(state["step"])["tokens/per_s"])
             state["step"] += 1
-        return found
+        return rates
 
     return block
 
 
-def theirs(start: Path, data: Path, work: Path) -> Any:
+def trl_blocks(start: Path, data: Path, work: Path) -> Any:
     """The same through TRL's trainer, from the same weights."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, TrainerCallback
@@ -83,15 +83,15 @@ def theirs(start: Path, data: Path, work: Path) -> Any:
             report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, dataset_num_proc=1,
         )  # fmt: skip
         model = AutoModelForCausalLM.from_pretrained(start, trust_remote_code=False)
-        made = SFTTrainer(
+        trainer = SFTTrainer(
             model=model,
             args=config,
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
             callbacks=[Clock()],
         )
-        made.train()
-        packed: Any = made.train_dataset
+        trainer.train()
+        packed: Any = trainer.train_dataset
         real = sum(len(r["input_ids"]) for r in packed) / len(packed)
         return [real * ROWS / t for t in times]
 
@@ -110,20 +110,20 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     _, data = sides.quickstart(args.folder / "quickstart")
     work = Path(tempfile.mkdtemp())
-    mine = ours(work, data, work / "ours")
-    other = theirs(work / "ours" / "out" / "base", data, work / "trl")
-    mine(2)
-    first, second = [], []
+    whetstone_block = whetstone_blocks(work, data, work / "ours")
+    trl_block = trl_blocks(work / "ours" / "out" / "base", data, work / "trl")
+    whetstone_block(2)
+    whetstone_rates, trl_rates = [], []
     for _ in range(args.blocks):
-        second.append(statistics.median(other(args.steps + 1)[1:]))
-        first.append(statistics.median(mine(args.steps)))
-        print(f"{first[-1]:.0f} against {second[-1]:.0f} tokens/s", flush=True)
+        trl_rates.append(statistics.median(trl_block(args.steps + 1)[1:]))
+        whetstone_rates.append(statistics.median(whetstone_block(args.steps)))
+        print(f"{whetstone_rates[-1]:.0f} against {trl_rates[-1]:.0f} tokens/s", flush=True)
     shutil.rmtree(work)
-    ratios = [a / b for a, b in zip(first, second, strict=True)]
+    ratios = [a / b for a, b in zip(whetstone_rates, trl_rates, strict=True)]
     ratio = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-    sides.store("sft", {"tokens_per_s_whetstone": first, "tokens_per_s_trl": second, "ratio": ratio})
+    sides.store("sft", {"tokens_per_s_whetstone": whetstone_rates, "tokens_per_s_trl": trl_rates, "ratio": ratio})
     print(
-        f"whetstone {statistics.median(first):.0f} tokens/s, TRL {statistics.median(second):.0f} tokens/s, ratio {ratio}"
+        f"whetstone {statistics.median(whetstone_rates):.0f} tokens/s, TRL {statistics.median(trl_rates):.0f} tokens/s, ratio {ratio}"
     )
 
 

@@ -39,7 +39,7 @@ WIDE = {
 
 @dataclass(frozen=True)
 class Work:
-    """What both sides do."""
+    """The work that both sides do."""
 
     model: Path
     data: Path
@@ -50,9 +50,9 @@ class Work:
     learning_rate: float = 1e-6
     schedule: str = "constant"
     hit_rate: float | None = None
-    """Share of completions that a hash calls right; None asks the records' verifier."""
+    """Share of completions that a hash calls correct; None asks the records' verifier."""
     live_every: int = 1
-    """Only one group in so many can be right at all; the others are silent."""
+    """Only one group in this many can have correct completions at all; the others have zero variance."""
     peer_rows: int | None = None
     """Rows of a TRL micro-batch; None for the whole step at once."""
     seed: int = 0
@@ -85,10 +85,10 @@ def _trl_version() -> str:
 
 
 def by_hash(job: Work, texts: list[str]) -> list[float]:
-    """1 for a share of the texts of every live group that depends on the text only: the share of silent groups can be chosen."""
+    """Score 1 for a share of the texts of every live group, by a hash of the text; `live_every` sets the share of zero-variance groups."""
     assert job.hit_rate is not None
-    found = (int(hashlib.sha256(t.encode()).hexdigest()[:8], 16) / 2**32 < job.hit_rate for t in texts)
-    return [float(hit and (i // job.group) % job.live_every == 0) for i, hit in enumerate(found)]
+    hits = (int(hashlib.sha256(t.encode()).hexdigest()[:8], 16) / 2**32 < job.hit_rate for t in texts)
+    return [float(hit and (i // job.group) % job.live_every == 0) for i, hit in enumerate(hits)]
 
 
 def quickstart(folder: Path, seed: int = 0, steps: int = 240) -> tuple[Path, Path]:
@@ -126,10 +126,10 @@ def wide(folder: Path, prompt_tokens: int = 128, config: dict[str, Any] | None =
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    made = AutoModelForCausalLM.from_config(
+    model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model(family, vocab_size=32_000, pad_token_id=0, bos_token_id=1, eos_token_id=2, **body)
     )
-    made.save_pretrained(base)
+    model.save_pretrained(base)
     tokenizer.save_pretrained(base)
     draw = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def wide(folder: Path, prompt_tokens: int = 128, config: dict[str, Any] | None =
     return base, data
 
 
-class Ours:
+class Whetstone:
     """Our trainer, a step at a time."""
 
     def __init__(self, job: Work, work: Path) -> None:
@@ -183,16 +183,16 @@ class Ours:
         self.job, self.done = job, 0
 
     def _by_hash(self, rows: list[Trajectory], problems: dict[str, Problem]) -> None:
-        """Instead of the verifier's scores; groups stand one behind the other here as in TRL."""
+        """Replaces the verifier's scores; the rows of a group are adjacent, as in TRL."""
         for row, value in zip(rows, by_hash(self.job, [row.text for row in rows]), strict=True):
             row.score, row.correct, row.components = value, bool(value), {"hash": value}
 
     def step(self) -> tuple[float, dict[str, float]]:
-        """Seconds and the step's own numbers."""
+        """Seconds and the step's metrics."""
         began = time.perf_counter()
-        numbers = self.trainer.step(self.done)
+        metrics = self.trainer.step(self.done)
         self.done += 1
-        return time.perf_counter() - began, numbers
+        return time.perf_counter() - began, metrics
 
 
 def _texts(completions: list[Any]) -> list[str]:
@@ -200,7 +200,7 @@ def _texts(completions: list[Any]) -> list[str]:
 
 
 def trl(job: Work, work: Path) -> Any:
-    """A fresh TRL GRPOTrainer of the job: (trainer, list that fills with seconds per step and its mean reward)."""
+    """A new TRL GRPOTrainer of the job: (trainer, list that fills with seconds per step and its mean reward)."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -219,8 +219,10 @@ def trl(job: Work, work: Path) -> Any:
         if job.hit_rate is not None:
             values = by_hash(job, texts)
         else:
-            found = zip(texts, answer, verifier, info, strict=True)
-            values = [v.score or 0.0 for v in verifiers.verify_many([(v, t, a, json.loads(i)) for t, a, v, i in found])]
+            answers = zip(texts, answer, verifier, info, strict=True)
+            values = [
+                v.score or 0.0 for v in verifiers.verify_many([(v, t, a, json.loads(i)) for t, a, v, i in answers])
+            ]
         rewards.append(sum(values) / len(values))
         return list(values)
 
@@ -258,7 +260,7 @@ def trl(job: Work, work: Path) -> Any:
         "disable_tqdm": True,
         "seed": job.seed,
     }
-    made = GRPOTrainer(
+    trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(job.model, trust_remote_code=False),
         reward_funcs=reward,
         args=GRPOConfig(**settings),
@@ -266,4 +268,4 @@ def trl(job: Work, work: Path) -> Any:
         processing_class=load_tokenizer(job.model),
         callbacks=[Clock()],
     )
-    return made, times
+    return trainer, times

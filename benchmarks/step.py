@@ -1,9 +1,9 @@
 """Time of one RLVR step beside TRL's GRPOTrainer: same weights, prompts, group size, lengths, reward, dtype, threads.
 
     python -m benchmarks.step                            the quickstart's model after SFT, 32 prompts x 8, up to 16 tokens
-    python -m benchmarks.step --case quickstart-silent   the same, with a reward that leaves three quarters of the groups silent
+    python -m benchmarks.step --case quickstart-zero-variance   the same, with a reward that gives three quarters of the groups one score
     python -m benchmarks.step --case wide                42 M parameters, 32,000 words, 128-token prompts, 256-token completions
-    python -m benchmarks.step --case wide-silent         the same, three quarters of the groups silent
+    python -m benchmarks.step --case wide-zero-variance         the same, three quarters of the groups with one score
     python -m benchmarks.step --case gpu                 a Qwen2.5-0.5B-shaped random model in bfloat16, for one large GPU
 
 Blocks of steps alternate between the two in one process, after a warm-up of each, so that a busy machine hurts
@@ -45,9 +45,9 @@ WIDE: dict[str, Any] = {
 }  # fmt: skip
 CASES: dict[str, dict[str, Any]] = {
     "quickstart": SMALL,
-    "quickstart-silent": SMALL | {"hit_rate": 0.5, "live_every": 4},
+    "quickstart-zero-variance": SMALL | {"hit_rate": 0.5, "live_every": 4},
     "wide": WIDE,
-    "wide-silent": WIDE | {"live_every": 4},
+    "wide-zero-variance": WIDE | {"live_every": 4},
     "gpu": {
         "prompts": 64, "group": 8, "max_tokens": 512, "hit_rate": 0.5, "micro_batch_tokens": 65_536, "dtype": "bfloat16",
         "peer_rows": 64,
@@ -88,23 +88,26 @@ def main() -> None:
     todo = job(args.case, args.folder)
     todo = replace(todo, peer_rows=args.peer_rows or todo.peer_rows)
     work = Path(tempfile.mkdtemp())
-    ours = sides.Ours(todo, work / "ours")
+    side = sides.Whetstone(todo, work / "ours")
     warm = 3 if args.case.startswith("quickstart") else 1
     for _ in range(warm):
-        ours.step()
-    mine: list[float] = []
-    theirs: list[float] = []
-    seen: list[dict[str, float]] = []
+        side.step()
+    whetstone_seconds: list[float] = []
+    trl_seconds: list[float] = []
+    metrics: list[dict[str, float]] = []
     peaks = {"whetstone": peak_memory()}
     for block in range(args.blocks):
-        theirs.append(trl_block(replace(todo, steps=args.steps + 1, seed=block), work / f"trl{block}"))
-        steps = [ours.step() for _ in range(args.steps)]
-        mine.append(statistics.median(seconds for seconds, _ in steps))
-        seen += [numbers for _, numbers in steps]
-        print(f"block {block + 1} of {args.blocks}: {mine[-1]:.3f} s against {theirs[-1]:.3f} s", flush=True)
+        trl_seconds.append(trl_block(replace(todo, steps=args.steps + 1, seed=block), work / f"trl{block}"))
+        steps = [side.step() for _ in range(args.steps)]
+        whetstone_seconds.append(statistics.median(seconds for seconds, _ in steps))
+        metrics += [step_metrics for _, step_metrics in steps]
+        print(
+            f"block {block + 1} of {args.blocks}: {whetstone_seconds[-1]:.3f} s against {trl_seconds[-1]:.3f} s",
+            flush=True,
+        )
     peaks["both"] = peak_memory()
     shutil.rmtree(work)
-    report(args, todo, mine, theirs, summary(seen) | limits(ours, todo, seen), peaks)
+    report(args, todo, whetstone_seconds, trl_seconds, summary(metrics) | limits(side, todo, metrics), peaks)
 
 
 def trl_block(todo: sides.Work, work: Path) -> float:
@@ -125,14 +128,14 @@ def summary(steps: list[dict[str, float]]) -> dict[str, float]:
     """Medians of what our trainer says about its own steps."""
     names = (
         "rollout/tokens_per_s", "train/tokens_per_s", "time/rollout_s", "time/credit_s", "time/train_s",
-        "layout/computed_share", "layout/padding_share", "signal/flat_group_share", "signal/silent_row_share",
+        "layout/computed_share", "layout/padding_share", "signal/zero_variance_group_share", "signal/zero_advantage_row_share",
     )  # fmt: skip
     return {n: statistics.median(s[n] for s in steps if n in s) for n in names if any(n in s for s in steps)}
 
 
-def limits(ours: sides.Ours, todo: sides.Work, steps: list[dict[str, float]]) -> dict[str, float]:
+def limits(side: sides.Whetstone, todo: sides.Work, steps: list[dict[str, float]]) -> dict[str, float]:
     """How near the machine's limits: arithmetic of the update, and of known GPUs the share of their peaks."""
-    weights = sum(p.numel() for p in ours.trainer.learner.model.parameters())
+    weights = sum(p.numel() for p in side.trainer.learner.model.parameters())
     rates = [6 * weights * s["layout/tokens"] / s["time/train_s"] for s in steps if "layout/tokens" in s]
     out = {"train/tflops": statistics.median(rates) / 1e12}
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
@@ -140,19 +143,19 @@ def limits(ours: sides.Ours, todo: sides.Work, steps: list[dict[str, float]]) ->
         if known in name:
             decode = statistics.median(s["rollout/tokens_per_s"] for s in steps)
             out["train/mfu"] = out["train/tflops"] * 1e12 / flops
-            out["rollout/bandwidth_share"] = decode * read_per_token(ours, todo, weights) / bandwidth
+            out["rollout/bandwidth_share"] = decode * read_per_token(side, todo, weights) / bandwidth
     return out
 
 
-def read_per_token(ours: sides.Ours, todo: sides.Work, weights: int) -> float:
+def read_per_token(side: sides.Whetstone, todo: sides.Work, weights: int) -> float:
     """Bytes that must come from memory for a token: its share of the weights, and keys and values of half an answer and its prompt."""
-    config = ours.trainer.learner.policy.config
+    config = side.trainer.learner.policy.config
     heads = config.num_key_value_heads * (
         getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     )
-    prompts = render_prompts(ours.trainer.tokenizer, [p.prompt for p in ours.trainer.problems[:100]])
-    behind = statistics.mean(len(one) for one in prompts)
-    positions = behind + todo.max_tokens / 2
+    prompts = render_prompts(side.trainer.tokenizer, [p.prompt for p in side.trainer.problems[:100]])
+    prompt_tokens = statistics.mean(len(prompt) for prompt in prompts)
+    positions = prompt_tokens + todo.max_tokens / 2
     size = 2 if todo.dtype == "bfloat16" else 4
     return size * (weights / (todo.prompts * todo.group) + 2 * config.num_hidden_layers * heads * positions)
 
@@ -160,21 +163,21 @@ def read_per_token(ours: sides.Ours, todo: sides.Work, weights: int) -> float:
 def report(
     args: argparse.Namespace,
     todo: sides.Work,
-    mine: list[float],
-    theirs: list[float],
-    numbers: dict[str, float],
+    whetstone_seconds: list[float],
+    trl_seconds: list[float],
+    metrics: dict[str, float],
     peaks: dict[str, float],
 ) -> None:
     """Print and store medians per block and the ratios with their spread."""
-    ratios = [t / m for m, t in zip(mine, theirs, strict=True)]
+    ratios = [t / m for m, t in zip(whetstone_seconds, trl_seconds, strict=True)]
     ratio = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
     body = {
         "case": args.case,
         "work": {k: str(v) if isinstance(v, Path) else v for k, v in vars(todo).items() if k not in ("model", "data")},
-        "seconds_whetstone": mine,
-        "seconds_trl": theirs,
+        "seconds_whetstone": whetstone_seconds,
+        "seconds_trl": trl_seconds,
         "ratio": ratio,
-        "whetstone": numbers,
+        "whetstone": metrics,
         "peak_memory_gib": peaks,
         "measured": time.strftime("%Y-%m-%d"),
     }
@@ -182,11 +185,11 @@ def report(
     print(
         f"{todo.prompts} prompts x {todo.group}, up to {todo.max_tokens} tokens, {args.threads} thread(s), {todo.dtype}"
     )
-    for name, value in numbers.items():
+    for name, value in metrics.items():
         print(f"  {name:26s}{value:14.4g}")
     for name, value in peaks.items():
         print(f"  peak memory, {name:13s}{value:12.2f} GiB")
-    print(f"whetstone  {statistics.median(mine):.3f} s a step, TRL {statistics.median(theirs):.3f} s")
+    print(f"whetstone  {statistics.median(whetstone_seconds):.3f} s a step, TRL {statistics.median(trl_seconds):.3f} s")
     print(f"ratio      {ratio['median']:.2f}  [{min(ratios):.2f}, {max(ratios):.2f}] over {len(ratios)} blocks")
 
 

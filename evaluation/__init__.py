@@ -1,1 +1,1 @@
-"""Benchmarks through lm-eval, pass@k and friends, intervals, paired differences, pictures."""
+"""Benchmarks through lm-eval, pass@k and friends, intervals, paired differences, plots."""

@@ -14,7 +14,7 @@ from pipelines.stage.report import Report
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's evaluate section, on the checkpoints among its inputs."""
     report = Report(folder)
-    numbers = run(
+    metrics = run(
         Evaluate.model_validate(job["settings"]["evaluate"]),
         Model.model_validate(job["settings"]["model"]),
         checkpoints=checkpoints_of(job),
@@ -23,7 +23,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         seed=job["seed"],
     )
     report.close()
-    return numbers
+    return metrics
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Benchmarks that are played: episodes in an environment, the success rate with intervals."""
+"""Agent benchmarks: episodes in an environment, the success rate with intervals."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pipelines.engine.distribution import generator
 from pipelines.recipe.settings import Evaluate, PlayedTask, Sampling, Task
 
 SAMPLES = 4
-"""Episodes per problem where the recipe names no number."""
+"""Episodes per problem where the recipe sets none."""
 
 
 def problems(task: PlayedTask, limit: int | None) -> list[Problem]:
     """The task's problems; they depend on its settings only."""
-    found = []
+    records = []
     for row in environments.problems(task.task, limit or task.size, task.seed, task.config):
         about = {k: row[k] for k in ("prompt", "answer", "verifier", "info")}
         uid = problem_uid(task.task, row["prompt"])
-        found.append(Problem(uid=uid, source=task.task, licence="generated", **about))
-    return found
+        records.append(Problem(uid=uid, source=task.task, licence="generated", **about))
+    return records
 
 
 def evaluate(
     lm: Any, tasks: Any, task: Task, settings: Evaluate
 ) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """Play one task with one checkpoint; takes and returns what `harness.evaluate` does."""
+    """Run the episodes of one task with one checkpoint; same arguments and results as `harness.evaluate`."""
     played = task.environment
     assert played is not None
     asked = problems(played, task.limit)

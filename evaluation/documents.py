@@ -18,7 +18,7 @@ def questions(evaluate: dict[str, Any]) -> Iterator[tuple[str, str]]:
     settings = Evaluate.model_validate(evaluate)
     tasks = harness.manager(settings)
     for task in settings.tasks:
-        for name, one in harness.load_task(tasks, task).items():
-            for doc in one.eval_docs:
-                text = one.doc_to_text(doc)
+        for name, lm_task in harness.load_task(tasks, task).items():
+            for doc in lm_task.eval_docs:
+                text = lm_task.doc_to_text(doc)
                 yield name, text if isinstance(text, str) else str(text)

@@ -1,4 +1,4 @@
-"""lm-eval tasks by name: ours, the recipe's, or any that lm-eval installs; run and turned into metrics."""
+"""lm-eval tasks by name: those of `evaluation/benchmarks`, the recipe's, or any that lm-eval installs; run to metrics."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def manager(settings: Evaluate) -> Any:
     from lm_eval.tasks import TaskManager
 
     folders = [BENCHMARKS] + ([Path(settings.include)] if settings.include else [])
-    ours = {name for folder in folders for name in own_tasks(folder)}
+    known_names = {name for folder in folders for name in own_tasks(folder)}
     asked = [t for t in settings.tasks if t.environment is None]
-    needs_all = any(t.name not in ours for t in asked)
-    made = TaskManager(include_path=[str(f) for f in folders], include_defaults=needs_all)
+    needs_all = any(t.name not in known_names for t in asked)
+    task_manager = TaskManager(include_path=[str(f) for f in folders], include_defaults=needs_all)
     for task in asked:
-        if task.name not in made.all_tasks:
-            hint = did_you_mean(task.name, made.all_tasks if needs_all else ours)
+        if task.name not in task_manager.all_tasks:
+            hint = did_you_mean(task.name, task_manager.all_tasks if needs_all else known_names)
             raise RecipeError(f"evaluate.tasks: no lm-eval task called {task.name!r}. {hint}")
-    return made
+    return task_manager
 
 
 def load_task(tasks: Any, task: Task) -> dict[str, Any]:
@@ -52,24 +52,24 @@ def load_task(tasks: Any, task: Task) -> dict[str, Any]:
         raise RecipeError(
             f"evaluate.tasks: the data of {task.name} could not be loaded ({first}). It may need the network or an extra package."
         ) from error
-    flat: dict[str, Any] = {}
-    _flatten(loaded, flat)
-    for one in flat.values():
+    by_name: dict[str, Any] = {}
+    _flatten(loaded, by_name)
+    for lm_task in by_name.values():
         if task.samples is not None:
-            one.set_config(key="repeats", value=task.samples)
+            lm_task.set_config(key="repeats", value=task.samples)
         if task.few_shot is not None:
-            one.set_config(key="num_fewshot", value=task.few_shot)
-        if task.sampling and one.OUTPUT_TYPE == "generate_until":
-            one.set_config(key="generation_kwargs", value=task.sampling, update=True)
-    return flat
+            lm_task.set_config(key="num_fewshot", value=task.few_shot)
+        if task.sampling and lm_task.OUTPUT_TYPE == "generate_until":
+            lm_task.set_config(key="generation_kwargs", value=task.sampling, update=True)
+    return by_name
 
 
 def _flatten(loaded: dict[Any, Any], into: dict[str, Any]) -> None:
-    for name, one in loaded.items():
-        if isinstance(one, dict):
-            _flatten(one, into)
+    for name, entry in loaded.items():
+        if isinstance(entry, dict):
+            _flatten(entry, into)
         else:
-            into[str(name)] = one
+            into[str(name)] = entry
 
 
 def evaluate(
@@ -82,34 +82,34 @@ def evaluate(
     """
     from lm_eval.evaluator import evaluate as run
 
-    flat = load_task(tasks, task)
+    by_name = load_task(tasks, task)
     chat = task.chat if task.chat is not None else bool(lm.tokenizer.chat_template)
     result = run(
         lm=lm,
-        task_dict=flat,
+        task_dict=by_name,
         limit=task.limit,
         bootstrap_iters=1000,
         log_samples=True,
         apply_chat_template=chat,
-        system_instruction=getattr(lm, "system_prompt", None) if chat else None,  # any lm-eval model may be asked
+        system_instruction=getattr(lm, "system_prompt", None) if chat else None,  # not every lm-eval model has one
         fewshot_as_multiturn=chat,
     )
     metrics: dict[str, Any] = {}
-    for name in flat:
+    for name in by_name:
         samples = result["samples"][name]
         if samples and "scores" in samples[0]:
-            metrics[name] = _ours(samples, lm.tokenizer, settings)
+            metrics[name] = _sampled_metrics(samples, lm.tokenizer, settings)
         else:
-            metrics[name] = _theirs(result["results"][name], len(samples), settings.confidence)
-    return metrics, {name: [_log(s) for s in result["samples"][name]] for name in flat}
+            metrics[name] = _reported_metrics(result["results"][name], len(samples), settings.confidence)
+    return metrics, {name: [_log(s) for s in result["samples"][name]] for name in by_name}
 
 
-def _ours(samples: list[dict[str, Any]], tokenizer: Any, settings: Evaluate) -> dict[str, Any]:
+def _sampled_metrics(samples: list[dict[str, Any]], tokenizer: Any, settings: Evaluate) -> dict[str, Any]:
     answers = [_answers(s) for s in samples]
-    lengths = [[float(len(tokenizer(a, add_special_tokens=False)["input_ids"])) for a in many] for many in answers]
+    lengths = [[float(len(tokenizer(a, add_special_tokens=False)["input_ids"])) for a in texts] for texts in answers]
     return statistics.summarise(
         [s["scores"] for s in samples],
-        [[" ".join(a.split()) for a in many] for many in answers],
+        [[" ".join(a.split()) for a in texts] for texts in answers],
         lengths,
         confidence=settings.confidence,
         resamples=settings.bootstrap,
@@ -117,12 +117,12 @@ def _ours(samples: list[dict[str, Any]], tokenizer: Any, settings: Evaluate) -> 
 
 
 def _answers(sample: dict[str, Any]) -> list[str]:
-    found = sample["filtered_resps"][0]
-    return [found] if isinstance(found, str) else list(found)
+    responses = sample["filtered_resps"][0]
+    return [responses] if isinstance(responses, str) else list(responses)
 
 
-def _theirs(results: dict[str, Any], n: int, confidence: float) -> dict[str, Any]:
-    """A foreign task's own numbers; the interval is normal, from lm-eval's standard error where it gives one."""
+def _reported_metrics(results: dict[str, Any], n: int, confidence: float) -> dict[str, Any]:
+    """The metrics that lm-eval reports for a task without per-answer scores; normal intervals from its standard errors."""
     from statistics import NormalDist
 
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
@@ -142,5 +142,5 @@ def _theirs(results: dict[str, Any], n: int, confidence: float) -> dict[str, Any
 
 
 def _log(sample: dict[str, Any]) -> dict[str, Any]:
-    keep = ("doc_id", "doc", "target", "resps", "filtered_resps", "exact_match", "scores", "acc", "prompt_hash")
-    return {k: sample[k] for k in keep if k in sample}
+    fields = ("doc_id", "doc", "target", "resps", "filtered_resps", "exact_match", "scores", "acc", "prompt_hash")
+    return {k: sample[k] for k in fields if k in sample}

@@ -36,7 +36,7 @@ class SamplerLM(HFLM):
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, backend="causal")
         self.seed, self.progress, self.calls = seed, progress, 0
         self.system_prompt: str | None = None
-        """What the model was trained to have said in front of every problem."""
+        """The system prompt that the model was trained with."""
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self.sampler = TorchSampler(model, stop=stop_ids(model, tokenizer), pad=pad, rows=batch_size)
 
@@ -50,19 +50,21 @@ class SamplerLM(HFLM):
         for i, request in enumerate(requests):
             by_settings.setdefault(repr(sorted(request.args[1].items(), key=str)), []).append(i)
         done = 0
-        for numbers in by_settings.values():
-            kwargs: dict[str, Any] = dict(normalize_gen_kwargs(requests[numbers[0]].args[1], self.max_gen_toks))
+        for indices in by_settings.values():
+            kwargs: dict[str, Any] = dict(normalize_gen_kwargs(requests[indices[0]].args[1], self.max_gen_toks))
             until = handle_stop_sequences(kwargs.get("until"), eos=eos)
             sampling = _sampling(kwargs)
             room = self.max_length - sampling.max_tokens
-            contexts = {i: self.tok_encode(requests[i].args[0], left_truncate_len=room) for i in numbers}
-            order = sorted(numbers, key=lambda i: (len(contexts[i]), contexts[i], i))
+            contexts = {i: self.tok_encode(requests[i].args[0], left_truncate_len=room) for i in indices}
+            order = sorted(indices, key=lambda i: (len(contexts[i]), contexts[i], i))
             for start in range(0, len(order), self.sampler.rows):
                 part = order[start : start + self.sampler.rows]
                 self.calls += 1
                 draw = generator(self.sampler.device, self.seed, self.calls)
-                for i, made in zip(part, self.sampler.extend([contexts[i] for i in part], sampling, draw), strict=True):
-                    text = self.tok_decode(made.tokens)
+                for i, completion in zip(
+                    part, self.sampler.extend([contexts[i] for i in part], sampling, draw), strict=True
+                ):
+                    text = self.tok_decode(completion.tokens)
                     out[i] = postprocess_generated_text(text, stop=until, think_end_token=None)
                 done += len(part)
                 if self.progress:
@@ -90,6 +92,6 @@ def load(path: str, settings: Any, **options: Any) -> SamplerLM:
     model.to(models.device())  # type: ignore[arg-type]
     model.eval()
     with torch.no_grad():
-        made = SamplerLM(model, tokenizer, **options)
-    made.system_prompt = models.system_prompt_of(path)
-    return made
+        lm = SamplerLM(model, tokenizer, **options)
+    lm.system_prompt = models.system_prompt_of(path)
+    return lm

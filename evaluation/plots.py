@@ -1,4 +1,4 @@
-"""Pictures of a stage: training curves from its spool, benchmark bars with intervals."""
+"""Plots of a stage: training curves from its spool, benchmark bars with intervals."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ COLOURS = ("#2f6fde", "#e0782f", "#3a9d5d", "#9a4fbf")
 
 def curves(spool: Path, folder: Path, stage: str) -> list[Path]:
     """One PNG per group of metrics that the spool holds."""
-    wanted = CURVES.get(stage, {})
-    if not wanted or not spool.exists():
+    groups = CURVES.get(stage, {})
+    if not groups or not spool.exists():
         return []
     series: dict[str, list[tuple[int, float]]] = {}
     for body in lines_of(spool):
         if body["kind"] == "metrics":
             for name, value in body["values"].items():
                 series.setdefault(name, []).append((body["step"], value))
-    made = []
-    for title, names in wanted.items():
+    paths = []
+    for title, names in groups.items():
         present = [n for n in names if n in series]
         if present:
-            made.append(_curve(title, {n: series[n] for n in present}, folder / f"{title}.png", stage))
-    return made
+            paths.append(_curve(title, {n: series[n] for n in present}, folder / f"{title}.png", stage))
+    return paths
 
 
 def _axes(width: float = 6.4, height: float = 3.6) -> tuple[Any, Any]:
@@ -78,7 +78,7 @@ def _curve(title: str, series: dict[str, list[tuple[int, float]]], path: Path, s
 
 
 def _smooth(values: tuple[float, ...], share: float = 0.05) -> list[float]:
-    """Centred moving average over a share of the points; the pale line behind it shows the raw values."""
+    """Centred moving average over a share of the points; the pale line shows the raw values."""
     half = max(1, int(len(values) * share / 2))
     return [
         sum(values[max(0, i - half) : i + half + 1]) / len(values[max(0, i - half) : i + half + 1])
@@ -114,7 +114,7 @@ def bars(evaluation: dict[str, dict[str, dict[str, dict[str, float]]]], path: Pa
 
 
 def headline(metrics: dict[str, Any]) -> list[str]:
-    """The metrics a person looks at first: pass@1 and the largest pass@k, else whatever there is."""
+    """The headline metrics: pass@1 and the largest pass@k, else whatever there is."""
     passes = sorted((m for m in metrics if m.startswith("pass@")), key=lambda m: int(m.split("@")[1]))
     if passes:
         return [passes[0], passes[-1]] if len(passes) > 1 else passes

@@ -35,10 +35,10 @@ def run(
     system_prompts: dict[str, str] = {}
     for name, path in checkpoints.items():
         lm = model.load(path, model_settings, batch_size=settings.batch_size, seed=seed)
-        found = models.template_identity(lm.tokenizer)
-        if identity not in (None, found):
+        checkpoint_identity = models.template_identity(lm.tokenizer)
+        if identity not in (None, checkpoint_identity):
             raise ModelError(f"evaluate: checkpoint {name} renders prompts differently from the ones before it.")
-        identity = found
+        identity = checkpoint_identity
         if lm.system_prompt:
             system_prompts[name] = lm.system_prompt
             report.event("asked with the system prompt it was trained with", checkpoint=name, prompt=lm.system_prompt)
@@ -49,10 +49,10 @@ def run(
             play = agent.evaluate if task.environment is not None else harness.evaluate
             metrics, samples = play(lm, tasks, task, settings)
             evaluation.setdefault(name, {}).update(metrics)
-            for one, rows in samples.items():
-                _write(out / "samples" / name / f"{one}.jsonl", rows)
+            for task_name, rows in samples.items():
+                _write(out / "samples" / name / f"{task_name}.jsonl", rows)
                 if rows and "scores" in rows[0]:
-                    scores.setdefault(one, {})[name] = [
+                    scores.setdefault(task_name, {})[name] = [
                         sum(s >= 1 for s in r["scores"]) / len(r["scores"]) for r in rows
                     ]
             done += 1
@@ -67,25 +67,30 @@ def run(
     }
     (out / "results.json").write_text(json.dumps(body, indent=1))
     plots.bars(evaluation, out / "report" / "benchmarks.png")
-    flat = {f"{c}/{t}/{m}": v["value"] for c, by in evaluation.items() for t, ms in by.items() for m, v in ms.items()}
-    report.metrics(0, {k.replace("@", "_at_"): v for k, v in flat.items()})
-    return flat
+    scalars = {
+        f"{c}/{t}/{m}": v["value"] for c, by in evaluation.items() for t, ms in by.items() for m, v in ms.items()
+    }
+    report.metrics(0, {k.replace("@", "_at_"): v for k, v in scalars.items()})
+    return scalars
 
 
 def _differences(scores: dict[str, dict[str, list[float]]], settings: Evaluate) -> dict[str, Any]:
     """Per task, each checkpoint against the one before it, paired by question."""
     out: dict[str, Any] = {}
-    for task, by in scores.items():
-        names = list(by)
+    for task, by_checkpoint in scores.items():
+        names = list(by_checkpoint)
         for before, after in pairwise(names):
             value, low, high = statistics.paired_difference(
-                by[before], by[after], confidence=settings.confidence, resamples=settings.bootstrap
+                by_checkpoint[before],
+                by_checkpoint[after],
+                confidence=settings.confidence,
+                resamples=settings.bootstrap,
             )
             out.setdefault(task, {})[f"{before} → {after}"] = {
                 "value": value,
                 "low": low,
                 "high": high,
-                "n": len(by[after]),
+                "n": len(by_checkpoint[after]),
             }
     return out
 
@@ -97,15 +102,15 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def checkpoints_of(job: dict[str, Any]) -> dict[str, str]:
     """Where each wanted checkpoint is: stage artifacts, or the recipe's own model for the base."""
-    wanted, inputs, out = job["settings"]["evaluate"]["checkpoints"], job["inputs"], {}
+    requested, inputs, out = job["settings"]["evaluate"]["checkpoints"], job["inputs"], {}
     base = job["settings"]["model"].get("path")
     for name in ("base", "sft", "rlvr"):
-        if name not in wanted:
+        if name not in requested:
             continue
         if name == "base":
-            found = base or (str(Path(inputs["sft"]) / "base") if "sft" in inputs else None)
+            path = base or (str(Path(inputs["sft"]) / "base") if "sft" in inputs else None)
         else:
-            found = str(Path(inputs[name]) / "model") if name in inputs else None
-        if found:
-            out[name] = found
+            path = str(Path(inputs[name]) / "model") if name in inputs else None
+        if path:
+            out[name] = path
     return out

@@ -1,4 +1,4 @@
-"""What our benchmark YAMLs call: the data beside them, the verifiers, every answer kept."""
+"""Functions that the benchmark YAMLs call: their data, their verifiers, and a filter that keeps every answer."""
 
 from __future__ import annotations
 

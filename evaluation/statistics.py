@@ -9,8 +9,8 @@ from math import comb
 import numpy as np
 
 
-def pass_at_k(n: int, right: int, k: int) -> float:
-    """Chance that k answers drawn without replacement from n hold a right one (Chen et al. 2021, 2107.03374).
+def pass_at_k(n: int, correct: int, k: int) -> float:
+    """Chance that k answers drawn without replacement from n hold a correct one (Chen et al. 2021, 2107.03374).
 
     Raises:
         ValueError: k is larger than n.
@@ -20,9 +20,9 @@ def pass_at_k(n: int, right: int, k: int) -> float:
     """
     if k > n:
         raise ValueError(f"pass@{k} needs at least {k} answers per problem, there are {n}")
-    if n - right < k:
+    if n - correct < k:
         return 1.0
-    return 1.0 - comb(n - right, k) / comb(n, k)
+    return 1.0 - comb(n - correct, k) / comb(n, k)
 
 
 def majority(answers: Sequence[str], scores: Sequence[float]) -> float:
@@ -43,11 +43,11 @@ def interval(
 ) -> tuple[float, float]:
     """Bootstrap percentile interval of the mean over problems.
 
-    All values equal would give an interval of no width, which claims too much for a proportion; then the
-    Wilson interval is used.
+    All values equal would give an interval of no width, which is too narrow for a proportion; the
+    Wilson interval is used instead.
 
     Args:
-        values: one number in [0, 1] per problem.
+        values: one score in [0, 1] per problem.
     """
     x = np.asarray(values, dtype=np.float64)
     if len(x) == 0:
@@ -64,7 +64,7 @@ def interval(
     return float(low), float(high)
 
 
-def wilson(right: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(correct: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson score interval of a proportion.
 
     >>> [round(x, 3) for x in wilson(0, 10)], [round(x, 3) for x in wilson(5, 10)]
@@ -73,7 +73,7 @@ def wilson(right: float, n: int, confidence: float = 0.95) -> tuple[float, float
     from statistics import NormalDist
 
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    p, z2 = right / n, z * z
+    p, z2 = correct / n, z * z
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = z * ((p * (1 - p) / n + z2 / (4 * n * n)) ** 0.5) / (1 + z2 / n)
     return max(0.0, centre - half), min(1.0, centre + half)
@@ -108,7 +108,7 @@ def summarise(
     """Every metric of one checkpoint on one benchmark.
 
     Args:
-        scores: per problem, the score of each of its k answers (right from 1 on).
+        scores: per problem, the score of each of its k answers (correct from 1 on).
         answers: per problem, the answers' texts in a form that can be compared.
         lengths: per problem, the answers' lengths in tokens.
 
@@ -116,13 +116,13 @@ def summarise(
         avg@k, pass@1, pass@k (powers of two up to k), maj@k and mean_length, each with value, low, high, n.
     """
     k = min(len(s) for s in scores)
-    right = [[float(v >= 1) for v in s] for s in scores]
-    columns: dict[str, list[float]] = {f"avg@{k}": [float(np.mean(s)) for s in right]}
+    correct = [[float(v >= 1) for v in s] for s in scores]
+    columns: dict[str, list[float]] = {f"avg@{k}": [float(np.mean(s)) for s in correct]}
     powers = [2**i for i in range(12) if 2**i < k]
     for j in sorted({1, *powers, k}):
-        columns[f"pass@{j}"] = [pass_at_k(len(s), int(sum(s)), j) for s in right]
+        columns[f"pass@{j}"] = [pass_at_k(len(s), int(sum(s)), j) for s in correct]
     if k > 2:
-        columns[f"maj@{k}"] = [majority(a, s) for a, s in zip(answers, right, strict=True)]
+        columns[f"maj@{k}"] = [majority(a, s) for a, s in zip(answers, correct, strict=True)]
     if any(0 < v < 1 for s in scores for v in s):
         columns["score"] = [float(np.mean(s)) for s in scores]
     columns["mean_length"] = [float(np.mean(n)) for n in lengths]

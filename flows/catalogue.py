@@ -66,19 +66,19 @@ def link(paper: str) -> str:
 
 def show(name: str | None, slot: str | None, as_json: bool) -> int:
     """Print the table, or the page of every method with that name."""
-    found = entries(slot)
+    methods = entries(slot)
     if name is not None:
-        named = [e for e in found if e["name"] == name]
+        named = [e for e in methods if e["name"] == name]
         if not named:
-            raise UserError(f"no method called {name!r}. {did_you_mean(name, [e['name'] for e in found])}")
+            raise UserError(f"no method called {name!r}. {did_you_mean(name, [e['name'] for e in methods])}")
         if as_json:
             print(json.dumps(named, indent=1))
             return 0
-        for one in named:
-            print(page(one))
+        for method in named:
+            print(page(method))
         return 0
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(methods, indent=1))
         return 0
     from rich.console import Console
     from rich.table import Table
@@ -87,68 +87,68 @@ def show(name: str | None, slot: str | None, as_json: bool) -> int:
     table = Table(box=None, pad_edge=False)
     for column in ("slot", "name", "paper", "checked", "reads"):
         table.add_column(column)
-    for one in found:
-        table.add_row(one["slot"], one["name"], one["paper"], one["checked"], ", ".join(one["needs"]))
+    for method in methods:
+        table.add_row(method["slot"], method["name"], method["paper"], method["checked"], ", ".join(method["needs"]))
     console.print(table)
     presets = sorted(p.stem for p in PRESETS.glob("*.yaml"))
-    print(f"\n{len(found)} methods. Presets: {', '.join(presets)}. whetstone methods NAME says more.")
+    print(f"\n{len(methods)} methods. Presets: {', '.join(presets)}. whetstone methods NAME says more.")
     return 0
 
 
-def page(one: dict[str, Any], heading: str = "") -> str:
+def page(method: dict[str, Any], heading: str = "") -> str:
     """One method as text."""
-    lines = [f"{heading}{one['name']}", "", f"{one['title']}"]
-    where = link(one["paper"])
+    lines = [f"{heading}{method['name']}", "", f"{method['title']}"]
+    where = link(method["paper"])
     lines += [
-        f"paper: {where or one['paper']}",
-        f"checked against: {one['checked']}",
-        f"reads: {', '.join(one['needs']) or '–'}",
+        f"paper: {where or method['paper']}",
+        f"checked against: {method['checked']}",
+        f"reads: {', '.join(method['needs']) or '–'}",
     ]
-    if one["legal_in"]:
-        lines.append(f"allowed in: {', '.join(one['legal_in'])}")
-    if one["beside"]:
-        lines.append(f"needs beside it: {', '.join(one['beside'])}")
-    if one["makes"]:
-        lines.append(f"makes: {', '.join(one['makes'])}")
-    if one["batch_coupled"]:
-        lines.append("its loss couples rows: one more forward pass per update")
-    if one["reduces_to"]:
-        lines.append(f"reduces to: {one['reduces_to']}")
-    if one["remembers"]:
+    if method["legal_in"]:
+        lines.append(f"allowed in: {', '.join(method['legal_in'])}")
+    if method["beside"]:
+        lines.append(f"needs beside it: {', '.join(method['beside'])}")
+    if method["makes"]:
+        lines.append(f"makes: {', '.join(method['makes'])}")
+    if method["batch_coupled"]:
+        lines.append("batch-coupled loss: one more forward pass per update")
+    if method["reduces_to"]:
+        lines.append(f"reduces to: {method['reduces_to']}")
+    if method["remembers"]:
         lines.append("remembers: its state is part of every checkpoint")
-    for name, about in one["settings"].items():
+    for name, about in method["settings"].items():
         bounds = f" {' '.join(about['bounds'])}" if about["bounds"] else ""
         lines.append(f"setting {name}: {about['type']}{bounds}, default {about['default']}")
-    return "\n".join([*lines, "", one["doc"], ""])
+    return "\n".join([*lines, "", method["doc"], ""])
 
 
 def markdown() -> str:
     """docs/methods.md: generated, and checked for freshness by a test."""
     lines = ["# Methods", "", "Generated from the code by `make docs`; do not edit.", ""]
-    lines += ["A method is one file in the folder of its slot; the table says how its numbers were checked.", ""]
+    lines += ["A method is one file in the folder of its slot; the table says what it was checked against.", ""]
     for slot in SLOTS:
-        found = entries(slot)
-        if not found:
+        methods = entries(slot)
+        if not methods:
             continue
         lines += [f"## {slot}", "", "| method | paper | checked against | reads |", "|---|---|---|---|"]
-        for one in found:
-            paper = f"[{one['title']}]({link(one['paper'])})" if link(one["paper"]) else one["title"]
+        for method in methods:
+            paper = f"[{method['title']}]({link(method['paper'])})" if link(method["paper"]) else method["title"]
             lines.append(
-                f"| `{one['name']}` | {paper} | {one['checked']} | {', '.join(f'`{n}`' for n in one['needs'])} |"
+                f"| `{method['name']}` | {paper} | {method['checked']} | {', '.join(f'`{n}`' for n in method['needs'])} |"
             )
         lines.append("")
-        for one in found:
-            lines += [f"### {slot}: {one['name']}", ""]
-            if one["reduces_to"]:
-                lines += [f"*Reduces to:* {one['reduces_to']}.", ""]
-            if one["settings"]:
+        for method in methods:
+            lines += [f"### {slot}: {method['name']}", ""]
+            if method["reduces_to"]:
+                lines += [f"*Reduces to:* {method['reduces_to']}.", ""]
+            if method["settings"]:
                 lines += ["| setting | type | bounds | default |", "|---|---|---|---|"]
                 lines += [
                     f"| `{n}` | {str(a['type']).replace('|', 'or')} | {' '.join(a['bounds'])} | `{a['default']}` |"
-                    for n, a in one["settings"].items()
+                    for n, a in method["settings"].items()
                 ]
                 lines.append("")
-            lines += ["```text", one["doc"], "```", ""]
+            lines += ["```text", method["doc"], "```", ""]
     lines += ["## Presets", "", "| preset | paper | sets |", "|---|---|---|"]
     for path in sorted(PRESETS.glob("*.yaml")):
         import yaml
@@ -165,7 +165,7 @@ def columns_page() -> str:
         "# Columns",
         "",
         "Generated by `make docs` from `pipelines/contract/columns.py`. A method reads a column by naming it as a positional parameter.",
-        "B rows, T token positions, S turns, K numbers a row; a column without a shape is one number of the step. A column exists from its",
+        "B rows, T token positions, S turns, K values a row; a column without a shape is one value of the step. A column exists from its",
         "phase on; a method of a slot can read what exists in the slot's phase.",
         "",
         "| phase | slots |",

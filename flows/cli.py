@@ -47,13 +47,13 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("--remote", action="store_true", help="ask MLflow itself: runs of other machines too (slower)")
     runs.add_argument("--json", action="store_true")
     show = add("show", "one pipeline run: stages, scores, files")
-    show.add_argument("run", help="the id of the run, or its beginning")
+    show.add_argument("run", help="the id of the run, or its first characters")
     show.add_argument("--json", action="store_true")
     methods = add("methods", "the catalogue of methods, or one of them")
     methods.add_argument("name", nargs="?")
     methods.add_argument("--slot", help="only this slot")
     methods.add_argument("--json", action="store_true")
-    add("doctor", "versions, devices, stores: what would fail and how to mend it")
+    add("doctor", "versions, devices, stores: what would fail and how to fix it")
     add("sync", "send to MLflow what earlier runs could not")
     return top
 
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
 
     stopping.install()
     sys.stdout, sys.stderr = machine.Patient(sys.stdout), machine.Patient(sys.stderr)  # type: ignore[assignment]
-    as_json = machine.wanted(sys.argv[1:] if argv is None else argv)
+    as_json = machine.asks_for_json(sys.argv[1:] if argv is None else argv)
     try:
         arguments = parser().parse_args(argv)
         from pipelines.errors import UserError
@@ -131,13 +131,13 @@ def run_command(arguments: argparse.Namespace) -> int:
     recipe = read_recipe(arguments.recipe, arguments.set)
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
     planned = plan(recipe, fresh=arguments.fresh, only=chosen)
-    mine = [p for p in planned if p.stage in chosen]
-    preflight.require(recipe, [p.stage for p in mine if p.action == "run"])
-    unchanged = all(p.action == "reuse" for p in mine)
-    for p in mine if not arguments.json else []:
+    selected = [p for p in planned if p.stage in chosen]
+    preflight.require(recipe, [p.stage for p in selected if p.action == "run"])
+    unchanged = all(p.action == "reuse" for p in selected)
+    for p in selected if not arguments.json else []:
         print(f"{p.stage:<9} {'reuse' if p.action == 'reuse' else 'run':<6} {p.why}", flush=True)
     if unchanged:
-        body = _unchanged(recipe, mine, began)
+        body = _unchanged(recipe, selected, began)
     else:
         environment.check_reachable()
         body = _flow(arguments)
@@ -153,7 +153,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def _unchanged(recipe: Any, planned: list[Any], began: float) -> dict[str, Any]:
-    """Everything is there: hand it back without starting an orchestrator or a tracker."""
+    """Return the result of a run in which every stage is reused, without starting Prefect or MLflow."""
     from tasks import claims
     from tasks.pipeline import Pipeline
     from tasks.stages import StageResult
@@ -215,13 +215,13 @@ def runs_command(arguments: argparse.Namespace) -> int:
     """`whetstone runs`."""
     from tasks import index
 
-    found = _remote_runs(arguments) if arguments.remote else index.runs(arguments.experiment)[: arguments.limit]
+    listed = _remote_runs(arguments) if arguments.remote else index.runs(arguments.experiment)[: arguments.limit]
     if arguments.json:
-        print(json.dumps([{k: v for k, v in run.items() if k != "summary"} for run in found], indent=1))
+        print(json.dumps([{k: v for k, v in run.items() if k != "summary"} for run in listed], indent=1))
         return 0
-    if not found:
+    if not listed:
         print("no pipeline run yet: whetstone run recipes/quickstart.yaml")
-    for run in found:
+    for run in listed:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["started"]))
         took = f"{run['seconds']:.0f} s" if run["seconds"] else "–"
         print(f"{run['run_id']}  {started}  {run['status']:<9} {took:>8}  {run['name']}")

@@ -1,4 +1,4 @@
-"""`whetstone doctor`: what would fail, and how to mend it."""
+"""`whetstone doctor`: what would fail, and how to fix it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Finding:
     level: str
     """ok, warn or fail."""
     what: str
-    mend: str = ""
+    fix: str = ""
 
 
 def python() -> Finding:
@@ -35,24 +35,24 @@ def python() -> Finding:
 
 def pins() -> list[Finding]:
     """Pairs of versions that are known to break."""
-    found = []
+    findings = []
     for name, below, why in (
         ("fastapi", "0.151", "`prefect deploy` fails with it, and the Prefect 3 server from 0.155 on"),
         ("sqlalchemy", "2.1", "Prefect's scheduler stops silently with it"),
     ):
         have = importlib.metadata.version(name)
         bad = Version(have) >= Version(below)
-        found.append(
+        findings.append(
             Finding(
                 "fail" if bad else "ok", f"{name} {have}" + (f": {why}" if bad else ""), f'pip install "{name}<{below}"'
             )
         )
     for name in ("torch", "transformers", "prefect", "mlflow", "lm_eval", "datasets", "peft", "reasoning-gym"):
         try:
-            found.append(Finding("ok", f"{name} {importlib.metadata.version(name)}"))
+            findings.append(Finding("ok", f"{name} {importlib.metadata.version(name)}"))
         except importlib.metadata.PackageNotFoundError:
-            found.append(Finding("fail", f"{name} is not installed", "pip install -c constraints.txt -e ."))
-    return found
+            findings.append(Finding("fail", f"{name} is not installed", "pip install -c constraints.txt -e ."))
+    return findings
 
 
 def device() -> Finding:
@@ -105,9 +105,9 @@ def show() -> int:
     checks: list[Callable[[], Finding | list[Finding]]] = [python, pins, device, memory, disk, stores]
     findings: list[Finding] = []
     for check in checks:
-        got = check()
-        findings += got if isinstance(got, list) else [got]
+        outcome = check()
+        findings += outcome if isinstance(outcome, list) else [outcome]
     for finding in findings:
-        mend = f"  →  {finding.mend}" if finding.level != "ok" and finding.mend else ""
-        print(f"{finding.level:<5} {finding.what}{mend}")
+        fix = f"  →  {finding.fix}" if finding.level != "ok" and finding.fix else ""
+        print(f"{finding.level:<5} {finding.what}{fix}")
     return int(any(f.level == "fail" for f in findings))

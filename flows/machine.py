@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
-        if wanted(sys.argv[1:]):
+        if asks_for_json(sys.argv[1:]):
             print(
                 json.dumps(
                     {"error": {"kind": "usage", "field": None, "message": message, "fix": f"{self.prog} --help"}}
@@ -63,8 +63,8 @@ class Patient:
         os.close(nowhere)
 
 
-def wanted(arguments: Sequence[str]) -> bool:
-    """Whether a machine reads."""
+def asks_for_json(arguments: Sequence[str]) -> bool:
+    """Whether the output is read by a program."""
     return "--json" in arguments
 
 

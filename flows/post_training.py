@@ -73,8 +73,8 @@ def post_training(
 
 def find_recipe(path: str) -> Path:
     """The file as given, else below the project's root (a worker may run elsewhere)."""
-    given = Path(path)
-    return given if given.exists() or given.is_absolute() else environment.ROOT / path
+    candidate = Path(path)
+    return candidate if candidate.exists() or candidate.is_absolute() else environment.ROOT / path
 
 
 def progress() -> Show:

@@ -54,19 +54,19 @@ def _describe(body: dict[str, Any]) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Seconds as a person says them.
+    """Seconds in words.
 
     >>> _duration(5), _duration(200), _duration(7300)
     ('5 s', '3 min 20 s', '2 h 1 min')
     """
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    total = int(seconds)
+    if total < 60:
+        return f"{total} s"
+    return f"{total // 60} min {total % 60} s" if total < 3600 else f"{total // 3600} h {total % 3600 // 60} min"
 
 
 class Bar:
-    """Shows one stage at a time; called with its progress ({} while it has said nothing yet), or None when it ends."""
+    """Shows one stage at a time; called with its progress ({} before its first report), or None when it ends."""
 
     def __init__(self) -> None:
         self.progress: Progress | None = None

@@ -9,15 +9,15 @@ NAMES = {"base": "base", "sft": "SFT", "rlvr": "RLVR"}
 
 def columns(body: dict[str, Any]) -> list[tuple[str, str]]:
     """(task, metric) pairs worth a column: pass@1, the largest pass@k, mean length; else what a task reports."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for tasks in body["evaluation"].values():
         for task, metrics in tasks.items():
             passes = sorted((m for m in metrics if m.startswith("pass@")), key=lambda m: int(m.split("@")[1]))
-            wanted = [*dict.fromkeys([*passes[:1], *passes[-1:]]), *[m for m in ("mean_length",) if m in metrics]]
-            for metric in wanted or list(metrics)[:3]:
-                if (task, metric) not in found:
-                    found.append((task, metric))
-    return found
+            chosen = [*dict.fromkeys([*passes[:1], *passes[-1:]]), *[m for m in ("mean_length",) if m in metrics]]
+            for metric in chosen or list(metrics)[:3]:
+                if (task, metric) not in pairs:
+                    pairs.append((task, metric))
+    return pairs
 
 
 def cell(value: dict[str, float] | None, metric: str) -> str:
@@ -43,11 +43,11 @@ def seconds(body: dict[str, Any], checkpoint: str) -> str:
 
 def rows(body: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and lines, one line a checkpoint."""
-    wanted = columns(body)
-    several = len({t for t, _ in wanted}) > 1
-    header = ["checkpoint", *[f"{t} {m}" if several else m for t, m in wanted], "stage time"]
+    pairs = columns(body)
+    several = len({t for t, _ in pairs}) > 1
+    header = ["checkpoint", *[f"{t} {m}" if several else m for t, m in pairs], "stage time"]
     lines = [
-        [NAMES.get(c, c), *[cell(tasks.get(t, {}).get(m), m) for t, m in wanted], seconds(body, c)]
+        [NAMES.get(c, c), *[cell(tasks.get(t, {}).get(m), m) for t, m in pairs], seconds(body, c)]
         for c, tasks in body["evaluation"].items()
     ]
     return header, lines

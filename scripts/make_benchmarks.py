@@ -21,33 +21,35 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "evaluation" / "benchmarks
 
 def palindromes(count: int = 250, seed: int = 90_001) -> None:
     """Distinct problems from a seed that no recipe trains on."""
-    made = reasoning_gym.create_dataset("palindrome_generation", size=count * 4, seed=seed, min_length=4, max_length=8)
-    seen: dict[str, dict[str, str]] = {}
-    for entry in made:
+    dataset = reasoning_gym.create_dataset(
+        "palindrome_generation", size=count * 4, seed=seed, min_length=4, max_length=8
+    )
+    by_question: dict[str, dict[str, str]] = {}
+    for entry in dataset:
         question = "palindrome " + "".join(entry["metadata"]["letters"])
         info = json.dumps({"task": "palindrome_generation", "metadata": json.dumps(entry["metadata"])})
         row = {"question": question, "answer": entry["answer"], "verifier": "reasoning_gym", "info": info}
         if len(entry["metadata"]["letters"]) >= 6:
-            seen.setdefault(question, row)
-    write("palindromes", list(seen.values())[:count])
+            by_question.setdefault(question, row)
+    write("palindromes", list(by_question.values())[:count])
 
 
 def gsm8k(path: Path) -> None:
     """The test questions with the final number as the answer."""
-    found = []
+    questions = []
     for row in rows(Source(kind="file", path=str(path))):
         problem = to_problem(row.columns or {}, Source(kind="file", path=str(path), verifier="number"), self_check=True)
-        found.append(
+        questions.append(
             {"question": problem.prompt[-1]["content"], "answer": problem.answer, "verifier": "number", "info": ""}
         )
-    write("gsm8k_test", found)
+    write("gsm8k_test", questions)
 
 
-def write(name: str, found: list[dict[str, str]]) -> None:
+def write(name: str, questions: list[dict[str, str]]) -> None:
     """One JSON object a line."""
     target = BENCHMARKS / name / "test.jsonl"
-    target.write_text("".join(json.dumps(row) + "\n" for row in found))
-    print(f"{target}: {len(found)} questions")
+    target.write_text("".join(json.dumps(row) + "\n" for row in questions))
+    print(f"{target}: {len(questions)} questions")
 
 
 if __name__ == "__main__":

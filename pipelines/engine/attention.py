@@ -1,8 +1,8 @@
 """Attention of decoded rows to prompts that several of them share: a prompt's keys are read once for all of its rows.
 
-With one new token per row, attention is bound by reading keys. Rows of one prompt ask it together, as one small matrix
-product, and only their own tokens are read row by row; one softmax over both parts keeps the result that of separate
-rows, up to float rounding (Hydragen, 2402.05099).
+With one new token per row, attention is bound by reading keys. The queries of all rows of a prompt are one small matrix
+product with its keys, and only a row's own tokens are read row by row. One softmax over both parts gives the result of
+separate rows, up to float rounding (Hydragen, 2402.05099).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Prompts:
 
     def __init__(self, gaps: Gaps, width: int) -> None:
         self.owner = torch.arange(len(gaps.sizes), device=gaps.sizes.device)
-        self.unseen: Tensor | None = None
+        self.padding: Tensor | None = None
         """bool [U, 1, 1, W], True at padding; None where there is none."""
         if gaps.any():
-            self.unseen = ~gaps.seen(width)[:, None, None]
-        self._deal(len(gaps.sizes))
+            self.padding = ~gaps.attention_mask(width)[:, None, None]
+        self._build_table(len(gaps.sizes))
 
-    def _deal(self, prompts: int) -> None:
-        """Places of the rows in a [U, K] table."""
+    def _build_table(self, prompts: int) -> None:
+        """Assign every row a place in a [U, K] table, one line per prompt."""
         rows = torch.arange(len(self.owner), device=self.owner.device)
         sizes = torch.bincount(self.owner, minlength=prompts)
         self.shape = (prompts, int(sizes.max()))
@@ -52,14 +52,14 @@ class Prompts:
         """int64 [U * K], the row of each place; 0 where there is none."""
 
     def follow(self, rows: Tensor, cache: SlabCache) -> None:
-        """The rows that there are now, by the numbers they had; prompts that nobody continues are dropped."""
+        """Select rows by their former indices; prompts without a row are dropped."""
         self.owner = self.owner[rows]
         used = self.owner.unique()
         if len(used) < self.shape[0]:
-            cache.keep_prompts(used)
-            self.unseen = None if self.unseen is None else self.unseen[used]
+            cache.select_prompts(used)
+            self.padding = None if self.padding is None else self.padding[used]
             self.owner = torch.searchsorted(used, self.owner)
-        self._deal(len(used))
+        self._build_table(len(used))
 
     def attend(self, query: Tensor, layer: SlabLayer, scale: float) -> Tensor:
         """Attention of one new token per row.
@@ -74,29 +74,31 @@ class Prompts:
         keys, values, own_keys, own_values = layer.prompt_keys, layer.prompt_values, layer.keys, layer.values
         assert keys is not None and values is not None and own_keys is not None and own_values is not None
         rows, heads, _, dim = query.shape
-        kinds = own_keys.shape[1]
-        asks = query.reshape(rows, kinds, heads // kinds, dim) * scale
-        together = self._gather(asks) @ keys.transpose(2, 3)
-        if self.unseen is not None:
-            together = together.masked_fill(self.unseen, float("-inf"))
-        there = self._scatter(together)
-        chance = torch.cat([there, asks @ own_keys.transpose(2, 3)], -1).softmax(-1)
-        width = there.shape[-1]
-        said = self._scatter(self._gather(chance[..., :width]) @ values) + chance[..., width:] @ own_values
-        return said.reshape(rows, 1, heads, dim)
+        kv_heads = own_keys.shape[1]
+        queries = query.reshape(rows, kv_heads, heads // kv_heads, dim) * scale
+        table_scores = self._gather(queries) @ keys.transpose(2, 3)
+        if self.padding is not None:
+            table_scores = table_scores.masked_fill(self.padding, float("-inf"))
+        prompt_scores = self._scatter(table_scores)
+        probabilities = torch.cat([prompt_scores, queries @ own_keys.transpose(2, 3)], -1).softmax(-1)
+        width = prompt_scores.shape[-1]
+        output = (
+            self._scatter(self._gather(probabilities[..., :width]) @ values) + probabilities[..., width:] @ own_values
+        )
+        return output.reshape(rows, 1, heads, dim)
 
     def _gather(self, rows: Tensor) -> Tensor:
-        """[R, kinds, G, X] as [U, kinds, K * G, X]."""
+        """[R, kv_heads, G, X] as [U, kv_heads, K * G, X]."""
         table = rows[self.slot].unflatten(0, self.shape).transpose(1, 2)
         return table.flatten(2, 3)
 
     def _scatter(self, table: Tensor) -> Tensor:
-        """[U, kinds, K * G, X] as [R, kinds, G, X]."""
+        """[U, kv_heads, K * G, X] as [R, kv_heads, G, X]."""
         return table.unflatten(2, (self.shape[1], -1)).transpose(1, 2).flatten(0, 1)[self.place]
 
 
-_now: list[tuple[SlabCache, Prompts]] = []
-"""What the attention function below is to read: it is called from inside the model."""
+_active: list[tuple[SlabCache, Prompts]] = []
+"""The cache and prompts of the running pass: the model calls the function below and cannot pass them."""
 
 
 def _shared_prompts(
@@ -106,12 +108,16 @@ def _shared_prompts(
     value: Tensor,
     attention_mask: Any,
     scaling: float | None = None,
-    **more: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """An attention function as transformers calls it, for one new token per row."""
-    cache, prompts = _now[-1]
+    cache, prompts = _active[-1]
     layer = cache.layers[module.layer_idx]
-    if not isinstance(layer, SlabLayer) or layer.keys is not key or any(more.get(name) is not None for name in EXTRAS):
+    if (
+        not isinstance(layer, SlabLayer)
+        or layer.keys is not key
+        or any(kwargs.get(name) is not None for name in EXTRAS)
+    ):
         raise RuntimeError(
             f"the attention of {type(module).__name__} is one that this engine does not know; please report the model family"
         )
@@ -123,13 +129,13 @@ AttentionInterface.register(NAME, _shared_prompts)
 
 @contextlib.contextmanager
 def sharing(model: PreTrainedModel, cache: SlabCache, prompts: Prompts) -> Iterator[None]:
-    """Passes of one new token per row read the shared prompts once."""
+    """A context in which passes of one new token per row read the shared prompts once."""
     config = model.config
     before = config._attn_implementation
     config._attn_implementation = NAME
-    _now.append((cache, prompts))
+    _active.append((cache, prompts))
     try:
         yield
     finally:
-        _now.pop()
+        _active.pop()
         config._attn_implementation = before

@@ -14,10 +14,10 @@ BLOCK = 64
 
 
 class Gaps:
-    """Padding in rows of prompts: behind the `start` tokens that all rows share, so that all end at the same position.
+    """Padding in rows of prompts: after the shared prefix of `start` tokens, so that all rows end at the same position.
 
     Args:
-        start: tokens in front of the padding.
+        start: tokens before the padding.
         sizes: int64 [rows], padding tokens of each row.
     """
 
@@ -28,15 +28,15 @@ class Gaps:
         """Whether there is padding at all."""
         return bool((self.sizes > 0).any())
 
-    def seen(self, width: int) -> Tensor:
+    def attention_mask(self, width: int) -> Tensor:
         """bool [rows, width], False at padding."""
         return unpadded(self.start, self.sizes, width)
 
 
 def unpadded(start: int | Tensor, sizes: Tensor, width: int) -> Tensor:
-    """bool [rows, width], False at the padding behind `start`."""
-    spot = torch.arange(width, device=sizes.device)
-    return (spot < start) | (spot >= start + sizes[:, None])
+    """bool [rows, width], False at the padding after `start`."""
+    position = torch.arange(width, device=sizes.device)
+    return (position < start) | (position >= start + sizes[:, None])
 
 
 class SlabLayer(DynamicLayer):
@@ -58,7 +58,7 @@ class SlabLayer(DynamicLayer):
         self.prompt_values: Tensor | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write [B, heads, new, dim] behind what is there; returns everything so far."""
+        """Append [B, heads, new, dim]; return keys and values of all positions so far."""
         new = key_states.shape[-2]
         if self.stored is not None:
             key_states, value_states = key_states.to(self.stored), value_states.to(self.stored)
@@ -76,15 +76,15 @@ class SlabLayer(DynamicLayer):
         return self.keys, self.values  # type: ignore[return-value]
 
     def _allocate(self, like: Tensor, capacity: int, size: int, rows: Tensor | None = None) -> None:
-        """New slabs that hold what the old ones held; with `rows`, those rows of it."""
+        """Allocate larger slabs and copy the contents; with `rows`, of those rows only."""
         for name in ("key_slab", "value_slab"):
             old = getattr(self, name)
-            fresh = like.new_empty(capacity, like.shape[1], size, like.shape[3])
+            slab = like.new_empty(capacity, like.shape[1], size, like.shape[3])
             if rows is not None:
-                torch.index_select(old[:, :, : self.filled], 0, rows, out=fresh[: len(rows), :, : self.filled])
+                torch.index_select(old[:, :, : self.filled], 0, rows, out=slab[: len(rows), :, : self.filled])
             elif old is not None:
-                fresh[: self.rows, :, : self.filled] = old[: self.rows, :, : self.filled]
-            setattr(self, name, fresh)
+                slab[: self.rows, :, : self.filled] = old[: self.rows, :, : self.filled]
+            setattr(self, name, slab)
 
     def _view(self) -> None:
         assert self.key_slab is not None and self.value_slab is not None
@@ -92,14 +92,14 @@ class SlabLayer(DynamicLayer):
         self.values = self.value_slab[: self.rows, :, : self.filled]
 
     def take(self, rows: Tensor, room: int, capacity: int) -> None:
-        """Keep these rows (repeats allowed), with room for `capacity` rows and `room` more positions."""
+        """Select these rows (repeats allowed), with room for `capacity` rows and `room` more positions."""
         assert self.key_slab is not None
         self._allocate(self.key_slab, capacity, self.filled + min(room, BLOCK * 4), rows)
         self.rows = len(rows)
         self._view()
 
     def fork(self, parents: Tensor) -> None:
-        """Add a copy of each of these rows behind the others; the capacity must be there."""
+        """Append a copy of each of these rows; the capacity must suffice."""
         assert self.key_slab is not None and self.value_slab is not None
         end = self.rows + len(parents)
         for slab in (self.key_slab, self.value_slab):
@@ -108,8 +108,8 @@ class SlabLayer(DynamicLayer):
         self.rows = end
         self._view()
 
-    def part(self, room: int, capacity: int) -> None:
-        """Set what is there aside as prompts, and start rows of their own, with room for `capacity` rows."""
+    def set_prompts_aside(self, room: int, capacity: int) -> None:
+        """Keep the filled part as read-only prompts, and start empty rows, with room for `capacity` rows."""
         assert self.keys is not None and self.values is not None
         self.prompt_keys, self.prompt_values = self.keys, self.values
         self.key_slab = self.value_slab = None
@@ -139,22 +139,22 @@ class SlabCache(Cache):
         """The layers that hold keys; a model that shares them between layers leaves some empty."""
         return [layer for layer in self.layers if isinstance(layer, SlabLayer) and layer.key_slab is not None]
 
-    def whole(self) -> bool:
-        """Whether every layer holds keys of its own."""
+    def every_layer_filled(self) -> bool:
+        """Whether every layer holds keys of its own (no layer reads another one's)."""
         return len(self.filled_layers()) == len(self.layers)
 
     def take(self, rows: Tensor, room: int, capacity: int | None = None) -> None:
-        """Keep these rows in every layer."""
+        """Select these rows in every layer."""
         for layer in self.filled_layers():
             layer.take(rows, room, capacity or len(rows))
 
-    def part(self, room: int, capacity: int) -> None:
-        """Set the filled part aside as prompts in every layer."""
+    def set_prompts_aside(self, room: int, capacity: int) -> None:
+        """Keep the filled part as read-only prompts in every layer."""
         for layer in self.filled_layers():
-            layer.part(room, capacity)
+            layer.set_prompts_aside(room, capacity)
 
-    def keep_prompts(self, prompts: Tensor) -> None:
-        """Drop the other prompts in every layer."""
+    def select_prompts(self, prompts: Tensor) -> None:
+        """Select these prompts in every layer."""
         for layer in self.filled_layers():
             assert layer.prompt_keys is not None and layer.prompt_values is not None
             layer.prompt_keys, layer.prompt_values = layer.prompt_keys[prompts], layer.prompt_values[prompts]

@@ -32,7 +32,7 @@ def save(
     Args:
         folder: where the commits live.
         step: steps done.
-        state: tensors, numbers, strings, lists and dicts.
+        state: tensors, int, float, str, lists and dicts.
         keep_last: newest commits kept on disk.
         keep_best: commits with the highest score kept beside them.
         score: higher is better; None is never among the best.
@@ -44,9 +44,9 @@ def save(
         write_atomic(building / META, json.dumps(meta))
     write_atomic(folder / LATEST, f'{{"name": "{name}", "step": {step}}}')
     newest = sorted(folder.glob("step-*"), reverse=True)
-    kept = {*newest[:keep_last], *_ranked(newest)[:keep_best]}
+    retained = {*newest[:keep_last], *_ranked(newest)[:keep_best]}
     for old in newest:
-        if old not in kept:
+        if old not in retained:
             shutil.rmtree(old, ignore_errors=True)
     for scrap in folder.glob(".step-*"):
         shutil.rmtree(scrap, ignore_errors=True)
@@ -59,8 +59,8 @@ def _ranked(commits: list[Path]) -> list[Path]:
 
 
 def _meta(path: Path) -> dict[str, Any]:
-    found = read_json(path / META)
-    return found if isinstance(found, dict) else {}
+    meta = read_json(path / META)
+    return meta if isinstance(meta, dict) else {}
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -72,15 +72,15 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def load(folder: Path) -> dict[str, Any] | None:
-    """The newest whole commit, or None; a damaged one is passed over in favour of the one before."""
-    found = map(_read, sorted(folder.glob("step-*"), reverse=True))
-    return next((state for state in found if state is not None), None)
+    """The newest complete commit, or None; damaged ones are skipped."""
+    states = map(_read, sorted(folder.glob("step-*"), reverse=True))
+    return next((state for state in states if state is not None), None)
 
 
 def best(folder: Path) -> dict[str, Any] | None:
-    """The whole commit with the highest score, or None."""
-    found = map(_read, _ranked(list(folder.glob("step-*"))))
-    return next((state for state in found if state is not None), None)
+    """The complete commit with the highest score, or None."""
+    states = map(_read, _ranked(list(folder.glob("step-*"))))
+    return next((state for state in states if state is not None), None)
 
 
 class Committer:
@@ -127,9 +127,9 @@ def each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {key: each_tensor(one, change) for key, one in value.items()}
+        return {key: each_tensor(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(each_tensor(one, change) for one in value)
+        return type(value)(each_tensor(item, change) for item in value)
     return value
 
 
@@ -160,8 +160,8 @@ def check_names(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
     Raises:
         ModelError: says how many, and names some.
     """
-    wanted = {n for n, p in model.named_parameters() if p.requires_grad}
-    lacking, foreign = sorted(wanted - set(state)), sorted(set(state) - wanted)
+    trained = {n for n, p in model.named_parameters() if p.requires_grad}
+    lacking, foreign = sorted(trained - set(state)), sorted(set(state) - trained)
     if lacking or foreign:
         raise ModelError(
             f"the commit does not fit the model: {len(lacking)} weights are not in it, {len(foreign)} are not trained here "

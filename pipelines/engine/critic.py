@@ -1,4 +1,4 @@
-"""A value head over a body of its own: what reward is still to come, before each token."""
+"""A critic: a value head over a transformer body of its own, which predicts the return before each token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelines.engine.policy import hidden_states
 
 
 class Critic(torch.nn.Module):
-    """The policy's body, copied at the start, with one number per position instead of logits.
+    """The policy's body, copied at the start, with one value per position instead of logits.
 
     The head starts at zero, so the first values are 0 and the first advantages are the returns.
 

@@ -37,10 +37,10 @@ def warp(logits: Tensor, sampling: Sampling, chosen: Tensor | None = None) -> Te
     if not truncates(sampling):
         return logits
     with torch.no_grad():
-        keep = _kept(logits, sampling)
+        kept = _kept(logits, sampling)
         if chosen is not None:
-            keep.scatter_(-1, chosen.unsqueeze(-1), True)
-    return logits.masked_fill(~keep, float("-inf"))
+            kept.scatter_(-1, chosen.unsqueeze(-1), True)
+    return logits.masked_fill(~kept, float("-inf"))
 
 
 def plain(sampling: Sampling) -> bool:
@@ -50,26 +50,26 @@ def plain(sampling: Sampling) -> bool:
 
 @torch.no_grad()
 def _factor(logits: Tensor, adaptive: AdaptiveTemperature) -> Tensor:
-    """What each token's temperature is multiplied by, float32 [...]."""
-    spread = entropy(logits, Sampling())
-    return 1 + adaptive.tau * normalised_entropy(spread, adaptive.pivot, adaptive.top, adaptive.bottom)
+    """Factor of each token's temperature, float32 [...]."""
+    entropies = entropy(logits, Sampling())
+    return 1 + adaptive.tau * normalised_entropy(entropies, adaptive.pivot, adaptive.top, adaptive.bottom)
 
 
 def _kept(logits: Tensor, sampling: Sampling) -> Tensor:
-    """bool [..., V]: what survives; each cut works on what the one before left, the best token always stays."""
-    keep = torch.ones_like(logits, dtype=torch.bool)
+    """bool [..., V], True at tokens that are not cut off: top-k, then top-p, then min-p; the best token always stays."""
+    kept = torch.ones_like(logits, dtype=torch.bool)
     if 0 < sampling.top_k < logits.shape[-1]:
         edge = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
-        keep &= logits >= edge
+        kept &= logits >= edge
     if sampling.top_p < 1:
-        ordered, index = logits.masked_fill(~keep, float("-inf")).sort(dim=-1, descending=True)
-        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
-        inside = (before < sampling.top_p) & ordered.isfinite()
-        keep &= torch.zeros_like(keep).scatter(-1, index, inside)
+        ordered, index = logits.masked_fill(~kept, float("-inf")).sort(dim=-1, descending=True)
+        mass_before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        inside = (mass_before < sampling.top_p) & ordered.isfinite()
+        kept &= torch.zeros_like(kept).scatter(-1, index, inside)
     if sampling.min_p > 0:
-        logits = logits.masked_fill(~keep, float("-inf"))
-        keep &= logits - logits.amax(-1, keepdim=True) >= math.log(sampling.min_p)
-    return keep
+        logits = logits.masked_fill(~kept, float("-inf"))
+        kept &= logits - logits.amax(-1, keepdim=True) >= math.log(sampling.min_p)
+    return kept
 
 
 def log_prob(logits: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
@@ -86,10 +86,10 @@ def log_prob(logits: Tensor, tokens: Tensor, sampling: Sampling) -> Tensor:
     return warped.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - warped.logsumexp(-1)
 
 
-def said(logits: Tensor, tokens: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """`log_prob` and, without gradient, `entropy` in one go over rows that fit a cache; for distributions nothing is cut off.
+def log_prob_and_entropy(logits: Tensor, tokens: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """`log_prob` and, without gradient, `entropy` in one pass, in chunks that fit a cache; only without top-k, top-p and min-p.
 
-    Over a large vocabulary the usual operations spend more time on memory than on numbers: every one writes a tensor as
+    Over a large vocabulary the usual operations are bound by memory: each writes a tensor as
     large as the logits. The gradient is written over the logits, so it can be taken once.
 
     Args:
@@ -99,60 +99,60 @@ def said(logits: Tensor, tokens: Tensor, sampling: Sampling) -> tuple[Tensor, Te
     Returns:
         float32 [N] each.
     """
-    return _Said.apply(logits, tokens, sampling.temperature or 1.0)  # type: ignore[no-untyped-call]
+    return _LogProbAndEntropy.apply(logits, tokens, sampling.temperature or 1.0)  # type: ignore[no-untyped-call]
 
 
-class _Said(torch.autograd.Function):
+class _LogProbAndEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        total = torch.empty(len(logits), device=logits.device)
-        value, spread = torch.empty_like(total), torch.empty_like(total)
+        log_normaliser = torch.empty(len(logits), device=logits.device)
+        log_probs, entropies = torch.empty_like(log_normaliser), torch.empty_like(log_normaliser)
         for start in range(0, len(logits), _rows_at_once(logits)):
             part = slice(start, start + _rows_at_once(logits))
             warped = logits[part].float() / temperature
             top = warped.amax(-1, keepdim=True)
             warped -= top
-            chance = warped.exp()
-            mass = chance.sum(-1)
+            probability = warped.exp()
+            mass = probability.sum(-1)
             log_mass = mass.log()
-            value[part] = warped.gather(-1, tokens[part, None]).squeeze(-1) - log_mass
-            spread[part] = log_mass - chance.mul_(warped).sum(-1) / mass
-            total[part] = top.squeeze(-1) + log_mass
-        ctx.save_for_backward(logits, tokens, total)
+            log_probs[part] = warped.gather(-1, tokens[part, None]).squeeze(-1) - log_mass
+            entropies[part] = log_mass - probability.mul_(warped).sum(-1) / mass
+            log_normaliser[part] = top.squeeze(-1) + log_mass
+        ctx.save_for_backward(logits, tokens, log_normaliser)
         ctx.temperature, ctx.spent = temperature, False
-        ctx.mark_non_differentiable(spread)
-        return value, spread
+        ctx.mark_non_differentiable(entropies)
+        return log_probs, entropies
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         if ctx.spent:
-            raise RuntimeError("the gradient of `said` can be taken once")
+            raise RuntimeError("the gradient of `log_prob_and_entropy` can be taken once")
         ctx.spent = True
-        logits, tokens, total = ctx.saved_tensors
+        logits, tokens, log_normaliser = ctx.saved_tensors
         logits = logits.detach()
         scale = gradient / ctx.temperature
         for start in range(0, len(logits), _rows_at_once(logits)):
             part = slice(start, start + _rows_at_once(logits))
             warped = logits[part].float() / ctx.temperature
-            warped.sub_(total[part, None]).exp_().mul_(-scale[part, None])
+            warped.sub_(log_normaliser[part, None]).exp_().mul_(-scale[part, None])
             warped.scatter_add_(-1, tokens[part, None], scale[part, None])
             logits[part] = warped
         return logits, None, None
 
 
 def _rows_at_once(logits: Tensor) -> int:
-    """Rows of logits that a processor's cache holds, or a GPU's queue is filled by."""
+    """Rows of logits per chunk: as many as fit a processor's cache, or as fill a GPU."""
     return max(1, (1 << 18 if logits.device.type == "cpu" else 1 << 26) // logits.shape[-1])
 
 
 def entropy(logits: Tensor, sampling: Sampling) -> Tensor:
     """Entropy in nats of the sampling distribution, float32 [...]."""
     warped = warp(logits, sampling)
-    total = warped.logsumexp(-1)
-    chance = (warped - total.unsqueeze(-1)).exp()
+    log_normaliser = warped.logsumexp(-1)
+    probability = (warped - log_normaliser.unsqueeze(-1)).exp()
     if truncates(sampling):
         warped = warped.masked_fill(warped == float("-inf"), 0)
-    return total - (chance * warped).sum(-1)
+    return log_normaliser - (probability * warped).sum(-1)
 
 
 def top_entropy(logits: Tensor, sampling: Sampling, mass: float) -> Tensor:
@@ -168,16 +168,16 @@ def top_entropy(logits: Tensor, sampling: Sampling, mass: float) -> Tensor:
     with torch.no_grad():
         ordered, index = logp.sort(dim=-1, descending=True)
         inside = ordered.exp().cumsum(-1) < mass
-        keep = torch.zeros_like(inside).scatter(-1, index, inside)
-    kept = logp.masked_fill(~keep, -1e9)
-    normal = kept.log_softmax(-1)
-    return -(normal.exp() * normal.masked_fill(~keep, 0.0)).sum(-1)
+        nucleus = torch.zeros_like(inside).scatter(-1, index, inside)
+    nucleus_logits = logp.masked_fill(~nucleus, -1e9)
+    nucleus_logp = nucleus_logits.log_softmax(-1)
+    return -(nucleus_logp.exp() * nucleus_logp.masked_fill(~nucleus, 0.0)).sum(-1)
 
 
 def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """One token per row and its log-probability.
 
-    One uniform number per row is looked up in the cumulative distribution: noise for every entry of a large
+    One uniform sample per row is looked up in the cumulative distribution: noise for every entry of a large
     vocabulary would cost more than the model's head. Greedy decoding reports the log-probability of the untempered
     distribution.
 
@@ -191,7 +191,7 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> tupl
 
 
 def pick(logits: Tensor, sampling: Sampling, point: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The token of each row at a point of its cumulative distribution, as `draw`; the host need not know any value.
+    """The token of each row at a point of its cumulative distribution, as `draw`; nothing is copied to the host.
 
     Args:
         logits: [B, V].
@@ -203,20 +203,20 @@ def pick(logits: Tensor, sampling: Sampling, point: Tensor | None) -> tuple[Tens
         return token, warped.gather(-1, token.unsqueeze(-1)).squeeze(-1) - warped.logsumexp(-1)
     assert point is not None
     top, best = warped.max(-1, keepdim=True)
-    away = warped - top
-    chance = away.exp()
-    upto = chance.cumsum(-1)
-    token = torch.searchsorted(upto, point * upto[:, -1:], right=True).clamp(max=away.shape[-1] - 1)
+    shifted = warped - top
+    probability = shifted.exp()
+    cumulative = probability.cumsum(-1)
+    token = torch.searchsorted(cumulative, point * cumulative[:, -1:], right=True).clamp(max=shifted.shape[-1] - 1)
     # rounding can put a point on the upper end, or a parallel sum rise where there is no chance
-    token = torch.where(chance.gather(-1, token) > 0, token, best)
-    return token.squeeze(-1), (away.gather(-1, token) - chance.sum(-1, keepdim=True).log()).squeeze(-1)
+    token = torch.where(probability.gather(-1, token) > 0, token, best)
+    return token.squeeze(-1), (shifted.gather(-1, token) - probability.sum(-1, keepdim=True).log()).squeeze(-1)
 
 
 def generator(device: torch.device, *parts: int) -> torch.Generator:
-    """A generator whose stream depends on the parts only (seed, step, purpose): nothing to save for a resume."""
+    """A generator whose stream depends on the parts only (seed, step, RNG stream id): a resume needs no saved state."""
     import hashlib
 
-    mixed = hashlib.sha256(repr(parts).encode()).digest()
-    made = torch.Generator(device=device)
-    made.manual_seed(int.from_bytes(mixed[:8], "little") & (2**63 - 1))
-    return made
+    hashed = hashlib.sha256(repr(parts).encode()).digest()
+    stream = torch.Generator(device=device)
+    stream.manual_seed(int.from_bytes(hashed[:8], "little") & (2**63 - 1))
+    return stream

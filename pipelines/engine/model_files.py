@@ -176,7 +176,8 @@ def check_loaded(
     missing = sorted(n for n in info["missing_keys"] if not leftover(n) and not _matches(n, allow_missing))
     unexpected = sorted(n for n in info["unexpected_keys"] if not leftover(n) and not _matches(n, allow_unexpected))
     mismatched = sorted(
-        f"{name} {list(there)} there, {list(here)} by config.json" for name, there, here in info["mismatched_keys"]
+        f"{name} {list(checkpoint_shape)} there, {list(model_shape)} by config.json"
+        for name, checkpoint_shape, model_shape in info["mismatched_keys"]
     )
     parts = [
         f"{len(names)} {what}: {listed(names)}"
@@ -237,8 +238,8 @@ def listed(names: list[str]) -> str:
     >>> listed(["a", "b", "c", "d", "e", "f", "g"])
     'a, b, c, d, e and 2 more'
     """
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + rest
 
 
 def check_code(bodies: dict[str, dict[str, Any]], where: str | Path) -> None:

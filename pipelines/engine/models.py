@@ -44,10 +44,10 @@ def train_tokenizer(kind: str, vocab_size: int, texts: Iterable[str]) -> PreTrai
 
     special = [PAD, BOS, EOS, UNK, *ROLES]
     if kind == "char":
-        seen: set[str] = set()
+        characters: set[str] = set()
         for text in texts:
-            seen.update(text)
-        vocabulary = {token: i for i, token in enumerate([*special, *sorted(seen)[: vocab_size - len(special)]])}
+            characters.update(text)
+        vocabulary = {token: i for i, token in enumerate([*special, *sorted(characters)[: vocab_size - len(special)]])}
         core = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
         core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         core.decoder = decoders.Fuse()
@@ -188,11 +188,11 @@ def check_template(expected: str | None, tokenizer: PreTrainedTokenizerBase, whe
     Raises:
         ModelError: the identities differ.
     """
-    found = template_identity(tokenizer)
-    if expected is not None and expected != found:
+    identity = template_identity(tokenizer)
+    if expected is not None and expected != identity:
         raise ModelError(
             f"{where}: the chat template or vocabulary differs from the one the data was curated with "
-            f"({found} here, {expected} there). Run curate again with this model, or use that model."
+            f"({identity} here, {expected} there). Run curate again with this model, or use that model."
         )
 
 
@@ -221,12 +221,12 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
     try:
         config = AutoConfig.for_model(model.fresh.architecture, **{**model.fresh.config, **special})
         torch.manual_seed(seed)
-        made = AutoModelForCausalLM.from_config(config, attn_implementation=model.attention)
+        network = AutoModelForCausalLM.from_config(config, attn_implementation=model.attention)
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise ModelError(
             f"model.fresh: {model.fresh.architecture} refuses this config: {_first_line(error)}"
         ) from error
-    return made.to(torch.float32)
+    return network.to(torch.float32)
 
 
 def load_model(path: str | Path, model: Model) -> PreTrainedModel:
@@ -289,9 +289,9 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Every id that ends a completion: the tokenizer's and the generation config's."""
     ids: set[int] = set()
-    for found in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
-        if found is not None:
-            ids.update(found if isinstance(found, list) else [found])
+    for end_ids in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
+        if end_ids is not None:
+            ids.update(end_ids if isinstance(end_ids, list) else [end_ids])
     return sorted(ids)
 
 

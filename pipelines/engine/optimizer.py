@@ -35,7 +35,7 @@ def rate(settings: Optimizer, step: int, total: int) -> float:
 
 
 class Stepper:
-    """Clip, check, step; count what was skipped.
+    """Clip the gradient, check it, step; count the steps that were skipped.
 
     Args:
         optimizer: of the trainable weights.

@@ -1,7 +1,7 @@
-"""Several processes, one gradient: weights sharded with FSDP2, rollouts and passes shared out.
+"""Several processes, one gradient: weights sharded with FSDP2, rollouts and passes split between processes.
 
-Each process decodes its share of the prompts from a whole copy of the weights, every process sees every row,
-credit is assigned everywhere alike, and the forward and backward passes are dealt out. The gradient is
+Each process decodes its part of the prompts from a full copy of the weights, every process holds every row and
+computes the same advantages, and the forward and backward passes are sharded. The gradient is
 the sum over processes, so it is that of one process up to float rounding.
 """
 
@@ -49,15 +49,15 @@ class World:
         return cls(dist.get_rank(), size)
 
     def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, in the order of ranks; every process must call."""
+        """The value of every process, in the order of ranks; every process must call."""
         if self.size == 1:
             return [value]
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def share(self, items: Sequence[Any]) -> list[Any]:
-        """This process's part of a list that all processes have."""
+        """This process's shard of a list that all processes hold."""
         return list(items[self.rank :: self.size])
 
 
@@ -91,7 +91,7 @@ class Weights:
     def __init__(self, model: Any, root: torch.nn.Module, layers: Sequence[torch.nn.Module], world: World) -> None:
         self.model, self.world = model, world
         self.whole = model
-        """What decoding reads: the model itself, or a whole copy that `refresh` brings up to date."""
+        """The weights that decoding reads: the model itself, or a full copy that `refresh` updates."""
         if world.size > 1:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
@@ -104,11 +104,11 @@ class Weights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Bring the whole copy up to date; every process must call."""
+        """Update the full copy; every process must call."""
         if self.world.size > 1:
-            mine = dict(self.model.named_parameters())
+            sharded = dict(self.model.named_parameters())
             for name, weight in self.whole.named_parameters():
-                weight.copy_(_full(mine[name]))
+                weight.copy_(_full(sharded[name]))
 
     def state(self) -> dict[str, Tensor]:
         """What training changes, in full: all weights, or the adapters alone under LoRA. Every process must call."""
@@ -116,25 +116,25 @@ class Weights:
 
     @torch.no_grad()
     def load(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state` gave.
+        """Load the output of `state`.
 
         Raises:
             ModelError: it is of another model.
         """
         check_names(self.model, state)
-        mine = dict(self.model.named_parameters())
+        trained = dict(self.model.named_parameters())
         for name, value in state.items():
-            mine[name].copy_(_like(value, mine[name]))
+            trained[name].copy_(_like(value, trained[name]))
         self.refresh()
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's state with whole tensors; every process must call."""
+    """The optimizer's state with unsharded tensors; every process must call."""
     return each_tensor(optimizer.state_dict(), _full)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Take back what `optimizer_state` gave, sharded as the parameters are."""
+    """Load the output of `optimizer_state`, sharded as the parameters are."""
     weights = [p for group in optimizer.param_groups for p in group["params"]]
     shaped = {
         number: {k: _like(v, weights[number]) if v.shape == weights[number].shape else v for k, v in entry.items()}

@@ -1,4 +1,4 @@
-"""The trainer's side of the policy: log-probabilities of given tokens, with gradient, logits only where needed."""
+"""The trainer's side of the policy: log-probabilities of sampled or teacher-forced tokens, with gradient; logits only where needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipelines.recipe.settings import Sampling
 Entropy = Literal["no", "value", "gradient"]
 Where = Literal["last", "mlp"]
 CHUNK_FLOATS = 1 << 27
-"""Most logits held at a time (512 MiB in float32); more are computed twice, in chunks."""
+"""Most logits in memory at a time (512 MiB in float32); beyond that, chunks are recomputed in the backward pass."""
 
 
 @dataclass
@@ -48,16 +48,16 @@ class Policy:
         self.head = self.causal.get_output_embeddings()
         self.config = self.causal.config.get_text_config()
         self.device = next(model.parameters()).device
-        window = getattr(self.config, "sliding_window", None) and set(
+        slides = getattr(self.config, "sliding_window", None) and set(
             getattr(self.config, "layer_types", None) or [""]
         ) != {"full_attention"}
         self.top_p_mass: float | None = None
-        """Where set, entropies come with a second number: over the most probable tokens that hold this much together."""
-        self.takes_masks = self.config._attn_implementation == "sdpa" and not window
+        """Where set, entropies have a second component: over the most probable tokens with this probability mass."""
+        self.takes_masks = self.config._attn_implementation == "sdpa" and not slides
         """Whether packed and shared layouts are possible: they need attention masks of our own."""
         kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
         self.takes_prefixes = self.takes_masks and kinds == {"full_attention"}
-        """Whether rows can be laid out behind common beginnings: every layer must keep keys and values."""
+        """Whether rows can be laid out behind shared prefixes: every layer must keep keys and values."""
         self._check_head()
         self.scorer = Scorer(self)
         """The module every pass goes through, and that is sharded over several processes."""
@@ -86,10 +86,10 @@ class Policy:
             target=scored[:, 0] * width + scored[:, 1] + 1,
             used=tokens.numel(),
         )
-        values, spreads = self.score(layout, tokens.flatten()[layout.target], entropy=entropy)
+        log_probs, entropies = self.score(layout, tokens.flatten()[layout.target], entropy=entropy)
         zero = torch.zeros(tokens.numel(), device=tokens.device)
-        logp = zero.scatter(0, layout.target, values).view(tokens.shape)
-        return Scored(logp, None if spreads is None else zero.scatter(0, layout.target, spreads).view(tokens.shape))
+        logp = zero.scatter(0, layout.target, log_probs).view(tokens.shape)
+        return Scored(logp, None if entropies is None else zero.scatter(0, layout.target, entropies).view(tokens.shape))
 
     def score(self, layout: Layout, chosen: Tensor, *, entropy: Entropy = "no") -> tuple[Tensor, Tensor | None]:
         """Log-probability (and entropy) of the layout's scored tokens, float32 [M], in the layout's order.
@@ -103,7 +103,7 @@ class Policy:
         return self.scorer(layout, chosen, entropy)
 
     def hidden(self, layout: Layout, where: Where) -> Tensor:
-        """What the policy holds before each scored token, float32 [M, hidden], without gradient.
+        """Hidden states before each scored token, float32 [M, hidden], without gradient.
 
         Args:
             where: "last" for the last hidden state, "mlp" for what enters the last block's MLP.
@@ -111,49 +111,54 @@ class Policy:
         with torch.no_grad():
             return self.scorer(layout, None, where)
 
-    def seen_hidden(self, layout: Layout, where: Where) -> Tensor:
-        """`hidden`, for the module that wraps it."""
-        found: list[Tensor] = []
-        note = self.layers[-1].mlp.register_forward_pre_hook(lambda module, inputs: found.append(inputs[0]))  # type: ignore[operator, union-attr]
+    def hidden_pass(self, layout: Layout, where: Where) -> Tensor:
+        """`hidden`, called by `Scorer`."""
+        mlp_inputs: list[Tensor] = []
+        handle = self.layers[-1].mlp.register_forward_pre_hook(lambda module, inputs: mlp_inputs.append(inputs[0]))  # type: ignore[operator, union-attr]
         with autocast(self.dtype, self.device):
             last = hidden_states(self.decoder, layout, self.device)
-        note.remove()
-        return (last if where == "last" else found[0].flatten(0, 1)[layout.source.to(self.device)]).float()
+        handle.remove()
+        return (last if where == "last" else mlp_inputs[0].flatten(0, 1)[layout.source.to(self.device)]).float()
 
-    def scored(self, layout: Layout, chosen: Tensor, entropy: Entropy) -> tuple[Tensor, Tensor | None]:
-        """`score`, for the module that wraps it."""
+    def score_pass(self, layout: Layout, chosen: Tensor, entropy: Entropy) -> tuple[Tensor, Tensor | None]:
+        """`score`, called by `Scorer`."""
         chosen = chosen.to(self.device)
         with autocast(self.dtype, self.device):
-            flat = hidden_states(self.decoder, layout, self.device)
+            hidden = hidden_states(self.decoder, layout, self.device)
             size = max(64, CHUNK_FLOATS // self.config.vocab_size)
-            several = len(flat) > size
-            none = flat.new_zeros(0).float()
-            values, spreads = [none], [none if self.top_p_mass is None or entropy == "no" else none.view(0, 2)]
-            for start in range(0, len(flat), size):
-                part = (flat[start : start + size], chosen[start : start + size], entropy)
+            several = len(hidden) > size
+            empty = hidden.new_zeros(0).float()
+            log_prob_parts, entropy_parts = (
+                [empty],
+                [empty if self.top_p_mass is None or entropy == "no" else empty.view(0, 2)],
+            )
+            for start in range(0, len(hidden), size):
+                part = (hidden[start : start + size], chosen[start : start + size], entropy)
                 if several and torch.is_grad_enabled():
-                    value, spread = checkpoint(self._score, *part, use_reentrant=False)
+                    log_probs, entropies = checkpoint(self._score, *part, use_reentrant=False)
                 else:
-                    value, spread = self._score(*part)
-                values.append(value)
-                spreads.append(spread)
-        return torch.cat(values), torch.cat(spreads) if entropy != "no" else None
+                    log_probs, entropies = self._score(*part)
+                log_prob_parts.append(log_probs)
+                entropy_parts.append(entropies)
+        return torch.cat(log_prob_parts), torch.cat(entropy_parts) if entropy != "no" else None
 
     def _score(self, hidden: Tensor, tokens: Tensor, entropy: str) -> tuple[Tensor, Tensor]:
         logits = self.logits(hidden)
         if entropy != "gradient" and self.top_p_mass is None and distribution.plain(self.sampling):
-            return distribution.said(logits, tokens, self.sampling)
-        value = distribution.log_prob(logits, tokens, self.sampling)
+            return distribution.log_prob_and_entropy(logits, tokens, self.sampling)
+        log_probs = distribution.log_prob(logits, tokens, self.sampling)
         if entropy == "no":
-            return value, value.detach()
+            return log_probs, log_probs.detach()
         with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "gradient"):
-            spread = distribution.entropy(logits, self.sampling)
+            entropies = distribution.entropy(logits, self.sampling)
             if self.top_p_mass is None:
-                return value, spread
-            return value, torch.stack([spread, distribution.top_entropy(logits, self.sampling, self.top_p_mass)], -1)
+                return log_probs, entropies
+            return log_probs, torch.stack(
+                [entropies, distribution.top_entropy(logits, self.sampling, self.top_p_mass)], -1
+            )
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits from last hidden states, with the scalings that model families put behind the head."""
+        """Logits from last hidden states, with the scalings that model families apply after the head."""
         logits = self.head(hidden)
         if getattr(self.config, "logit_scale", None):
             logits = logits * self.config.logit_scale
@@ -167,13 +172,13 @@ class Policy:
     @torch.no_grad()
     def _check_head(self) -> None:
         """The model's own logits must come out of hidden states and head; a family that adds more is refused."""
-        probe = torch.arange(1, 5, device=self.device)[None] % self.config.vocab_size
+        tokens = torch.arange(1, 5, device=self.device)[None] % self.config.vocab_size
         was_training = self.model.training
         self.model.eval()
-        hidden = self.decoder(input_ids=probe, use_cache=False).last_hidden_state
-        ours, theirs = self.logits(hidden).float(), self.causal(input_ids=probe, use_cache=False).logits.float()
+        hidden = self.decoder(input_ids=tokens, use_cache=False).last_hidden_state
+        computed, expected = self.logits(hidden).float(), self.causal(input_ids=tokens, use_cache=False).logits.float()
         self.model.train(was_training)
-        if not torch.allclose(ours, theirs, atol=1e-3, rtol=1e-3):
+        if not torch.allclose(computed, expected, atol=1e-3, rtol=1e-3):
             name = type(self.causal).__name__
             raise ValueError(
                 f"{name} computes its logits in a way this engine does not know; please report the model family"
@@ -188,7 +193,7 @@ class Policy:
 
 def hidden_states(decoder: Any, layout: Layout, device: torch.device) -> Tensor:
     """The decoder's last hidden state before each of the layout's scored tokens, [M, hidden]."""
-    cache = None if layout.prefix is None else _read(decoder, layout.prefix, device)
+    cache = None if layout.prefix is None else _prefix_cache(decoder, layout.prefix, device)
     hidden = decoder(
         input_ids=layout.ids.to(device),
         attention_mask=None if layout.attention is None else layout.attention.to(device),
@@ -199,8 +204,8 @@ def hidden_states(decoder: Any, layout: Layout, device: torch.device) -> Tensor:
     return hidden.flatten(0, 1)[layout.source.to(device)]
 
 
-def _read(decoder: Any, prefix: Prefix, device: torch.device) -> DynamicCache:
-    """Keys and values of every laid-out row's beginning, with their gradient."""
+def _prefix_cache(decoder: Any, prefix: Prefix, device: torch.device) -> DynamicCache:
+    """Keys and values of every row's shared prefix, with their gradient."""
     cache = DynamicCache()
     places = torch.arange(prefix.ids.shape[1], device=device).expand(prefix.ids.shape)
     decoder(input_ids=prefix.ids.to(device), position_ids=places, past_key_values=cache, use_cache=True)
@@ -217,18 +222,18 @@ def causal_lm(model: Any) -> Any:
 
 
 class Scorer(torch.nn.Module):
-    """A policy's pass as the forward of one module that owns all its weights: sharding hooks need one door."""
+    """A policy's pass as the forward of one module that owns all its weights: FSDP2 hooks need a single entry point."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.model = policy.causal
         self._policy = [policy]  # in a list: not a sub-module
 
-    def forward(self, layout: Layout, chosen: Tensor | None, wanted: Any) -> Any:
+    def forward(self, layout: Layout, chosen: Tensor | None, output: Any) -> Any:
         """See `Policy.score`, and `Policy.hidden` where no tokens are given."""
         if chosen is None:
-            return self._policy[0].seen_hidden(layout, wanted)
-        return self._policy[0].scored(layout, chosen, wanted)
+            return self._policy[0].hidden_pass(layout, output)
+        return self._policy[0].score_pass(layout, chosen, output)
 
 
 def without_dropout(model: torch.nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Continue token prefixes: samples that have the same tokens so far are one row, and part where their tokens do."""
+"""Continue token prefixes: samples with equal tokens so far are decoded as one row, which branches where their tokens differ."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 COMPACT_AT = 0.75
 """Rows are dropped from the cache when this share or less is still needed."""
 SHARE_FROM = 2
-"""Samples per different prompt from which on prompts are read once for all of their rows."""
-COMMON_FROM = 64
-"""Tokens that computing a beginning of all prompts once must save."""
+"""Samples per distinct prompt from which on the keys of a prompt are read once for all of its rows."""
+SHARED_PREFIX_FROM = 64
+"""Tokens that prefilling the shared prefix of all prompts once must save to be worth a pass."""
 VOCABULARY = 1 << 32
-"""More than any vocabulary: row and token as one number."""
+"""More than any vocabulary: `row * VOCABULARY + token` is unique to the pair."""
 
 
 class TorchSampler:
@@ -105,16 +105,16 @@ class TorchSampler:
         unique_of = torch.tensor([index.setdefault(tuple(p), len(index)) for p in prefixes], device=self.device)
         width = max(len(p) for p in index)
         steps = min(sampling.max_tokens, self.context - width)
-        common = self._common(list(index))
+        shared = self._shared_prefix(list(index))
         ids = torch.full((len(index), width), self.pad, dtype=torch.int64)
-        ids[:, :common] = torch.tensor(prefixes[0][:common])
+        ids[:, :shared] = torch.tensor(prefixes[0][:shared])
         for row, prefix in enumerate(index):
-            ids[row, width - len(prefix) + common :] = torch.tensor(prefix[common:])
+            ids[row, width - len(prefix) + shared :] = torch.tensor(prefix[shared:])
         lengths = torch.tensor([len(p) for p in index], device=self.device)
-        gaps = Gaps(common, width - lengths)
+        gaps = Gaps(shared, width - lengths)
         cache = SlabCache(self.model, torch.bfloat16 if self.dtype == "bfloat16" else None)
         logits = self._prefill(ids.to(self.device), gaps, cache)
-        if self.fixed is not None and cache.whole():
+        if self.fixed is not None and cache.every_layer_filled():
             try:
                 return self._completions(
                     *self.fixed.decode(cache, logits, unique_of, gaps, steps, sampling, generator, entropy)
@@ -124,7 +124,7 @@ class TorchSampler:
                 log.warning("decoding goes on without CUDA graphs, because they failed: %s", error)
         prompts = None
         if self._shares(len(index), len(prefixes), cache):
-            cache.part(steps, capacity=len(prefixes))
+            cache.set_prompts_aside(steps, capacity=len(prefixes))
             prompts = attention.Prompts(gaps, width)
         else:
             cache.take(torch.arange(len(index), device=self.device), steps, capacity=len(prefixes))
@@ -132,21 +132,23 @@ class TorchSampler:
         return self._decode(logits, rows, width, steps, sampling, generator, entropy)
 
     def release(self) -> None:
-        """Give back the memory that is kept between calls."""
+        """Free the memory that is kept between calls."""
         self.rounded.release()
         if self.fixed is not None:
             self.fixed.release()
 
     def _shares(self, prompts: int, samples: int, cache: SlabCache) -> bool:
-        """Whether rows read their common prompts together; in float32 only: bfloat16 would round scores that the usual kernels do not."""
-        return bool(self.plain and cache.whole() and self.dtype == "float32" and samples >= SHARE_FROM * prompts)
+        """Whether the rows of a prompt read its keys together; in float32 only, as bfloat16 would round the scores."""
+        return bool(
+            self.plain and cache.every_layer_filled() and self.dtype == "float32" and samples >= SHARE_FROM * prompts
+        )
 
-    def _common(self, prefixes: list[tuple[int, ...]]) -> int:
-        """Leading tokens that all prefixes share and that are worth a pass of their own."""
+    def _shared_prefix(self, prefixes: list[tuple[int, ...]]) -> int:
+        """Length of the shared prefix of all prompts, 0 where a pass of its own is not worth it."""
         if not self.plain:
             return 0
-        same = min(common_length(prefixes), min(len(p) for p in prefixes) - 1)
-        return same if same * (len(prefixes) - 1) >= COMMON_FROM else 0
+        shared = min(common_length(prefixes), min(len(p) for p in prefixes) - 1)
+        return shared if shared * (len(prefixes) - 1) >= SHARED_PREFIX_FROM else 0
 
     def _prefill(self, ids: Tensor, gaps: Gaps, cache: SlabCache) -> Tensor:
         count, width = ids.shape
@@ -156,7 +158,7 @@ class TorchSampler:
         positions = torch.arange(gaps.start, width, device=ids.device) - gaps.sizes[:, None]
         result = self.model(
             input_ids=ids[:, gaps.start :],
-            attention_mask=gaps.seen(width).long() if gaps.any() else None,
+            attention_mask=gaps.attention_mask(width).long() if gaps.any() else None,
             position_ids=positions.clamp(min=gaps.start),
             past_key_values=cache,
             use_cache=True,
@@ -174,30 +176,30 @@ class TorchSampler:
         generator: torch.Generator,
         entropy: bool,
     ) -> list[Completion]:
-        count = len(rows.of)
+        count = len(rows.row_of)
         tokens = torch.full((count, steps), -1, dtype=torch.int64, device=self.device)
         logps = torch.zeros(count, steps, device=self.device)
-        spread = torch.zeros_like(logps) if entropy else None
+        entropies = torch.zeros_like(logps) if entropy else None
         samples = torch.arange(count, device=self.device)
         for step in range(steps):
-            mine = logits[rows.of]
-            token, logp = distribution.draw(mine, sampling, generator)
+            sample_logits = logits[rows.row_of]
+            token, logp = distribution.draw(sample_logits, sampling, generator)
             tokens[samples, step], logps[samples, step] = token, logp
-            if spread is not None:
-                spread[samples, step] = distribution.entropy(mine, sampling)
-            going = (~torch.isin(token, self.stop)).nonzero().squeeze(1)
-            if len(going) == 0 or step + 1 == steps:
+            if entropies is not None:
+                entropies[samples, step] = distribution.entropy(sample_logits, sampling)
+            unfinished = (~torch.isin(token, self.stop)).nonzero().squeeze(1)
+            if len(unfinished) == 0 or step + 1 == steps:
                 break
-            samples = samples[going]
-            fed = rows.advance(going, token[going], steps - step)
-            logits = self._next(fed, rows, width + step)
-        return self._completions(tokens, logps, spread)
+            samples = samples[unfinished]
+            next_tokens = rows.advance(unfinished, token[unfinished], steps - step)
+            logits = self._next(next_tokens, rows, width + step)
+        return self._completions(tokens, logps, entropies)
 
     def _next(self, token: Tensor, rows: _Rows, position: int) -> Tensor:
         mask: Any = None
-        if rows.seen is not None:
-            seen = rows.seen[:, : position + 1]
-            mask = seen[:, None, None, :] if self.plain else seen.long()
+        if rows.attended is not None:
+            attended = rows.attended[:, : position + 1]
+            mask = attended[:, None, None, :] if self.plain else attended.long()
         sharing: Any = contextlib.nullcontext()
         if rows.prompts is not None:
             sharing = attention.sharing(self.model, rows.cache, rows.prompts)
@@ -211,62 +213,101 @@ class TorchSampler:
             )
         return result.logits[:, -1]
 
-    def _completions(self, tokens: Tensor, logps: Tensor, spread: Tensor | None) -> list[Completion]:
+    def _completions(self, tokens: Tensor, logps: Tensor, entropies: Tensor | None) -> list[Completion]:
         lengths = (tokens >= 0).sum(1).tolist()
         ended = torch.isin(tokens, self.stop).any(1).tolist()
         ids, values = tokens.tolist(), logps.tolist()
-        extra = spread.tolist() if spread is not None else None
+        entropy_values = entropies.tolist() if entropies is not None else None
         return [
             Completion(
                 ids[i][:n],
                 values[i][:n],
                 Stop.END if ended[i] else Stop.LENGTH,
-                extra[i][:n] if extra is not None else None,
+                entropy_values[i][:n] if entropy_values is not None else None,
             )
             for i, n in enumerate(lengths)
         ]
 
 
 class _Rows:
-    """Rows of the cache, and which of them each unfinished sample continues.
+    """The rows of the cache, and the row that each unfinished sample continues.
 
-    Samples with equal tokens so far share a row. Where they part, the first to leave keeps the row and
-    each other gets a copy, so a run copies no row more often than one expansion at the start would.
+    Samples with equal tokens so far share a row. Where their tokens differ, the first branch keeps the row and each
+    other one gets a copy, so no row is copied more often than if every sample had had a row from the start.
     """
 
-    def __init__(self, cache: SlabCache, gaps: Gaps, of: Tensor, width: int, prompts: attention.Prompts | None) -> None:
-        self.cache, self.gaps, self.of, self.prompts = cache, gaps, of, prompts
-        self.seen = gaps.seen(width) if gaps.any() and prompts is None else None
-        """bool [rows, width], the positions that a row may look at; None where it may look at all."""
-        self.parted = len(of) == len(gaps.sizes)
+    def __init__(
+        self, cache: SlabCache, gaps: Gaps, row_of: Tensor, width: int, prompts: attention.Prompts | None
+    ) -> None:
+        self.cache, self.gaps, self.row_of, self.prompts = cache, gaps, row_of, prompts
+        self.attended = gaps.attention_mask(width) if gaps.any() and prompts is None else None
+        """bool [rows, width], the positions that a row attends to; None for all of them."""
+        self.all_distinct = len(row_of) == len(gaps.sizes)
+        """Whether every sample has a row of its own."""
 
-    def advance(self, going: Tensor, token: Tensor, room: int) -> Tensor:
-        """Follow the samples that go on with their tokens; the token to feed to each row, int64 [rows]."""
-        parents, children, place = self.of[going], token, torch.arange(len(token), device=token.device)
-        stays = torch.ones_like(parents, dtype=torch.bool)
-        if not self.parted:
-            edges, place = (parents * VOCABULARY + children).unique(return_inverse=True)
-            parents, children = edges // VOCABULARY, edges % VOCABULARY
-            stays = torch.ones_like(parents, dtype=torch.bool)
-            stays[1:] = parents[1:] != parents[:-1]
-            self.parted = len(parents) == len(going)
-        leaving = parents[~stays]
+    def advance(self, unfinished: Tensor, tokens: Tensor, room: int) -> Tensor:
+        """Give every unfinished sample the row of its next token; return the token to feed to each row, int64 [rows].
+
+        Six samples on two rows, which draw the tokens 5 5 6 7 | 9 9:
+
+            samples            0  1  2  3  4  5
+            rows before        0  0  0  0  1  1
+            tokens             5  5  6  7  9  9
+            branches           (0, 5)  (0, 6)  (0, 7)  (1, 9)
+            rows of branches      0       2       3       1     rows 2 and 3 are copies of row 0
+            rows after         0  0  2  3  1  1
+            returned           5  9  6  7                       by row
+
+        If few of the rows are still needed, they are all copied in the order of the branches instead, and the rest
+        is dropped.
+
+        Args:
+            unfinished: int64 [N], indices into the samples of the call before.
+            tokens: int64 [N], their next tokens.
+            room: positions that may still be added.
+        """
+        parents, children = self.row_of[unfinished], tokens
+        branch_of = torch.arange(len(tokens), device=tokens.device)
+        if not self.all_distinct:
+            parents, children, branch_of = branches(parents, tokens)
+            self.all_distinct = len(parents) == len(unfinished)
         count = len(self.gaps.sizes)
-        if len(parents) <= COMPACT_AT * (count + len(leaving)):
-            self.cache.take(parents, room, capacity=len(going))
-            self._follow(parents)
-            self.of = place
+        rows, copied = branch_rows(parents, count)
+        if len(parents) <= COMPACT_AT * (count + len(copied)):
+            self.cache.take(parents, room, capacity=len(unfinished))
+            self._select(parents)
+            self.row_of = branch_of
             return children
-        row = torch.where(stays, parents, count - 1 + (~stays).cumsum(0))
-        if len(leaving):
-            self.cache.fork(leaving)
-            self._follow(torch.cat([torch.arange(count, device=leaving.device), leaving]))
-        self.of = row[place]
-        return torch.zeros(len(self.gaps.sizes), dtype=torch.int64, device=row.device).scatter(0, row, children)
+        if len(copied):
+            self.cache.fork(copied)
+            self._select(torch.cat([torch.arange(count, device=copied.device), copied]))
+        self.row_of = rows[branch_of]
+        return torch.zeros(len(self.gaps.sizes), dtype=torch.int64, device=rows.device).scatter(0, rows, children)
 
-    def _follow(self, rows: Tensor) -> None:
-        """What belongs to a row, for these rows."""
+    def _select(self, rows: Tensor) -> None:
+        """Select the padding, masks and prompts of these rows."""
         self.gaps = Gaps(self.gaps.start, self.gaps.sizes[rows])
-        self.seen = None if self.seen is None else self.seen[rows]
+        self.attended = None if self.attended is None else self.attended[rows]
         if self.prompts is not None:
             self.prompts.follow(rows, self.cache)
+
+
+def branches(row_of: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The distinct pairs of row and next token, sorted: row and token of each pair, and the pair of each sample.
+
+    >>> [x.tolist() for x in branches(torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([5, 5, 6, 7, 9, 9]))]
+    [[0, 0, 0, 1], [5, 6, 7, 9], [0, 0, 1, 2, 3, 3]]
+    """
+    pairs, branch_of = (row_of * VOCABULARY + tokens).unique(return_inverse=True)
+    return pairs // VOCABULARY, pairs % VOCABULARY, branch_of
+
+
+def branch_rows(parents: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The row of each branch, and the rows to copy: the first branch of a row keeps it, copies follow the `count` rows.
+
+    >>> [x.tolist() for x in branch_rows(torch.tensor([0, 0, 0, 1]), 2)]
+    [[0, 2, 3, 1], [0, 0]]
+    """
+    first = torch.ones_like(parents, dtype=torch.bool)
+    first[1:] = parents[1:] != parents[:-1]
+    return torch.where(first, parents, count - 1 + (~first).cumsum(0)), parents[~first]

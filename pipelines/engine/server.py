@@ -57,7 +57,7 @@ class ServerSampler:
         tokenizer.save_pretrained(folder)
         self._post("/collective_rpc", {"method": "reload_weights"})
         for _ in _attempts():
-            if self._post("/reset_prefix_cache", {}).get("success", True):  # older servers say nothing
+            if self._post("/reset_prefix_cache", {}).get("success", True):  # older servers return no status
                 return
         raise Interrupted("rlvr.sampler: the server keeps its old prefix cache; something else is using it.")
 
@@ -82,13 +82,13 @@ class ServerSampler:
                 places.setdefault(tuple(prefix), []).append(i)
         seeds = torch.randint(2**31, (len(places),), generator=generator, device=generator.device).tolist()
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            wanted = [
-                pool.submit(self._complete, list(prefix), len(where), sampling, seed)
-                for (prefix, where), seed in zip(places.items(), seeds, strict=True)
+            futures = [
+                pool.submit(self._complete, list(prefix), len(indices), sampling, seed)
+                for (prefix, indices), seed in zip(places.items(), seeds, strict=True)
             ]
-            for where, one in zip(places.values(), wanted, strict=True):
-                for i, made in zip(where, one.result(), strict=True):
-                    out[i] = made
+            for indices, future in zip(places.values(), futures, strict=True):
+                for i, completion in zip(indices, future.result(), strict=True):
+                    out[i] = completion
         return out
 
     def _complete(self, prompt: list[int], count: int, sampling: Sampling, seed: int) -> list[Completion]:
@@ -117,8 +117,8 @@ class ServerSampler:
         return [self._read(choice) for choice in choices * (count // len(choices))]
 
     def _read(self, choice: dict[str, Any]) -> Completion:
-        tokens, found = choice.get("token_ids"), choice.get("logprobs") or {}
-        logp = found.get("token_logprobs")
+        tokens, logprobs = choice.get("token_ids"), choice.get("logprobs") or {}
+        logp = logprobs.get("token_logprobs")
         if not isinstance(tokens, list) or not isinstance(logp, list) or len(tokens) != len(logp):
             raise Interrupted(
                 "rlvr.sampler: the server returned no token ids with a log-probability each. It must be a vLLM that knows "
@@ -154,7 +154,7 @@ def _authorization(settings: Server) -> dict[str, str]:
 
 
 def _attempts() -> Iterator[None]:
-    """At once, and again after each wait."""
+    """One attempt now, and one after each wait."""
     yield
     for wait in PATIENCE:
         time.sleep(wait)

@@ -1,4 +1,4 @@
-"""Worlds that answer: an environment turns messages of the policy into observations, rewards and an end.
+"""Environments: messages of the policy in; observations, rewards and the end of the episode out.
 
 An environment is a file that defines a class of the same behaviour as `Environment` under the name `World`, and
 `problems(size, seed, **config)`, which yields rows for `curate` (kind: environment) with worked turns for SFT.
@@ -19,7 +19,7 @@ from pipelines.errors import RecipeError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the world answers to one message of the policy."""
+    """The environment's response to one message of the policy."""
 
     observation: str
     """Text of the next user message; not shown where `done`."""
@@ -35,7 +35,7 @@ class Environment(Protocol):
     """One episode at a time; cloneable through its state."""
 
     def reset(self, problem: Problem) -> list[Message]:
-        """Begin the problem's episode; the conversation so far, which must be the problem's prompt."""
+        """Start the problem's episode; return the conversation so far, which must be the problem's prompt."""
         ...
 
     def state_key(self) -> str:
@@ -43,15 +43,15 @@ class Environment(Protocol):
         ...
 
     def step(self, message: str) -> Step:
-        """Take the policy's message. Text that is no action is answered, never an exception."""
+        """One turn. A message that is not a valid action gets a response, never an exception."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything of the episode, as plain values."""
+        """The complete state of the episode, as plain values."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up where `state_dict` left off."""
+        """Restore the state of `state_dict`."""
         ...
 
 
@@ -67,7 +67,7 @@ def _module(name: str) -> Any:
 
 
 def make(name: str) -> Environment:
-    """A fresh environment.
+    """A new environment.
 
     Raises:
         RecipeError: there is none of that name.

@@ -17,7 +17,7 @@ from pipelines.environments import Step
 from pipelines.errors import RecipeError
 
 MAX_REFUSED = 100_000
-"""Random maps in a row without a way to the goal before `problems` gives up."""
+"""Rejected maps in a row (no path to the goal, or too short) before `problems` raises."""
 ACTIONS = ("left", "down", "right", "up")
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 
@@ -27,11 +27,11 @@ class World:
 
     def __init__(self) -> None:
         self.rows: list[str] = []
-        self.lake: Any = None
+        self.env: Any = None
         self.done = False
 
     def reset(self, problem: Problem) -> list[Message]:
-        """Begin on the problem's map, and walk the `walked` actions of its info."""
+        """Start on the problem's map and take the actions in `walked` of its info."""
         self._open(list(problem.info["map"]))
         messages: list[Message] = [{"role": "user", "content": self._picture()}]
         for action in problem.info.get("walked", []):
@@ -43,36 +43,36 @@ class World:
         import gymnasium
 
         self.rows, self.done = rows, False
-        self.lake = gymnasium.make("FrozenLake-v1", desc=rows, is_slippery=False, disable_env_checker=True).unwrapped
-        self.lake.reset(seed=0)
+        self.env = gymnasium.make("FrozenLake-v1", desc=rows, is_slippery=False, disable_env_checker=True).unwrapped
+        self.env.reset(seed=0)
 
     @property
     def _place(self) -> tuple[int, int]:
-        return divmod(int(self.lake.s), len(self.rows[0]))
+        return divmod(int(self.env.s), len(self.rows[0]))
 
     def _picture(self) -> str:
         return picture(self.rows, self._place)
 
     def state_key(self) -> str:
-        """Map and place."""
-        return f"{'/'.join(self.rows)}@{self.lake.s}"
+        """The map and the agent's position."""
+        return f"{'/'.join(self.rows)}@{self.env.s}"
 
     def step(self, message: str) -> Step:
         """One move; a message that is no action costs a turn and moves nothing."""
         action = message.strip().lower()
         if action not in ACTIONS or self.done:
             return Step(self._picture(), 0.0, self.done, self.state_key(), {"success": False, "invalid": True})
-        _, reward, self.done, _, _ = self.lake.step(ACTIONS.index(action))
+        _, reward, self.done, _, _ = self.env.step(ACTIONS.index(action))
         return Step(self._picture(), float(reward), bool(self.done), self.state_key(), {"success": reward > 0})
 
     def state_dict(self) -> dict[str, Any]:
-        """Map, place and whether the episode is over."""
-        return {"map": self.rows, "place": int(self.lake.s), "done": bool(self.done)}
+        """Map, position and whether the episode is over."""
+        return {"map": self.rows, "place": int(self.env.s), "done": bool(self.done)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up where `state_dict` left off."""
+        """Restore the state of `state_dict`."""
         self._open(list(state["map"]))
-        self.lake.s, self.done = state["place"], state["done"]
+        self.env.s, self.done = state["place"], state["done"]
 
 
 def picture(rows: list[str], place: tuple[int, int]) -> str:
@@ -88,31 +88,31 @@ def picture(rows: list[str], place: tuple[int, int]) -> str:
 
 
 def expert(rows: list[str]) -> list[str]:
-    """A shortest way from S to G as actions; empty where there is none.
+    """A shortest path from S to G as actions; empty where there is none.
 
     >>> expert(["SF", "HG"])
     ['right', 'down']
     """
-    start = next((r, c) for r, row in enumerate(rows) for c, cell in enumerate(row) if cell == "S")
-    came: dict[tuple[int, int], list[str]] = {start: []}
+    start = next((r, c) for r, row in enumerate(rows) for c, kind in enumerate(row) if kind == "S")
+    path_to: dict[tuple[int, int], list[str]] = {start: []}
     queue = deque([start])
     while queue:
-        here = queue.popleft()
-        if rows[here[0]][here[1]] == "G":
-            return came[here]
-        for action, (down, right) in MOVES.items():
-            there = (here[0] + down, here[1] + right)
-            inside = 0 <= there[0] < len(rows) and 0 <= there[1] < len(rows[0])
-            if inside and there not in came and rows[there[0]][there[1]] != "H":
-                came[there] = [*came[here], action]
-                queue.append(there)
+        cell = queue.popleft()
+        if rows[cell[0]][cell[1]] == "G":
+            return path_to[cell]
+        for action, (row_step, column_step) in MOVES.items():
+            neighbour = (cell[0] + row_step, cell[1] + column_step)
+            inside = 0 <= neighbour[0] < len(rows) and 0 <= neighbour[1] < len(rows[0])
+            if inside and neighbour not in path_to and rows[neighbour[0]][neighbour[1]] != "H":
+                path_to[neighbour] = [*path_to[cell], action]
+                queue.append(neighbour)
     return []
 
 
 def problems(
     size: int, seed: int, *, side: int = 4, ice: float = 0.7, shortest: int = 2, demonstrations: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Random maps with start and goal anywhere, a way between them, and the expert's next move as the solution.
+    """Random maps with start and goal anywhere and a path between them; the expert's next move is the solution.
 
     Args:
         size: rows.
@@ -123,8 +123,8 @@ def problems(
         demonstrations: one row per move of the expert, with the moves before it as the conversation, for SFT.
     """
     draw = random.Random(f"frozen lake {seed}")
-    made = refused = 0
-    while made < size:
+    yielded = refused = 0
+    while yielded < size:
         if refused == MAX_REFUSED:
             raise RecipeError(
                 f"environment frozen_lake: none of {MAX_REFUSED:,} maps of side {side} with ice {ice} has a way of "
@@ -137,16 +137,16 @@ def problems(
             continue
         cells[a][b], cells[c][d] = "S", "G"
         rows = ["".join(row) for row in cells]
-        way = expert(rows)
-        if len(way) < shortest:
+        path = expert(rows)
+        if len(path) < shortest:
             continue
         refused = 0
-        for turn in range(len(way) if demonstrations else 1):
-            if made >= size:
+        for turn in range(len(path) if demonstrations else 1):
+            if yielded >= size:
                 return
-            info = {"environment": "frozen_lake", "map": rows, "walked": way[:turn], "solution": way[turn]}
+            info = {"environment": "frozen_lake", "map": rows, "walked": path[:turn], "solution": path[turn]}
             problem = Problem(
-                uid="", prompt=[], answer=way[turn], verifier="exact", source="frozen_lake", licence="MIT", info=info
+                uid="", prompt=[], answer=path[turn], verifier="exact", source="frozen_lake", licence="MIT", info=info
             )
-            yield {"prompt": World().reset(problem), "answer": way[turn], "verifier": "exact", "info": info}
-            made += 1
+            yield {"prompt": World().reset(problem), "answer": path[turn], "verifier": "exact", "info": info}
+            yielded += 1

@@ -1,4 +1,4 @@
-"""The same measurements for every method, from the columns alone."""
+"""Metrics that every method shares, computed from the columns alone."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
 
 
 def of_columns(columns: dict[str, Any]) -> dict[str, float]:
-    """Signal: groups without any, rows whose advantage is zero, size of advantages."""
+    """Signal: zero-variance groups, zero-advantage rows and tokens, size of advantages."""
     scored, group = columns["scored"], columns["group"]
-    flat = homogeneous(columns["raw_reward"], group, scored)
+    zero_variance = homogeneous(columns["raw_reward"], group, scored)
     advantage, mask = columns["advantage"], columns["mask"]
-    silent = (advantage == 0).all(1)
+    zero_advantage = (advantage == 0).all(1)
     return {
-        "signal/flat_group_share": float(flat.float().mean()),
-        "signal/silent_row_share": float(silent.float().mean()),
+        "signal/zero_variance_group_share": float(zero_variance.float().mean()),
+        "signal/zero_advantage_row_share": float(zero_advantage.float().mean()),
         "signal/zero_advantage_token_share": float(((advantage == 0) & mask).sum() / mask.sum().clamp(min=1)),
         "advantage/abs_mean": float(advantage.abs().sum() / mask.sum().clamp(min=1)),
         "reward/shaped_mean": float((columns["reward"] * scored).sum() / scored.sum().clamp(min=1)),
@@ -57,14 +57,14 @@ def of_columns(columns: dict[str, Any]) -> dict[str, float]:
 
 def of_layouts(layouts: list[Layout], mask: Tensor, rows: Tensor) -> dict[str, float]:
     """What the forward pass of an update computes: its share of the rows' tokens, and the padding in it."""
-    size, used = sum(one.size for one in layouts), sum(one.used for one in layouts)
-    apart = int((row_ends(mask[rows]) - 1).sum())
-    shares = {"layout/computed_share": size / max(1, apart), "layout/padding_share": 1 - used / max(1, size)}
+    size, used = sum(layout.size for layout in layouts), sum(layout.used for layout in layouts)
+    unshared = int((row_ends(mask[rows]) - 1).sum())
+    shares = {"layout/computed_share": size / max(1, unshared), "layout/padding_share": 1 - used / max(1, size)}
     return shares | {"layout/tokens": float(size)}
 
 
 class Ratios:
-    """Collects ratio, entropy and KL numbers over the micro-batches of a step."""
+    """Collects ratios, entropies and KL divergences over the micro-batches of a step."""
 
     def __init__(self) -> None:
         self.log_ratio: list[Tensor] = []
@@ -72,7 +72,7 @@ class Ratios:
         self.divergence: list[Tensor] = []
 
     def add(self, columns: dict[str, Any], logp: Tensor, entropy: Tensor | None) -> None:
-        """Numbers of one micro-batch."""
+        """Add one micro-batch."""
         mask = columns["mask"]
         self.log_ratio.append((logp.detach() - columns["logp_old"])[mask])
         if entropy is not None:
@@ -82,9 +82,9 @@ class Ratios:
             self.divergence.append(d.exp() - d - 1)
 
     def extend(self, other: Ratios) -> None:
-        """Take in the numbers of another collection."""
-        for name, found in vars(self).items():
-            found.extend(getattr(other, name))
+        """Append the values of another collection."""
+        for name, values in vars(self).items():
+            values.extend(getattr(other, name))
 
     def numbers(self) -> dict[str, float]:
         """Quantiles of the ratio, mean entropy, mean KL (k3)."""

@@ -1,1 +1,1 @@
-"""SFT: a supervised cold start on packed conversations, loss on what the assistant says."""
+"""SFT: a supervised cold start on packed conversations, loss on the assistant's tokens."""

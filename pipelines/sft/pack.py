@@ -27,7 +27,7 @@ class Document:
 
 
 def target(problem: Problem, which: str) -> str:
-    """What the assistant should say.
+    """The assistant's text: the solution, or the answer.
 
     Raises:
         DataError: the record has no solution and the recipe asks for it.
@@ -67,13 +67,15 @@ def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
     if "generation" not in str(tokenizer.chat_template) or "{% generation" not in str(tokenizer.chat_template):
         return False
     messages = [*problem.prompt, {"role": "assistant", "content": target(problem, which)}]
-    made = tokenizer.apply_chat_template(messages, return_assistant_tokens_mask=True, return_dict=True, tokenize=True)
-    doc = document(problem, which, tokenizer)
-    ours = [0] * doc.trained_from + [1] * (len(doc.tokens) - doc.trained_from)
-    theirs = list(made["assistant_masks"])
+    rendered = tokenizer.apply_chat_template(
+        messages, return_assistant_tokens_mask=True, return_dict=True, tokenize=True
+    )
+    conversation = document(problem, which, tokenizer)
+    own_mask = [0] * conversation.trained_from + [1] * (len(conversation.tokens) - conversation.trained_from)
+    template_mask = list(rendered["assistant_masks"])
     if any(m["role"] == "assistant" for m in problem.prompt):  # earlier turns are context: only the last is trained
-        theirs[: doc.trained_from] = [0] * doc.trained_from
-    if len(ours) != len(theirs) or any(t and not o for o, t in zip(ours, theirs, strict=True)):
+        template_mask[: conversation.trained_from] = [0] * conversation.trained_from
+    if len(own_mask) != len(template_mask) or any(t and not o for o, t in zip(own_mask, template_mask, strict=True)):
         raise ModelError(
             f"model.chat_template: the template's assistant mask disagrees with the prompt's length on record {problem.uid}."
         )
@@ -85,7 +87,7 @@ WINDOW = 4096
 
 
 def epoch_rows(documents: list[Document], size: int, packing: bool, seed: int, epoch: int) -> list[list[int]]:
-    """Rows of document numbers for one pass over the data, in an order that depends on seed and epoch only."""
+    """Rows of document indices for one pass over the data, in an order that depends on seed and epoch only."""
     draw = random.Random(f"{seed} {epoch}")
     order = list(range(len(documents)))
     draw.shuffle(order)
@@ -104,9 +106,9 @@ def epoch_rows(documents: list[Document], size: int, packing: bool, seed: int, e
 def micro_batches(documents: list[Document], rows: list[list[int]], budget: int) -> Iterator[tuple[Layout, Tensor]]:
     """Forward passes over packed rows, about `budget` tokens each: the layout, and the ids of its scored tokens, int64 [M]."""
     members = sorted({i for row in rows for i in row})
-    place = {i: at for at, i in enumerate(members)}
+    position_of = {i: at for at, i in enumerate(members)}
     tokens = [np.array(documents[i].tokens) for i in members]
     mask = [np.arange(len(documents[i].tokens)) >= max(1, documents[i].trained_from) for i in members]
-    every = torch.from_numpy(np.concatenate(tokens))
-    for layout in packed_layouts(tokens, mask, [[place[i] for i in row] for row in rows], budget):
-        yield layout, every[layout.target]
+    all_tokens = torch.from_numpy(np.concatenate(tokens))
+    for layout in packed_layouts(tokens, mask, [[position_of[i] for i in row] for row in rows], budget):
+        yield layout, all_tokens[layout.target]

@@ -27,7 +27,7 @@ class Trainer:
         sft: the recipe's section.
         model: the recipe's model section.
         data: the curated folder.
-        out: where `model/` and, for fresh models, `base/` are written.
+        out: where `model/` and, for randomly initialised models, `base/` are written.
         work: where the commits live.
         report: metrics and progress.
         seed: of data order and initial weights.
@@ -63,20 +63,20 @@ class Trainer:
     def _documents(self, data: Path, split: str) -> list[Document]:
         problems = dataset.read_split(data, split)
         check_assistant_mask(problems[0], self.sft.target, self.tokenizer)
-        made = []
-        for number, problem in enumerate(problems):
-            made.append(document(problem, self.sft.target, self.tokenizer))
-            self.report.progress(number + 1, len(problems), f"tokenising {split}", unit="row")
-        short = [d for d in made if len(d.tokens) <= self.sft.max_length]
-        if len(short) < len(made):
+        documents = []
+        for index, problem in enumerate(problems):
+            documents.append(document(problem, self.sft.target, self.tokenizer))
+            self.report.progress(index + 1, len(problems), f"tokenising {split}", unit="row")
+        fitting = [d for d in documents if len(d.tokens) <= self.sft.max_length]
+        if len(fitting) < len(documents):
             self.report.event(
-                "dropped conversations longer than sft.max_length", split=split, rows=len(made) - len(short)
+                "dropped conversations longer than sft.max_length", split=split, rows=len(documents) - len(fitting)
             )
-        if not short:
+        if not fitting:
             raise DataError(
-                f"sft.max_length: all {len(made)} conversations of {split} are longer than {self.sft.max_length} tokens."
+                f"sft.max_length: all {len(documents)} conversations of {split} are longer than {self.sft.max_length} tokens."
             )
-        return short
+        return fitting
 
     def _model(self) -> Any:
         if self.settings.path is not None:
@@ -109,42 +109,42 @@ class Trainer:
     def step_rows(self, step: int) -> list[list[int]]:
         """Rows of one optimizer step: a pure function of seed and step, so a resume needs no data state."""
         per_step = self._rows_per_step()
-        found: list[list[int]] = []
+        selected: list[list[int]] = []
         start, epoch = step * per_step, 0
-        while len(found) < per_step:
+        while len(selected) < per_step:
             if epoch not in self.rows:
                 self.rows = {k: v for k, v in self.rows.items() if k >= epoch - 1}
                 self.rows[epoch] = epoch_rows(self.documents, self.sft.max_length, self.packing, self.seed, epoch)
             rows = self.rows[epoch]
             if start < len(rows):
-                found += rows[start : start + per_step - len(found)]
+                selected += rows[start : start + per_step - len(selected)]
             start, epoch = max(0, start - len(rows)), epoch + 1
-        return found
+        return selected
 
     def run(self) -> dict[str, float]:
         """Train from the last commit to the end, and write the model folder."""
-        self.held = float("nan")
+        self.last_heldout_loss = float("nan")
         self._resume()
-        held = self.held
+        heldout_loss = self.last_heldout_loss
         for step in range(self.start, self.total):
-            numbers = self._step(step)
-            last, better = step + 1 == self.total, False
+            metrics = self._step(step)
+            last, improved = step + 1 == self.total, False
             if self.heldout and ((step + 1) % self.sft.evaluate_every == 0 or last):
-                held = numbers["loss/heldout"] = self.heldout_loss()
-                better = held < self.best and self.sft.checkpoint_selection == "best"
-                self.best = min(held, self.best)
-            self.report.metrics(step + 1, numbers)
-            self.report.progress(step + 1, self.total, f"loss {numbers['loss/train']:.3f}")
-            if (step + 1) % self.sft.commit.every == 0 or last or better:
-                self._commit(step + 1, held, better)
+                heldout_loss = metrics["loss/heldout"] = self.heldout_loss()
+                improved = heldout_loss < self.best and self.sft.checkpoint_selection == "best"
+                self.best = min(heldout_loss, self.best)
+            self.report.metrics(step + 1, metrics)
+            self.report.progress(step + 1, self.total, f"loss {metrics['loss/train']:.3f}")
+            if (step + 1) % self.sft.commit.every == 0 or last or improved:
+                self._commit(step + 1, heldout_loss, improved)
         self.committer.wait()
         if self.sft.checkpoint_selection == "best" and (state := checkpoint.best(self.commits)) is not None:
             checkpoint.load_trainable(self.model, state["model"])
-            held = state["heldout"]
-            self.report.event("the best weights are handed on", step=state["step"], heldout=held)
+            heldout_loss = state["heldout"]
+            self.report.event("the best weights are handed on", step=state["step"], heldout=heldout_loss)
         self._save()
         final = {
-            "loss_heldout": held if self.heldout else float("nan"),
+            "loss_heldout": heldout_loss if self.heldout else float("nan"),
             "steps": self.total,
             "tokens": self.tokens_seen,
         }
@@ -157,20 +157,20 @@ class Trainer:
         trained = sum(
             len(self.documents[i].tokens) - max(1, self.documents[i].trained_from) for row in rows for i in row
         )
-        total, size, read = torch.zeros((), device=self.device), 0, 0
+        total, size, used = torch.zeros((), device=self.device), 0, 0
         for layout, targets in micro_batches(self.documents, rows, self.sft.micro_batch_tokens):
             logp, _ = self.policy.score(layout, targets)
             loss = -logp.sum() / trained
             loss.backward()
             total += loss.detach()
-            size, read = size + layout.size, read + layout.used
+            size, used = size + layout.size, used + layout.used
         self.tokens_seen += sum(len(self.documents[i].tokens) for row in rows for i in row)
-        numbers = {"loss/train": float(total), **{f"optimizer/{k}": v for k, v in self.stepper.step(step).items()}}
+        metrics = {"loss/train": float(total), **{f"optimizer/{k}": v for k, v in self.stepper.step(step).items()}}
         seconds = time.perf_counter() - began
         real = sum(len(self.documents[i].tokens) for row in rows for i in row)
-        return numbers | {
+        return metrics | {
             "tokens/trained": float(trained),
-            "tokens/padding_share": 1 - read / max(1, size),
+            "tokens/padding_share": 1 - used / max(1, size),
             "time/step_s": seconds,
             "tokens/per_s": real / seconds,
         }
@@ -196,12 +196,12 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.stepper.load_state_dict(state["stepper"])
         torch.set_rng_state(state["rng"])
-        self.start, self.tokens_seen, self.held = state["step"], state["tokens"], state["heldout"]
+        self.start, self.tokens_seen, self.last_heldout_loss = state["step"], state["tokens"], state["heldout"]
         self.best = state["best"]
         self.report.rewind(state["cursor"])
         self.report.event("resumed from a commit", step=self.start)
 
-    def _commit(self, step: int, heldout: float, better: bool) -> None:
+    def _commit(self, step: int, heldout: float, improved: bool) -> None:
         state = {
             "step": step,
             "tokens": self.tokens_seen,
@@ -213,7 +213,7 @@ class Trainer:
             "rng": torch.get_rng_state(),
             "cursor": self.report.cursor(),
         }
-        self.committer.submit(step, state, score=-heldout if better else None)
+        self.committer.submit(step, state, score=-heldout if improved else None)
 
     def _save(self) -> None:
         model = self.model.merge_and_unload() if self.sft.lora else self.model

@@ -1,1 +1,1 @@
-"""What a stage process is made of: its job, its files, its report."""
+"""Parts of a stage process: its job, its files, its report."""

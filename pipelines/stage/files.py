@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, digests, folders with a manifest."""
+"""Files that are complete or absent: atomic writes, digests, folders with a manifest."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def fsync_dir(path: Path) -> None:
 
 
 class DiskFull(UserError):
-    """A disk, or a quota on it, took no more; what was committed before is whole."""
+    """The disk, or a quota on it, is full; earlier commits are intact."""
 
 
 def disk_full(error: BaseException, folder: Path) -> DiskFull | None:
     """The message for a full disk, naming path and free bytes; None where the error is another one.
 
-    Libraries that write for us (torch, safetensors, SQLite) report a full disk in words of their own, so their texts
-    are read too.
+    Libraries that write files (torch, safetensors, SQLite) report a full disk with errors of their own, so their messages
+    are matched as well.
 
     Args:
         error: what a write raised.
@@ -83,7 +83,7 @@ def named(error: OSError, path: Path) -> OSError:
 def write_atomic(path: Path, data: str | bytes, *, durable: bool = True) -> None:
     """Replace a file by one rename; readers see the old bytes or the new ones, never a part.
 
-    `durable=False` skips the wait for the disk: right for progress, wrong for checkpoints.
+    `durable=False` skips the wait for the disk: fit for progress, not for checkpoints.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
@@ -114,15 +114,15 @@ def read_json(path: Path) -> Any:
 def read_object(path: Path, **fields: type | tuple[type, ...]) -> dict[str, Any] | None:
     """A JSON object whose named fields, where present, have these types; None for anything else.
 
-    State files are small and can be made again; a wrong one counts as absent, so no reader meets a shape it did not ask for.
+    State files are small and can be written again; a malformed one is treated as absent, so readers get the shape they expect.
     """
     body = read_json(path)
     if not isinstance(body, dict):
         return None
     for name, kind in fields.items():
         value = body.get(name)
-        wrong_bool = isinstance(value, bool) and kind is not bool
-        if value is not None and (wrong_bool or not isinstance(value, kind)):
+        unwanted_bool = isinstance(value, bool) and kind is not bool
+        if value is not None and (unwanted_bool or not isinstance(value, kind)):
             return None
     return body
 
@@ -132,7 +132,7 @@ def atomic_folder(final: Path) -> Iterator[Path]:
     """A folder to fill, made visible under its final name by one rename when the block succeeds.
 
     A previous folder of that name is moved aside first and removed afterwards, so at every instant
-    either the old or the new one is whole.
+    either the old or the new one is complete.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     building = final.with_name(f".{final.name}.{uuid.uuid4().hex[:8]}.building")
@@ -176,7 +176,7 @@ def write_manifest(folder: Path, about: dict[str, Any]) -> str:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a folder that has a manifest, in words; None where it is whole."""
+    """What is wrong with a folder that has a manifest, in words; None where it is intact."""
     if not folder.is_dir():
         return "it is a file, not a folder"
     manifest = read_manifest(folder)

@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _environments(arguments: argparse.Namespace, job: dict[str, Any], meeting: Path) -> list[dict[str, str]]:
-    """What each rank of this machine finds in its environment."""
+    """The environment variables of each rank of this machine."""
     count = int(job.get("settings", {}).get(job.get("stage"), {}).get("processes", 1))
     size = count * arguments.nodes
     interface, store = LOOPBACK, f"file:{meeting / 'store'}"
@@ -126,7 +126,7 @@ def _wait(ranks: dict[int, subprocess.Popen[bytes]]) -> int:
 
 
 def _kill(ranks: dict[int, subprocess.Popen[bytes]]) -> None:
-    """End the ranks that still run."""
+    """Kill the ranks that still run."""
     for rank in list(ranks.values()):
         if rank.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -143,7 +143,7 @@ def _leave_as(status: int) -> NoReturn:
 
 
 def _remove_stale(folder: Path) -> None:
-    """Meeting places of launchers that were killed."""
+    """Remove the rendezvous folders of launchers that were killed."""
     for path in folder.glob("ranks-*"):
         if owner.started(int(path.name.removeprefix("ranks-"))) is None:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Who owns a process: a child ends with the process that started it, whatever ends that one."""
+"""Process ownership: a child ends with the process that started it, however that one ends."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def bind_rank() -> None:
 
 
 def check() -> None:
-    """End here if the launcher has gone meanwhile: for after the imports that take seconds."""
+    """Exit if the launcher has ended meanwhile: called after imports that take seconds."""
     parent = os.environ.get(PARENT)
     if parent and os.getppid() != int(parent):
         os._exit(ORPHANED)

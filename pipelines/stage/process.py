@@ -1,9 +1,9 @@
-"""The process of one stage: read the job, do the work, leave numbers or a clear error behind.
+"""The process of one stage: read the job, do the work, write its metrics or a clear error.
 
     python -m pipelines.sft WORK
 
 WORK holds `job.json`. The stage fills `WORK/out`, commits under `WORK/checkpoints`, appends to
-`WORK/spool.jsonl`, and ends with `numbers.json`, or with `error.json` for what the user can mend.
+`WORK/spool.jsonl`, and ends with `numbers.json`, or with `error.json` for what the user can fix.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ def main(work: Work, argv: list[str] | None = None) -> None:
         _sample_system(folder, float(job.get("system_every_s", 5.0)))
     _threads(job)
     try:
-        numbers = work(job, folder)
+        metrics = work(job, folder)
     except UserError as error:
         _leave(folder, error, str(error))
     except Exception as error:
-        full = disk_full(error, folder)
-        if full is None:
+        disk_error = disk_full(error, folder)
+        if disk_error is None:
             raise
-        _leave(folder, full, str(full))
+        _leave(folder, disk_error, str(disk_error))
     if rank == 0:
-        write_atomic(folder / NUMBERS, json.dumps(numbers, sort_keys=True))
+        write_atomic(folder / NUMBERS, json.dumps(metrics, sort_keys=True))
     if lock is not None:
         lock.close()
     logging.shutdown()
@@ -80,9 +80,9 @@ def _logging() -> None:
 
 
 def _lock(folder: Path) -> Any:
-    """Hold the work folder; waits while another process works in it, and a killed holder lets go at once.
+    """Lock the work folder; wait while another process works in it. The system releases the lock of a killed process.
 
-    The pipeline holds a lock of its own, so who holds this one is a stage that was started by hand.
+    The pipeline holds a lock of its own, so a holder of this one is a stage that was started by hand.
     """
     handle = open(folder / LOCK, "a+")  # noqa: SIM115
     waited = 0
@@ -116,7 +116,7 @@ def _threads(job: dict[str, Any]) -> None:
 
 
 def _sample_system(folder: Path, every_s: float) -> None:
-    """Append CPU, memory, disk and GPU use to `system.jsonl`, in the names MLflow's system page reads."""
+    """Append CPU, memory, disk and GPU use to `system.jsonl`, under the names that MLflow's system page reads."""
 
     def watch() -> None:
         import psutil
@@ -156,7 +156,7 @@ def _usage(process: Any) -> dict[str, float]:
 
 
 def resolve(dotted: str) -> Any:
-    """The object behind `package.module:name`; how upper layers hand functions to a stage they may import."""
+    """The object behind `package.module:name`; how upper layers pass functions to a stage."""
     import importlib
 
     module, name = dotted.split(":")

@@ -1,7 +1,7 @@
-"""How numbers leave a stage: lines in a spool file that somebody else forwards.
+"""How metrics leave a stage: lines in a spool file that the pipeline forwards.
 
 A stage never talks to a tracking server. It appends metrics with fixed timestamps to `spool.jsonl`
-and says how far along it is in `progress.json`. Whoever started the stage forwards both. A stage
+and writes its progress to `progress.json`. The process that started the stage forwards both. A stage
 with checkpoints passes `cursor()` into its commit; after a restart `rewind(cursor)` drops what was
 written past the commit, so the metric history has no gap and no repeat.
 """
@@ -44,7 +44,7 @@ class Report:
         self._first_done: float | None = None
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Record finite and non-finite numbers of one step; NaN is kept as text for the log, not forwarded."""
+        """Record the metrics of one step; NaN is written to the log and not forwarded."""
         now = int(time.time() * 1000)
         clean = {k: float(v) for k, v in values.items() if v is not None and not math.isnan(float(v))}
         self._append({"kind": "metrics", "step": step, "time": now, "values": clean})
@@ -52,12 +52,12 @@ class Report:
         log.info("step %d  %s", step, shown)
 
     def event(self, text: str, **about: Any) -> None:
-        """Record something worth reading later: a warning, a resume, a skipped step."""
+        """Record an event: a warning, a resume, a skipped step."""
         self._append({"kind": "event", "time": int(time.time() * 1000), "text": text, **about})
         log.info("%s %s", text, about or "")
 
     def progress(self, done: float, total: float, what: str = "", *, unit: str = "step", force: bool = False) -> None:
-        """Say how far along the stage is; cheap to call, writes at most four times a second."""
+        """Record the progress of the stage; cheap to call, writes at most four times a second."""
         now = time.monotonic()
         if self._first_done is None:
             self._first_done = done
@@ -156,8 +156,8 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
 def visible_lines(folder: Path, offset: int, name: str = SPOOL) -> Iterator[tuple[int, dict[str, Any]]]:
     """Lines of a spool that may be forwarded, from a byte offset: (offset after the line, line).
 
-    A line that cannot be read comes as `{"kind": "broken"}`, so that a caller counts it once and goes on behind it.
-    An offset past the end (the spool was begun again) starts over; sending a metric twice changes nothing in MLflow.
+    A line that cannot be read comes as `{"kind": "broken"}`, so that a caller counts it once and goes on after it.
+    An offset past the end (the spool was started again) starts over; sending a metric twice changes nothing in MLflow.
     """
     path = folder / name
     if not path.is_file():

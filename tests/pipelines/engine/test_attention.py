@@ -69,7 +69,7 @@ def test_one_softmax_over_prompt_and_own_tokens(owners, own, pads, grouped, star
     cache.layers = [layer]
     layer.update(*(torch.randn(5, 2, 4, 8, generator=draw) for _ in range(2)))
     whole = layer.keys.clone(), layer.values.clone()
-    layer.part(8, capacity=len(owners) + 5)
+    layer.set_prompts_aside(8, capacity=len(owners) + 5)
     prompts = attention.Prompts(Gaps(start, torch.tensor(pads)), 4)
     rows = torch.tensor(owners)
     layer.take(rows, 8, capacity=len(owners))
@@ -97,7 +97,7 @@ def test_unknown_attention_is_refused():
     model = toys.model()
     cache = SlabCache(model)
     model(torch.tensor([[5, 6]]), past_key_values=cache, use_cache=True)
-    cache.part(4, capacity=1)
+    cache.set_prompts_aside(4, capacity=1)
     cache.layers[1].__class__ = Changed
     prompts = attention.Prompts(Gaps(0, torch.tensor([0])), 2)
     with attention.sharing(model, cache, prompts), pytest.raises(RuntimeError, match="LlamaAttention is one that this"):

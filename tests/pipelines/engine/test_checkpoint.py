@@ -80,13 +80,13 @@ def test_manifest_sees_damage(tmp_path):
         (building / "x").write_text("one")
         (building / "report").mkdir()
         (building / "report" / "log").write_text("noise")
-        digest = write_manifest(building, {"stage": "s"})
+        digest = write_manifest(building, {"stage": "s", "key": "k"})
     assert damage(tmp_path / "a") is None
     with atomic_folder(tmp_path / "b") as building:
         (building / "x").write_text("one")
         (building / "report").mkdir()
         (building / "report" / "log").write_text("other noise")
-        assert write_manifest(building, {"stage": "s"}) == digest
+        assert write_manifest(building, {"stage": "s", "key": "k"}) == digest
     (tmp_path / "a" / "x").write_text("two")
     assert damage(tmp_path / "a") == "x is damaged"
     os.unlink(tmp_path / "a" / "x")

@@ -17,7 +17,7 @@ def both(logits, tokens, sampling, gradient):
     for fused in (True, False):
         free = logits.clone().requires_grad_()
         if fused:
-            value, spread = distribution.said(free * 1, tokens, sampling)
+            value, spread = distribution.log_prob_and_entropy(free * 1, tokens, sampling)
         else:
             value, spread = distribution.log_prob(free, tokens, sampling), distribution.entropy(free, sampling)
         value.backward(gradient)
@@ -53,7 +53,7 @@ def test_bfloat16_logits_are_scored_in_float32():
     logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(1)).bfloat16()
     tokens = torch.arange(5)
     free = logits.clone().requires_grad_()
-    value, spread = distribution.said(free * 1, tokens, Sampling(temperature=0.7))
+    value, spread = distribution.log_prob_and_entropy(free * 1, tokens, Sampling(temperature=0.7))
     assert value.dtype == spread.dtype == torch.float32
     torch.testing.assert_close(value.detach(), distribution.log_prob(logits, tokens, Sampling(temperature=0.7)))
     value.sum().backward()
@@ -62,7 +62,7 @@ def test_bfloat16_logits_are_scored_in_float32():
 
 def test_its_gradient_is_taken_once():
     free = torch.randn(2, 5, requires_grad=True)
-    value, _ = distribution.said(free * 1, torch.tensor([0, 1]), Sampling())
+    value, _ = distribution.log_prob_and_entropy(free * 1, torch.tensor([0, 1]), Sampling())
     value.sum().backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="once"):
         value.sum().backward()

@@ -83,9 +83,11 @@ def test_same_generator_same_rollouts_whatever_ran_before():
 
 def test_rows_that_are_done_make_room(monkeypatch):
     seen = []
-    real = fixed.FixedDecoder._token
+    real = fixed.FixedDecoder._forward_and_draw
     monkeypatch.setattr(
-        fixed.FixedDecoder, "_token", lambda self, rows, *rest: (seen.append(rows), real(self, rows, *rest))[1]
+        fixed.FixedDecoder,
+        "_forward_and_draw",
+        lambda self, rows, *rest: (seen.append(rows), real(self, rows, *rest))[1],
     )
     TorchSampler(toys.model(), stop=list(range(2, 8)), pad=0, fixed=True).extend(
         [[5, 6]] * 100, Sampling(max_tokens=90), generator(CPU, 1)
@@ -136,7 +138,7 @@ def test_failure_falls_back(monkeypatch, caplog):
     def fails(self, *_):
         raise RuntimeError("no graph today")
 
-    monkeypatch.setattr(fixed.FixedDecoder, "_token", fails)
+    monkeypatch.setattr(fixed.FixedDecoder, "_forward_and_draw", fails)
     model = toys.model()
     sampler = TorchSampler(model, stop=[2], pad=0, fixed=True)
     made = sampler.extend(PREFIXES, SAMPLINGS["greedy"], generator(CPU, 1))
@@ -161,13 +163,13 @@ class NoWaiting(TorchDispatchMode):
 @pytest.mark.parametrize("family", PLAIN)
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 def test_no_step_waits_for_the_device(family, sampling, monkeypatch):
-    real = fixed.FixedDecoder._token
+    real = fixed.FixedDecoder._forward_and_draw
 
     def watched(self, *args):
         with NoWaiting():
             real(self, *args)
 
-    monkeypatch.setattr(fixed.FixedDecoder, "_token", watched)
+    monkeypatch.setattr(fixed.FixedDecoder, "_forward_and_draw", watched)
     sampler = TorchSampler(toys.model(family), stop=[2, 3], pad=0, fixed=True)
     sampler.extend(PREFIXES, sampling, generator(CPU, 1), entropy=True)
     assert sampler.fixed is not None
@@ -189,7 +191,7 @@ def test_step_stays_on_its_device(family, sampling):
                 setattr(owner, name, value.to(away))
     decoder.device = away
     with torch.no_grad():
-        decoder._token(24, fixed.COLUMNS, sampling, True)
+        decoder._forward_and_draw(24, fixed.COLUMNS, sampling, True)
         decoder.tokens = decoder.tokens.new_zeros(decoder.tokens.shape, device="cpu")
         with pytest.raises((RuntimeError, NotImplementedError)):
-            decoder._token(24, fixed.COLUMNS, sampling, True)
+            decoder._forward_and_draw(24, fixed.COLUMNS, sampling, True)

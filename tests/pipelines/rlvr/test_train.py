@@ -72,7 +72,9 @@ def test_presets_train(tmp_path, start, preset):
     assert torch.isfinite(after).all() and not torch.equal(before, after)
     seen = {k: v for _, values in history(tmp_path / "work") for k, v in values.items()}
     assert seen["mismatch/max"] < 1e-4
-    assert {"reward/mean", "rollout/length_mean", "signal/flat_group_share", "optimizer/grad_norm"} <= set(seen)
+    assert {"reward/mean", "rollout/length_mean", "signal/zero_variance_group_share", "optimizer/grad_norm"} <= set(
+        seen
+    )
 
 
 def test_reward_goes_up(tmp_path, start, monkeypatch):
