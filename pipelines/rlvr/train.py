@@ -156,7 +156,7 @@ class Trainer:
             columns = algorithm.assign_credit(self.update, columns)
             numbers["time/credit_s"] = time.perf_counter() - credited
             numbers |= diagnostics.of_columns(columns)
-            columns = self._composed(columns, step)
+            columns = self._with_replay(columns, step)
             for method in self.update.methods():
                 method.on_batch(columns)
             numbers["replay/rows"] = float(len(columns["group"]) - len(rows))
@@ -302,8 +302,8 @@ class Trainer:
             )
         return dict(packed[1])
 
-    def _composed(self, columns: dict[str, Any], step: int) -> dict[str, Any]:
-        """The rows that train: the step's, and what the recipe's replay adds."""
+    def _with_replay(self, columns: dict[str, Any], step: int) -> dict[str, Any]:
+        """The rows that train: the step's own, and those that the replay part adds."""
         draw = distribution.generator(torch.device("cpu"), self.seed, step, REPLAY)
         return self.update.replay.fn.extend(columns, draw)
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -275,7 +276,8 @@ def test_a_verifier_that_fails_leaves_rows_unscored(tmp_path, start, monkeypatch
     def broken(completion, answer, info):
         raise RuntimeError("judge is away")
 
-    monkeypatch.setattr(verifiers, "load", lambda name: broken)
+    monkeypatch.setattr(verifiers, "load", lambda name: SimpleNamespace(verify=broken))
+    monkeypatch.setattr(verifiers, "POOLED", {})  # in this process, where the patch is
     numbers = made.step(0)
     assert numbers["reward/unscored_share"] == 1.0
     assert "loss/policy" not in numbers
