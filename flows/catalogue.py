@@ -14,6 +14,9 @@ from pipelines.contract.method import Method
 from pipelines.errors import UserError, did_you_mean
 from pipelines.recipe.read import PRESETS, SLOTS, read_preset
 
+PLACES = (*SLOTS, "providers")
+"""Slots, and the providers of columns."""
+
 
 def entry(slot: str, name: str) -> dict[str, Any]:
     """Everything known about a method, as plain values."""
@@ -50,9 +53,9 @@ def entries(slot: str | None = None) -> list[dict[str, Any]]:
     Raises:
         UserError: an unknown slot.
     """
-    if slot is not None and slot not in SLOTS:
-        raise UserError(f"--slot {slot}: no such slot. {did_you_mean(slot, SLOTS)}")
-    return [entry(s, n) for s in ([slot] if slot else SLOTS) for n in catalogue.names(f"rlvr.{s}")]
+    if slot is not None and slot not in PLACES:
+        raise UserError(f"--slot {slot}: no such slot. {did_you_mean(slot, PLACES)}")
+    return [entry(s, n) for s in ([slot] if slot else PLACES) for n in catalogue.names(f"rlvr.{s}")]
 
 
 def link(paper: str) -> str:
@@ -126,7 +129,7 @@ def markdown() -> str:
     """docs/methods.md: generated, and checked for freshness by a test."""
     lines = ["# Methods", "", "Generated from the code by `make docs`; do not edit.", ""]
     lines += ["A method is one file in the folder of its slot; the table says what it was checked against.", ""]
-    for slot in SLOTS:
+    for slot in PLACES:
         methods = entries(slot)
         if not methods:
             continue

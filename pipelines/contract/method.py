@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from pipelines.contract.provider import Provider
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -173,12 +175,13 @@ class Replay(Method):
         """The columns of the rows that train: the step's own, and stored ones behind them."""
 
 
-BASES: dict[str, type[Method]] = {
+BASES: dict[str, type] = {
     "rlvr.curriculum": Curriculum,
     "rlvr.prompting": Prompting,
     "rlvr.rollout": Rollout,
     "rlvr.reward": Reward,
     "rlvr.sampling_schedule": SamplingSchedule,
     "rlvr.replay": Replay,
+    "rlvr.providers": Provider,
 }
 """Slots whose methods are not called with columns, and the base class each method of theirs has."""

@@ -1,30 +1,51 @@
 """Who fills the columns that a forward pass or a model of its own gives.
 
-Reference policy, critic, teacher, hidden-state statistics, reward and process models: each is an object that the learner
-holds in one list, knows by what it `makes` alone, and commits with itself.
+Reference policy, critic, teacher, hidden-state statistics, process reward model: each is one file in
+pipelines/rlvr/providers, chosen in `rlvr.providers` by its name, or by itself where `automatic`. The learner holds them in one
+list, knows them by what their card says they make, and commits them with itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pipelines.recipe.settings import Model, Rlvr
+
+
+@dataclass(frozen=True)
+class ProviderContext:
+    """The learner's side of things, as a provider sees it."""
+
+    policy: Any
+    """The policy that is trained (`pipelines.engine.policy.Policy`)."""
+    passes: Any
+    """Forward passes over a step's rows (`pipelines.rlvr.passes.ForwardPasses`)."""
+    rlvr: Rlvr
+    model: Model
+    start: str
+    """Model folder that the run started from."""
+    seed: int
+    outcome_tokens: Callable[[dict[str, Any]], Tensor]
+    """The step's columns → bool [B, T], the trained tokens of rows whose outcome is known: what values are fitted to."""
+    options: dict[str, Any]
+    """Column → how it is to be made, as the methods that read it ask (`Method.column_options`)."""
+
 
 class Provider:
     """Fills columns before credit is assigned; may learn something of its own after the policy's updates."""
 
-    makes: ClassVar[tuple[str, ...]] = ()
-    """Columns it fills. It is set up only where some method of the recipe reads one of them."""
+    automatic: ClassVar[bool] = False
+    """Added by itself where a method reads what it makes; others stand in `rlvr.providers`."""
+    model_paths: ClassVar[tuple[str, ...]] = ()
+    """Settings that name a model folder: its files belong to the stage's key."""
 
-    def setup(self, context: Any) -> None:
-        """Once per process, before the first step and before a restart's `load_state_dict`: load or build what is needed.
-
-        Args:
-            context: the learner's side: policy, settings, devices, forward passes over packed rows, and
-                `column_options` of the methods that read the columns.
-        """
+    def setup(self, context: ProviderContext) -> None:
+        """Once per process, before the first step and before a restart's `load_state_dict`: load or build what is needed."""
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """Put the columns it makes into `columns`, in place, without gradient.

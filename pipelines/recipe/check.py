@@ -13,7 +13,7 @@ from pipelines.contract.columns import COLUMNS, HOOK_PHASE, Phase, phase_of
 from pipelines.data.files import check_readable, data_files
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe import settings as s
-from pipelines.recipe.read import Recipe, bind_slots, bound_list, column_options
+from pipelines.recipe.read import Recipe, bind_providers, bind_slots, bound_list, column_options
 
 
 def check(recipe: Recipe) -> None:
@@ -44,6 +44,7 @@ def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
     """Every column that is read is provided, in time; every part that a part requires is there."""
     made = {column for one in methods for column in one.card.makes}
     made |= {name for name, column in COLUMNS.items() if column.when is not None and column.when(rl)}
+    made |= {column for provider in bind_providers(rl, methods) for column in provider.card.makes}
     for one in methods:
         _check_phases(one)
         lacking = [c for c in one.needs if (COLUMNS[c].part or COLUMNS[c].when is not None) and c not in made]

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
-from pipelines.contract.catalogue import Bound, bind
+from pipelines.contract.catalogue import Bound, bind, card, load, names
 from pipelines.contract.fields import Seed, Strict
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe import settings as s
@@ -35,6 +35,7 @@ SLOTS = (
     "auxiliary_loss",
     "loss_aggregation",
 )
+PROVIDERS = "rlvr.providers"
 
 
 class Recipe(Strict):
@@ -270,6 +271,26 @@ def bound_list(bound: dict[str, Any]) -> list[Bound]:
     for value in bound.values():
         flat += value if isinstance(value, list) else [] if value is None else [value]
     return flat
+
+
+def bind_providers(rlvr: s.Rlvr, methods: list[Bound]) -> list[Bound]:
+    """The providers of columns that these methods read: those of the recipe, and those that come by themselves.
+
+    Raises:
+        RecipeError: an unknown provider or setting, one named twice, or two that make one column.
+    """
+    needed = {column for one in methods for column in one.needs}
+    chosen = [bind("rlvr.providers", spec) for spec in rlvr.providers]
+    names_chosen = [one.name for one in chosen]
+    for name in names(PROVIDERS):
+        provider: Any = load(PROVIDERS, name)
+        if provider.automatic and name not in names_chosen and needed & set(card(provider).makes):
+            chosen.append(bind(PROVIDERS, name))
+    columns = [column for one in chosen for column in one.card.makes]
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise RecipeError(f"rlvr.providers: {twice[0]} is made twice; leave one provider of it.")
+    return [one for one in chosen if needed & set(one.card.makes)]
 
 
 def column_options(methods: list[Bound]) -> dict[str, Any]:

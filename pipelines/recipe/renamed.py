@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import yaml
+
 from pipelines.errors import RecipeError
 
 FIELDS = {
@@ -39,6 +41,8 @@ def renamed(section: str, fields: dict[str, Any]) -> dict[str, Any]:
     {'checkpoint_selection': 'best', 'steps': 3}
     """
     out: dict[str, Any] = {}
+    if section == "rlvr" and "critic" in fields:
+        fields = _critic_as_provider(fields)
     for key, value in fields.items():
         if (section, key) == ("rlvr", "max_draws"):
             key, value = "sampling_schedule", _schedule(value, fields)
@@ -71,6 +75,17 @@ def _schedule(draws: Any, fields: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "single"} if draws == 1 else {"kind": "dynamic", "max_draws": draws}
 
 
+def _critic_as_provider(fields: dict[str, Any]) -> dict[str, Any]:
+    """The section with its `critic` among the providers."""
+    log.warning("rlvr.critic is an entry of rlvr.providers now; the old section is read until 0.3.")
+    critic = fields["critic"]
+    critic = yaml.safe_load(critic) if isinstance(critic, str) else critic
+    rest = {key: value for key, value in fields.items() if key != "critic"}
+    if not isinstance(critic, dict):
+        return rest
+    return {**rest, "providers": [*(rest.get("providers") or []), {"kind": "critic", **critic}]}
+
+
 def renamed_override(text: str) -> str:
     """An override with today's names.
 
@@ -81,6 +96,10 @@ def renamed_override(text: str) -> str:
     section, *rest = field.strip().split(".")
     if not rest or section not in FIELDS:
         return text
+    if section == "rlvr" and rest[0] == "critic":
+        critic = {rest[1]: yaml.safe_load(value)} if len(rest) > 1 else value
+        providers = renamed("rlvr", {"critic": critic}).get("providers", [])
+        return "rlvr.providers=" + yaml.safe_dump(providers, default_flow_style=True).strip()
     name, new = next(iter(renamed(section, {rest[0]: value if len(rest) == 1 else None}).items()))
     if name == rest[0] and new in (value, None):
         return text

@@ -339,14 +339,6 @@ class Server(Settings):
     timeout_s: float = free(600.0, gt=0, le=1e7)
 
 
-class Critic(Settings):
-    """The value network of methods that read `value`: the policy's body, copied at the start, with a scalar head."""
-
-    learning_rate: float = Field(1e-5, gt=0, le=1000)
-    epochs: int = Field(1, ge=1, le=10_000)
-    """Passes over a step's rollouts."""
-
-
 Function = Annotated[Line, Field(pattern=r"^\w+(\.\w+)*:\w+$")]
 """`package.module:function`."""
 MOST_ROLLOUTS = 2**22
@@ -397,8 +389,8 @@ class Rlvr(Settings):
     samplers that are another engine; the credit part `truncated_is` then corrects the mismatch."""
     sampler: Server | None = None
     """Decode on a vLLM server; default: in the trainer's own process, with the weights that are trained."""
-    critic: Critic | None = None
-    """Read by methods that need `value`, such as advantage: gae."""
+    providers: Parts = []
+    """Models that fill columns which methods read: `critic` (advantage: gae), `teacher`, `implicit_prm`, ..."""
     processes: int = Field(1, ge=1, le=100_000)
     """Processes of the stage, one per GPU: weights sharded with FSDP2, rollouts and passes dealt out."""
     max_bad_steps: int = Field(5, ge=1)

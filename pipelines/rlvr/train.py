@@ -30,7 +30,7 @@ from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
 from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr import algorithm, diagnostics, scoring
-from pipelines.rlvr.learn import Learner
+from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.pack import pack, padded
 from pipelines.stage.report import Report
 
@@ -74,7 +74,7 @@ class Trainer:
             rows=rlvr.decode_rows,
             fixed=None if rlvr.cuda_graphs else False,
         )
-        self.learner.spare = own.release
+        self.learner.release_memory = own.release
         self.server = ServerSampler(rlvr.sampler, stop=stop, context=own.context) if rlvr.sampler else None
         self.sampler: Sampler = self.server or own
         self.start_step = 0
@@ -282,7 +282,7 @@ class Trainer:
         tokens = padded(sequences, max(map(len, sequences)), 0, torch.int64)
         mask = torch.arange(tokens.shape[1]) < torch.tensor([len(s) for s in sequences])[:, None]
         mask[:, 0] = False
-        return self.learner.read_hidden(tokens, mask, statistics).tolist()
+        return self.learner.passes.hidden_statistics(tokens, mask, statistics).tolist()
 
     def _rank(self) -> tuple[int, ...]:
         """What tells this process's random numbers from those of the others."""

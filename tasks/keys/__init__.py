@@ -92,6 +92,10 @@ def _key_settings(recipe: Recipe, stage: str) -> dict[str, Any]:
             difficulty["model"] = ELSEWHERE
         if "decontaminate_against" in settings:
             settings["decontaminate_against"] = settings["decontaminate_against"][:-1]
+    if stage == "rlvr":
+        for provider in settings["rlvr"]["providers"]:
+            if files.local_folder(provider.get("path")):
+                provider["path"] = ELSEWHERE
     if stage == "evaluate":
         settings["evaluate"]["include"] = None
     return settings

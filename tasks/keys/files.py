@@ -199,6 +199,9 @@ def of_stage(recipe: Recipe, stage: str, benchmarks: Path) -> tuple[Files, list[
     judge = recipe.curate.difficulty
     if stage == "curate" and judge is not None and (folder := local_folder(judge.model)):
         files.add("difficulty", folder, model_files(folder, weights=True, code=trust))
+    for number, provider in enumerate(recipe.rlvr.providers if stage == "rlvr" and recipe.rlvr else []):
+        if folder := local_folder(provider.get("path")):
+            files.add(f"providers.{number}", folder, model_files(folder, weights=True, code=trust))
     template = (
         Path(model.chat_template).expanduser() if model.chat_template and "{" not in model.chat_template else None
     )

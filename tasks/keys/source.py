@@ -52,6 +52,10 @@ def entries(recipe: Recipe, stage: str, root: Path = ROOT) -> list[str]:
             spec = getattr(recipe.rlvr, slot)
             for part in spec if isinstance(spec, list) else [] if spec is None else [spec]:
                 found.append(f"pipelines.rlvr.{slot}.{part.get('kind')}")
+        found += [f"pipelines.rlvr.providers.{part.get('kind')}" for part in recipe.rlvr.providers]
+        for path in sorted((root / "pipelines" / "rlvr" / "providers").glob("[a-z]*.py")):
+            if re.search(r"^    automatic: .*= True$", path.read_text(), re.MULTILINE):  # may come by themselves
+                found.append(f"pipelines.rlvr.providers.{path.stem}")
     if stage in ("curate", "rlvr", "evaluate"):
         found += [f"pipelines.verifiers.{p.stem}" for p in sorted((root / "pipelines" / "verifiers").glob("[a-z]*.py"))]
     if stage == "curate" and recipe.evaluate is not None and recipe.curate.decontaminate is not None:

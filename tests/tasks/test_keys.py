@@ -90,5 +90,5 @@ def test_a_changed_reward_function_changes_the_key(tmp_path, monkeypatch):
 
 
 def test_evaluation_does_not_reach_the_trainer():
-    loop = ("pipelines.rlvr.train", "pipelines.rlvr.learn", "pipelines.rlvr.algorithm")
+    loop = ("pipelines.rlvr.train", "pipelines.rlvr.learner", "pipelines.rlvr.passes", "pipelines.rlvr.algorithm")
     assert not [name for name in keys.reach("evaluation.__main__") if name.startswith(loop)]

@@ -65,5 +65,5 @@ def test_nobody_probes_for_hooks(path):
         cwd=toys.ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert found.stdout == ""
-    loop = [toys.ROOT / f"pipelines/rlvr/{name}.py" for name in ("train", "learn", "algorithm", "pack")]
+    loop = [toys.ROOT / f"pipelines/rlvr/{name}.py" for name in ("train", "learner", "passes", "algorithm", "pack")]
     assert not any("hasattr(" in file.read_text() for file in loop)

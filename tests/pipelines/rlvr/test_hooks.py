@@ -14,7 +14,7 @@ from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr import algorithm
-from pipelines.rlvr.learn import further
+from pipelines.rlvr.learner import further
 
 
 def trainer(tmp_path, start, *overrides):
@@ -50,9 +50,9 @@ def test_a_loss_that_couples_rows_has_one_gradient(tmp_path, start, name, monkey
         for bonus in made.update.auxiliary_loss:
             if hasattr(bonus.fn, "anchor"):
                 bonus.fn.anchor = 0.1
-        if made.learner.reference is not None:
+        if "reference" in made.learner.providers:
             with torch.no_grad():  # away from home, where the divergence has a gradient
-                made.learner.reference.head.weight.mul_(1.1)
+                made.learner.providers["reference"].policy.head.weight.mul_(1.1)
         if kind == "whole":
             monkeypatch.setattr(algorithm.Update, "batch_coupled", lambda self: False)
         made.step(0)

@@ -63,7 +63,7 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         [*BRANCHES, "presets=[arpo]"],
         [*TURNS, "presets=[epo]"],
         [*TURNS, "rlvr.advantage=trloo", "rlvr.objective=turn_clip", "rlvr.mini_batches=2"],
-        [*TURNS, "rlvr.shaping=[{kind: g_ra}]", "rlvr.advantage=gae", "rlvr.critic={learning_rate: 0.001}"],
+        [*TURNS, "rlvr.shaping=[{kind: g_ra}]", "rlvr.advantage=gae", "rlvr.providers=[{kind: critic, learning_rate: 0.001}]"],
         [*BRANCHES, "rlvr.credit=[{kind: arpo_hard}]"],
     ],
     ids=["plain", "gigpo", "trloo", "arpo", "epo", "trloo_turn_clip", "gated_gae", "arpo_hard"],
@@ -120,7 +120,7 @@ def test_a_tree_trains_each_edge_once(tmp_path, start):
     [
         (["rlvr.advantage=gigpo"], "gigpo needs turn_reward.*rollout: multi_turn"),
         (["rlvr.advantage=spo_tree"], "spo_tree needs node.*rollout: tree"),
-        (["rlvr.advantage=gae"], "gae needs value.*critic: .learning_rate"),
+        (["rlvr.advantage=gae"], "gae needs value.*kind: critic"),
         (["rlvr.credit=[{kind: truncated_is}]"], "truncated_is needs logp_sampler.*old_logp: trainer"),
         (["curate.sources.0.splits=[nowhere]"], "names no split of this recipe: nowhere"),
     ],

@@ -52,6 +52,7 @@ ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if "for environments" not 
 
 
 FITTING = {
+    "on_policy_distillation": ["rlvr.providers=[{kind: teacher, path: START/sft/out/base}]"],
     "ppe": ["rlvr.prompting={kind: ppe, text: Think.}"],  # the toy reads 64 characters
     "cosine_length": ["rlvr.shaping=[{kind: cosine_length, margin: 1}]"],  # its answers have up to 16 tokens
     "co_reward": [  # enough answers alike for a vote
@@ -65,7 +66,9 @@ FITTING = {
 
 @pytest.mark.parametrize("preset", ALONE)
 def test_presets_train(tmp_path, start, preset):
-    made = trainer(tmp_path, start, f"presets=[{preset}]", *FITTING.get(preset, []))
+    made = trainer(
+        tmp_path, start, f"presets=[{preset}]", *(text.replace("START", str(start)) for text in FITTING.get(preset, []))
+    )
     before = torch.cat([p.detach().flatten().clone() for p in made.learner.model.parameters()])
     numbers = made.run()
     assert numbers["steps"] == 4
@@ -396,7 +399,7 @@ def test_out_of_memory_makes_smaller_passes_of_the_same_sum(tmp_path, start, mon
         made.learner.policy.score = limited
         made.step(0)
         grads.append(torch.cat([p.grad.flatten() for p in made.learner.model.parameters()]))
-    assert made.learner.budget < 16_384
+    assert made.learner.passes.budget < 16_384
     assert "out of memory" in next(e["text"] for e in toys.spool(tmp_path / "1/work") if e["kind"] == "event")
     torch.testing.assert_close(grads[0], grads[1], atol=1e-6, rtol=1e-3)
     made.learner.policy.score = lambda *a, **k: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out of memory"))

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from pipelines.contract.method import HiddenStatistics
+from pipelines.contract.provider import ProviderContext
 from pipelines.engine import distribution, models, optimizer, parallel
-from pipelines.engine.critic import Critic
-from pipelines.engine.layout import Layout, best_layouts
 from pipelines.engine.policy import Policy, without_dropout
-from pipelines.errors import Interrupted
+from pipelines.recipe.read import bind_providers
 from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr import algorithm, diagnostics
 from pipelines.rlvr.mismatch import MismatchMonitor, Tokens
+from pipelines.rlvr.passes import ForwardPasses, out_of_memory, to_rows
 from pipelines.stage.report import Report
 
 SHUFFLES = 2
-"""Purpose number of the stream that deals groups to mini-batches."""
+"""RNG stream id of the order in which groups come to mini-batches."""
 
 
 class Learner:
-    """The policy that is trained, its optimizer, and where asked for a reference and a critic.
+    """The policy that is trained, its optimizer, and the providers of columns.
 
     Args:
         rlvr: the recipe's section.
@@ -55,17 +53,27 @@ class Learner:
         self.model = self._model(start)
         self.policy = Policy(self.model, rlvr.sampling, dtype=model.dtype)
         self.policy.top_p_mass = update.column_options().get("entropy_top_p")
-        self.reference = self._reference()
-        self.critic = self._critic()
+        self.passes = ForwardPasses(self.policy, rlvr, world)
+        self.providers = {bound.name: bound.fn for bound in bind_providers(rlvr, update.bound())}
+        context = ProviderContext(
+            policy=self.policy,
+            passes=self.passes,
+            rlvr=rlvr,
+            model=model,
+            start=start,
+            seed=seed,
+            outcome_tokens=partial(algorithm.critic_tokens, update),
+            options=update.column_options(),
+        )
+        for provider in self.providers.values():
+            provider.setup(context)
         self.weights = parallel.Weights(self.model, self.policy.scorer, self.policy.layers, world)
         self.optimizer = optimizer.make(self.model, rlvr.optimizer)
         total = rlvr.steps * rlvr.epochs * min(rlvr.mini_batches, rlvr.prompts)
         self.stepper = optimizer.Stepper(self.optimizer, rlvr.optimizer, total, rlvr.max_bad_steps)
         self.updates_done = 0
         self.mismatch = MismatchMonitor(rlvr.mismatch, model.dtype)
-        self.budget = rlvr.micro_batch_tokens
-        """Tokens of a forward pass; halved when memory runs out."""
-        self.spare: Callable[[], None] = lambda: None
+        self.release_memory: Callable[[], None] = lambda: None
         """Called when memory runs out, for others to give back what they can do without."""
 
     def _model(self, start: str) -> Any:
@@ -79,102 +87,24 @@ class Learner:
         model.to(models.device())  # type: ignore[arg-type]
         return model.train(self.rlvr.gradient_checkpointing)
 
-    def _reference(self) -> Policy | None:
-        """The policy at the start: adapters switched off, or a frozen copy; only where a method reads `logp_ref`."""
-        if not self.update.needs("logp_ref"):
-            return None
-        if self.rlvr.lora:
-            return self.policy
-        frozen = copy.deepcopy(self.model).requires_grad_(False)
-        return Policy(frozen, self.rlvr.sampling, dtype=self.settings.dtype)
-
-    def _critic(self) -> tuple[Critic, torch.optim.Optimizer] | None:
-        """A value network and its optimizer, where a method reads `value`."""
-        wanted = self.rlvr.critic
-        if not self.update.needs("value") or wanted is None:
-            return None
-        torch.manual_seed(self.seed)
-        made = Critic(self.policy.decoder, self.policy.head.in_features, dtype=self.settings.dtype)
-        return made, torch.optim.AdamW(made.parameters(), lr=wanted.learning_rate, weight_decay=0.0)
-
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """Put the columns that a method asked for and only a forward pass gives into `columns`."""
-        mask = columns["mask"]
         with torch.no_grad():
             if columns["teacher_forced"].any():
-                self._fill_forced(tokens, columns)
-            if self.reference is not None:
-                reference = self.reference
-                with reference.reference():
-                    columns["logp_ref"] = self._forward(lambda one, ids: reference.score(one, ids)[0], tokens, mask)
+                self._fill_teacher_forced(tokens, columns)
             if self.rlvr.old_logp == "trainer":
-                recomputed = self._forward(lambda one, ids: self.policy.score(one, ids)[0], tokens, mask)
-                columns["logp_sampler"], columns["logp_old"] = columns["logp_old"], recomputed
-            if self.critic is not None:
-                critic = self.critic[0]
-                columns["value"] = self._forward(lambda one, ids: critic(one), tokens, mask)
-        hidden = self.update.column_options().get("hidden_stats")
-        if hidden is not None:
-            columns["hidden_stats"] = self.read_hidden(tokens, mask, hidden)
+                columns["logp_sampler"] = columns["logp_old"]
+                columns["logp_old"] = self.passes.per_token(self.passes.log_probs, tokens, columns["mask"])
+        for provider in self.providers.values():
+            provider.fill(tokens, columns)
 
-    def _fill_forced(self, tokens: Tensor, columns: dict[str, Any]) -> None:
-        """What the sampler would have reported of tokens that it did not choose: the trainer's own values."""
+    def _fill_teacher_forced(self, tokens: Tensor, columns: dict[str, Any]) -> None:
+        """Tokens that the sampler did not choose have the trainer's own log-probabilities as the old ones."""
         forced = columns["teacher_forced"]
-        own = self._forward(self._said, tokens, forced, kinds=2)
-        columns["logp_old"] = torch.where(forced, own[..., 0], columns["logp_old"])
+        values = self.passes.per_token(self.passes.log_probs, tokens, forced, values=2)
+        columns["logp_old"] = torch.where(forced, values[..., 0], columns["logp_old"])
         if "entropy_old" in columns:
-            columns["entropy_old"] = torch.where(forced, own[..., 1], columns["entropy_old"])
-
-    def _said(self, layout: Layout, ids: Tensor) -> Tensor:
-        """Log-probability and entropies of the layout's tokens, [M, 2 or 3], without gradient."""
-        value, spread = self.policy.score(layout, ids, entropy="value")
-        assert spread is not None
-        return torch.cat([value[:, None], spread.view(len(value), -1)], 1)
-
-    def _forward(self, score: Any, tokens: Tensor, mask: Tensor, kinds: int = 1) -> Tensor:
-        """Numbers per scored token as [B, T] on the CPU, [B, T, kinds] for several; each process computes its share."""
-        out = torch.zeros(mask.numel(), kinds)
-        for layout in self._dealt(tokens, mask, mask.any(1).nonzero().squeeze(1)):
-            values = score(layout, tokens.flatten()[layout.target]).cpu()
-            if not layout.repeat:
-                out[layout.target] = values.view(len(values), -1)[:, :kinds]
-        out = sum(self.world.gather(out))  # everybody has zeros where others computed
-        return out.view(mask.shape) if kinds == 1 else out.view(*mask.shape, kinds)
-
-    def read_hidden(self, tokens: Tensor, mask: Tensor, statistics: HiddenStatistics) -> Tensor:
-        """Statistics of each row's hidden states [n, hidden], float32 [B, K]; 0 for a row without tokens.
-
-        The states are those before the row's masked tokens.
-        """
-        found: dict[int, list[float]] = {}
-        for layout in self._dealt(tokens, mask, mask.any(1).nonzero().squeeze(1)):
-            hidden = self.policy.hidden(layout, statistics.layer).cpu()
-            rows = layout.target // tokens.shape[1]
-            for row in [] if layout.repeat else rows.unique().tolist():
-                mine = (rows == row).nonzero().squeeze(1)
-                found[row] = statistics.reduce(hidden[mine[layout.target[mine].argsort()]])
-        for part in self.world.gather(found):
-            found |= part
-        width = max((len(v) for v in found.values()), default=1)
-        return torch.tensor([found.get(row, [0.0] * width) for row in range(len(tokens))])
-
-    def layouts(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
-        """Rows laid out for forward passes within the token budget, common prefixes computed once where it pays."""
-        allow = self.policy.takes_masks and self.rlvr.share_prefixes
-        whole = self.policy.takes_prefixes and self.world.size == 1 and not self.rlvr.gradient_checkpointing
-        layouts = best_layouts(tokens, mask, rows, self.budget, allow_trees=allow, allow_prefixes=whole)
-        if 0 < len(layouts) < self.world.size:
-            smaller = max(1, sum(layout.size for layout in layouts) // self.world.size)
-            layouts = best_layouts(tokens, mask, rows, min(self.budget, smaller), allow_trees=allow)
-        return layouts
-
-    def _dealt(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
-        """This process's layouts. All processes get equally many: passes are collective, so some are repeats."""
-        every = self.layouts(tokens, mask, rows)
-        mine = self.world.share(every)
-        if every and len(mine) < -(-len(every) // self.world.size):
-            mine.append(replace(every[0], repeat=True))
-        return mine
+            columns["entropy_old"] = torch.where(forced, values[..., 1], columns["entropy_old"])
 
     def learn(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
         """All optimizer updates of the step."""
@@ -188,8 +118,8 @@ class Learner:
                 self.updates_done += 1
         for rows in further(columns):
             total += self._one_update(tokens, columns, rows, ratios, numbers, self.updates_done - 1, first=False)
-        if self.critic is not None:
-            numbers |= self._fit_critic(tokens, columns)
+        for provider in self.providers.values():
+            numbers |= provider.update(tokens, columns)
         self.weights.refresh()
         return self._joined(numbers, ratios, total)
 
@@ -224,7 +154,7 @@ class Learner:
         live[rows] = True
         kinds = 2 if self.policy.top_p_mass is None else 3
         with torch.no_grad():
-            values = self._forward(self._said, tokens, columns["mask"] & live, kinds=kinds)
+            values = self.passes.per_token(self.passes.log_probs, tokens, columns["mask"] & live, values=kinds)
         total, slopes = algorithm.slopes(self.update, algorithm.take(columns, rows), values[rows])
         columns["slopes"] = torch.zeros_like(values)
         columns["slopes"][rows] = slopes
@@ -274,17 +204,13 @@ class Learner:
                 return total
 
     def _halve(self, widest: int) -> None:
+        """Make the passes smaller after memory ran out."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.spare()
+        self.release_memory()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        if self.budget <= widest:
-            raise Interrupted(
-                f"out of memory with one row of {widest} tokens in a pass. Use gradient_checkpointing, lora, dtype: bfloat16, "
-                "or lower sampling.max_tokens."
-            )
-        self.budget = max(widest, self.budget // 2)
-        self.report.event("out of memory: the passes are made smaller", micro_batch_tokens=self.budget)
+        self.passes.shrink(widest)
+        self.report.event("out of memory: the passes are made smaller", micro_batch_tokens=self.passes.budget)
 
     def _passes(
         self,
@@ -300,7 +226,7 @@ class Learner:
         compared: list[Tokens] = []
         reads = self.update.needs("entropy") or self.update.needs("entropy_top_p")
         wanted: Literal["value", "gradient"] = "gradient" if reads else "value"
-        layouts = self._dealt(tokens, columns["mask"], rows)
+        layouts = self.passes.sharded(tokens, columns["mask"], rows)
         for layout in layouts:
             part = (layout.target // tokens.shape[1]).unique()
             values, spread = self.policy.score(layout, tokens.flatten()[layout.target], entropy=wanted)
@@ -310,7 +236,7 @@ class Learner:
             mine = algorithm.take(columns, part)
             assert spread is not None
             said = [values, *spread.view(len(values), -1).unbind(1)]
-            logp, entropy, *top = (self._rows(x, layout.target, part, tokens.shape) for x in said)
+            logp, entropy, *top = (to_rows(x, layout.target, part, tokens.shape) for x in said)
             if "slopes" in mine:
                 loss = (mine["slopes"] * torch.stack([logp, entropy, *top], -1)).sum()
             else:
@@ -334,46 +260,17 @@ class Learner:
             self.report.event(warning)
         return metrics
 
-    @staticmethod
-    def _rows(values: Tensor, target: Tensor, part: Tensor, shape: torch.Size) -> Tensor:
-        """Scored tokens as [rows, T] on the CPU, where the columns live; gradients flow back to their device."""
-        place = torch.searchsorted(part, target // shape[1]) * shape[1] + target % shape[1]
-        flat = torch.zeros(len(part) * shape[1]).scatter(0, place, values.cpu())
-        return flat.view(len(part), shape[1])
-
-    def _fit_critic(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
-        """Regress the values on the rewards still to come, undiscounted: unbiased, whatever lambda the policy uses."""
-        assert self.critic is not None and self.rlvr.critic is not None
-        critic, stepper = self.critic
-        mask = algorithm.critic_tokens(self.update, columns)
-        target = algorithm.returns(columns).flatten()
-        rows = mask.any(1).nonzero().squeeze(1)
-        total = 0.0
-        for _ in range(self.rlvr.critic.epochs):
-            total = 0.0
-            for layout in self.layouts(tokens, mask, rows):
-                error = critic(layout) - target[layout.target].to(critic.device)
-                loss = 0.5 * error.square().sum() / mask.sum()
-                loss.backward()
-                total += float(loss.detach())
-            torch.nn.utils.clip_grad_norm_(critic.parameters(), self.rlvr.optimizer.max_grad_norm)
-            stepper.step()
-            stepper.zero_grad(set_to_none=True)
-        return {"critic/loss": total, "critic/value_mean": float(columns["value"][mask].mean()) if mask.any() else 0.0}
-
     def state(self) -> dict[str, Any]:
         """Weights, optimizer and counters, for a commit; every process must call."""
-        state = {
+        return {
             "updates": self.updates_done,
-            "budget": self.budget,
+            "budget": self.passes.budget,
             "model": self.weights.state(),
             "optimizer": parallel.optimizer_state(self.optimizer),
             "stepper": self.stepper.state_dict(),
             "mismatch": self.mismatch.state_dict(),
+            "providers": {name: provider.state_dict() for name, provider in self.providers.items()},
         }
-        if self.critic is not None:
-            state |= {"critic": self.critic[0].state_dict(), "critic_optimizer": self.critic[1].state_dict()}
-        return state
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take up where `state` left off."""
@@ -381,10 +278,9 @@ class Learner:
         parallel.load_optimizer(self.optimizer, state["optimizer"])
         self.stepper.load_state_dict(state["stepper"])
         self.mismatch.load_state_dict(state["mismatch"])
-        self.updates_done, self.budget = state["updates"], state["budget"]
-        if self.critic is not None:
-            self.critic[0].load_state_dict(state["critic"])
-            self.critic[1].load_state_dict(state["critic_optimizer"])
+        self.updates_done, self.passes.budget = state["updates"], state["budget"]
+        for name, provider in self.providers.items():
+            provider.load_state_dict(state["providers"][name])
 
     def save(self, tokenizer: Any, folder: Any, state: dict[str, Any] | None, about: dict[str, Any]) -> None:
         """Write the model folder and what there is to know `about` it.
@@ -407,8 +303,3 @@ def further(columns: dict[str, Any]) -> list[Tensor]:
         return []
     numbers = columns["update"]
     return [(numbers == n).nonzero().squeeze(1) for n in numbers[numbers > 0].unique().tolist()]
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on the GPU or the CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,0 +1,53 @@
+"""Outcome and process rewards, each against a leave-one-out baseline of its own."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow, PerToken
+from pipelines.rlvr.ops import group_size, group_sum, row_mean, whiten
+
+
+@method(
+    paper="2502.01456",
+    title="Process Reinforcement through Implicit Rewards (PRIME)",
+    checked="official code (read; verl's recipe/prime)",
+    crosses_groups="whitens over all tokens of the batch by design",
+)
+def prime(
+    reward: PerRow,
+    process_reward: PerToken,
+    group: PerRow,
+    scored: PerRow,
+    mask: PerToken,
+    *,
+    outcome_weight: Annotated[float, Field(ge=0)] = 5.0,
+    process_weight: Annotated[float, Field(ge=0)] = 5.0,
+) -> PerToken:
+    """Return-to-go of both rewards less their baselines, whitened over the batch's tokens (ddof 1). With n rows in a group:
+
+        p_t = n/(n-1) r_t - 1/(n-1) sum_rows mean_t r_t     (process reward of a token)
+        o   = n/(n-1) (R - mean R), on the row's last token  (outcome)
+        A_t = whiten(sum_{s >= t} process_weight p_s + outcome_weight o)
+
+    The process baseline is a mean over tokens first and over rows then, so long rows do not outweigh short ones. A row alone
+    in its group has nothing to be compared with: both terms are 0 (the released code divides by zero there).
+
+    >>> import torch
+    >>> r = torch.tensor([[0.0, 0.2, 0.4], [0.0, 0.0, 0.0]]); m = torch.tensor([[0, 1, 1], [0, 1, 0]]).bool()
+    >>> row, group = torch.ones(2).bool(), torch.zeros(2).long()
+    >>> prime(torch.tensor([1.0, 0.0]), r, group, row, m, outcome_weight=1.0, process_weight=1.0)[m].tolist()
+    [0.6075, 0.5467, -1.1542]
+    """
+    mask = mask & scored[:, None]
+    n = group_size(group, scored)
+    factor = torch.where(n > 1, n / (n - 1).clamp(min=1), 0.0)
+    per_row = torch.where(n > 1, 1 / (n - 1).clamp(min=1), 0.0)
+    process = process_reward.double() * mask
+    baseline = per_row * group_sum(row_mean(process, mask) * mask.any(1), group)
+    centred = (factor[:, None] * process - baseline[:, None]) * mask
+    outcome = factor * reward.double() - per_row * group_sum(reward.double() * scored, group)
+    to_go = centred.flip(1).cumsum(1).flip(1)
+    return whiten((process_weight * to_go + outcome_weight * outcome[:, None]) * mask, mask).float()

@@ -1,0 +1,129 @@
+"""Forward passes over a step's rows: laid out within a token budget, sharded over processes, read back as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pipelines.contract.method import HiddenStatistics
+from pipelines.engine import parallel
+from pipelines.engine.layout import Layout, best_layouts
+from pipelines.engine.policy import Policy
+from pipelines.errors import Interrupted
+from pipelines.recipe.settings import Rlvr
+
+Score = Callable[[Layout, Tensor], Tensor]
+"""A layout and the ids of its scored tokens, int64 [M] → values [M] or [M, K]."""
+
+
+class ForwardPasses:
+    """How rows go through the policy, and through whatever has its architecture.
+
+    Args:
+        policy: says which layouts its attention takes.
+        rlvr: `micro_batch_tokens`, `share_prefixes`, `gradient_checkpointing`.
+        world: the processes that share the work.
+    """
+
+    def __init__(self, policy: Policy, rlvr: Rlvr, world: parallel.World) -> None:
+        self.policy, self.rlvr, self.world = policy, rlvr, world
+        self.budget = rlvr.micro_batch_tokens
+        """Tokens of a pass; halved when memory runs out."""
+
+    def layouts(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
+        """Rows laid out within the token budget, shared prefixes computed once where it pays.
+
+        Args:
+            tokens: int64 [B, T].
+            mask: bool [B, T], the tokens to score.
+            rows: int64 [N], rows with a True in the mask.
+        """
+        trees = self.policy.takes_masks and self.rlvr.share_prefixes
+        prefixes = self.policy.takes_prefixes and self.world.size == 1 and not self.rlvr.gradient_checkpointing
+        layouts = best_layouts(tokens, mask, rows, self.budget, allow_trees=trees, allow_prefixes=prefixes)
+        if 0 < len(layouts) < self.world.size:
+            smaller = max(1, sum(layout.size for layout in layouts) // self.world.size)
+            layouts = best_layouts(tokens, mask, rows, min(self.budget, smaller), allow_trees=trees)
+        return layouts
+
+    def sharded(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
+        """This process's layouts. All processes get equally many: passes are collective, so some are repeats."""
+        every = self.layouts(tokens, mask, rows)
+        own = self.world.share(every)
+        if every and len(own) < -(-len(every) // self.world.size):
+            own.append(replace(every[0], repeat=True))
+        return own
+
+    def per_token(self, score: Score, tokens: Tensor, mask: Tensor, values: int = 1) -> Tensor:
+        """What `score` gives each token of the mask, float32 [B, T] on the CPU, [B, T, values] for several; 0 elsewhere.
+
+        Each process computes its share, and all have the whole.
+        """
+        out = torch.zeros(mask.numel(), values)
+        for layout in self.sharded(tokens, mask, mask.any(1).nonzero().squeeze(1)):
+            scores = score(layout, tokens.flatten()[layout.target]).cpu()
+            if not layout.repeat:
+                out[layout.target] = scores.view(len(scores), -1)[:, :values]
+        out = sum(self.world.gather(out))  # type: ignore[assignment]  # all have zeros where others computed
+        return out.view(mask.shape) if values == 1 else out.view(*mask.shape, values)
+
+    def hidden_statistics(self, tokens: Tensor, mask: Tensor, statistics: HiddenStatistics) -> Tensor:
+        """Statistics of each row's hidden states [n, hidden], float32 [B, K]; 0 for a row without tokens.
+
+        The states are those before the row's masked tokens.
+        """
+        by_row: dict[int, list[float]] = {}
+        for layout in self.sharded(tokens, mask, mask.any(1).nonzero().squeeze(1)):
+            hidden = self.policy.hidden(layout, statistics.layer).cpu()
+            row_of = layout.target // tokens.shape[1]
+            for row in [] if layout.repeat else row_of.unique().tolist():
+                places = (row_of == row).nonzero().squeeze(1)
+                by_row[row] = statistics.reduce(hidden[places[layout.target[places].argsort()]])
+        for part in self.world.gather(by_row):
+            by_row |= part
+        width = max((len(values) for values in by_row.values()), default=1)
+        return torch.tensor([by_row.get(row, [0.0] * width) for row in range(len(tokens))])
+
+    def log_probs(self, layout: Layout, ids: Tensor) -> Tensor:
+        """Log-probability and entropies of the layout's tokens under the policy, float32 [M, 2 or 3], without gradient."""
+        logp, entropy = self.policy.score(layout, ids, entropy="value")
+        assert entropy is not None
+        return torch.cat([logp[:, None], entropy.view(len(logp), -1)], 1)
+
+    def shrink(self, widest: int) -> None:
+        """Halve the budget after memory ran out.
+
+        Args:
+            widest: tokens of the longest row.
+
+        Raises:
+            Interrupted: a pass is a single row already.
+        """
+        if self.budget <= widest:
+            raise Interrupted(
+                f"out of memory with one row of {widest} tokens in a pass. Use gradient_checkpointing, lora, dtype: bfloat16, "
+                "or lower sampling.max_tokens."
+            )
+        self.budget = max(widest, self.budget // 2)
+
+
+def to_rows(values: Tensor, target: Tensor, rows: Tensor, shape: torch.Size) -> Tensor:
+    """Scored tokens as [rows, T] on the CPU, where the columns live; gradients flow back to their device.
+
+    Args:
+        values: [M].
+        target: int64 [M], flat index into `shape`.
+        rows: int64 [N], sorted, the rows that the tokens belong to.
+        shape: [B, T].
+    """
+    place = torch.searchsorted(rows, target // shape[1]) * shape[1] + target % shape[1]
+    flat = torch.zeros(len(rows) * shape[1]).scatter(0, place, values.cpu())
+    return flat.view(len(rows), shape[1])
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on the GPU or the CPU."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

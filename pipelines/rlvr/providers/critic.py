@@ -1,0 +1,77 @@
+"""A value network."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.engine.critic import Critic
+from pipelines.rlvr.algorithm import returns
+
+
+@method(
+    paper="1506.02438",
+    title="High-Dimensional Continuous Control Using Generalized Advantage Estimation (value function)",
+    checked="closed form",
+    makes=("value",),
+)
+class critic(Provider):
+    """The policy's body, copied at the start, with a scalar head from zero; fitted after the policy's updates.
+
+    The target of each token is the undiscounted reward still to come: unbiased, whatever lambda the policy uses. Rows whose
+    outcome is not known (cut off, where the advantage bootstraps them) are left out.
+    """
+
+    def __init__(
+        self,
+        *,
+        learning_rate: Annotated[float, Field(gt=0)] = 1e-5,
+        epochs: Annotated[int, Field(ge=1)] = 1,
+    ) -> None:
+        self.learning_rate, self.epochs = learning_rate, epochs
+
+    def setup(self, context: ProviderContext) -> None:
+        """Copy the body."""
+        self.passes, self.max_grad_norm = context.passes, context.rlvr.optimizer.max_grad_norm
+        self.outcome_tokens = context.outcome_tokens
+        torch.manual_seed(context.seed)
+        policy = context.policy
+        self.network = Critic(policy.decoder, policy.head.in_features, dtype=context.model.dtype)
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
+
+    @torch.no_grad()
+    def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
+        """`value` [B, T]."""
+        columns["value"] = self.passes.per_token(lambda layout, ids: self.network(layout), tokens, columns["mask"])
+
+    def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
+        """Regress the values on the rewards still to come."""
+        mask = self.outcome_tokens(columns)
+        target = returns(columns).flatten()
+        total = 0.0
+        for _ in range(self.epochs if mask.any() else 0):
+            total = 0.0
+            for layout in self.passes.layouts(tokens, mask, mask.any(1).nonzero().squeeze(1)):
+                error = self.network(layout) - target[layout.target].to(self.network.device)
+                loss = 0.5 * error.square().sum() / mask.sum()
+                loss.backward()
+                total += float(loss.detach())
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        mean = float(columns["value"][mask].mean()) if mask.any() else 0.0
+        return {"critic/loss": total, "critic/value_mean": mean}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimizer."""
+        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])

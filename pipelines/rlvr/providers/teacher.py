@@ -1,0 +1,55 @@
+"""Another model that says how likely it finds the policy's own tokens."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.engine import models
+from pipelines.engine.policy import Policy, without_dropout
+from pipelines.errors import RecipeError
+
+
+@method(
+    paper="2306.13649",
+    title="On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes (GKD)",
+    checked="closed form",
+    makes=("logp_teacher",),
+)
+class teacher(Provider):
+    """Log-probabilities under a frozen teacher, of the same vocabulary, at the policy's temperature and truncation."""
+
+    model_paths: ClassVar[tuple[str, ...]] = ("path",)
+
+    def __init__(self, *, path: str, revision: str | None = None) -> None:
+        self.path, self.revision = path, revision
+
+    def setup(self, context: ProviderContext) -> None:
+        """Load the teacher.
+
+        Raises:
+            RecipeError: its tokenizer is another than the policy's.
+        """
+        settings = context.model.model_copy(update={"path": self.path, "revision": self.revision, "fresh": None})
+        own, other = (models.load_tokenizer(folder, context.model).get_vocab() for folder in (context.start, self.path))
+        if own != other:
+            raise RecipeError(
+                f"rlvr.providers: the teacher {self.path} has another vocabulary than the policy ({len(other)} entries, "
+                f"{len(own)}); per-token distillation needs the same one. Choose a teacher of the same family."
+            )
+        model = models.load_model(self.path, settings)
+        without_dropout(model)
+        model.requires_grad_(False).to(models.device())  # type: ignore[arg-type]
+        self.policy = Policy(model.eval(), context.rlvr.sampling, dtype=context.model.dtype)
+        self.passes = context.passes
+
+    @torch.no_grad()
+    def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
+        """`logp_teacher` [B, T]."""
+        columns["logp_teacher"] = self.passes.per_token(
+            lambda layout, ids: self.policy.score(layout, ids)[0], tokens, columns["mask"]
+        )

@@ -1,0 +1,179 @@
+"""Providers: found by what they make, filled for whoever reads it, trained and restored with the run."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+import toys
+from transformers import AutoModelForCausalLM
+
+from pipelines.engine.policy import Policy
+from pipelines.errors import RecipeError
+from pipelines.recipe.read import bind_providers, bind_slots, bound_list, check, read_recipe
+
+PRIME = ["presets=[prime]", "rlvr.filter=all_rows"]
+FAST_PRM = "rlvr.providers=[{kind: implicit_prm, learning_rate: 0.001, beta: 0.5, update_first: %s}]"
+
+
+def trainer(tmp_path, start, *overrides):
+    return toys.trainer(tmp_path, start, toys.recipe(tmp_path), *overrides)
+
+
+def names_of(tmp_path, *overrides):
+    settings = read_recipe(toys.recipe(tmp_path), list(overrides)).rlvr
+    return [bound.name for bound in bind_providers(settings, bound_list(bind_slots(settings)))]
+
+
+def packed(made):
+    """Token ids of a step's rows, and its columns with those that the providers filled."""
+    rows, _ = made.collect(0)
+    columns = made._pack(rows, 0)
+    made.learner.fill(columns["token"], columns)
+    return columns["token"], SimpleNamespace(**columns)
+
+
+def test_only_what_is_read_is_provided(tmp_path):
+    assert names_of(tmp_path) == []
+    assert names_of(tmp_path, "rlvr.divergence={kind: k3, weight: 0.1}") == ["reference"]
+    assert names_of(tmp_path, "rlvr.providers=[critic]") == [], "nothing here reads values"
+    assert names_of(tmp_path, "rlvr.providers=[critic]", "rlvr.advantage=gae") == ["critic"]
+    assert names_of(tmp_path, "rlvr.curriculum=uniform", "presets=[canon]", "rlvr.credit=[verl_erank]") == [
+        "hidden_statistics"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["rlvr.advantage=prime"], "prime needs process_reward.*implicit_prm"),
+        (["rlvr.credit=[distillation]"], "distillation needs logp_teacher.*kind: teacher"),
+        (["rlvr.providers=[critic, critic]", "rlvr.advantage=gae"], "value is made twice"),
+        (["rlvr.providers=[critik]"], "Did you mean 'critic'"),
+        (["rlvr.providers=[{kind: critic, epoch: 2}]"], "no such setting"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(tmp_path, overrides, words):
+    with pytest.raises(RecipeError, match=words):
+        check(read_recipe(toys.recipe(tmp_path), overrides))
+
+
+def test_the_old_critic_section_is_read(tmp_path, caplog):
+    for old in (["rlvr.critic={learning_rate: 0.001}"], ["rlvr.critic.learning_rate=0.001"]):
+        settings = read_recipe(toys.recipe(tmp_path), old).rlvr
+        assert settings.providers == [{"kind": "critic", "learning_rate": 0.001}]
+    assert "an entry of rlvr.providers now" in caplog.text
+
+
+def test_reference_is_the_starting_policy(tmp_path, start):
+    made = trainer(tmp_path, start, "rlvr.divergence={kind: k3, weight: 0.1}")
+    with torch.no_grad():
+        for weight in made.learner.model.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+    tokens, batch = packed(made)
+    at_start = AutoModelForCausalLM.from_pretrained(start / "sft/out/model")
+    expected = Policy(at_start.eval(), made.rlvr.sampling).logp(tokens, batch.mask).logp.detach()
+    torch.testing.assert_close(batch.logp_ref, expected, atol=2e-5, rtol=0)
+    assert (batch.logp_ref - batch.logp_old)[batch.mask].abs().max() > 0.01
+
+
+def test_teacher_is_another_model_and_distillation_draws_near_to_it(tmp_path, start):
+    folder = tmp_path / "teacher"
+    student = AutoModelForCausalLM.from_pretrained(start / "sft/out/model")
+    with torch.no_grad():
+        for weight in student.parameters():
+            weight.add_(0.3 * weight.std() * torch.randn_like(weight))
+    student.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"):
+        if (start / "sft/out/model" / name).exists():
+            (folder / name).write_bytes((start / "sft/out/model" / name).read_bytes())
+    made = trainer(
+        tmp_path, start, "presets=[on_policy_distillation]", f"rlvr.providers=[{{kind: teacher, path: {folder}}}]",
+        "rlvr.prompts=32", "rlvr.optimizer.learning_rate=0.001", "rlvr.steps=40", "rlvr.commit.every=40",
+    )  # fmt: skip
+    tokens, batch = packed(made)
+    expected = Policy(student.eval(), made.rlvr.sampling).logp(tokens, batch.mask).logp.detach()
+    torch.testing.assert_close(batch.logp_teacher, expected, atol=2e-5, rtol=0)
+
+    made.run()
+    lines = [json.loads(line) for line in (tmp_path / "work/spool.jsonl").read_text().splitlines()]
+    divergence = [line["values"]["loss/policy"] for line in lines if line["kind"] == "metrics"]
+    assert len(divergence) == 40, "on policy the loss is the reverse KL a token, by the policy's own samples"
+    assert sum(divergence[-8:]) < 0.6 * sum(divergence[:8])
+
+
+def test_a_teacher_of_another_vocabulary_is_refused(tmp_path, start):
+    from pipelines.engine.models import train_tokenizer
+
+    folder = tmp_path / "teacher"
+    AutoModelForCausalLM.from_pretrained(start / "sft/out/model").save_pretrained(folder)
+    train_tokenizer("char", 128, ["xyz"]).save_pretrained(folder)
+    with pytest.raises(RecipeError, match="another vocabulary"):
+        trainer(
+            tmp_path, start, "presets=[on_policy_distillation]", f"rlvr.providers=[{{kind: teacher, path: {folder}}}]"
+        )
+
+
+def test_implicit_prm_starts_silent_and_its_gradient_is_that_of_the_cross_entropy(tmp_path, start):
+    made = trainer(tmp_path, start, *PRIME, FAST_PRM % "false")
+    tokens, batch = packed(made)
+    assert batch.process_reward.abs().max() == 0, "the model is its own reference before it learns"
+    prm = made.learner.providers["implicit_prm"]
+    gradients = []
+    prm.optimizer.step = lambda: gradients.append([p.grad.clone() for p in prm.model.model.parameters()])
+    prm.max_grad_norm = 1e9
+    columns = vars(batch) | {"raw_reward": (torch.arange(len(tokens)) % 3 == 0).float()}
+    with torch.no_grad():
+        for weight in prm.model.model.parameters():
+            weight.add_(0.02 * torch.randn_like(weight))
+    metrics = prm.update(tokens, columns)
+    prm.model.model.zero_grad()
+    reference = prm.reference.logp(tokens, batch.mask).logp.detach()
+    score = 0.5 * (prm.model.logp(tokens, batch.mask).logp - reference).sum(1)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(score, columns["raw_reward"])
+    loss.backward()
+    assert metrics["prm/loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+    for ours, weight in zip(gradients[0], prm.model.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, weight.grad, atol=1e-6, rtol=1e-3)
+
+
+def test_implicit_prm_learns_from_outcomes(tmp_path, start):
+    made = trainer(tmp_path, start, *PRIME, FAST_PRM % "false")
+    tokens, batch = packed(made)
+    columns = vars(batch) | {"raw_reward": (torch.arange(len(tokens)) % 2 == 0).float()}
+    assert 0 < columns["raw_reward"].sum() < len(tokens)
+    prm = made.learner.providers["implicit_prm"]
+    losses = [prm.update(tokens, columns)["prm/loss"] for _ in range(40)]
+    assert losses[0] == pytest.approx(0.6931, abs=1e-3) and losses[-1] < 0.5 * losses[0]
+    prm.fill(tokens, columns)
+    totals = columns["process_reward"].sum(1)
+    assert totals[columns["raw_reward"] == 1].mean() > 1 + totals[columns["raw_reward"] == 0].mean()
+
+
+@pytest.mark.parametrize("first", ["true", "false"])
+def test_implicit_prm_resumes_to_the_same_bytes(tmp_path, start, first):
+    runs = []
+    for name in ("whole", "halves"):
+        (tmp_path / name).mkdir()
+        made = trainer(tmp_path / name, start, *PRIME, FAST_PRM % first, "rlvr.steps=6", "rlvr.prompts=8")
+        if name == "halves":
+            step = made.step
+
+            def dies(number, step=step):
+                if number == 3:
+                    raise KeyboardInterrupt
+                return step(number)
+
+            made.step = dies
+            with pytest.raises(KeyboardInterrupt):
+                made.run()
+            made.committer.wait()
+            made = trainer(tmp_path / name, start, *PRIME, FAST_PRM % first, "rlvr.steps=6", "rlvr.prompts=8")
+        made.run()
+        runs.append((tmp_path / name / "work/out/model/model.safetensors").read_bytes())
+        lines = [json.loads(line) for line in (tmp_path / name / "work/spool.jsonl").read_text().splitlines()]
+        losses = [line["values"]["prm/loss"] for line in lines if line["kind"] == "metrics"]
+        assert len(losses) == 6 and losses[0] == pytest.approx(0.6931, abs=0.01)
+    assert runs[0] == runs[1]
