@@ -146,9 +146,9 @@ def table(rows: list[dict[str, Any]], before: dict[str, float], args: argparse.N
         f"completions, {args.seeds} seeds each, learning rate and everything else as in `recipes/quickstart.yaml`. Held-out: "
         f"{args.problems} problems, {SAMPLES} answers each at temperature 1; 95 % bootstrap intervals over problems; the spread "
         "over seeds is in its own column. Area is the mean training accuracy over all steps. Nothing was tuned per preset, so "
-        "the table compares defaults at one small budget, not what each method can do. A preset that samples anew (dapo) sees "
+        "the table compares defaults at one small budget, not what each method can do. A preset with dynamic sampling (dapo) sees "
         "more completions in as many steps. Demonstrations and hinted rollouts count in the area (hpt_upge, visurf, adhint), a "
-        "chain's probes do not count as completions. Sorted by avg@8; intervals overlap for most neighbours.",
+        "chain's Monte-Carlo continuations do not count as completions. Sorted by avg@8; intervals overlap for most neighbours.",
         "",
         f"SFT checkpoint: avg@8 {100 * before['avg']:.1f} %, pass@8 {100 * before['pass']:.1f} %.",
         "",
