@@ -20,6 +20,12 @@ BRANCHES = (
 )
 
 
+TREES = (
+    "rlvr.rollout={kind: turn_tree, trees: 2, expansions: 2, rounds: 2, max_turns: 3}",
+    "rlvr.sampling.max_tokens=6",
+)
+
+
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
     """FrozenLake data and a little model that has seen some moves."""
@@ -65,8 +71,9 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         [*TURNS, "rlvr.advantage=trloo", "rlvr.objective=turn_clip", "rlvr.mini_batches=2"],
         [*TURNS, "rlvr.shaping=[{kind: g_ra}]", "rlvr.advantage=gae", "rlvr.providers=[{kind: critic, learning_rate: 0.001}]"],
         [*BRANCHES, "rlvr.credit=[{kind: arpo_hard}]"],
+        ["presets=[tree_grpo]", *TREES],
     ],
-    ids=["plain", "gigpo", "trloo", "arpo", "epo", "trloo_turn_clip", "gated_gae", "arpo_hard"],
+    ids=["plain", "gigpo", "trloo", "arpo", "epo", "trloo_turn_clip", "gated_gae", "arpo_hard", "tree_grpo"],
 )  # fmt: skip
 def test_turns_train(tmp_path, lake, more):
     made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), *more)
@@ -98,6 +105,29 @@ def test_branches_share_what_came_before_and_part_afterwards(tmp_path, lake):
                     ]
                     shared += 1
     assert shared > 0
+
+
+def test_turn_trees_have_their_size_and_shared_turns_are_the_same_tokens(tmp_path, lake):
+    made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), "presets=[tree_grpo]", *TREES)
+    rows, _ = made.collect(0)
+    groups: dict[int, list] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    assert len(groups) == 4 and all(len(group) == 2 * (1 + 2 * 2) for group in groups.values())
+    expanded = 0
+    for group in groups.values():
+        turns: dict[int, tuple] = {}
+        for row in group:
+            assert row.stop in (Stop.ENVIRONMENT, Stop.TURNS) and len(row.turn_state) <= 3
+            assert row.score == sum(row.turn_reward)
+            for node in {n for n in row.node if n >= 0}:
+                place = row.node.index(node)
+                turn = [(t, p) for t, p, n in zip(row.tokens, row.logp_old, row.node, strict=True) if n == node]
+                before = tuple(row.tokens[:place])
+                assert turns.setdefault(node, (turn, before)) == (turn, before), "a turn has one past"
+        first = [next(n for n in row.node if n >= 0) for row in group]
+        expanded += sum(first.count(node) - 1 for node in set(first))
+    assert expanded > 0, "some episodes go on from turns of others"
 
 
 def test_a_tree_trains_each_edge_once(tmp_path, start):
