@@ -12,11 +12,14 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import pytest  # noqa: E402
-from hypothesis import settings  # noqa: E402
+from hypothesis import Phase, settings  # noqa: E402
 
 settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True)  # the same examples for every commit
 settings.register_profile("search", max_examples=2000, deadline=None)
+settings.register_profile(  # a failure is all that is wanted: nothing is shrunk or stored
+    "mutants", max_examples=25, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
