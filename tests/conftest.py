@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("DO_NOT_TRACK", "true")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -45,4 +46,6 @@ def start(tmp_path_factory):
     """Curated data and a model that has seen a little SFT; read only."""
     import toys
 
+    if (made := Path(os.environ.get("WHETSTONE_TESTS_START", ""))).is_absolute() and made.exists():
+        return made  # planted bugs: made once, without the bug
     return toys.start(tmp_path_factory.mktemp("start"))

@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import importlib
 import os
+import resource
 import sys
 import time
 from collections import defaultdict
@@ -26,7 +27,6 @@ os.environ.setdefault("HYPOTHESIS_PROFILE", "mutants")
 os.chdir(ROOT)
 
 import yaml  # noqa: E402
-
 from mutation.operators import Mutant, mutants  # noqa: E402
 from mutation.session import METHODS, Check, with_checks  # noqa: E402
 from mutation.swap import planted  # noqa: E402
@@ -35,6 +35,8 @@ SURVIVORS = Path(__file__).with_name("survivors.yaml")
 TESTS = ["tests/pipelines/rlvr", "pipelines/rlvr"]
 LONGEST = 30.0
 """Tests that take longer (s) are left out."""
+MEMORY = 12 * 2**30
+"""Bytes of address space: a loop without end must not take the machine with it."""
 
 
 def method_files() -> list[Path]:
@@ -73,7 +75,10 @@ class Run:
             print("these fail without any mutant:", *broken, sep="\n  ")
             return 1
         checks = sorted((c for c in checks if c.seconds < LONGEST), key=lambda c: c.seconds)
-        print(f"{len(self.work)} mutants, {len(checks)} tests, measured in {time.perf_counter() - began:.0f} s", flush=True)
+        print(
+            f"{len(self.work)} mutants, {len(checks)} tests, measured in {time.perf_counter() - began:.0f} s",
+            flush=True,
+        )
         alive: dict[str, list[str]] = defaultdict(list)
         for path, mutant in self.work:
             killer = self._try(path, mutant, checks)
@@ -81,7 +86,9 @@ class Run:
             self.counts[path][0] += 1
             self.counts[path][1] += bool(killer)
             if self.verbose:
-                print(f"  {name}:{mutant.line} {mutant.operator}: {mutant.change}  [{killer or 'SURVIVES'}]", flush=True)
+                print(
+                    f"  {name}:{mutant.line} {mutant.operator}: {mutant.change}  [{killer or 'SURVIVES'}]", flush=True
+                )
             if not killer:
                 alive[name].append(mutant.change)
         return self._tell(alive, time.perf_counter() - began)
@@ -90,7 +97,9 @@ class Run:
         """The test that notices, empty where none does."""
         module: Any = importlib.import_module(f"pipelines.rlvr.{path.parent.name}.{path.stem}")
         place = (str(path), mutant.scope)
-        fitting = [c for c in checks if place in c.touched or (not mutant.scope and any(f == place[0] for f, _ in c.touched))]
+        fitting = [
+            c for c in checks if place in c.touched or (not mutant.scope and any(f == place[0] for f, _ in c.touched))
+        ]
         try:
             with planted(module, mutant):
                 for check in fitting:
@@ -141,4 +150,5 @@ if __name__ == "__main__":
     import torch
 
     torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     sys.exit(main())

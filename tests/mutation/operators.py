@@ -70,7 +70,7 @@ def _places(tree: ast.Module) -> Iterator[tuple[Place, str]]:
             scope, depth = (*scope, node.name), depth + (1 if isinstance(node, ast.ClassDef) else 2)
         for field, value in ast.iter_fields(node):
             if field in ("decorator_list", "returns", "annotation", "bases", "keywords") and isinstance(
-                node, ast.FunctionDef | ast.ClassDef | ast.arg
+                node, ast.FunctionDef | ast.ClassDef | ast.arg | ast.AnnAssign
             ):
                 continue
             for number, child in enumerate(value) if isinstance(value, list) else [(None, value)]:

@@ -172,3 +172,85 @@ def test_gradient_that_is_not_finite_is_skipped_then_stops(tmp_path, data):
         made.model.get_input_embeddings().weight[:] = float("nan")
     with pytest.raises(Interrupted, match="not finite 2 times in a row"):
         made.run()
+
+
+def one_step(made, monkeypatch):
+    """Gradients of the first step, and what it reported."""
+    taken = []
+
+    def keep(step):
+        taken.append(torch.cat([p.grad.flatten().clone() for p in made.model.parameters()]))
+        return {}
+
+    monkeypatch.setattr(made.stepper, "step", keep)
+    return made._step(0), taken[0]
+
+
+def test_the_loss_is_the_mean_over_the_step_s_answer_tokens(tmp_path, data, monkeypatch):
+    """However the step is cut into micro-batches; against a loop over conversations with transformers' own forward."""
+    losses = []
+    for budget in (64, 512):
+        (tmp_path / str(budget)).mkdir()
+        made = trainer(tmp_path / str(budget), data, f"sft.micro_batch_tokens={budget}")
+        numbers, gradient = one_step(made, monkeypatch)
+        losses.append((numbers["loss/train"], gradient))
+    made.model.zero_grad()
+    nats, count = torch.zeros(()), 0
+    for i in (i for row in made.step_rows(0) for i in row):
+        doc = made.documents[i]
+        tokens = torch.tensor([doc.tokens])
+        logp = made.model(tokens).logits.float().log_softmax(-1)[0, :-1].gather(1, tokens[0, 1:, None])[:, 0]
+        nats, count = nats - logp[doc.trained_from - 1 :].sum(), count + len(doc.tokens) - doc.trained_from
+    (nats / count).backward()
+    oracle = torch.cat([p.grad.flatten() for p in made.model.parameters()])
+    assert numbers["tokens/trained"] == count
+    for value, gradient in losses:
+        assert value == pytest.approx(nats.item() / count, rel=1e-4)
+        torch.testing.assert_close(gradient, oracle, atol=1e-5, rtol=1e-3)
+
+
+def test_heldout_loss_is_per_token_and_of_the_heldout_split(tmp_path, data):
+    made = trainer(tmp_path, data, "sft.micro_batch_tokens=64")
+    nats, count = 0.0, 0
+    with torch.no_grad():
+        for doc in made.heldout:
+            tokens = torch.tensor([doc.tokens])
+            logp = made.model(tokens).logits.float().log_softmax(-1)[0, :-1].gather(1, tokens[0, 1:, None])[:, 0]
+            nats, count = nats - float(logp[doc.trained_from - 1 :].sum()), count + len(doc.tokens) - doc.trained_from
+    assert made.heldout_loss() == pytest.approx(nats / count, rel=1e-4)
+    assert not {tuple(d.tokens) for d in made.heldout} & {tuple(d.tokens) for d in made.documents}
+
+
+def test_every_epoch_reads_every_conversation_once_in_an_order_of_its_own(tmp_path, data):
+    made = trainer(tmp_path, data, "sft.packing=false")
+    each, per_step = len(made.documents), made._rows_per_step()
+    rows = [i for step in range(2 * each // per_step + 1) for (i,) in made.step_rows(step)]
+    first, second = rows[:each], rows[each : 2 * each]
+    assert sorted(first) == sorted(second) == list(range(each)) and first != second
+    again = trainer(tmp_path, data, "sft.packing=false")
+    assert again.step_rows(3) == made.step_rows(3), "a step's rows depend on no step before it"
+
+
+def test_the_best_checkpoint_is_handed_on(tmp_path, data, monkeypatch):
+    made = trainer(
+        tmp_path, data, "sft.checkpoint_selection=best", "sft.evaluate_every=3", "sft.optimizer.schedule=constant"
+    )
+    told = iter([2.0, 1.0, 3.0, 4.0])
+    kept = []
+
+    def measure():
+        kept.append(torch.cat([p.detach().flatten().clone() for p in made.model.parameters()]))
+        return next(told)
+
+    monkeypatch.setattr(made, "heldout_loss", measure)
+    numbers = made.run()
+    assert numbers["loss_heldout"] == 1.0
+    final = torch.cat([p.detach().flatten() for p in made.model.parameters()])
+    assert torch.equal(final, kept[1]) and not torch.equal(final, kept[3])
+
+
+def test_long_conversations_are_dropped_whole(tmp_path, data):
+    every = trainer(tmp_path, data).documents
+    limit = max(len(d.tokens) for d in every) - 1
+    fitting = trainer(tmp_path, data, f"sft.max_length={limit}").documents
+    assert fitting == [d for d in every if len(d.tokens) <= limit] and len(fitting) < len(every)

@@ -1,0 +1,112 @@
+"""Which checkpoint is evaluated, and which one it is compared with."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import toys
+
+from evaluation import run
+from evaluation.documents import questions
+from pipelines.engine.models import save_model, train_tokenizer
+from pipelines.recipe.settings import Evaluate, Model
+from pipelines.stage.report import Report
+
+
+def job(checkpoints, path=None, inputs=("sft", "rlvr")):
+    return {
+        "settings": {"evaluate": {"checkpoints": checkpoints}, "model": {"path": path}},
+        "inputs": {name: f"/runs/{name}" for name in inputs},
+    }
+
+
+def test_checkpoints_come_from_their_own_stages_in_the_order_of_the_chain():
+    assert list(run.checkpoints_of(job(["rlvr", "base", "sft"])).items()) == [
+        ("base", "/runs/sft/base"),
+        ("sft", "/runs/sft/model"),
+        ("rlvr", "/runs/rlvr/model"),
+    ]
+    assert run.checkpoints_of(job(["base", "rlvr"], "org/model")) == {"base": "org/model", "rlvr": "/runs/rlvr/model"}
+    assert run.checkpoints_of(job(["base", "sft", "rlvr"], inputs=("rlvr",))) == {"rlvr": "/runs/rlvr/model"}
+
+
+def test_differences_are_of_neighbours_later_minus_earlier():
+    settings = Evaluate(tasks=["palindromes"], bootstrap=200)
+    scores = {"t": {"base": [0.0, 0.5, 0.0], "sft": [0.5, 1.0, 0.5], "rlvr": [0.25, 0.75, 0.25]}}
+    found = run._differences(scores, settings)["t"]
+    assert {k: v["value"] for k, v in found.items()} == {"base → sft": 0.5, "sft → rlvr": -0.25}
+    assert all(v["n"] == 3 for v in found.values())
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """Results of two checkpoints that answer differently: random weights, and the same negated."""
+    out = tmp_path_factory.mktemp("evaluated")
+    tokenizer = train_tokenizer("char", 128, [q for _, q in questions({"tasks": [{"name": "palindromes"}]})])
+    model = toys.model("llama", len(tokenizer))
+    for name in ("base", "sft"):
+        save_model(model, tokenizer, out / name, {"stage": name})
+        with torch.no_grad():
+            model.lm_head.weight.neg_()
+    settings = Evaluate(tasks=[{"name": "palindromes", "limit": 12, "samples": 4}], batch_size=64)
+    checkpoints = {name: str(out / name) for name in ("base", "sft")}
+    (out / "report").mkdir()
+    settings_of_model = Model(path=checkpoints["sft"])
+    flat = run.run(settings, settings_of_model, checkpoints=checkpoints, out=out, report=Report(out / "w"), seed=0)
+    return out, flat
+
+
+def test_every_number_is_of_the_checkpoint_it_is_filed_under(evaluated):
+    out, flat = evaluated
+    body = json.loads((out / "results.json").read_text())
+    for name in ("base", "sft"):
+        rows = [json.loads(line) for line in (out / "samples" / name / "palindromes.jsonl").read_text().splitlines()]
+        assert len(rows) == 12 and all(len(r["scores"]) == 4 for r in rows)
+        mean = sum(sum(s >= 1 for s in r["scores"]) for r in rows) / 48
+        assert body["evaluation"][name]["palindromes"]["pass@1"]["value"] == pytest.approx(mean)
+        assert flat[f"{name}/palindromes/pass@1"] == pytest.approx(mean)
+    untrained, trained = ((out / "samples" / name / "palindromes.jsonl").read_text() for name in ("base", "sft"))
+    assert untrained != trained
+    difference = body["differences"]["palindromes"]["base → sft"]["value"]
+    assert difference == pytest.approx(flat["sft/palindromes/pass@1"] - flat["base/palindromes/pass@1"])
+
+
+def test_an_answer_s_score_is_its_verifier_s():
+    from evaluation import scoring
+
+    doc = {"verifier": "exact", "answer": "aba", "info": ""}
+    made = scoring.process_results(doc, [["aba", "ab", "aba", "x"]])
+    assert made["scores"] == [1.0, 0.0, 1.0, 0.0] and made["exact_match"] == 0.5
+    assert scoring.mean_of_lists([[1.0, 0.0], [1.0]]) == 0.75
+    assert scoring.every_answer([["a", "b"], ["c"]], [{}, {}]) == [["a", "b"], ["c"]]
+
+
+def test_lengths_are_tokens():
+    from evaluation import harness
+
+    tokenizer = train_tokenizer("char", 64, ["abc"])
+    samples = [
+        {"scores": [1.0, 0.0], "filtered_resps": [["abca", "ab"]]},
+        {"scores": [1.0, 1.0], "filtered_resps": [["c", "c"]]},
+    ]
+    assert (
+        harness._sampled_metrics(samples, tokenizer, Evaluate(tasks=["palindromes"], bootstrap=100))["mean_length"][
+            "value"
+        ]
+        == 2.0
+    )
+
+
+def test_a_foreign_metric_s_interval_is_z_standard_errors():
+    from evaluation import harness
+
+    made = harness._reported_metrics(
+        {"acc,none": 0.5, "acc_stderr,none": 0.1, "f1,strict": 0.25, "alias": "x"}, 40, 0.95
+    )
+    assert made["acc"] == pytest.approx({"value": 0.5, "low": 0.304, "high": 0.696, "n": 40}, abs=1e-4)
+    assert made["f1 (strict)"] == {"value": 0.25, "low": 0.25, "high": 0.25, "n": 40} and set(made) == {
+        "acc",
+        "f1 (strict)",
+    }

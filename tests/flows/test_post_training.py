@@ -1,0 +1,107 @@
+"""The flow's own decisions, without a server: which stages run, on whose artifacts, and what a failure leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import toys
+
+from flows import cli, post_training, stages
+from tasks.stages import Planned, StageResult
+
+FOUR = ["curate", "sft", "rlvr", "evaluate"]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, home):
+    """The flow's function with stages that only note what they were given."""
+    recipe = toys.recipe(tmp_path)
+    calls, closed = [], []
+
+    def stage_task(stage, read, done, parent, fresh, show):
+        calls.append((stage, sorted(done), fresh))
+        if stage == "breaks":
+            raise RuntimeError
+        return StageResult(stage, "ran", SimpleNamespace(path=Path(stage), key="k", run_id=None), "", 1.0)
+
+    pipeline = SimpleNamespace(results={}, parent="p")
+    pipeline.close = lambda status="FINISHED": (
+        closed.append(status) or {"evaluation": {}, "stages": list(pipeline.results)}
+    )
+    given = [Planned(s, "reuse", "", artifact=SimpleNamespace(path=Path(s))) for s in FOUR]  # type: ignore[arg-type]
+    for name, value in {
+        "stage_task": SimpleNamespace(with_options=lambda **_: stage_task),
+        "plan": lambda *_, **__: given,
+        "progress": lambda: None,
+        "Pipeline": SimpleNamespace(open=lambda _: pipeline),
+    }.items():
+        monkeypatch.setattr(post_training, name, value)
+    monkeypatch.setattr(post_training.preflight, "passed", lambda *_: True)
+    monkeypatch.setattr(post_training.claims, "close_abandoned", lambda: None)
+    monkeypatch.setattr(post_training.outbox, "flush_all", lambda _: None)
+    monkeypatch.setattr(post_training.environment, "check_reachable", lambda: None)
+    return lambda **options: (post_training.post_training.fn(str(recipe), **options), calls, closed, stage_task)
+
+
+def test_stages_run_in_order_each_on_what_came_before(run):
+    body, calls, closed, _ = run()
+    assert [c[0] for c in calls] == FOUR and body["stages"] == FOUR and closed == ["FINISHED"]
+    assert [len(done) for _, done, _ in calls] == [0, 1, 2, 3] and not any(fresh for *_, fresh in calls)
+
+
+def test_from_a_stage_on_the_earlier_artifacts_are_read(run):
+    _, calls, _, _ = run(from_stage="rlvr", fresh=True)
+    assert calls[0] == ("rlvr", ["curate", "sft"], True) and [c[0] for c in calls] == ["rlvr", "evaluate"]
+
+
+def test_until_and_only(run):
+    assert [c[0] for c in run(until="sft")[1]] == ["curate", "sft"]
+
+
+def test_a_failure_closes_the_run_as_failed(run, monkeypatch):
+    closed = run(only=["curate"])[2]
+
+    def fails(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(post_training, "stage_task", SimpleNamespace(with_options=lambda **_: fails))
+    with pytest.raises(RuntimeError):
+        run()
+    assert closed == ["FINISHED", "FAILED"]
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_a_stage_s_flow_runs_that_stage(name, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(stages.post_training, "fn", lambda recipe, overrides, **more: asked.update(more) or {})
+    getattr(stages, name).fn("r.yaml", fresh=True)
+    assert asked == {"only": [name], "fresh": True}
+
+
+def test_the_command_line_reaches_the_flow(monkeypatch):
+    asked = cli.parser().parse_args(
+        [
+            "run",
+            "r.yaml",
+            "--from",
+            "sft",
+            "--until",
+            "rlvr",
+            "--only",
+            "sft",
+            "--set",
+            "a=1",
+            "--set",
+            "b=2",
+            "--fresh",
+        ]
+    )
+    assert (asked.start, asked.until, asked.only, asked.set, asked.fresh) == (
+        "sft",
+        "rlvr",
+        ["sft"],
+        ["a=1", "b=2"],
+        True,
+    )

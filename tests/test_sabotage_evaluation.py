@@ -1,0 +1,64 @@
+"""Planted bugs of evaluation: each is put into a copy of the tree, and the tests named beside it must fail there."""
+
+from __future__ import annotations
+
+import pytest
+from planted import check_clean, check_line, plant_and_test
+
+STAT, RUN, HARNESS = "evaluation/statistics.py", "evaluation/run.py", "evaluation/harness.py"
+NUMBERS = "tests/evaluation/test_statistics.py"
+STAGE = "tests/evaluation/test_run.py"
+WHOLE = "tests/evaluation/test_evaluation.py"
+WILSON = f"{NUMBERS}::test_wilson_is_scipy_s"
+BOOTSTRAP = f"{NUMBERS}::test_a_bootstrap_of_many_is_nearly_normal"
+PAIRED = f"{NUMBERS}::test_a_difference_pairs_by_place"
+PASS = f"{WHOLE}::test_pass_at_k_is_the_mean_over_all_draws"
+CHOSEN = f"{STAGE}::test_checkpoints_come_from_their_own_stages_in_the_order_of_the_chain"
+FILED = f"{STAGE}::test_every_number_is_of_the_checkpoint_it_is_filed_under"
+KNOWN = f"{WHOLE}::test_summary_of_known_answers"
+PLANTED = {
+    "the normal interval instead of Wilson's": (STAT, "return max(0.0, centre - half), min(1.0, centre + half)", "half = z * (p * (1 - p) / n) ** 0.5\n    return max(0.0, p - half), min(1.0, p + half)", [WILSON]),
+    "Wilson's interval is one-sided": (STAT, "z = NormalDist().inv_cdf(0.5 + confidence / 2)", "z = NormalDist().inv_cdf(confidence)", [WILSON]),
+    "no interval where all problems agree": (STAT, "if np.ptp(x) == 0 and 0 <= x[0] <= 1:", "if False:", [f"{NUMBERS}::test_equal_values_do_not_claim_certainty"]),
+    "half the bootstrap tail": (STAT, "tail = (1 - confidence) / 2", "tail = (1 - confidence) / 4", [BOOTSTRAP]),
+    "twice the bootstrap tail": (STAT, "tail = (1 - confidence) / 2", "tail = 1 - confidence", [BOOTSTRAP]),
+    "one tail of the bootstrap": (STAT, "np.quantile(means, [tail, 1 - tail])", "np.quantile(means, [tail, 1.0])", [BOOTSTRAP]),
+    "resampling without replacement": (STAT, "x[draw.integers(0, len(x), (count, len(x)))].mean(1)", "np.array([draw.permutation(x).mean() for _ in range(count)])", [BOOTSTRAP]),
+    "pairs are broken by order": (STAT, "difference = np.asarray(second, dtype=np.float64) - np.asarray(first", "difference = np.sort(np.asarray(second, dtype=np.float64)) - np.asarray(first", [f"{NUMBERS}::test_a_constant_gain_is_certain_however_hard_the_problems_are", PAIRED]),
+    "a difference the other way round": (STAT, "np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)", "np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)", [PAIRED]),
+    "two models on other questions are compared": (STAT, "if len(first) != len(second):", "if False:", [f"{WHOLE}::test_paired_difference_is_narrower_than_two_intervals"]),
+    "pass@k is off by one": (STAT, "1.0 - comb(n - correct, k) / comb(n, k)", "1.0 - comb(n - correct, k - 1) / comb(n, k - 1)", [PASS]),
+    "the biased pass@k": (STAT, "1.0 - comb(n - correct, k) / comb(n, k)", "1.0 - (1 - correct / n) ** k", [PASS]),
+    "a partial score is a correct answer": (STAT, "[[float(v >= 1) for v in s] for s in scores]", "[[float(v > 0) for v in s] for s in scores]", [f"{NUMBERS}::test_a_partial_score_is_not_a_correct_answer"]),
+    "a tied majority is its first": (STAT, "tied = [value[a] for a, n in counts.items() if n == most]", "tied = [value[a] for a, n in counts.items() if n == most][:1]", [f"{STAT}::evaluation.statistics.majority"]),
+    "the RLVR checkpoint is evaluated as SFT's": (RUN, "path = str(Path(inputs[name]) / \"model\") if name in inputs else None", "path = str(Path(inputs[\"rlvr\"]) / \"model\") if name in inputs else None", [CHOSEN]),
+    "the SFT model is evaluated as the base": (RUN, '(str(Path(inputs["sft"]) / "base")', '(str(Path(inputs["sft"]) / "model")', [CHOSEN]),
+    "a checkpoint nobody wanted": (RUN, "        if name not in requested:\n            continue\n", "", [CHOSEN]),
+    "every difference is from the base": (RUN, "for before, after in pairwise(names):", "for before, after in ((names[0], n) for n in names[1:]):", [f"{STAGE}::test_differences_are_of_neighbours_later_minus_earlier"]),
+    "the first checkpoint is asked for all": (RUN, "lm = model.load(path, model_settings", "lm = model.load(next(iter(checkpoints.values())), model_settings", [FILED]),
+    "samples of one checkpoint in another's file": (RUN, 'out / "samples" / name / f"{task_name}.jsonl"', 'out / "samples" / "base" / f"{task_name}.jsonl"', [FILED]),
+    "only the first answer is kept": ("evaluation/scoring.py", "return [list(r) for r in responses]", "return [list(r)[:1] for r in responses]", [f"{STAGE}::test_an_answer_s_score_is_its_verifier_s"]),
+    "any answer at all counts": ("evaluation/scoring.py", '"exact_match": sum(s >= 1 for s in scores) / len(scores)', '"exact_match": sum(s >= 0 for s in scores) / len(scores)', [f"{STAGE}::test_an_answer_s_score_is_its_verifier_s"]),
+    "repeats are one answer": ("evaluation/model.py", "sampling = _sampling(kwargs)\n", "sampling = _sampling(kwargs | {\"do_sample\": False})\n", [f"{WHOLE}::test_repeats_are_independent_and_reproducible"]),
+    "answers come back in the order of decoding": ("evaluation/model.py", "for i, completion in zip(\n                    part, self.sampler", "for i, completion in zip(\n                    sorted(part), self.sampler", [f"{WHOLE}::test_same_numbers_as_hflm"]),
+    "stop words are ignored": ("evaluation/model.py", "postprocess_generated_text(text, stop=until,", "postprocess_generated_text(text, stop=[],", [f"{WHOLE}::test_same_numbers_as_hflm"]),
+    "a standard error is the interval": (HARNESS, "half = z * error if", "half = error if", [f"{STAGE}::test_a_foreign_metric_s_interval_is_z_standard_errors"]),
+    "lengths in words": (HARNESS, 'float(len(tokenizer(a, add_special_tokens=False)["input_ids"]))', "float(len(a.split()))", [f"{STAGE}::test_lengths_are_tokens"]),
+    "an unknown task is passed over": (HARNESS, "if task.name not in task_manager.all_tasks:", "if False:", [f"{WHOLE}::test_unknown_task_is_named"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_the_line_to_sabotage_is_still_there(bug):
+    check_line(PLANTED[bug])
+
+
+@pytest.mark.slow
+def test_without_a_bug_the_tests_pass():
+    check_clean([PLANTED])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", PLANTED)
+def test_planted_bug_is_caught(bug):
+    plant_and_test(bug, *PLANTED[bug])

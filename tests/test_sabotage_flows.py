@@ -1,0 +1,55 @@
+"""Planted bugs of the flows: each is put into a copy of the tree, and the tests named beside it must fail there."""
+
+from __future__ import annotations
+
+import pytest
+from planted import check_clean, check_line, plant_and_test
+
+FLOW, STAGES, TABLE, CLI = "flows/post_training.py", "flows/stages.py", "flows/table.py", "flows/cli.py"
+RUNS = "tests/flows/test_post_training.py"
+ORDER = f"{RUNS}::test_stages_run_in_order_each_on_what_came_before"
+FROM = f"{RUNS}::test_from_a_stage_on_the_earlier_artifacts_are_read"
+ROWS = "tests/flows/test_table.py::test_rows_are_checkpoints_and_columns_the_ends_of_pass_at_k"
+SELECT = "tests/tasks/test_pipeline.py::test_a_selection_keeps_the_order_and_both_ends"
+MACHINE = "tests/flows/test_machine.py"
+PLANTED = {
+    "--from ignores the earlier stages": (FLOW, "done = needed_before(read, chosen, plan(read)) if chosen != read.stages() else {}", "done = {}", [FROM]),
+    "--from starts a stage late": ("tasks/pipeline.py", "first <= i <= last", "first < i <= last or not self.start", [SELECT]),
+    "--until stops a stage early": ("tasks/pipeline.py", "first <= i <= last", "first <= i < last or i == last and not self.until", [SELECT]),
+    "--from never reaches the flow": (FLOW, "Selection(from_stage, until,", "Selection(None, until,", [FROM]),
+    "--until never reaches the flow": (FLOW, "Selection(from_stage, until,", "Selection(from_stage, None,", [f"{RUNS}::test_until_and_only"]),
+    "--fresh is forgotten": (FLOW, "done, pipeline.parent, fresh, show)", "done, pipeline.parent, False, show)", [FROM]),
+    "a stage does not see the one before it": (FLOW, "            done[stage] = result.artifact\n", "", [ORDER]),
+    "the summary lacks the stages": (FLOW, "            pipeline.results[stage] = result\n", "", [ORDER]),
+    "a failed run counts as killed": (FLOW, '"FAILED" if isinstance(error, Exception) else "KILLED"', '"KILLED"', [f"{RUNS}::test_a_failure_closes_the_run_as_failed"]),
+    "a failed run stays open": (FLOW, '        pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED")\n', "", [f"{RUNS}::test_a_failure_closes_the_run_as_failed"]),
+    "the SFT flow runs RLVR": (STAGES, 'only=["sft"]', 'only=["rlvr"]', [f"{RUNS}::test_a_stage_s_flow_runs_that_stage"]),
+    "another stage's model is handed to evaluation": ("tasks/stages.py", 'return {s: s for s in ("sft", "rlvr") if s in needed', 'return {s: "sft" for s in ("sft", "rlvr") if s in needed', ["tests/tasks/test_pipeline.py::test_every_stage_reads_its_predecessors"]),
+    "a stage that was never made is passed over": ("tasks/pipeline.py", "            if artifact is None:\n                raise RecipeError(", "            if artifact is None:\n                continue\n                raise RecipeError(", ["tests/tasks/test_pipeline.py::test_artifacts_of_earlier_stages_are_handed_on"]),
+    "the SFT model is the result": ("tasks/pipeline.py", 'for stage in ("rlvr", "sft"):\n        if stage in results:', 'for stage in ("sft", "rlvr"):\n        if stage in results:', ["tests/tasks/test_pipeline.py::test_the_newest_checkpoint_is_the_result"]),
+    "pass@2 is read as the largest": (TABLE, 'key=lambda m: int(m.split("@")[1])', "key=str", [ROWS]),
+    "avg@k in the column of pass@1": (TABLE, 'if m.startswith("pass@")', 'if "@" in m', [ROWS]),
+    "an interval's ends swapped": (TABLE, "[{100 * value['low']:.1f}, {100 * value['high']:.1f}]", "[{100 * value['high']:.1f}, {100 * value['low']:.1f}]", [ROWS]),
+    "a reused stage shows its time": (TABLE, 'if stage["status"] == "ran" else "reused"', 'if stage["status"] else "reused"', [ROWS]),
+    "differences lose their sign": (TABLE, "{100 * d['value']:+.1f} points", "{100 * abs(d['value']):.1f} points", ["tests/flows/test_table.py::test_differences_keep_their_sign"]),
+    "remaining time counts what is done": ("flows/progress.py", '(body["total"] - body["done"]) / body["rate"]', 'body["done"] / body["rate"]', [f"{MACHINE}::test_a_line_a_minute"]),
+    "a line a second": ("flows/progress.py", "EVERY_S = 60.0", "EVERY_S = 1.0", [f"{MACHINE}::test_a_line_a_minute"]),
+    "errors exit with 0": ("flows/machine.py", 'return int(getattr(error, "exit_code", CHANGE))', "return DONE", [f"{MACHINE}::test_json_errors_leave_two_and_nothing_else"]),
+    "--set keeps the last only": (CLI, '"--set", action="append", default=[], metavar', '"--set", nargs=1, default=[], metavar', [f"{RUNS}::test_the_command_line_reaches_the_flow"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_the_line_to_sabotage_is_still_there(bug):
+    check_line(PLANTED[bug])
+
+
+@pytest.mark.slow
+def test_without_a_bug_the_tests_pass():
+    check_clean([PLANTED])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", PLANTED)
+def test_planted_bug_is_caught(bug):
+    plant_and_test(bug, *PLANTED[bug])
