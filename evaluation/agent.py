@@ -32,23 +32,23 @@ def evaluate(
     lm: Any, tasks: Any, task: Task, settings: Evaluate
 ) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
     """Run the episodes of one task with one checkpoint; same arguments and results as `harness.evaluate`."""
-    played = task.environment
-    assert played is not None
-    asked = problems(played, task.limit)
-    conversations = [chat.with_system_prompt(p.prompt, lm.system_prompt) for p in asked]
+    episodes = task.environment
+    assert episodes is not None
+    task_problems = problems(episodes, task.limit)
+    conversations = [chat.with_system_prompt(p.prompt, lm.system_prompt) for p in task_problems]
     prompts = chat.render_prompts(lm.tokenizer, conversations)
     context = RolloutContext(
         sampler=lm.sampler,
-        sampling=Sampling(temperature=played.temperature, max_tokens=played.max_tokens),
-        prompts=len(asked),
-        generator=generator(lm.sampler.device, lm.seed, played.seed),
+        sampling=Sampling(temperature=episodes.temperature, max_tokens=episodes.max_tokens),
+        prompts=len(task_problems),
+        generator=generator(lm.sampler.device, lm.seed, episodes.seed),
         entropy=False,
         version=0,
         tokenizer=lm.tokenizer,
     )
     samples = task.samples or SAMPLES
-    requests = [RolloutRequest(p, t, i, samples) for i, (p, t) in enumerate(zip(asked, prompts, strict=True))]
-    rows = play(requests, context, played.max_turns)
+    requests = [RolloutRequest(p, t, i, samples) for i, (p, t) in enumerate(zip(task_problems, prompts, strict=True))]
+    rows = play(requests, context, episodes.max_turns)
     if lm.progress:
         lm.progress(len(rows), len(rows))
     groups = [rows[i : i + samples] for i in range(0, len(rows), samples)]
@@ -63,7 +63,7 @@ def evaluate(
     turns = [sum(len(r.turn_reward or []) for r in group) / len(group) for group in groups]
     low, high = statistics.interval(turns, confidence=settings.confidence, resamples=settings.bootstrap)
     metrics["mean_turns"] = {"value": sum(turns) / len(turns), "low": low, "high": high, "n": len(turns)}
-    log = [_log(p, group, s) for p, group, s in zip(asked, groups, scores, strict=True)]
+    log = [_log(p, group, s) for p, group, s in zip(task_problems, groups, scores, strict=True)]
     return {task.name: metrics}, {task.name: log}
 
 

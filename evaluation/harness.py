@@ -27,10 +27,10 @@ def manager(settings: Evaluate) -> Any:
 
     folders = [BENCHMARKS] + ([Path(settings.include)] if settings.include else [])
     known_names = {name for folder in folders for name in own_tasks(folder)}
-    asked = [t for t in settings.tasks if t.environment is None]
-    needs_all = any(t.name not in known_names for t in asked)
+    lm_tasks = [t for t in settings.tasks if t.environment is None]
+    needs_all = any(t.name not in known_names for t in lm_tasks)
     task_manager = TaskManager(include_path=[str(f) for f in folders], include_defaults=needs_all)
-    for task in asked:
+    for task in lm_tasks:
         if task.name not in task_manager.all_tasks:
             hint = did_you_mean(task.name, task_manager.all_tasks if needs_all else known_names)
             raise RecipeError(f"evaluate.tasks: no lm-eval task called {task.name!r}. {hint}")

@@ -29,11 +29,9 @@ def run(
     tasks = harness.manager(settings)
     evaluation: dict[str, Any] = {}
     scores: dict[str, dict[str, list[float]]] = {}
-    total = len(checkpoints) * len(settings.tasks)
-    done = 0
     identity: str | None = None
     system_prompts: dict[str, str] = {}
-    for name, path in checkpoints.items():
+    for index, (name, path) in enumerate(checkpoints.items()):
         lm = model.load(path, model_settings, batch_size=settings.batch_size, seed=seed)
         checkpoint_identity = models.template_identity(lm.tokenizer)
         if identity not in (None, checkpoint_identity):
@@ -42,21 +40,13 @@ def run(
         if lm.system_prompt:
             system_prompts[name] = lm.system_prompt
             report.event("asked with the system prompt it was trained with", checkpoint=name, prompt=lm.system_prompt)
-        for task in settings.tasks:
-            lm.progress = lambda d, n, base=done, what=f"{name}: {task.name}": report.progress(
-                base + d / n, total, what, unit="task"
-            )
-            play = agent.evaluate if task.environment is not None else harness.evaluate
-            metrics, samples = play(lm, tasks, task, settings)
-            evaluation.setdefault(name, {}).update(metrics)
-            for task_name, rows in samples.items():
-                _write(out / "samples" / name / f"{task_name}.jsonl", rows)
-                if rows and "scores" in rows[0]:
-                    scores.setdefault(task_name, {})[name] = [
-                        sum(s >= 1 for s in r["scores"]) / len(r["scores"]) for r in rows
-                    ]
-            done += 1
-            report.progress(done, total, f"{name}: {task.name}", unit="task", force=True)
+        before = index * len(settings.tasks)
+        total = len(checkpoints) * len(settings.tasks)
+        evaluation[name], samples = _every_task(lm, tasks, settings, name, before, total, report)
+        for task, rows in samples.items():
+            _write(out / "samples" / name / f"{task}.jsonl", rows)
+            if rows and "scores" in rows[0]:
+                scores.setdefault(task, {})[name] = [sum(s >= 1 for s in r["scores"]) / len(r["scores"]) for r in rows]
         del lm
     differences = _differences(scores, settings)
     body = {
@@ -72,6 +62,34 @@ def run(
     }
     report.metrics(0, {k.replace("@", "_at_"): v for k, v in scalars.items()})
     return scalars
+
+
+def _every_task(
+    lm: Any, tasks: Any, settings: Evaluate, checkpoint: str, before: int, total: int, report: Report
+) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+    """Run all tasks on one checkpoint.
+
+    Args:
+        tasks: lm-eval's task manager.
+        before: tasks done on the checkpoints before this one.
+        total: tasks of all checkpoints.
+
+    Returns:
+        task name → metric → value, low, high, n; and task name → one log entry per question.
+    """
+    metrics: dict[str, Any] = {}
+    samples: dict[str, list[dict[str, Any]]] = {}
+    for done, task in enumerate(settings.tasks, before):
+        what = f"{checkpoint}: {task.name}"
+        lm.progress = lambda answered, count, done=done, what=what: report.progress(
+            done + answered / count, total, what, unit="task"
+        )
+        evaluate = harness.evaluate if task.environment is None else agent.evaluate
+        task_metrics, task_samples = evaluate(lm, tasks, task, settings)
+        metrics |= task_metrics
+        samples |= task_samples
+        report.progress(done + 1, total, what, unit="task", force=True)
+    return metrics, samples
 
 
 def _differences(scores: dict[str, dict[str, list[float]]], settings: Evaluate) -> dict[str, Any]:

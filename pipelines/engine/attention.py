@@ -46,9 +46,9 @@ class Prompts:
         order = self.owner.argsort(stable=True)
         sorted_owner = self.owner[order]
         rank = rows - (sizes.cumsum(0) - sizes)[sorted_owner]
-        self.place = torch.empty_like(rows).scatter_(0, order, sorted_owner * self.shape[1] + rank)
+        self.place_of = torch.empty_like(rows).scatter_(0, order, sorted_owner * self.shape[1] + rank)
         """int64 [R], each row's place in the table."""
-        self.slot = rows.new_zeros(self.shape[0] * self.shape[1]).scatter_(0, self.place, rows)
+        self.row_at = rows.new_zeros(self.shape[0] * self.shape[1]).scatter_(0, self.place_of, rows)
         """int64 [U * K], the row of each place; 0 where there is none."""
 
     def follow(self, rows: Tensor, cache: SlabCache) -> None:
@@ -89,12 +89,12 @@ class Prompts:
 
     def _gather(self, rows: Tensor) -> Tensor:
         """[R, kv_heads, G, X] as [U, kv_heads, K * G, X]."""
-        table = rows[self.slot].unflatten(0, self.shape).transpose(1, 2)
+        table = rows[self.row_at].unflatten(0, self.shape).transpose(1, 2)
         return table.flatten(2, 3)
 
     def _scatter(self, table: Tensor) -> Tensor:
         """[U, kv_heads, K * G, X] as [R, kv_heads, G, X]."""
-        return table.unflatten(2, (self.shape[1], -1)).transpose(1, 2).flatten(0, 1)[self.place]
+        return table.unflatten(2, (self.shape[1], -1)).transpose(1, 2).flatten(0, 1)[self.place_of]
 
 
 _active: list[tuple[SlabCache, Prompts]] = []

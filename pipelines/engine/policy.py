@@ -207,8 +207,8 @@ def hidden_states(decoder: Any, layout: Layout, device: torch.device) -> Tensor:
 def _prefix_cache(decoder: Any, prefix: Prefix, device: torch.device) -> DynamicCache:
     """Keys and values of every row's shared prefix, with their gradient."""
     cache = DynamicCache()
-    places = torch.arange(prefix.ids.shape[1], device=device).expand(prefix.ids.shape)
-    decoder(input_ids=prefix.ids.to(device), position_ids=places, past_key_values=cache, use_cache=True)
+    positions = torch.arange(prefix.ids.shape[1], device=device).expand(prefix.ids.shape)
+    decoder(input_ids=prefix.ids.to(device), position_ids=positions, past_key_values=cache, use_cache=True)
     rows = prefix.row.to(device)
     layers: Any = cache.layers
     for layer in layers:
