@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.contract.catalogue import Bound
 from pipelines.contract.columns import COLUMNS, HOOK_PHASE, Phase, phase_of
 from pipelines.data.files import check_readable, data_files
-from pipelines.errors import RecipeError, did_you_mean
+from pipelines.errors import DataError, RecipeError, did_you_mean
 from pipelines.recipe import settings as s
 from pipelines.recipe.read import Recipe, bind_providers, bind_slots, bound_list, column_options
 
@@ -158,8 +158,12 @@ def _check_files(recipe: Recipe) -> None:
             paths = data_files(str(source.path))
             if not paths:
                 raise RecipeError(f"curate.sources.{number}.path: no file at {source.path}.")
-            for path in paths:
-                check_readable(path)
+            try:
+                for path in paths:
+                    check_readable(path)
+            except DataError as error:
+                field = f"curate.sources.{number}.path"
+                raise RecipeError(str(error).replace("curate.sources.path", field)) from None
         if source.verifier is not None:
             from pipelines.verifiers import VERIFIERS
 

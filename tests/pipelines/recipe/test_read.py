@@ -27,7 +27,10 @@ def test_every_recipe_binds(path):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_binds(preset, tmp_path):
-    check(read_recipe(toys.recipe(tmp_path), [f"presets=[{preset}]"]))
+    given = [f"presets=[{preset}]"]
+    if "path: FOLDER" in (toys.ROOT / "recipes" / "presets" / f"{preset}.yaml").read_text():
+        given.append("rlvr.providers=[{kind: teacher, path: somewhere}]")  # the preset says that it needs one
+    check(read_recipe(toys.recipe(tmp_path), given))
 
 
 @pytest.mark.parametrize(
