@@ -8,7 +8,7 @@ TORCH  ?= $(shell if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/n
 TORCH_VERSION  := 2.13.0
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: run test test-slow test-hostile test-all check install docs docs-site bench clean
+.PHONY: run test test-slow test-mutants test-hostile test-all check install docs docs-site bench clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -18,6 +18,9 @@ test: install
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow
+
+test-mutants: install
+	$(BIN)/python tests/mutation --quick
 
 test-hostile: install
 	$(BIN)/python -m pytest -m hostile tests/hostile

@@ -1,0 +1,47 @@
+"""Filters with demonstrations and unscored rows among the rollouts."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.contract.catalogue import bind, names
+
+ROWS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=12)
+
+
+def columns(rows):
+    """(correct, scored, demonstration) of rows in three groups; packing leaves an unscored row without a token."""
+    correct, scored, demo = (torch.tensor(x) for x in zip(*rows, strict=True))
+    return {
+        "correct": correct.float(), "scored": scored, "in_loss": scored.clone(), "group": torch.arange(len(rows)) % 3,
+        "teacher_forced": (demo & scored)[:, None], "mask": scored[:, None].clone(),
+    }  # fmt: skip
+
+
+@given(ROWS, st.integers(-1, 3))
+def test_hpt_gate_against_a_loop(rows, gate):
+    made = bind("rlvr.filter", {"kind": "hpt_gate", "gate": gate})(columns(rows))
+    for n, (_, scored, demo) in enumerate(rows):
+        group = rows[n % 3 :: 3]
+        solved = sum(c for c, s, d in group if s and not d)
+        imitated = solved <= gate and any(s and d for _, s, d in group)
+        if scored:
+            assert bool(made[n]) == (demo == imitated)
+
+
+def test_hpt_gate_needs_a_demonstration_that_was_scored():
+    gate = bind("rlvr.filter", "hpt_gate")
+    made = gate(columns([(False, True, False), (False, True, False), (False, True, False), (True, False, True)]))
+    assert made[:3].tolist() == [True] * 3
+
+
+def test_rows_by_their_correctness():
+    body = columns([(True, True, False), (False, True, False), (True, False, False), (False, False, False)])
+    body |= {"reward": body["correct"], "group": torch.zeros(4, dtype=torch.int64)}
+    found = {
+        name: bind("rlvr.filter", name)(body) & body["in_loss"] for name in names("rlvr.filter") if name != "hpt_gate"
+    }
+    for made in found.values():
+        assert made.dtype == torch.bool and not made[2:].any()
