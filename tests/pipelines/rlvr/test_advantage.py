@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import columns_of
 
-from pipelines.contract.catalogue import bind
+from pipelines.contract.catalogue import bind, names
 
 SEEDS = st.integers(0, 5_000)
 
@@ -109,3 +109,25 @@ def test_spo_chain_against_a_loop(seed):
                 gain = end - float(batch.mc_value[row, before[-1]])
             assert float(share[row, t]) == stays
             assert float(made[row, t]) == pytest.approx(gain * stays, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", names("rlvr.advantage"))
+def test_a_group_that_nobody_could_score_is_as_if_it_were_not_there(name):
+    """Whatever its columns hold; packing leaves its rows no token."""
+    batch = toys.batch(rows=16, groups=4)
+    gone = batch.group == 3
+    batch.scored, batch.in_loss, batch.mask = ~gone, ~gone, batch.mask & ~gone[:, None]
+    noise = {c: torch.full((16,), 0.5) for c in ("reward", "raw_reward", "correct", "length")}
+    results = []
+    for sign in (1, -7):
+        columns = columns_of(batch)
+        columns |= {c: torch.where(gone, sign * v, columns[c]) for c, v in noise.items()}
+        made = bind("rlvr.advantage", name)(columns)
+        made = made[0] if isinstance(made, tuple) else made
+        assert made.isfinite().all() and not made[gone].any()
+        results.append(made)
+    torch.testing.assert_close(*results)
+    keep = ~gone
+    alone = {k: v[keep] if isinstance(v, torch.Tensor) else v for k, v in columns_of(batch).items()}
+    made = bind("rlvr.advantage", name)(alone)
+    torch.testing.assert_close(results[0][keep], made[0] if isinstance(made, tuple) else made)
