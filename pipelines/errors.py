@@ -1,4 +1,4 @@
-"""Errors that a person caused and can mend. Everything else is a bug and propagates."""
+"""Errors that a person caused and can fix. Everything else is a bug and propagates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ USER_ERROR_EXIT = 3
 
 
 class UserError(ValueError):
-    """Something the user can mend. The message names the field, row or file, and the way out."""
+    """Something the user can fix. The message names the field, row or file, and the fix."""
 
 
 class RecipeError(UserError):

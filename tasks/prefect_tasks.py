@@ -14,7 +14,7 @@ from tasks.stages import Show, StageResult, run_stage
 
 
 def _worth_retrying(task: Any, task_run: Any, state: Any) -> bool:
-    """A crash may pass; what the user must mend will not."""
+    """A crash may pass; what the user must fix will not."""
     try:
         state.result()
     except StageFailed as error:

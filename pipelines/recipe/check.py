@@ -20,7 +20,7 @@ def check(recipe: Recipe) -> None:
     """What the field types cannot say: methods, their needs, impossible combinations, files that must exist.
 
     Raises:
-        RecipeError: the reason and the way out.
+        RecipeError: the reason and the fix.
     """
     _check_splits(recipe)
     _check_files(recipe)

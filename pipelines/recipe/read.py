@@ -66,7 +66,7 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         overrides: `rlvr.steps=3` and the like; values are YAML.
 
     Raises:
-        RecipeError: names the field and the way out.
+        RecipeError: names the field and the fix.
     """
     body = yaml_text.load(Path(path))
     changes = [renamed_override(text) for text in overrides or []]
