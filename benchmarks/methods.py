@@ -77,7 +77,7 @@ def main() -> None:
 
             seconds[f"{slot}/{name}"] = clock(partial(apply, bound, columns))
             if "hidden_stats" in (options := bound.fn.column_options()):
-                summarise = options["hidden_stats"].reduce
+                summarise = options["hidden_stats"].summarise
                 hidden_seconds[f"{slot}/{name}, hidden states"] = ROWS * clock(partial(summarise, states))
     step = step_seconds(columns, args.folder)
     worst = {s: max(v for k, v in seconds.items() if k.startswith(s)) for s in ("advantage", "credit", "objective")}

@@ -21,7 +21,7 @@ class Artifact:
     path: Path
     digest: str
     """Of its contents, the report folder left out."""
-    numbers: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     parts: dict[str, Any] = field(default_factory=dict)
     """What the key was made of."""
     run_id: str | None = None
@@ -41,9 +41,9 @@ def find(runs: Path, stage: str, key: str) -> tuple[Artifact | None, str | None]
     path = folder(runs, stage, key)
     if not path.exists() and not path.is_symlink():
         return None, None
-    wrong = damage(path) or _other(path, stage, key)
-    if wrong is not None:
-        return None, wrong
+    damaged = damage(path) or _other(path, stage, key)
+    if damaged is not None:
+        return None, damaged
     return read(path), None
 
 
@@ -63,15 +63,15 @@ def foreign(path: Path, stage: str, key: str) -> str | None:
     for entry in path.rglob("*"):
         if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
             return f"{entry.relative_to(path)} is neither a file nor a folder"
-    wrong = damage(path) or _other(path, stage, key)
-    if wrong is not None:
-        return wrong
+    reason = damage(path) or _other(path, stage, key)
+    if reason is not None:
+        return reason
     body = read_manifest(path) or {}
     if stage_key(body.get("parts") or {}) != key:
         return "what it says it was made of does not give its key"
     present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()} - {MANIFEST}
-    extra = sorted(present - set(body["files"]))
-    return f"{extra[0]} is not in its manifest" if extra else None
+    unnamed = sorted(present - set(body["files"]))
+    return f"{unnamed[0]} is not in its manifest" if unnamed else None
 
 
 def read(path: Path) -> Artifact:
@@ -82,7 +82,7 @@ def read(path: Path) -> Artifact:
         key=body["key"],
         path=path,
         digest=body["digest"],
-        numbers=body.get("numbers") or {},
+        metrics=body.get("numbers") or {},
         parts=body.get("parts") or {},
         run_id=body.get("run_id"),
         model_id=body.get("model_id"),

@@ -82,9 +82,9 @@ def take(run: str, mark: str) -> Claim:
 def adopt(mark: str) -> Claim | None:
     """Take over the newest run of that recipe that nobody holds; None where there is none."""
     with _alone():
-        found = [c for c in _unheld() if c.body.get("mark") == mark]
-        newest = max(found, key=lambda c: _since(c.body), default=None)
-        for claim in found:
+        unheld = [c for c in _unheld() if c.body.get("mark") == mark]
+        newest = max(unheld, key=lambda c: _since(c.body), default=None)
+        for claim in unheld:
             if claim is not newest:
                 claim.handle.close()
         if newest is not None:
@@ -121,7 +121,7 @@ def close_abandoned() -> int:
 
 def _unheld() -> list[Claim]:
     """Claims of this store that no process holds; now this one does."""
-    found = []
+    claims = []
     for path in sorted(folder().glob("*.json")):
         handle = _locked(path)
         if handle is None:
@@ -130,10 +130,10 @@ def _unheld() -> list[Claim]:
         with contextlib.suppress(ValueError, RecursionError):
             body = json.loads(handle.read())
             if isinstance(body, dict) and body.get("uri") == tracking_uri():
-                found.append(Claim(path, handle, body))
+                claims.append(Claim(path, handle, body))
                 continue
         handle.close()
-    return found
+    return claims
 
 
 def _since(body: dict[str, Any]) -> float:

@@ -57,7 +57,7 @@ def _split(address: str, variable: str) -> tuple[str, str | None, str | None]:
     """(address without userinfo, user, password) of an http address; anything else comes back whole.
 
     Raises:
-        Unreachable: it is no address; what is wrong is said without repeating it.
+        Unreachable: it is no address; the message names the problem without repeating the address.
     """
     if not address.lower().startswith(("http://", "https://")):
         return address, None, None
@@ -125,7 +125,7 @@ def check_reachable() -> None:
     and look at the embedded stores.
 
     Raises:
-        Unreachable: names the address, the variable that set it, and what the server said.
+        Unreachable: names the address, the variable that set it, and the server's answer.
         StoreError: the project folder cannot be used.
     """
     store.check(home())
@@ -183,8 +183,8 @@ def _problem(url: str, authorization: str | None) -> str | None:
     except TimeoutError:
         return f"took the connection and does not answer (nothing within {ANSWER_S:.0f} s)"
     except (OSError, ValueError) as error:  # URLError is an OSError; a broken status line is an HTTPException below
-        silent = isinstance(getattr(error, "reason", None), TimeoutError)
-        return "does not answer" + (f" within {ANSWER_S:.0f} s" if silent else f" ({redact(error)})")
+        timed_out = isinstance(getattr(error, "reason", None), TimeoutError)
+        return "does not answer" + (f" within {ANSWER_S:.0f} s" if timed_out else f" ({redact(error)})")
     except http.client.HTTPException as error:
         return f"answers something that is not HTTP ({type(error).__name__})"
 

@@ -72,8 +72,8 @@ def runs(experiment: str | None = None) -> list[dict[str, Any]]:
             line = _parse(raw)
             if line is not None:
                 known.setdefault(line["run_id"], {}).update({k: v for k, v in line.items() if v is not None})
-    whole = [r for r in known.values() if isinstance(r.get("started"), int | float)]
-    chosen = [_complete(r) for r in whole if experiment in (None, r.get("experiment"))]
+    started = [r for r in known.values() if isinstance(r.get("started"), int | float)]
+    chosen = [_complete(r) for r in started if experiment in (None, r.get("experiment"))]
     return sorted(chosen, key=lambda r: -r["started"])
 
 

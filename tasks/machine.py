@@ -32,10 +32,10 @@ def gpu_bytes() -> tuple[int, ...]:
         return ()
     ask = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL)
+        listing = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    sizes = tuple(int(n) << 20 for n in said.stdout.split() if n.isdigit()) if said.returncode == 0 else ()
+    sizes = tuple(int(n) << 20 for n in listing.stdout.split() if n.isdigit()) if listing.returncode == 0 else ()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return sizes
@@ -54,8 +54,8 @@ def existing(folder: Path) -> Path:
 
 def free_inodes(folder: Path) -> int | None:
     """Files that can still be made; None where the file system does not count them."""
-    found = os.statvfs(existing(folder))
-    return found.f_favail if found.f_files else None
+    filesystem = os.statvfs(existing(folder))
+    return filesystem.f_favail if filesystem.f_files else None
 
 
 def gigabytes(size: float) -> str:

@@ -42,7 +42,7 @@ def folder() -> Path:
 
 
 def note(work: Path, body: dict[str, Any]) -> None:
-    """Write into a work folder what MLflow has to be told; a crash right after finds it there."""
+    """Write into a work folder what is to be uploaded to MLflow, so that it survives a crash right after."""
     write_atomic(work / UPLOAD, json.dumps(body))
 
 
@@ -153,14 +153,16 @@ def _send_stage(entry: Path, body: dict[str, Any], patience: Patience) -> None:
 
     stage, key = body["stage"], body["key"]
     path = runs_folder() / f"{stage}-{key}"
-    wrong = damage(path) if path.exists() else "it is gone"
+    damage_found = damage(path) if path.exists() else "it is gone"
     tracker = tracking.StageTracker(
         stage, entry, body.get("experiment") or stage, body.get("parent"), body.get("about") or {}
     )
-    if wrong is not None:
+    if damage_found is not None:
         if tracker.run_id:
-            tracking.close(tracker.run_id, "FAILED", {"whetstone.error": f"the artifact was not uploaded: {wrong}"})
-        raise Refused(f"the artifact {path} cannot be uploaded: {wrong}")
+            tracking.close(
+                tracker.run_id, "FAILED", {"whetstone.error": f"the artifact was not uploaded: {damage_found}"}
+            )
+        raise Refused(f"the artifact {path} cannot be uploaded: {damage_found}")
     tracker.send()
     assert tracker.run_id is not None
     tags = {"whetstone.key": f"{stage}-{key}"}

@@ -111,33 +111,33 @@ def summary_file(path: str | None) -> None:
 
 def examine(recipe: Recipe, stages: list[str]) -> list[Problem]:
     """All problems of the stages that will run."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if not stages:
-        return found
+        return problems
     questions: list[tuple[str, str, dict[str, Any]]] = []
     if "curate" in stages:
-        found += _curate(recipe, questions)
+        problems += _curate(recipe, questions)
     if "rlvr" in stages:
-        found += _rlvr(recipe, questions)
+        problems += _rlvr(recipe, questions)
     if "evaluate" in stages or ("curate" in stages and recipe.curate.decontaminate is not None):
-        found += _evaluate(recipe, questions)
-    found += _model(recipe, questions)
+        problems += _evaluate(recipe, questions)
+    problems += _model(recipe, questions)
     known: dict[str, dict[str, Any]] = {}
-    for (field, fix, _), said in zip(questions, _answers([q for *_, q in questions]), strict=True):
-        if said.get("problem"):
+    for (field, fix, _), answer in zip(questions, _answers([q for *_, q in questions]), strict=True):
+        if answer.get("problem"):
             section = re.sub(r"\.\d+.*", "", field)
-            text = redact(said["problem"]).removeprefix(f"{field}: ").removeprefix(f"{section}: ")
-            found.append(Problem(field, text, "" if "Did you mean" in text else fix))
-        known[field] = said
-    found += _limits(recipe, stages, known)
-    found += _room(recipe, stages, known)
+            text = redact(answer["problem"]).removeprefix(f"{field}: ").removeprefix(f"{section}: ")
+            problems.append(Problem(field, text, "" if "Did you mean" in text else fix))
+        known[field] = answer
+    problems += _limits(recipe, stages, known)
+    problems += _room(recipe, stages, known)
     try:
         check(recipe if "rlvr" in stages else recipe.model_copy(update={"rlvr": None}))
     except RecipeError as error:
-        fields = {p.field for p in found}
+        fields = {p.field for p in problems}
         lines = [Problem(line.partition(":")[0], line) for line in str(error).splitlines()]
-        found = [p for p in lines if p.field not in fields] + found
-    return found
+        problems = [p for p in lines if p.field not in fields] + problems
+    return problems
 
 
 def _answers(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -145,15 +145,15 @@ def _answers(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     folder = environment.home() / ".checked"
     files = [folder / f"{mark}.json" if (mark := _mark(q)) else None for q in questions]
     answers = [read_json(f) if f is not None and f.exists() else None for f in files]
-    open_ = [i for i, said in enumerate(answers) if not isinstance(said, dict)]
-    for i, said in zip(open_, probe.ask([questions[i] for i in open_]), strict=True):
-        answers[i] = said
+    unanswered = [i for i, answer in enumerate(answers) if not isinstance(answer, dict)]
+    for i, answer in zip(unanswered, probe.ask([questions[i] for i in unanswered]), strict=True):
+        answers[i] = answer
         file = files[i]
-        if file is not None and not said.get("problem"):
+        if file is not None and not answer.get("problem"):
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
-                write_atomic(file, json.dumps(said), durable=False)
-    return [said for said in answers if said is not None]
+                write_atomic(file, json.dumps(answer), durable=False)
+    return [answer for answer in answers if answer is not None]
 
 
 def _mark(question: dict[str, Any]) -> str | None:
@@ -196,8 +196,10 @@ def _curate(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) ->
 
 def _files(field: str, path: str) -> Iterator[Problem]:
     """A file, or all that a pattern finds, can be read."""
-    whole = Path(path).expanduser()
-    paths = [whole] if os.path.lexists(whole) else [Path(p) for p in sorted(glob.glob(str(whole), recursive=True))]
+    pattern = Path(path).expanduser()
+    paths = (
+        [pattern] if os.path.lexists(pattern) else [Path(p) for p in sorted(glob.glob(str(pattern), recursive=True))]
+    )
     if not paths:
         yield Problem(field, f"no file at {path}", f"Paths are relative to {Path.cwd()}.")
     for file in paths:
@@ -348,10 +350,10 @@ def _limits(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]])
     if positions is None:
         return
     where = "model.fresh.config.max_position_embeddings" if recipe.model.fresh else "the model's configuration"
-    more = ", or give the model more positions" if recipe.model.fresh else ""
+    alternative = ", or give the model more positions" if recipe.model.fresh else ""
     if recipe.sft is not None and "sft" in stages and recipe.sft.max_length > positions:
         text = f"{recipe.sft.max_length} tokens do not fit the {positions} positions of {where}"
-        yield Problem("sft.max_length", text, f"Use at most {positions}{more}.")
+        yield Problem("sft.max_length", text, f"Use at most {positions}{alternative}.")
     limits: dict[str, int] = {}
     if recipe.rlvr is not None and "rlvr" in stages:
         limits["rlvr.sampling.max_tokens"] = recipe.rlvr.sampling.max_tokens
@@ -365,7 +367,7 @@ def _limits(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]])
     for field, tokens in limits.items():
         if tokens >= positions:
             text = f"{tokens} tokens and a prompt do not fit the {positions} positions of {where}"
-            yield Problem(field, text, f"Use less than {positions}{more}.")
+            yield Problem(field, text, f"Use less than {positions}{alternative}.")
 
 
 def _room(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]]) -> Iterator[Problem]:
@@ -395,12 +397,12 @@ def _room(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]]) -
         if stage not in stages or section is None:
             continue
         gpus = machine.gpu_bytes()[: getattr(section, "processes", 1)]
-        have, where = (sum(gpus), f"{len(gpus)} GPUs") if gpus else (machine.memory_bytes(), "this machine")
+        bytes_available, where = (sum(gpus), f"{len(gpus)} GPUs") if gpus else (machine.memory_bytes(), "this machine")
         bytes_needed = estimate.training_memory(section, parameters)
-        if bytes_needed > have:
+        if bytes_needed > bytes_available:
             yield Problem(
                 f"{stage}.lora" if section.lora is None else "model",
                 f"{parameters / 1e9:.2f} billion parameters take at least {machine.gigabytes(bytes_needed)} to train, and "
-                f"{where} has {machine.gigabytes(have)}",
+                f"{where} has {machine.gigabytes(bytes_available)}",
                 "Train adapters (lora: {}), use a smaller model, or more GPUs.",
             )

@@ -24,12 +24,12 @@ def ask(questions: list[dict[str, Any]], seconds: float = SECONDS) -> list[dict[
     """Answers in order. A question that ends or hangs its process is answered by a problem that says so."""
     answers: list[dict[str, Any]] = []
     while len(answers) < len(questions):
-        rest = questions[len(answers) :]
+        unanswered = questions[len(answers) :]
         with tempfile.TemporaryDirectory() as folder:
             asked, answered = Path(folder) / "questions", Path(folder) / "answers"
-            asked.write_text("".join(json.dumps(q) + "\n" for q in rest))
+            asked.write_text("".join(json.dumps(q) + "\n" for q in unanswered))
             answered.touch()
-            problem = _run(asked, answered, seconds * len(rest))
+            problem = _run(asked, answered, seconds * len(unanswered))
             lines = answered.read_text().splitlines(keepends=True)
             answers += [json.loads(line) for line in lines if line.endswith("\n")]
         if len(answers) < len(questions):
@@ -99,7 +99,7 @@ def _folder(question: dict[str, Any]) -> dict[str, Any]:
     return {"positions": _positions(config)}
 
 
-def _fresh(question: dict[str, Any]) -> dict[str, Any]:
+def _fresh_model(question: dict[str, Any]) -> dict[str, Any]:
     """A fresh model: built without memory, so that its parameters can be counted."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -113,8 +113,8 @@ def _fresh(question: dict[str, Any]) -> dict[str, Any]:
     special = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     config = AutoConfig.for_model(question["architecture"], **{**question["config"], **special})
     with torch.device("meta"):
-        built = AutoModelForCausalLM.from_config(config)
-    return {"positions": _positions(config), "parameters": sum(p.numel() for p in built.parameters())}
+        model = AutoModelForCausalLM.from_config(config)
+    return {"positions": _positions(config), "parameters": sum(p.numel() for p in model.parameters())}
 
 
 def _render(tokenizer: Any) -> None:
@@ -125,8 +125,8 @@ def _render(tokenizer: Any) -> None:
 
 
 def _positions(config: Any) -> int | None:
-    found = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return found if isinstance(found, int) and found > 0 else None
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return positions if isinstance(positions, int) and positions > 0 else None
 
 
 def _problems(question: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _benchmarks(question: dict[str, Any]) -> dict[str, Any]:
 ANSWERS = {
     "function": _function,
     "folder": _folder,
-    "fresh": _fresh,
+    "fresh": _fresh_model,
     "problems": _problems,
     "benchmark": _benchmarks,
 }

@@ -46,14 +46,14 @@ def lock(path: Path, run: str | None = None, waiting: Callable[[str], None] | No
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+") as handle:
-        told = -WAITING_S
+        last_told = -WAITING_S
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if waiting and time.monotonic() - told >= WAITING_S:
-                    told = time.monotonic()
+                if waiting and time.monotonic() - last_told >= WAITING_S:
+                    last_told = time.monotonic()
                     waiting(holder(path))
                 time.sleep(POLL_S)
         handle.truncate(0)
@@ -75,7 +75,7 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
     """Run `python -m module WORK` to its end; `tick` is called several times a second meanwhile.
 
     Returns:
-        the stage's numbers.
+        the stage's metrics.
 
     Raises:
         StageFailed: it ended without them.
@@ -97,9 +97,9 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
                 child.wait(POLL_S)
     finally:
         end(child)
-    numbers = read_json(work / NUMBERS)
-    if child.returncode == 0 and isinstance(numbers, dict):
-        return numbers
+    metrics = read_json(work / NUMBERS)
+    if child.returncode == 0 and isinstance(metrics, dict):
+        return metrics
     if child.returncode != USER_ERROR_EXIT:
         raise StageFailed(_why(work, child.returncode))
     kind = (read_object(work / ERROR) or {}).get("type", "")
@@ -131,20 +131,20 @@ def _environment(job: dict[str, Any]) -> dict[str, str]:
 
 
 def _why(work: Path, code: int) -> str:
-    said = read_error(work)
-    if code == USER_ERROR_EXIT and said:
-        return said
+    message = read_error(work)
+    if code == USER_ERROR_EXIT and message:
+        return message
     tail = ""
     with contextlib.suppress(OSError):
         lines = (work / LOG).read_text(errors="replace").strip().splitlines()
         tail = "\n".join(lines[-12:])
-    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     hint = (
         " Out of memory? Lower micro_batch_tokens or decode_rows, or use LoRA or bfloat16."
         if _looks_oom(code, tail)
         else ""
     )
-    return f"the stage ended with {how}.{hint} Log: {work / LOG}\n{tail}"
+    return f"the stage ended with {ending}.{hint} Log: {work / LOG}\n{tail}"
 
 
 def _looks_oom(code: int, tail: str) -> bool:

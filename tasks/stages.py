@@ -68,9 +68,9 @@ def inputs_of(recipe: Recipe, stage: str) -> dict[str, str]:
     if stage == "curate":
         return {}
     if stage == "evaluate":
-        wanted = recipe.evaluate.checkpoints if recipe.evaluate else []
-        needed = {c for c in wanted if c != "base"}
-        if "base" in wanted and recipe.model.fresh is not None:
+        checkpoints = recipe.evaluate.checkpoints if recipe.evaluate else []
+        needed = {c for c in checkpoints if c != "base"}
+        if "base" in checkpoints and recipe.model.fresh is not None:
             needed.add("sft")
         return {s: s for s in ("sft", "rlvr") if s in needed and getattr(recipe, s) is not None}
     inputs = {"data": "curate"}
@@ -92,12 +92,12 @@ def plan(recipe: Recipe, *, fresh: bool = False, only: list[str] | None = None) 
             continue
         parts = keys.key_parts(recipe, stage, {name: done[s].digest for name, s in sources.items()})
         key = keys.stage_key(parts)
-        artifact, wrong = artifacts.find(runs_folder(), stage, key)
+        artifact, damage = artifacts.find(runs_folder(), stage, key)
         if artifact is not None and not forced:
             done[stage] = artifact
             planned.append(Planned(stage, "reuse", "nothing it reads has changed", key, artifact))
         else:
-            planned.append(Planned(stage, "run", "--fresh" if forced else _why(recipe, stage, parts, wrong), key))
+            planned.append(Planned(stage, "run", "--fresh" if forced else _why(recipe, stage, parts, damage), key))
     return planned
 
 
@@ -105,17 +105,17 @@ def _last(recipe: Recipe, stage: str) -> Path:
     return runs_folder() / ".last" / f"{recipe.name}-{stage}.json"
 
 
-def _why(recipe: Recipe, stage: str, parts: dict[str, Any], wrong: str | None) -> str:
-    if wrong is not None:
-        return f"its artifact cannot be used: {wrong}"
+def _why(recipe: Recipe, stage: str, parts: dict[str, Any], damage: str | None) -> str:
+    if damage is not None:
+        return f"its artifact cannot be used: {damage}"
     before = read_object(_last(recipe, stage))
     if before is None:
         return "it has not run before"
     changes = keys.difference(before, json.loads(json.dumps(parts, default=str)))
     if not changes:
         return "its artifact is gone"
-    more = f" (and {len(changes) - 3} more)" if len(changes) > 3 else ""
-    return "; ".join(changes[:3]) + more
+    rest = f" (and {len(changes) - 3} more)" if len(changes) > 3 else ""
+    return "; ".join(changes[:3]) + rest
 
 
 def run_stage(
@@ -148,13 +148,13 @@ def run_stage(
         log.warning("%s: waits for %s, which works on the same stage", stage, who)
 
     with process.lock(runs_folder() / ".locks" / f"{stage}-{key}", parent, waiting):
-        artifact, wrong = artifacts.find(runs_folder(), stage, key)
+        artifact, damage = artifacts.find(runs_folder(), stage, key)
         if artifact is None and not fresh:
             artifact = _from_store(recipe, stage, key, patience)
         if artifact is not None and not fresh:
             _remember(recipe, stage, parts)
             return StageResult(stage, "reused", artifact, "nothing it reads has changed", time.monotonic() - began)
-        why = "--fresh" if fresh else _why(recipe, stage, parts, wrong)
+        why = "--fresh" if fresh else _why(recipe, stage, parts, damage)
         result = _run(recipe, stage, key, parts, done, why, parent, fresh, show, patience)
         _remember(recipe, stage, parts)
         result.seconds = time.monotonic() - began
@@ -169,25 +169,25 @@ def _from_store(recipe: Recipe, stage: str, key: str, patience: Patience) -> Art
     """Another machine's result: fetched from MLflow, held against the key that was wanted, published locally."""
     from tasks import tracking
 
-    into = runs_folder() / ".fetched" / f"{stage}-{key}"
-    shutil.rmtree(into, ignore_errors=True)
+    folder = runs_folder() / ".fetched" / f"{stage}-{key}"
+    shutil.rmtree(folder, ignore_errors=True)
     try:
         remote = patience.run(lambda: tracking.find_remote(stage, key, experiment_name(recipe)))
         if remote is None:
             return None
-        arrived = into.with_name(into.name + ".download")
-        if not patience.run(lambda: tracking.fetch(*remote, into), growing=lambda: tracking.size_of(arrived)):
+        arrived = folder.with_name(folder.name + ".download")
+        if not patience.run(lambda: tracking.fetch(*remote, folder), growing=lambda: tracking.size_of(arrived)):
             return None
-        wrong = artifacts.foreign(into, stage, key)
-        if wrong is not None:
-            log.warning("%s: the artifact that MLflow holds for it is not used: %s", stage, wrong)
+        mismatch = artifacts.foreign(folder, stage, key)
+        if mismatch is not None:
+            log.warning("%s: the artifact that MLflow holds for it is not used: %s", stage, mismatch)
             return None
-        publish(into, artifacts.folder(runs_folder(), stage, key))
+        publish(folder, artifacts.folder(runs_folder(), stage, key))
     except TrackerError as error:
         log.warning("%s: could not look for its artifact in MLflow: %s", stage, error)
         return None
     finally:
-        shutil.rmtree(into, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     return artifacts.find(runs_folder(), stage, key)[0]
 
 
@@ -227,7 +227,7 @@ def _run(
 
     _clear_scraps(work)
     try:
-        numbers = process.run(MODULES[stage], work, _job(recipe, stage, sources, done), tick)
+        metrics = process.run(MODULES[stage], work, _job(recipe, stage, sources, done), tick)
     except BaseException as error:
         _seconds_so_far(work, before + time.monotonic() - began)
         _close_run(tracker, patience, error)
@@ -240,7 +240,7 @@ def _run(
     tracker.finish(patience)
     body = {
         "parts": parts,
-        "numbers": numbers,
+        "numbers": metrics,
         "seconds": round(seconds, 3),
         "recipe": recipe.name,
         "run_id": tracker.run_id,
@@ -281,8 +281,8 @@ def _seconds_so_far(work: Path, value: float | None = None) -> float:
     path = work / "seconds.json"
     if value is not None and work.exists():
         write_atomic(path, json.dumps(value), durable=False)
-    kept = read_json(path)
-    return float(kept) if isinstance(kept, int | float) and 0 <= kept < 1e12 else 0.0
+    stored = read_json(path)
+    return float(stored) if isinstance(stored, int | float) and 0 <= stored < 1e12 else 0.0
 
 
 def _job(recipe: Recipe, stage: str, sources: dict[str, str], done: dict[str, Artifact]) -> dict[str, Any]:

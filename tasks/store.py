@@ -15,7 +15,7 @@ from pipelines.recipe.secrets import redact
 from pipelines.stage.files import disk_full
 
 log = logging.getLogger("whetstone.store")
-OURS = ("runs", "mlflow.db", "pipelines", "prefect", "mlartifacts")
+STORE_ENTRIES = ("runs", "mlflow.db", "pipelines", "prefect", "mlartifacts")
 """Any of these in a folder says that it is a store of ours."""
 LEAST_FREE = 20e6
 """Bytes below which nothing is started: MLflow's and Prefect's empty databases take 5 MB."""
@@ -54,22 +54,26 @@ def prepare(home: Path) -> None:
         if not home.exists():
             home.mkdir(parents=True, mode=0o700)
         _make_private(home)
-        for name in OURS:
+        for name in STORE_ENTRIES:
             path = home / name
             if path.exists() and path.is_dir() == name.endswith(".db"):
-                what = "a folder" if path.is_dir() else "a file"
-                raise StoreError(f"{path} is {what}, which no version of whetstone makes. Move it aside.")
+                kind = "a folder" if path.is_dir() else "a file"
+                raise StoreError(f"{path} is {kind}, which no version of whetstone makes. Move it aside.")
     except OSError as error:
         raise explain(error, home) or error from None
 
 
 def _make_private(home: Path) -> None:
-    about = home.stat()
-    mode = stat.S_IMODE(about.st_mode)
+    status = home.stat()
+    mode = stat.S_IMODE(status.st_mode)
     if not mode & 0o077:
         return
-    ours = about.st_uid == os.geteuid() and any((home / name).exists() for name in OURS) and not mode & stat.S_ISVTX
-    if ours or (about.st_uid == os.geteuid() and not any(home.iterdir())):
+    own_store = (
+        status.st_uid == os.geteuid()
+        and any((home / name).exists() for name in STORE_ENTRIES)
+        and not mode & stat.S_ISVTX
+    )
+    if own_store or (status.st_uid == os.geteuid() and not any(home.iterdir())):
         home.chmod(0o700)
         log.warning("%s could be read by others; it is now private to its user (mode 700)", home)
     else:
@@ -85,13 +89,13 @@ def check(home: Path) -> None:
     probe = home / f".probe-{os.getpid()}"
     try:
         probe.write_bytes(b"x" * 4096)
-        free = os.statvfs(home)
+        filesystem = os.statvfs(home)
     except OSError as error:
         raise explain(error, home) or error from None
     finally:
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)
-    room = free.f_bavail * free.f_frsize
+    room = filesystem.f_bavail * filesystem.f_frsize
     if room < LEAST_FREE:
         raise StoreError(
             f"the disk of {home} is full ({room / 1e6:.1f} MB free). Free space, or set WHETSTONE_HOME to another disk."

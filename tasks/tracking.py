@@ -104,38 +104,40 @@ def store(
     Returns:
         checkpoint name (the stage, or "base") → LoggedModel id.
     """
-    to = client()
-    run = to.get_run(run_id)
+    mlflow_client = client()
+    run = mlflow_client.get_run(run_id)
     ids: dict[str, str | None] = {}
-    known = to.search_logged_models([run.info.experiment_id], f"source_run_id = '{run_id}'")
-    whole = {m.tags.get("whetstone.checkpoint"): m.model_id for m in known if getattr(m.status, "name", "") == "READY"}
+    known = mlflow_client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run_id}'")
+    ready_models = {
+        m.tags.get("whetstone.checkpoint"): m.model_id for m in known if getattr(m.status, "name", "") == "READY"
+    }
     for name, path in (("base", artifact / "base"), (stage, artifact / "model")):
         if not path.is_dir():
             continue
-        if name in whole:
-            ids[name] = whole[name]
+        if name in ready_models:
+            ids[name] = ready_models[name]
             continue
         model_tags = {"whetstone.checkpoint": name, **tags}
         model_tags |= {} if upload_models else {"whetstone.path": str(path)}
-        model = to.create_logged_model(
+        model = mlflow_client.create_logged_model(
             run.info.experiment_id, name=f"{run.info.run_name}-{name}"[:250], source_run_id=run_id, tags=model_tags
         )
         if upload_models:
             allow(size_of(path))
-            to.log_model_artifacts(model.model_id, str(path))
-        to.finalize_logged_model(model.model_id, "READY")
+            mlflow_client.log_model_artifacts(model.model_id, str(path))
+        mlflow_client.finalize_logged_model(model.model_id, "READY")
         ids[name] = model.model_id
     outputs = [LoggedModelOutput(m, 0) for m in ids.values() if m]
     if outputs:
-        to.log_outputs(run_id, outputs)
+        mlflow_client.log_outputs(run_id, outputs)
     for path in sorted(artifact.iterdir()):
         if path.name in ("model", "base") and path.is_dir():
             continue
         allow(size_of(path))
         if path.is_dir():
-            to.log_artifacts(run_id, str(path), f"artifact/{path.name}")
+            mlflow_client.log_artifacts(run_id, str(path), f"artifact/{path.name}")
         else:
-            to.log_artifact(run_id, str(path), "artifact")
+            mlflow_client.log_artifact(run_id, str(path), "artifact")
     return ids
 
 

@@ -25,7 +25,7 @@ log = logging.getLogger("whetstone.tracking")
 BATCH = 500
 EVERY_S = 0.5
 RETRY_S = (3.0, 6.0, 12.0, 30.0)
-"""Seconds between attempts at a server that is away: the longer it is silent, the rarer."""
+"""Seconds between attempts at a server that is away: the longer it does not answer, the rarer."""
 BOOKMARK = "sent.json"
 
 

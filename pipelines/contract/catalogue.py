@@ -24,7 +24,7 @@ from pipelines.contract.method import BASES, FunctionMethod, Method
 from pipelines.errors import RecipeError, did_you_mean
 
 CHECKED = ("official code", "third-party code", "paper", "closed form", "reconstructed")
-"""How a method's numbers were verified; "third-party code" may be followed by which in brackets."""
+"""How a method's results were verified; "third-party code" may be followed by which in brackets."""
 
 
 TERMS = ("rlvr.divergence", "rlvr.auxiliary_loss")
@@ -59,7 +59,7 @@ class Card:
     requires: tuple[tuple[str, str], ...] = ()
     """(slot, method) pairs that the recipe must have too."""
     legal_in: tuple[str, ...] = ()
-    """For divergences: the placements ("loss", "reward") where its gradient is right."""
+    """For divergences: the placements ("loss", "reward") where its gradient is correct."""
     makes: tuple[str, ...] = ()
     """Columns that exist because of it."""
     ratio_level: str = ""
@@ -194,23 +194,23 @@ def bind(slot: str, spec: str | Mapping[str, Any]) -> Bound:
     Raises:
         RecipeError: unknown method, unknown setting or a value out of bounds; the message names the field.
     """
-    chosen = {"kind": spec} if isinstance(spec, str) else dict(spec)
-    if "kind" not in chosen:
+    fields = {"kind": spec} if isinstance(spec, str) else dict(spec)
+    if "kind" not in fields:
         raise RecipeError(f"{slot}: say which method with `kind`. Known: {', '.join(names(slot))}.")
-    name = str(chosen.pop("kind"))[:120]
-    weight = _weight(slot, chosen.pop("weight", 1.0)) if slot in TERMS else 1.0
-    where = _where(slot, chosen.pop("where", "loss")) if slot == "rlvr.divergence" else "loss"
+    name = str(fields.pop("kind"))[:120]
+    weight = _weight(slot, fields.pop("weight", 1.0)) if slot in TERMS else 1.0
+    where = _where(slot, fields.pop("where", "loss")) if slot == "rlvr.divergence" else "loss"
     fn = load(slot, name)
     model = settings_model(fn)
     try:
-        settings = model(**chosen).model_dump()
+        settings = model(**fields).model_dump()
     except ValidationError as error:
         first = error.errors()[0]
         field_name = ".".join(map(str, first["loc"]))[:120]
         allowed = ", ".join(model.model_fields) or "none"
         hint = did_you_mean(field_name, model.model_fields) if first["type"] == "extra_forbidden" else ""
-        said = "no such setting" if first["type"] == "extra_forbidden" else first["msg"]
-        text = f"{slot}.{field_name}: {said}. {hint} Settings of {name}: {allowed}."
+        complaint = "no such setting" if first["type"] == "extra_forbidden" else first["msg"]
+        text = f"{slot}.{field_name}: {complaint}. {hint} Settings of {name}: {allowed}."
         raise RecipeError(" ".join(text.split())) from None
-    ready = fn(**settings) if inspect.isclass(fn) else FunctionMethod(fn, settings)
-    return Bound(slot, name, settings, needs(fn), takes(fn), ready, card(fn), weight, where)
+    instance = fn(**settings) if inspect.isclass(fn) else FunctionMethod(fn, settings)
+    return Bound(slot, name, settings, needs(fn), takes(fn), instance, card(fn), weight, where)

@@ -1,8 +1,8 @@
-"""The table of columns: everything that methods, providers and the loop say to each other about a step, in one place.
+"""The table of columns: everything that methods, providers and the loop exchange about a step, in one place.
 
 A method asks for columns by naming them as positional parameters, so this table is the glossary of the whole catalogue.
 What `pack` fills, what a recipe's check refuses, the toy batches of tests and benchmarks and the page docs/columns.md are derived
-from it. Letters: B rows (one trajectory each), T token positions, S turns, K numbers a row. Position t holds the log-probability of
+from it. Letters: B rows (one trajectory each), T token positions, S turns, K statistics a row. Position t holds the log-probability of
 token t given the tokens before it, so position 0 is never trained. This file imports no torch: reading a recipe stays fast.
 """
 
@@ -26,7 +26,7 @@ else:
 PerRow = Annotated[Tensor, "B"]
 PerToken = Annotated[Tensor, "B T"]
 PerTurn = Annotated[Tensor, "B S"]
-Numbers = Annotated[Tensor, "B K"]
+RowStatistics = Annotated[Tensor, "B K"]
 
 
 class Phase(IntEnum):
@@ -72,7 +72,7 @@ class Column:
     """One line of the table."""
 
     shape: str
-    """Such as "B T"; "" for one number of the whole step."""
+    """Such as "B T"; "" for a scalar of the whole step."""
     dtype: str
     """float32, int64 or bool; int for a number."""
     phase: Phase
@@ -119,7 +119,7 @@ COLUMNS: dict[str, Column] = {
     "raw_reward": Column("B", "float32", Phase.FILTER, "the reward part", "The score before shaping.",
                          row=lambda t: t.score if t.score is not None else 0.0),
     "correct": Column("B", "float32", Phase.FILTER, "the verifier",
-                      "1 where the verifier said correct, 0 where incorrect or unscored; never shaped.",
+                      "1 where the verifier judged it correct, 0 where incorrect or unscored; never shaped.",
                       row=lambda t: float(bool(t.correct))),
     "length": Column("B", "float32", Phase.FILTER, "pack",
                      "Tokens the policy chose; of a row without any, its teacher-forced ones."),
@@ -177,7 +177,7 @@ COLUMNS: dict[str, Column] = {
                          "where k rows hold copies of it that count as one. 0 outside `mask`.", span=(1.0, 1.0)),
     "advantage": Column("B T", "float32", Phase.CREDIT, "the advantage, then credit", "Advantage of each trained token."),
     "update": Column("B", "int64", Phase.CREDIT, "a replay with updates of its own",
-                     "Rows above 0 train in further updates behind the step's own.", part=True,
+                     "Rows above 0 train in replay updates after the step's own.", part=True,
                      hint="Use a replay with updates of its own: replay: pipo."),
     "weight": Column("B T", "float32", Phase.LOSS, "loss aggregation",
                      "What the token's loss counts in its optimizer update.", span=(0.0, 0.01)),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Episode:
-    """An unfinished trajectory and its world."""
+    """An unfinished trajectory and its environment."""
 
     request: RolloutRequest
     world: environments.Environment
@@ -53,17 +53,17 @@ class Episode:
             self.entropy[len(self.entropy) - count :] = completion.entropy
 
     def fork(self) -> Episode:
-        """A copy that goes its own way from here."""
-        other = copy.copy(self)
+        """An independent copy of the episode so far."""
+        branch = copy.copy(self)
         for name in ("tokens", "role", "logp", "entropy", "turn", "node", "states", "rewards", "texts"):
-            setattr(other, name, list(getattr(self, name)))
-        other.world = environments.make(self.name)
-        other.world.load_state_dict(self.world.state_dict())
-        return other
+            setattr(branch, name, list(getattr(self, name)))
+        branch.world = environments.make(self.name)
+        branch.world.load_state_dict(self.world.state_dict())
+        return branch
 
     def trajectory(self, context: RolloutContext, max_turns: int, with_nodes: bool = False) -> Trajectory:
         """The finished record."""
-        spoke = bool(self.states)
+        has_turns = bool(self.states)
         return Trajectory(
             uid=self.request.problem.uid,
             group=self.request.group,
@@ -72,15 +72,15 @@ class Episode:
             logp_old=self.logp,
             entropy_old=self.entropy if context.entropy else None,
             max_tokens=context.sampling.max_tokens * max_turns,
-            stop=(self.stop or Stop.TURNS) if spoke else Stop.ERROR,
+            stop=(self.stop or Stop.TURNS) if has_turns else Stop.ERROR,
             version=context.version,
             turn=self.turn,
             turn_state=self.states,
             turn_reward=self.rewards,
             node=self.node if with_nodes else None,
-            score=float(sum(self.rewards)) if spoke else None,
-            correct=self.success if spoke else None,
-            status=("correct" if self.success else "incorrect") if spoke else UNSCORED,
+            score=float(sum(self.rewards)) if has_turns else None,
+            correct=self.success if has_turns else None,
+            status=("correct" if self.success else "incorrect") if has_turns else UNSCORED,
             components={"verifier": float(sum(self.rewards)), "invalid_turns": float(self.invalid)},
             text=" | ".join(self.texts),
         )
@@ -125,15 +125,15 @@ def advance(episodes: list[Episode], context: RolloutContext) -> None:
 
 
 def take_turn(episode: Episode, completion: Completion, context: RolloutContext, node: int = -1) -> None:
-    """Put the policy's tokens into the episode and let the world answer."""
+    """Put the policy's tokens into the episode and let the environment answer."""
     if not completion.tokens:
         episode.stop = Stop.LENGTH  # no room left in the context
         return
-    before = environments.key_number(episode.world.state_key())
+    state = environments.key_number(episode.world.state_key())
     text = context.decode(completion.tokens)
     episode.speak(completion, node)
     step = episode.world.step(text)
-    episode.states.append(before)
+    episode.states.append(state)
     episode.rewards.append(step.reward)
     episode.texts.append(text)
     episode.invalid += bool(step.info.get("invalid"))
@@ -141,6 +141,6 @@ def take_turn(episode: Episode, completion: Completion, context: RolloutContext,
     if step.done:
         episode.stop = Stop.ENVIRONMENT
         return
-    ended = completion.stop == Stop.END
-    reply = context.reply(step.observation, with_end=not ended)
+    has_end = completion.stop == Stop.END
+    reply = context.reply(step.observation, with_end=not has_end)
     episode.add(reply, Role.ENVIRONMENT)

@@ -45,9 +45,9 @@ class Strict(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_booleans(cls, value: Any, info: ValidationInfo) -> Any:
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
         field = cls.model_fields.get(str(info.field_name))
-        if field is not None and _numeric(field.annotation) and any(isinstance(v, bool) for v in inner):
+        if field is not None and _numeric(field.annotation) and any(isinstance(v, bool) for v in values):
             raise ValueError("a number is wanted, not true or false")
         return value
 
@@ -70,7 +70,7 @@ def _leaves(annotation: Any) -> set[Any]:
     if origin is Annotated:
         return _leaves(get_args(annotation)[0])
     if origin in (Union, UnionType, list, tuple):
-        return {leaf for inner in get_args(annotation) if inner is not ... for leaf in _leaves(inner)}
+        return {leaf for part in get_args(annotation) if part is not ... for leaf in _leaves(part)}
     if origin is dict:
         return _leaves(get_args(annotation)[1])
     return {annotation}

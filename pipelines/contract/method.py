@@ -73,7 +73,7 @@ class Method:
 
 
 class FunctionMethod(Method):
-    """A plain function with its settings chosen; it hears of nothing and remembers nothing."""
+    """A plain function with its settings chosen; it uses no hooks and keeps no state."""
 
     def __init__(self, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
         self._call = partial(function, **settings)
@@ -88,7 +88,7 @@ class HiddenStatistics:
 
     layer: Literal["last", "mlp"]
     """The last hidden state, or what enters the last block's MLP."""
-    reduce: Callable[[Tensor], list[float]]
+    summarise: Callable[[Tensor], list[float]]
     """Hidden states [n, hidden] before a row's n scored tokens → its statistics, always as many."""
 
 
@@ -112,7 +112,7 @@ class Curriculum(Method):
         """The next `count` problems, with `rollouts` rollouts each on average."""
 
     def observe(self, outcomes: list[GroupOutcome]) -> None:
-        """What came of the problems proposed last, in their order; an outcome without scored rows says nothing."""
+        """Outcomes of the problems proposed last, in their order; an outcome without scored rows says nothing."""
 
     def state_dict(self) -> dict[str, Any]:
         """Size and seed; a curriculum that remembers more adds it."""
@@ -127,7 +127,7 @@ class Prompting(Method):
     """How problems are put to the policy."""
 
     system_prompt: str | None = None
-    """Said in front of every problem; saved with the checkpoint, so that evaluation says it too."""
+    """Put in front of every problem; saved with the checkpoint, so that evaluation uses it too."""
 
     @abstractmethod
     def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:

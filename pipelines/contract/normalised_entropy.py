@@ -1,4 +1,4 @@
-"""How unsure a token is among others: read by the sampler and by methods alike."""
+"""Normalised entropy of a token, as the sampler and methods read it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def normalised_entropy(entropy: Tensor, pivot: float, top: float, bottom: float)
     >>> normalised_entropy(H, pivot=-1.609438, top=2.079442, bottom=1.386294).tolist()
     [-1.0, 0.0, 1.0]
     """
-    away = entropy.clamp(min=1e-8).log() - pivot
-    above = away / top if top > 1e-6 else away * 0
-    below = away / bottom if bottom > 1e-6 else away * 0
-    return torch.where(away > 0, above, below).clamp(-1, 1)
+    distance = entropy.clamp(min=1e-8).log() - pivot
+    above = distance / top if top > 1e-6 else distance * 0
+    below = distance / bottom if bottom > 1e-6 else distance * 0
+    return torch.where(distance > 0, above, below).clamp(-1, 1)

@@ -147,5 +147,5 @@ class GroupOutcome:
     @classmethod
     def of(cls, problem: int, rows: Sequence[Trajectory]) -> GroupOutcome:
         """Count the rows of a problem's group; unscored rows and demonstrations are no evidence about the policy."""
-        own = [row for row in rows if row.score is not None and int(Role.POLICY) in row.role]
-        return cls(problem, len(own), sum(bool(row.correct) for row in own))
+        policy_rows = [row for row in rows if row.score is not None and int(Role.POLICY) in row.role]
+        return cls(problem, len(policy_rows), sum(bool(row.correct) for row in policy_rows))

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 
 _WORD = re.compile(r"\w+", re.UNICODE)
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def words(text: str) -> list[str]:
@@ -29,8 +29,8 @@ def exact_key(text: str) -> int:
 
 def shingles(text: str, size: int) -> np.ndarray:
     """Hashes of all runs of `size` words, sorted and unique, uint32; texts shorter than that are one shingle."""
-    found = words(text)
-    runs = [" ".join(found[i : i + size]) for i in range(max(1, len(found) - size + 1))]
+    text_words = words(text)
+    runs = [" ".join(text_words[i : i + size]) for i in range(max(1, len(text_words) - size + 1))]
     return np.unique(np.array([xxhash.xxh32_intdigest(r.encode()) for r in runs], dtype=np.uint64).astype(np.uint32))
 
 
@@ -47,7 +47,7 @@ class MinHash:
 
     def __call__(self, shingle: np.ndarray) -> np.ndarray:
         """Signature of a set of uint32 hashes: uint32 [permutations]."""
-        mixed = shingle.astype(np.uint64)[:, None] * _MIX
+        mixed = shingle.astype(np.uint64)[:, None] * _MULTIPLIER
         mixed ^= mixed >> np.uint64(31)
         hashed = (mixed * self.a + self.b) >> np.uint64(32)
         return hashed.min(axis=0).astype(np.uint32)
@@ -63,13 +63,13 @@ def bands(threshold: float, permutations: int) -> tuple[int, int]:
     (9, 7)
     """
     x = np.linspace(0, 1, 201)
-    best, choice = np.inf, (1, permutations)
+    lowest_cost, choice = np.inf, (1, permutations)
     for rows in range(1, permutations + 1):
         count = permutations // rows
         caught = 1 - (1 - x**rows) ** count
         cost = 0.1 * caught[x < threshold].sum() + 0.9 * (1 - caught[x >= threshold]).sum()
-        if cost < best:
-            best, choice = cost, (count, rows)
+        if cost < lowest_cost:
+            lowest_cost, choice = cost, (count, rows)
     return choice
 
 
@@ -79,18 +79,18 @@ def candidate_pairs(signatures: np.ndarray, answers: np.ndarray, threshold: floa
     In a bucket every row is paired with the bucket's first, so a bucket of n gives n - 1 pairs.
     """
     count, rows = bands(threshold, signatures.shape[1])
-    found = []
+    pairs_by_band = []
     for band in range(count):
         key = answers.astype(np.uint64).copy()
         for column in range(band * rows, (band + 1) * rows):
-            key = (key ^ signatures[:, column].astype(np.uint64)) * _MIX
+            key = (key ^ signatures[:, column].astype(np.uint64)) * _MULTIPLIER
             key ^= key >> np.uint64(29)
         order = np.argsort(key, kind="stable")
         same = key[order][1:] == key[order][:-1]
         starts = np.concatenate([[True], ~same])
         first = order[np.maximum.accumulate(np.where(starts, np.arange(len(order)), 0))]
-        found.append(np.stack([first[1:][same], order[1:][same]], axis=1))
-    pairs = np.concatenate(found) if found else np.zeros((0, 2), dtype=np.int64)
+        pairs_by_band.append(np.stack([first[1:][same], order[1:][same]], axis=1))
+    pairs = np.concatenate(pairs_by_band) if pairs_by_band else np.zeros((0, 2), dtype=np.int64)
     return np.unique(pairs, axis=0)
 
 
@@ -102,7 +102,7 @@ def near_duplicates(
 ) -> dict[int, int]:
     """Row → the earlier row it repeats, by exact Jaccard similarity of the candidates' shingles.
 
-    Problems made from one long template look alike and are not repeats; what tells them apart is
+    Problems made from one long template look alike and are not repeats; what distinguishes them is
     their answer. So only rows with equal answers are compared.
 
     Args:
@@ -136,28 +136,30 @@ class Contamination:
     def __init__(self, ngram: int, texts: Iterable[tuple[str, str]]) -> None:
         self.ngram = ngram
         self.grams: dict[int, str] = {}
-        self.whole: dict[int, str] = {}
+        self.whole_texts: dict[int, str] = {}
         self.texts = 0
-        seen: dict[str, Counter[int]] = {}
+        gram_counts: dict[str, Counter[int]] = {}
         questions: Counter[str] = Counter()
         for task, text in texts:
             self.texts += 1
             questions[task] += 1
-            found = words(text)
-            self.whole[xxhash.xxh3_64_intdigest(" ".join(found).encode())] = task
-            seen.setdefault(task, Counter()).update(set(self._grams(found)))
-        for task, counts in seen.items():
-            most = max(1, questions[task] // 20) if questions[task] >= 20 else questions[task]
-            self.grams |= {gram: task for gram, n in counts.items() if n <= most}
+            text_words = words(text)
+            self.whole_texts[xxhash.xxh3_64_intdigest(" ".join(text_words).encode())] = task
+            gram_counts.setdefault(task, Counter()).update(set(self._grams(text_words)))
+        for task, counts in gram_counts.items():
+            most_questions = max(1, questions[task] // 20) if questions[task] >= 20 else questions[task]
+            self.grams |= {gram: task for gram, n in counts.items() if n <= most_questions}
 
-    def _grams(self, found: list[str]) -> list[int]:
+    def _grams(self, text_words: list[str]) -> list[int]:
         n = self.ngram
-        return [xxhash.xxh3_64_intdigest(" ".join(found[i : i + n]).encode()) for i in range(len(found) - n + 1)]
+        return [
+            xxhash.xxh3_64_intdigest(" ".join(text_words[i : i + n]).encode()) for i in range(len(text_words) - n + 1)
+        ]
 
     def hit(self, text: str) -> str | None:
         """The task that holds the overlap, or None."""
-        found = words(text)
-        task = self.whole.get(xxhash.xxh3_64_intdigest(" ".join(found).encode()))
+        text_words = words(text)
+        task = self.whole_texts.get(xxhash.xxh3_64_intdigest(" ".join(text_words).encode()))
         if task is not None:
             return task
-        return next((self.grams[g] for g in self._grams(found) if g in self.grams), None)
+        return next((self.grams[g] for g in self._grams(text_words) if g in self.grams), None)

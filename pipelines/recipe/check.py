@@ -42,31 +42,31 @@ def check(recipe: Recipe) -> None:
 
 def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound]) -> None:
     """Every column that is read is provided, in time; every part that a part requires is there."""
-    made = {column for one in methods for column in one.card.makes}
-    made |= {name for name, column in COLUMNS.items() if column.when is not None and column.when(rl)}
-    made |= {column for provider in bind_providers(rl, methods) for column in provider.card.makes}
-    for one in methods:
-        _check_phases(one)
-        lacking = [c for c in one.needs if (COLUMNS[c].part or COLUMNS[c].when is not None) and c not in made]
+    available = {column for method in methods for column in method.card.makes}
+    available |= {name for name, column in COLUMNS.items() if column.when is not None and column.when(rl)}
+    available |= {column for provider in bind_providers(rl, methods) for column in provider.card.makes}
+    for method in methods:
+        _check_phases(method)
+        lacking = [c for c in method.needs if (COLUMNS[c].part or COLUMNS[c].when is not None) and c not in available]
         if lacking:
             raise RecipeError(
-                f"{one.slot}: {one.name} needs {', '.join(lacking)}, which nothing here produces "
+                f"{method.slot}: {method.name} needs {', '.join(lacking)}, which nothing here produces "
                 f"(the rollout is {bound['rollout'].name}). {COLUMNS[lacking[0]].hint}".rstrip()
             )
-        for slot, name in one.card.requires:
+        for slot, name in method.card.requires:
             if bound[slot] is None or bound[slot].name != name:
                 raise RecipeError(
-                    f"{one.slot}: {one.name} needs {slot}: {name} beside it. Add that, or choose another method."
+                    f"{method.slot}: {method.name} needs {slot}: {name} beside it. Add that, or choose another method."
                 )
 
 
 def _check_ratios(bound: dict[str, Any]) -> None:
-    """A divergence is right where it is placed, and what corrects tokens stands beside an objective whose ratio is a token's."""
+    """A divergence has a correct gradient where it is placed, and a token-level correction has an objective with a token-level ratio."""
     divergence, objective = bound["divergence"], bound["objective"]
     if divergence is not None and divergence.where not in divergence.card.legal_in:
         raise RecipeError(
-            f"rlvr.divergence: {divergence.name} in the {divergence.where} gives a wrong gradient; "
-            f"it is right in: {', '.join(divergence.card.legal_in)}. Set `where` or choose another estimator."
+            f"rlvr.divergence: {divergence.name} in the {divergence.where} gives an incorrect gradient; "
+            f"it is correct in: {', '.join(divergence.card.legal_in)}. Set `where` or choose another estimator."
         )
     for credit in bound["credit"]:
         levels = (credit.card.ratio_level, objective.card.ratio_level)
@@ -78,11 +78,11 @@ def _check_ratios(bound: dict[str, Any]) -> None:
 
 
 def _check_comparisons(rl: s.Rlvr, bound: dict[str, Any]) -> None:
-    """Groups have the differences that the advantage lives on."""
-    keep, advantage, rollout = bound["filter"], bound["advantage"], bound["rollout"]
-    if keep.card.zero_variance_groups == "drops" and advantage.card.zero_variance_groups == "learns":
+    """Groups keep the reward differences that the advantage compares."""
+    row_filter, advantage, rollout = bound["filter"], bound["advantage"], bound["rollout"]
+    if row_filter.card.zero_variance_groups == "drops" and advantage.card.zero_variance_groups == "learns":
         raise RecipeError(
-            f"rlvr.filter: {keep.name} removes the groups without reward differences that {advantage.name} learns from. "
+            f"rlvr.filter: {row_filter.name} removes the groups without reward differences that {advantage.name} learns from. "
             "Use filter: all_rows, or another advantage."
         )
     compares = "group" in advantage.takes and not advantage.card.group_of_one
@@ -94,30 +94,34 @@ def _check_comparisons(rl: s.Rlvr, bound: dict[str, Any]) -> None:
 
 
 def _check_rewards(bound: dict[str, Any], methods: list[Bound]) -> None:
-    """What changes the reward is read by somebody."""
-    readers = [one for one in methods if one.slot != "rlvr.shaping" and {"reward", "token_penalty"} & set(one.needs)]
+    """A part that changes the reward needs one that reads it."""
+    readers = [
+        method
+        for method in methods
+        if method.slot != "rlvr.shaping" and {"reward", "token_penalty"} & set(method.needs)
+    ]
     divergence = bound["divergence"]
-    charged = [divergence] if divergence is not None and divergence.where == "reward" else []
-    for one in [] if readers else [*bound["shaping"], *charged]:
+    penalties = [divergence] if divergence is not None and divergence.where == "reward" else []
+    for method in [] if readers else [*bound["shaping"], *penalties]:
         raise RecipeError(
-            f"{one.slot}: {one.name} changes the reward, which nothing here reads: advantage: {bound['advantage'].name} learns from "
-            f"other columns ({', '.join(bound['advantage'].takes)}). Leave {one.name} out, or use an advantage that reads reward."
+            f"{method.slot}: {method.name} changes the reward, which nothing here reads: advantage: {bound['advantage'].name} learns from "
+            f"other columns ({', '.join(bound['advantage'].takes)}). Leave {method.name} out, or use an advantage that reads reward."
         )
 
 
-def _check_phases(one: Bound) -> None:
-    """A method cannot be called with a column that the step has not come to."""
-    phase = phase_of(one.slot)
-    now = set(one.takes)
+def _check_phases(method: Bound) -> None:
+    """A method is only called with columns that exist in its phase."""
+    phase = phase_of(method.slot)
+    columns_called_with = set(method.takes)
     if (
-        one.where == "reward"
+        method.where == "reward"
     ):  # a divergence in the reward is called early, with the sampler's log-probabilities as `logp`
-        phase, now = Phase.ADVANTAGE, now - {"logp"}
-    wanted = [(column, phase) for column in now] + [(column, HOOK_PHASE) for column in one.card.reads]
-    for column, called in sorted(wanted):
-        if COLUMNS[column].phase > called:
+        phase, columns_called_with = Phase.ADVANTAGE, columns_called_with - {"logp"}
+    uses = [(column, phase) for column in columns_called_with] + [(column, HOOK_PHASE) for column in method.card.reads]
+    for column, use_phase in sorted(uses):
+        if COLUMNS[column].phase > use_phase:
             raise RecipeError(
-                f"{one.slot}: {one.name} reads {column}, which comes later: it is called in the phase {called.name.lower()}, and "
+                f"{method.slot}: {method.name} reads {column}, which comes later: it is called in the phase {use_phase.name.lower()}, and "
                 f"{COLUMNS[column].provider} provides {column} in the phase {COLUMNS[column].phase.name.lower()}. "
                 "Use a part of a later slot, or a method that does not read it."
             )
@@ -129,47 +133,49 @@ def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
         return
     if rl.processes > 1 or rl.lora:
         raise RecipeError("rlvr.sampler: a server takes whole weights from one process; remove `processes` or `lora`.")
-    adapting = [one.name for one in bound_list(bound) if one.card.adaptive_temperature]
-    if adapting or rl.sampling.adaptive is not None:
-        name = adapting[0] if adapting else "rlvr.sampling.adaptive"
+    with_temperature = [method.name for method in bound_list(bound) if method.card.adaptive_temperature]
+    if with_temperature or rl.sampling.adaptive is not None:
+        name = with_temperature[0] if with_temperature else "rlvr.sampling.adaptive"
         raise RecipeError(f"rlvr.sampler: a server has one temperature for all tokens, and {name} sets it per token.")
-    asking = [one.name for one in bound_list(bound) if "entropy_old" in one.needs]
-    if asking:
-        raise RecipeError(f"rlvr.sampler: a server reports no entropies, which {asking[0]} needs.")
+    with_entropy = [method.name for method in bound_list(bound) if "entropy_old" in method.needs]
+    if with_entropy:
+        raise RecipeError(f"rlvr.sampler: a server reports no entropies, which {with_entropy[0]} needs.")
 
 
 def _check_splits(recipe: Recipe) -> None:
     known = recipe.curate.splits
-    wanted = {}
+    split_fields = {}
     if recipe.sft:
-        wanted["sft.split"] = recipe.sft.split
+        split_fields["sft.split"] = recipe.sft.split
         if recipe.sft.heldout is not None:
-            wanted["sft.heldout"] = recipe.sft.heldout
+            split_fields["sft.heldout"] = recipe.sft.heldout
     if recipe.rlvr:
-        wanted["rlvr.split"] = recipe.rlvr.split
-    for field, split in wanted.items():
+        split_fields["rlvr.split"] = recipe.rlvr.split
+    for field, split in split_fields.items():
         if split not in known:
             raise RecipeError(f"{field}: curate makes no split called {split!r}. {did_you_mean(split, known)}")
 
 
 def _check_files(recipe: Recipe) -> None:
-    for number, source in enumerate(recipe.curate.sources):
+    for source_index, source in enumerate(recipe.curate.sources):
         if source.kind == "file":
             paths = data_files(str(source.path))
             if not paths:
-                raise RecipeError(f"curate.sources.{number}.path: no file at {source.path}.")
+                raise RecipeError(f"curate.sources.{source_index}.path: no file at {source.path}.")
             try:
                 for path in paths:
                     check_readable(path)
             except DataError as error:
-                field = f"curate.sources.{number}.path"
+                field = f"curate.sources.{source_index}.path"
                 raise RecipeError(str(error).replace("curate.sources.path", field)) from None
         if source.verifier is not None:
             from pipelines.verifiers import VERIFIERS
 
             if source.verifier not in VERIFIERS:
                 hint = did_you_mean(source.verifier, VERIFIERS)
-                raise RecipeError(f"curate.sources.{number}.verifier: unknown verifier {source.verifier!r}. {hint}")
+                raise RecipeError(
+                    f"curate.sources.{source_index}.verifier: unknown verifier {source.verifier!r}. {hint}"
+                )
     base = recipe.model.path
     if base and (base.startswith((".", "/", "~")) or Path(base).exists()):
         folder = Path(base).expanduser()

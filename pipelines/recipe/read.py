@@ -77,11 +77,11 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     for preset in _presets(body):
         merged.update(read_preset(preset))
     for section in FIELDS:
-        own = body.get(section)
-        if own is not None and not isinstance(own, dict):
-            raise RecipeError(f"{section}: expected a section with fields (got {_shown(own)}).")
-        if own is not None:
-            body[section] = renamed(section, own)
+        fields = body.get(section)
+        if fields is not None and not isinstance(fields, dict):
+            raise RecipeError(f"{section}: expected a section with fields (got {_shown(fields)}).")
+        if fields is not None:
+            body[section] = renamed(section, fields)
     if merged or body.get("rlvr") is not None:
         body["rlvr"] = {**merged, **(body.get("rlvr") or {})}
     for change in changes:
@@ -104,9 +104,9 @@ def _presets(body: dict[str, Any]) -> list[str]:
     listed = [] if named is None else [named] if isinstance(named, str) else named
     if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
         raise RecipeError(f"presets: expected names of files in recipes/presets, such as [dapo] (got {_shown(named)}).")
-    twice = [n for n in listed if listed.count(n) > 1]
-    if twice:
-        raise RecipeError(f"presets: {twice[0][:60]!r} is named twice; once is enough.")
+    repeated = [n for n in listed if listed.count(n) > 1]
+    if repeated:
+        raise RecipeError(f"presets: {repeated[0][:60]!r} is named twice; once is enough.")
     body["presets"] = listed
     return listed
 
@@ -141,14 +141,14 @@ def apply_override(body: dict[str, Any], override: str) -> None:
     field = field.strip()
     if not equals:
         raise RecipeError(f"--set {_cut(override)}: write it as field=value, such as rlvr.steps=3.")
-    *parents, last = field.split(".")
-    if not all((*parents, last)) or len(parents) > yaml_text.DEEPEST:
+    *parents, last_key = field.split(".")
+    if not all((*parents, last_key)) or len(parents) > yaml_text.DEEPEST:
         raise RecipeError(f"--set {_cut(field)}: not the name of a field; write it such as rlvr.optimizer.betas.")
     value = yaml_text.parse(text, f"--set {_cut(field)}")
-    here: Any = body
+    section: Any = body
     for level, key in enumerate(parents):
-        here = _enter(here, key, field, level)
-    here[_index(here, last, field)] = value
+        section = _enter(section, key, field, level)
+    section[_index(section, last_key, field)] = value
 
 
 def _cut(text: str) -> str:
@@ -198,8 +198,8 @@ def explain(error: ValidationError) -> str:
         elif entry["type"] in ("model_type", "dict_type"):
             lines.append(f"{where}: expected a section with fields (got {_shown(entry.get('input'))}).")
         else:
-            given = entry.get("input")
-            shown = f" (got {_shown(given)})" if isinstance(given, str | int | float | bool) or given is None else ""
+            value = entry.get("input")
+            shown = f" (got {_shown(value)})" if isinstance(value, str | int | float | bool) or value is None else ""
             lines.append(f"{where}: {entry['msg'].removeprefix('Value error, ')}{shown}.")
     if len(entries) > 20:
         lines.append(f"... and {len(entries) - 20} more.")
@@ -221,22 +221,22 @@ def _fields_at(loc: list[str]) -> list[str]:
 def _model_in(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    for inner in get_args(annotation):
-        found = _model_in(inner)
-        if found is not None:
-            return found
+    for argument in get_args(annotation):
+        model = _model_in(argument)
+        if model is not None:
+            return model
     return None
 
 
 def resolve(section: BaseModel) -> dict[str, Any]:
     """The fields of a section that can change a result, as plain values."""
-    out: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, field in type(section).model_fields.items():
         extra = field.json_schema_extra
         if isinstance(extra, dict) and extra.get("changes_result") is False:
             continue
-        out[name] = _plain(getattr(section, name))
-    return out
+        fields[name] = _plain(getattr(section, name))
+    return fields
 
 
 def _plain(value: Any) -> Any:
@@ -259,7 +259,7 @@ def bind_slots(rlvr: s.Rlvr) -> dict[str, Any]:
     for slot in SLOTS:
         spec = getattr(rlvr, slot)
         if isinstance(spec, list):
-            bound[slot] = [bind(f"rlvr.{slot}", one) for one in spec]
+            bound[slot] = [bind(f"rlvr.{slot}", entry) for entry in spec]
         else:
             bound[slot] = None if spec is None else bind(f"rlvr.{slot}", spec)
     return bound
@@ -267,10 +267,10 @@ def bind_slots(rlvr: s.Rlvr) -> dict[str, Any]:
 
 def bound_list(bound: dict[str, Any]) -> list[Bound]:
     """The bound methods of all slots in one list."""
-    flat: list[Bound] = []
+    methods: list[Bound] = []
     for value in bound.values():
-        flat += value if isinstance(value, list) else [] if value is None else [value]
-    return flat
+        methods += value if isinstance(value, list) else [] if value is None else [value]
+    return methods
 
 
 def bind_providers(rlvr: s.Rlvr, methods: list[Bound]) -> list[Bound]:
@@ -279,18 +279,18 @@ def bind_providers(rlvr: s.Rlvr, methods: list[Bound]) -> list[Bound]:
     Raises:
         RecipeError: an unknown provider or setting, one named twice, or two that make one column.
     """
-    needed = {column for one in methods for column in one.needs}
+    needed = {column for method in methods for column in method.needs}
     chosen = [bind("rlvr.providers", spec) for spec in rlvr.providers]
-    names_chosen = [one.name for one in chosen]
+    names_chosen = [method.name for method in chosen]
     for name in names(PROVIDERS):
         provider: Any = load(PROVIDERS, name)
         if provider.automatic and name not in names_chosen and needed & set(card(provider).makes):
             chosen.append(bind(PROVIDERS, name))
-    columns = [column for one in chosen for column in one.card.makes]
-    twice = [column for column in columns if columns.count(column) > 1]
-    if twice:
-        raise RecipeError(f"rlvr.providers: {twice[0]} is made twice; leave one provider of it.")
-    return [one for one in chosen if needed & set(one.card.makes)]
+    columns = [column for method in chosen for column in method.card.makes]
+    repeated = [column for column in columns if columns.count(column) > 1]
+    if repeated:
+        raise RecipeError(f"rlvr.providers: {repeated[0]} is made twice; leave one provider of it.")
+    return [method for method in chosen if needed & set(method.card.makes)]
 
 
 def column_options(methods: list[Bound]) -> dict[str, Any]:
@@ -301,13 +301,13 @@ def column_options(methods: list[Bound]) -> dict[str, Any]:
     """
     options: dict[str, Any] = {}
     asked_by: dict[str, Bound] = {}
-    for one in methods:
-        for column, wanted in one.fn.column_options().items():
-            if column in options and options[column] != wanted:
-                other = asked_by[column]
+    for method in methods:
+        for column, option in method.fn.column_options().items():
+            if column in options and options[column] != option:
+                first_method = asked_by[column]
                 raise RecipeError(
-                    f"{one.slot}: {other.name} and {one.name} want different numbers in the column {column}, of which there is "
-                    "one. Leave one of them out."
+                    f"{method.slot}: {first_method.name} and {method.name} ask for different values of the column {column}. "
+                    "Leave one of them out."
                 )
-            options[column], asked_by[column] = wanted, one
+            options[column], asked_by[column] = option, method
     return options

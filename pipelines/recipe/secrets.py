@@ -26,15 +26,15 @@ def redact(text: object) -> str:
     >>> redact("no answer from https://ann:pw@host/x?api_key=1&n=2")
     'no answer from https://***@host/x?api_key=***&n=2'
     """
-    out = _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", str(text))
-    out = _USERINFO_WITH_SLASH.sub(rf"\g<scheme>{HIDDEN}@", out)
-    out = _HEADER.sub(rf"\g<name>{HIDDEN}", _QUERY.sub(rf"\g<name>{HIDDEN}", out))
+    redacted = _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", str(text))
+    redacted = _USERINFO_WITH_SLASH.sub(rf"\g<scheme>{HIDDEN}@", redacted)
+    redacted = _HEADER.sub(rf"\g<name>{HIDDEN}", _QUERY.sub(rf"\g<name>{HIDDEN}", redacted))
     for name in VARIABLES:
         secret = os.environ.get(name, "")
         for part in {secret, secret.partition(":")[2]}:
             if len(part) >= 6:
-                out = out.replace(part, HIDDEN)
-    return out
+                redacted = redacted.replace(part, HIDDEN)
+    return redacted
 
 
 def secret_in(address: str) -> str | None:
@@ -48,19 +48,19 @@ def secret_in(address: str) -> str | None:
         return None
     if _USERINFO.match(address) or _USERINFO_WITH_SLASH.match(address):
         return "a user name or password"
-    found = _QUERY.search(address)
-    return f"a key ({found['name'].lstrip('?&;#').rstrip('=')})" if found else None
+    key_field = _QUERY.search(address)
+    return f"a key ({key_field['name'].lstrip('?&;#').rstrip('=')})" if key_field else None
 
 
 def secrets_in(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
     """(field, what is secret in it) for every address below a recipe's value."""
     if isinstance(value, str):
-        what = secret_in(value)
-        if what:
-            yield field, what
+        secret = secret_in(value)
+        if secret:
+            yield field, secret
     elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from secrets_in(inner, f"{field}.{key}" if field else str(key))
+        for key, entry in value.items():
+            yield from secrets_in(entry, f"{field}.{key}" if field else str(key))
     elif isinstance(value, list | tuple):
-        for place, inner in enumerate(value):
-            yield from secrets_in(inner, f"{field}.{place}")
+        for index, entry in enumerate(value):
+            yield from secrets_in(entry, f"{field}.{index}")

@@ -300,7 +300,7 @@ class Sampling(Settings):
 
 
 class Mismatch(Settings):
-    """Sampler-trainer mismatch: how far their log-probs of the sampled tokens may be apart before the first update.
+    """Sampler-trainer mismatch: how far their log-probs of the sampled tokens may differ before the first update.
 
     Limits that are not given are those of the compute dtype (`BOUNDS` in pipelines/rlvr/mismatch.py).
     """
@@ -392,7 +392,7 @@ class Rlvr(Settings):
     providers: Parts = []
     """Models that fill columns which methods read: `critic` (advantage: gae), `teacher`, `implicit_prm`, ..."""
     processes: int = Field(1, ge=1, le=100_000)
-    """Processes of the stage, one per GPU: weights sharded with FSDP2, rollouts and passes dealt out."""
+    """Processes of the stage, one per GPU: weights sharded with FSDP2, rollouts and forward passes sharded."""
     max_bad_steps: int = Field(5, ge=1)
     """Stop after this many steps in a row without a finite gradient."""
     skip_zero_advantage_rows: bool = True
@@ -470,8 +470,8 @@ class Evaluate(Settings):
 
     @model_validator(mode="after")
     def _unique(self) -> Evaluate:
-        seen = [t.name for t in self.tasks]
-        if len(set(seen)) != len(seen):
+        task_names = [t.name for t in self.tasks]
+        if len(set(task_names)) != len(task_names):
             raise ValueError("each task may be named once")
         if len(set(self.checkpoints)) != len(self.checkpoints):
             raise ValueError("checkpoints: each may be named once")

@@ -15,28 +15,28 @@ from pipelines.rlvr.ops import homogeneous
 
 def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
     """Rewards, lengths, stops and statuses of everything sampled in the step."""
-    n = len(trajectories)
+    count = len(trajectories)
     scored = [t for t in trajectories if t.score is not None]
     lengths = torch.tensor([sum(r == 3 for r in t.role) for t in trajectories], dtype=torch.float32)
-    out = {
+    metrics = {
         "reward/mean": sum(float(t.score or 0) for t in scored) / max(1, len(scored)),
         "reward/correct": sum(bool(t.correct) for t in scored) / max(1, len(scored)),
-        "reward/unscored_share": (n - len(scored)) / n,
-        "rollout/rows": float(n),
+        "reward/unscored_share": (count - len(scored)) / count,
+        "rollout/rows": float(count),
         "rollout/length_mean": float(lengths.mean()),
         "rollout/length_max": float(lengths.max()),
-        "rollout/truncated_share": sum(t.stop == Stop.LENGTH for t in trajectories) / n,
-        "rollout/error_share": sum(t.stop == Stop.ERROR for t in trajectories) / n,
+        "rollout/truncated_share": sum(t.stop == Stop.LENGTH for t in trajectories) / count,
+        "rollout/error_share": sum(t.stop == Stop.ERROR for t in trajectories) / count,
     }
-    out |= {f"status/{name}": 0.0 for name in ("timed_out", "verifier_failed")}
-    for status, count in Counter(t.status for t in trajectories).items():
-        out[f"status/{status}"] = count / n
+    metrics |= {f"status/{name}": 0.0 for name in ("timed_out", "verifier_failed")}
+    for status, rows in Counter(t.status for t in trajectories).items():
+        metrics[f"status/{status}"] = rows / count
     names = sorted({name for t in scored for name in t.components})
     if names != ["verifier"]:
         for name in names:
             values = [t.components[name] for t in scored if name in t.components]
-            out[f"reward_component/{name.replace('/', '_')}"] = sum(values) / len(values)
-    return out
+            metrics[f"reward_component/{name.replace('/', '_')}"] = sum(values) / len(values)
+    return metrics
 
 
 def of_columns(columns: dict[str, Any]) -> dict[str, float]:

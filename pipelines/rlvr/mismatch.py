@@ -1,4 +1,4 @@
-"""Sampler-trainer mismatch: how far the two log-probabilities of the sampled tokens are apart, and whether that is a fault.
+"""Sampler-trainer mismatch: how far the two log-probabilities of the sampled tokens differ, and whether that is a fault.
 
 Let d = log pi_trainer - log pi_sampler of a sampled token, before the first update. With the same weights d is rounding alone:
 centred near 0 and spread evenly over rows and positions. In float32 the largest |d| is a test by itself. In bfloat16 one token
@@ -60,7 +60,7 @@ class Tokens:
     """What is compared, one entry per sampled token."""
 
     difference: Tensor
-    """float32 [N], trainer minus sampler, nats; infinite where one of them is no number."""
+    """float32 [N], trainer minus sampler, nats; infinite where one of them is NaN."""
     row: Tensor
     """int64 [N], row of the step."""
     position: Tensor
@@ -100,8 +100,10 @@ class Tokens:
     @classmethod
     def join(cls, parts: Iterable[Tokens]) -> Tokens:
         """The tokens of several parts, in reading order."""
-        every = list(parts)
-        joined = cls(**{name: torch.cat([getattr(part, name) for part in every]) for name in cls.__dataclass_fields__})
+        all_parts = list(parts)
+        joined = cls(
+            **{name: torch.cat([getattr(part, name) for part in all_parts]) for name in cls.__dataclass_fields__}
+        )
         order = (joined.row * (1 + joined.position.max() if len(joined.position) else 1) + joined.position).argsort()
         return cls(**{name: getattr(joined, name)[order] for name in cls.__dataclass_fields__})
 
@@ -168,17 +170,17 @@ class MismatchMonitor:
         if metrics["mismatch/ess"] < bounds.ess:
             return f"the effective sample size is {metrics['mismatch/ess']:.3f} of the tokens (limit {bounds.ess:g})"
         for name, index in (("row", tokens.row), ("position", tokens.offset), ("group", tokens.group)):
-            where = outlier(size, index, bounds.mean / 2)
-            if where is not None:
-                return f"{name} {where[0]} is off by {where[1]:.3g} nats a token, the others by {where[2]:.3g}"
+            found_outlier = outlier(size, index, bounds.mean / 2)
+            if found_outlier is not None:
+                return f"{name} {found_outlier[0]} is off by {found_outlier[1]:.3g} nats a token, the others by {found_outlier[2]:.3g}"
         return self._growth(bounds)
 
     def _growth(self, bounds: Bounds) -> str | None:
-        before, now = _median(self.first_means), _median(self.last_means)
-        if len(self.first_means) < WINDOW or now <= max(GROWTH * before, bounds.mean / 4):
+        first, last = _median(self.first_means), _median(self.last_means)
+        if len(self.first_means) < WINDOW or last <= max(GROWTH * first, bounds.mean / 4):
             return None
         return (
-            f"the mean difference has grown from {before:.3g} to {now:.3g} nats a token, as it does when the sampler "
+            f"the mean difference has grown from {first:.3g} to {last:.3g} nats a token, as it does when the sampler "
             "keeps old weights"
         )
 
@@ -216,9 +218,9 @@ def outlier(size: Tensor, index: Tensor, least: float) -> tuple[int, float, floa
         index: int64 [N], what each token belongs to.
         least: a mean up to this is never an outlier.
     """
-    values, place = index.unique(return_inverse=True)
-    total = torch.zeros(len(values), dtype=torch.float64).scatter_add_(0, place, size.double())
-    count = torch.bincount(place, minlength=len(values))
+    values, owner = index.unique(return_inverse=True)
+    total = torch.zeros(len(values), dtype=torch.float64).scatter_add_(0, owner, size.double())
+    count = torch.bincount(owner, minlength=len(values))
     others = (total.sum() - total) / (count.sum() - count).clamp(min=1)
     mean = total / count
     suspect = (count >= STRUCTURE_TOKENS) & (mean > least) & (mean > STRUCTURE_RATIO * others) & (count < count.sum())
@@ -230,11 +232,11 @@ def outlier(size: Tensor, index: Tensor, least: float) -> tuple[int, float, floa
 
 def _first(tokens: Tokens, over: float) -> str:
     """The first token in reading order whose |d| is over a limit, in words."""
-    at = int((tokens.difference.abs() > over).nonzero()[0])
-    sampled = float(tokens.sampled[at])
+    place = int((tokens.difference.abs() > over).nonzero()[0])
+    sampled = float(tokens.sampled[place])
     return (
-        f"row {int(tokens.row[at])}, position {int(tokens.position[at])}, token id {int(tokens.token[at])}: the sampler's "
-        f"log-prob is {sampled:.5f}, the trainer's {sampled + float(tokens.difference[at]):.5f}"
+        f"row {int(tokens.row[place])}, position {int(tokens.position[place])}, token id {int(tokens.token[place])}: the sampler's "
+        f"log-prob is {sampled:.5f}, the trainer's {sampled + float(tokens.difference[place]):.5f}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Small tensor verbs shared by methods. Edge cases have one answer, and it is here.
+"""Small tensor operations shared by methods. Edge cases have one answer, and it is here.
 
 Group statistics are taken in float64: in float32 the mean of equal values can differ from them in the
 last bit, which a division by a small deviation turns into a signal. A group of one has mean equal to
@@ -21,13 +21,13 @@ def group_index(group: Tensor) -> tuple[Tensor, int]:
 
 
 def group_sum(x: Tensor, group: Tensor) -> Tensor:
-    """Sum over the entry's group, given back per entry, float64."""
+    """Sum over the entry's group, returned per entry, float64."""
     index, n = group_index(group)
     return torch.zeros(n, dtype=torch.float64, device=x.device).index_add_(0, index, x.double())[index]
 
 
 def group_size(group: Tensor, scored: Tensor) -> Tensor:
-    """Counted rows in the row's group, float64."""
+    """Scored rows in the row's group, float64."""
     return group_sum(scored.double(), group)
 
 
@@ -46,8 +46,8 @@ def group_std(x: Tensor, group: Tensor, scored: Tensor, *, ddof: int = 1) -> Ten
 def group_min(x: Tensor, group: Tensor, scored: Tensor) -> Tensor:
     """Smallest value among the scored rows of the row's group."""
     index, n = group_index(group)
-    low = torch.full((n,), float("inf"), dtype=torch.float64, device=x.device)
-    return low.scatter_reduce_(0, index, x.double().masked_fill(~scored, float("inf")), "amin")[index]
+    smallest = torch.full((n,), float("inf"), dtype=torch.float64, device=x.device)
+    return smallest.scatter_reduce_(0, index, x.double().masked_fill(~scored, float("inf")), "amin")[index]
 
 
 def group_max(x: Tensor, group: Tensor, scored: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def homogeneous(x: Tensor, group: Tensor, scored: Tensor) -> Tensor:
 
 
 def to_tokens(per_row: Tensor, mask: Tensor) -> Tensor:
-    """Spread a number per row over the row's trained tokens, float32."""
+    """Spread a value per row over the row's trained tokens, float32."""
     return per_row.float()[:, None] * mask
 
 
@@ -108,8 +108,8 @@ def linear_expm1(d: Tensor) -> Tensor:
 def next_place(flag: Tensor) -> Tensor:
     """Index of the next True behind each position, int64 [B, T]; T where there is none."""
     width = flag.shape[1]
-    here = torch.where(flag, torch.arange(width).expand_as(flag), width)
-    return torch.nn.functional.pad(here.flip(1).cummin(1).values.flip(1)[:, 1:], (0, 1), value=width)
+    position = torch.where(flag, torch.arange(width).expand_as(flag), width)
+    return torch.nn.functional.pad(position.flip(1).cummin(1).values.flip(1)[:, 1:], (0, 1), value=width)
 
 
 def clipped(ratio: Tensor, advantage: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
@@ -151,5 +151,5 @@ def loss_rows(mask: Tensor, in_loss: Tensor, loss_share: Tensor) -> Tensor:
 
 
 def spread_out(term: Tensor, weight: Tensor) -> Tensor:
-    """One number for a whole update as a loss per token: weighted by `weight` it adds up to the number."""
+    """A scalar of a whole update as a loss per token: weighted by `weight` it adds up to the scalar."""
     return term / weight.sum().clamp(min=1e-12) * torch.ones_like(weight)

@@ -1,4 +1,4 @@
-"""Verbs over turns and tree nodes, shared by the methods that read them."""
+"""Operations over turns and tree nodes, shared by the methods that read them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def turns_to_tokens(per_turn: Tensor, turn: Tensor) -> Tensor:
-    """Spread a number per turn [B, S] over the turn's tokens, float32 [B, T]; 0 on tokens of no turn."""
-    found = per_turn.float().gather(1, turn.clamp(min=0))
-    return found * (turn >= 0)
+    """Spread a value per turn [B, S] over the turn's tokens, float32 [B, T]; 0 on tokens of no turn."""
+    per_token = per_turn.float().gather(1, turn.clamp(min=0))
+    return per_token * (turn >= 0)
 
 
 def returns_to_go(turn_reward: Tensor, discount: float) -> Tensor:
@@ -18,10 +18,10 @@ def returns_to_go(turn_reward: Tensor, discount: float) -> Tensor:
     >>> returns_to_go(torch.tensor([[0.0, 0.0, 1.0]]), 0.9).tolist()
     [[0.81, 0.9, 1.0]]
     """
-    out = turn_reward.double().clone()
-    for s in range(out.shape[1] - 2, -1, -1):
-        out[:, s] += discount * out[:, s + 1]
-    return out
+    returns = turn_reward.double().clone()
+    for s in range(returns.shape[1] - 2, -1, -1):
+        returns[:, s] += discount * returns[:, s + 1]
+    return returns
 
 
 def pair_index(*keys: Tensor) -> Tensor:
@@ -30,16 +30,16 @@ def pair_index(*keys: Tensor) -> Tensor:
 
 
 def segment_mean(x: Tensor, segment: Tensor, mask: Tensor) -> Tensor:
-    """Mean over a row's masked tokens of the same segment, given back per token; 0 outside the mask.
+    """Mean over a row's masked tokens of the same segment, returned per token; 0 outside the mask.
 
     Args:
         x: float [B, T], may carry a gradient.
         segment: int64 [B, T]; negative outside segments.
         mask: bool [B, T].
     """
-    use = mask & (segment >= 0)
+    inside = mask & (segment >= 0)
     width = int(segment.max().clamp(min=0)) + 1
-    place = segment.clamp(min=0)
-    total = torch.zeros(len(x), width, dtype=x.dtype).scatter_add(1, place, x * use)
-    count = torch.zeros(len(x), width, dtype=x.dtype).scatter_add(1, place, use.to(x.dtype))
-    return (total / count.clamp(min=1)).gather(1, place) * use
+    segment_index = segment.clamp(min=0)
+    total = torch.zeros(len(x), width, dtype=x.dtype).scatter_add(1, segment_index, x * inside)
+    count = torch.zeros(len(x), width, dtype=x.dtype).scatter_add(1, segment_index, inside.to(x.dtype))
+    return (total / count.clamp(min=1)).gather(1, segment_index) * inside

@@ -1,4 +1,4 @@
-"""Trajectories to columns: what the table says of each, and the few that need to see all rows."""
+"""Trajectories to columns: those of the table row by row, and the few that depend on all rows."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def padded(rows: Sequence[Sequence[float] | None], width: int, fill: float, dtyp
     [[1, 2, -1], [-1, -1, -1], [3, -1, -1]]
     """
     lengths = np.array([len(row) if row else 0 for row in rows])
-    flat = np.fromiter(chain.from_iterable(row or () for row in rows), dtype=NUMPY[dtype], count=int(lengths.sum()))
+    values = np.fromiter(chain.from_iterable(row or () for row in rows), dtype=NUMPY[dtype], count=int(lengths.sum()))
     out = np.full((len(rows), width), fill, dtype=NUMPY[dtype])
-    out[np.arange(width) < lengths[:, None]] = flat
+    out[np.arange(width) < lengths[:, None]] = values
     return torch.from_numpy(out)
 
 
 def pack(trajectories: list[Trajectory], *, step: int, total_steps: int, version: int | None = None) -> dict[str, Any]:
-    """The step's columns, on the CPU: int64 tokens [B, T] padded with 0 on the right, and all that trajectories tell.
+    """The step's columns, on the CPU: int64 tokens [B, T] padded with 0 on the right, and all that trajectories hold.
 
     A field that no trajectory has makes no column. Unscored rows and rows without a token that trains are neither scored nor
     in the loss.
@@ -56,13 +56,13 @@ def pack(trajectories: list[Trajectory], *, step: int, total_steps: int, version
 def _trained(trajectories: list[Trajectory], width: int) -> dict[str, Tensor]:
     """Which tokens train, and what follows: `mask`, `teacher_forced`, `length`, `scored`, `in_loss`."""
     role = padded([t.role for t in trajectories], width, int(Role.PROMPT), torch.int64)
-    chosen, forced = role == Role.POLICY, role == Role.TEACHER_FORCED
-    chosen[:, 0] = forced[:, 0] = False
-    length = torch.where(chosen.any(1), chosen.sum(1), forced.sum(1)).float()
+    by_policy, demonstrated = role == Role.POLICY, role == Role.TEACHER_FORCED
+    by_policy[:, 0] = demonstrated[:, 0] = False
+    length = torch.where(by_policy.any(1), by_policy.sum(1), demonstrated.sum(1)).float()
     scored = torch.tensor([t.score is not None for t in trajectories]) & (length > 0)
     return {
-        "mask": (chosen | forced) & scored[:, None],
-        "teacher_forced": forced & scored[:, None],
+        "mask": (by_policy | demonstrated) & scored[:, None],
+        "teacher_forced": demonstrated & scored[:, None],
         "length": length,
         "scored": scored,
         "in_loss": scored.clone(),
@@ -70,7 +70,7 @@ def _trained(trajectories: list[Trajectory], width: int) -> dict[str, Tensor]:
 
 
 def _of_all_rows(trajectories: list[Trajectory], version: int | None) -> dict[str, Tensor]:
-    """What one row alone does not say: `on_policy` and `task`."""
+    """Columns that depend on all rows: `on_policy` and `task`."""
     current = max(t.version for t in trajectories) if version is None else version
     sources = sorted({t.source for t in trajectories})
     return {

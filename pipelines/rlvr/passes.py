@@ -51,24 +51,24 @@ class ForwardPasses:
 
     def sharded(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
         """This process's layouts. All processes get equally many: passes are collective, so some are repeats."""
-        every = self.layouts(tokens, mask, rows)
-        own = self.world.share(every)
-        if every and len(own) < -(-len(every) // self.world.size):
-            own.append(replace(every[0], repeat=True))
-        return own
+        all_layouts = self.layouts(tokens, mask, rows)
+        own_layouts = self.world.share(all_layouts)
+        if all_layouts and len(own_layouts) < -(-len(all_layouts) // self.world.size):
+            own_layouts.append(replace(all_layouts[0], repeat=True))
+        return own_layouts
 
     def per_token(self, score: Score, tokens: Tensor, mask: Tensor, values: int = 1) -> Tensor:
         """What `score` gives each token of the mask, float32 [B, T] on the CPU, [B, T, values] for several; 0 elsewhere.
 
         Each process computes its share, and all have the whole.
         """
-        out = torch.zeros(mask.numel(), values)
+        filled = torch.zeros(mask.numel(), values)
         for layout in self.sharded(tokens, mask, mask.any(1).nonzero().squeeze(1)):
             scores = score(layout, tokens.flatten()[layout.target]).cpu()
             if not layout.repeat:
-                out[layout.target] = scores.view(len(scores), -1)[:, :values]
-        out = sum(self.world.gather(out))  # type: ignore[assignment]  # all have zeros where others computed
-        return out.view(mask.shape) if values == 1 else out.view(*mask.shape, values)
+                filled[layout.target] = scores.view(len(scores), -1)[:, :values]
+        filled = sum(self.world.gather(filled))  # type: ignore[assignment]  # all have zeros where others computed
+        return filled.view(mask.shape) if values == 1 else filled.view(*mask.shape, values)
 
     def hidden_statistics(self, tokens: Tensor, mask: Tensor, statistics: HiddenStatistics) -> Tensor:
         """Statistics of each row's hidden states [n, hidden], float32 [B, K]; 0 for a row without tokens.
@@ -81,9 +81,9 @@ class ForwardPasses:
             row_of = layout.target // tokens.shape[1]
             for row in [] if layout.repeat else row_of.unique().tolist():
                 places = (row_of == row).nonzero().squeeze(1)
-                by_row[row] = statistics.reduce(hidden[places[layout.target[places].argsort()]])
-        for part in self.world.gather(by_row):
-            by_row |= part
+                by_row[row] = statistics.summarise(hidden[places[layout.target[places].argsort()]])
+        for shard in self.world.gather(by_row):
+            by_row |= shard
         width = max((len(values) for values in by_row.values()), default=1)
         return torch.tensor([by_row.get(row, [0.0] * width) for row in range(len(tokens))])
 
@@ -120,8 +120,8 @@ def to_rows(values: Tensor, target: Tensor, rows: Tensor, shape: torch.Size) -> 
         shape: [B, T].
     """
     place = torch.searchsorted(rows, target // shape[1]) * shape[1] + target % shape[1]
-    flat = torch.zeros(len(rows) * shape[1]).scatter(0, place, values.cpu())
-    return flat.view(len(rows), shape[1])
+    flattened = torch.zeros(len(rows) * shape[1]).scatter(0, place, values.cpu())
+    return flattened.view(len(rows), shape[1])
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -99,29 +99,29 @@ def add(
 
 
 def _columns(rows: list[Trajectory], problems: Mapping[str, Problem]) -> dict[str, list[Any]]:
-    asked = [problems[t.uid] for t in rows]
+    asked_problems = [problems[t.uid] for t in rows]
     return {
-        "prompts": [copy.deepcopy(p.prompt) for p in asked],
+        "prompts": [copy.deepcopy(p.prompt) for p in asked_problems],
         "completions": [[{"role": "assistant", "content": t.text}] for t in rows],
         "completion_ids": [
             [token for token, role in zip(t.tokens, t.role, strict=True) if role == Role.POLICY] for t in rows
         ],
-        "answer": [p.answer for p in asked],
-        "info": [copy.deepcopy(p.info) for p in asked],
+        "answer": [p.answer for p in asked_problems],
+        "info": [copy.deepcopy(p.info) for p in asked_problems],
     }
 
 
 def _call(name: str, function: RewardFunction, columns: dict[str, list[Any]], timeout_s: float | None) -> Any:
     """What the function returns; it runs in a thread of its own, because nothing else can be waited for with a limit."""
-    outcome: list[Any] = []
-    problem: list[BaseException] = []
+    returned: list[Any] = []
+    raised: list[BaseException] = []
 
     def target() -> None:
         try:
             values = function(**columns)
-            outcome.append(asyncio.run(_awaited(values)) if inspect.isawaitable(values) else values)
+            returned.append(asyncio.run(_awaited(values)) if inspect.isawaitable(values) else values)
         except BaseException as error:  # handed to the caller, SystemExit included
-            problem.append(error)
+            raised.append(error)
 
     thread = threading.Thread(target=target, name=f"reward function {name}", daemon=True)
     thread.start()
@@ -133,13 +133,13 @@ def _call(name: str, function: RewardFunction, columns: dict[str, list[Any]], ti
             f"rlvr.reward_functions: {name} did not return within {timeout_s:g} s for {len(columns['answer'])} completions."
             f"{where} Fix it or raise rlvr.reward_timeout_s."
         )
-    if problem:
-        error = problem[0]
+    if raised:
+        error = raised[0]
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise RecipeError(
             f"rlvr.reward_functions: {name} raised {type(error).__name__}: {error} ({last.filename}:{last.lineno})."
         ) from error
-    return outcome[0]
+    return returned[0]
 
 
 async def _awaited(values: Awaitable[Any]) -> Any:
@@ -170,8 +170,8 @@ def _number(name: str, value: Any, uid: str) -> float | None:
         with contextlib.suppress(OverflowError):
             if math.isfinite(value):
                 return float(value)
-    shown = "an integer that no float holds" if isinstance(value, int) else f"{value!r:.80}"
+    shown_value = "an integer that no float holds" if isinstance(value, int) else f"{value!r:.80}"
     raise RecipeError(
-        f"rlvr.reward_functions: {name} gave {shown} to the problem {uid}; a reward is a finite number, or None to leave "
+        f"rlvr.reward_functions: {name} gave {shown_value} to the problem {uid}; a reward is a finite number, or None to leave "
         "the row as it is."
     )

@@ -14,20 +14,20 @@ def outcome(reward: Tensor, token_penalty: Tensor) -> Tensor:
 
 
 def token_rewards(outcome: Tensor, token_penalty: Tensor, mask: Tensor) -> Tensor:
-    """What each masked token is paid, float64 [B, T]: the row's outcome on the last of them, minus its own penalty."""
+    """Reward of each masked token, float64 [B, T]: the row's outcome on the last of them, minus its own penalty."""
     last = mask & (next_place(mask) == mask.shape[1])
     return (outcome.double()[:, None] * last - token_penalty.double()) * mask
 
 
 def returns_to_go(outcome: Tensor, token_penalty: Tensor, mask: Tensor, discount: float) -> Tensor:
     """Discounted sum of the token rewards from each masked token on, float64 [B, T]; other tokens take no discount."""
-    paid = token_rewards(outcome, token_penalty, mask)
-    total = torch.zeros_like(paid)
-    ahead = torch.zeros_like(paid[:, 0])
+    rewards = token_rewards(outcome, token_penalty, mask)
+    returns = torch.zeros_like(rewards)
+    running = torch.zeros_like(rewards[:, 0])
     for t in range(mask.shape[1] - 1, -1, -1):
-        ahead = torch.where(mask[:, t], paid[:, t] + discount * ahead, ahead)
-        total[:, t] = ahead
-    return total * mask
+        running = torch.where(mask[:, t], rewards[:, t] + discount * running, running)
+        returns[:, t] = running
+    return returns * mask
 
 
 def generalised_advantage(
@@ -49,15 +49,15 @@ def generalised_advantage(
         finished: bool [B]; an unfinished row has no outcome, and the value after its end is its last value.
     """
     value = value.double()
-    last = (torch.arange(mask.shape[1]) * mask).amax(1, keepdim=True)
-    paid = token_rewards(outcome * finished, token_penalty, mask)
-    ahead = torch.where(finished, 0.0, value.gather(1, last).squeeze(1))
-    carry = torch.zeros_like(ahead)
+    last_token = (torch.arange(mask.shape[1]) * mask).amax(1, keepdim=True)
+    rewards = token_rewards(outcome * finished, token_penalty, mask)
+    next_value = torch.where(finished, 0.0, value.gather(1, last_token).squeeze(1))
+    running = torch.zeros_like(next_value)
     advantage = torch.zeros_like(value)
     for t in range(mask.shape[1] - 1, -1, -1):
-        here = mask[:, t]
-        error = paid[:, t] + discount * ahead - value[:, t]
-        carry = torch.where(here, error + discount * lam * carry, carry)
-        ahead = torch.where(here, value[:, t], ahead)
-        advantage[:, t] = carry * here
+        at_token = mask[:, t]
+        td_error = rewards[:, t] + discount * next_value - value[:, t]
+        running = torch.where(at_token, td_error + discount * lam * running, running)
+        next_value = torch.where(at_token, value[:, t], next_value)
+        advantage[:, t] = running * at_token
     return advantage.float()

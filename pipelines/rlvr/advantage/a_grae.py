@@ -39,12 +39,12 @@ def a_grae(
     [0.749997, -0.499998, 0.538670, -3.232023]
     """
     mean = group_mean(reward, group, scored)
-    base = standardised(reward, group, scored, eps=eps).masked_fill(homogeneous(reward, group, scored), 0.0)
-    level = mean.clamp(0, 1)
-    per_row = scored / group_size(group, scored).clamp(min=1)
-    progress = (level * per_row).sum() / per_row.sum().clamp(min=1)
-    root = level.sqrt()
-    hard, easy = 0.5 * base / (root + eps), 0.5 * base / (1 - root + eps)
+    standard = standardised(reward, group, scored, eps=eps).masked_fill(homogeneous(reward, group, scored), 0.0)
+    accuracy = mean.clamp(0, 1)
+    row_weight = scored / group_size(group, scored).clamp(min=1)
+    progress = (accuracy * row_weight).sum() / row_weight.sum().clamp(min=1)
+    root_accuracy = accuracy.sqrt()
+    hard, easy = 0.5 * standard / (root_accuracy + eps), 0.5 * standard / (1 - root_accuracy + eps)
     mixed = (1 - progress) * easy + progress * hard
     damped = mixed * (progress / alpha).clamp(max=1)
     return mixed.where(mixed <= 0, damped).float()

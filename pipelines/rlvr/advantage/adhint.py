@@ -1,4 +1,4 @@
-"""Hinted and unhinted rollouts of a problem judged apart, and weighed by how hard each kind was."""
+"""Hinted and unhinted rollouts of a problem normalised separately, and weighted by how often each kind failed."""
 
 from typing import Annotated
 
@@ -25,9 +25,9 @@ def adhint(
     *,
     eps: Annotated[float, Field(gt=0)] = 1e-6,
 ) -> PerRow:
-    """Each kind's rewards normalised apart, then right without a hint and wrong with one count more.
+    """Each kind's rewards are normalised separately; then correct rows without a hint and incorrect rows with one get more weight.
 
-        s = D / (D + D_hint), D the share of wrong rows; plain: 2 s above 0, 2 (1 - s) below; hinted the other way round
+        s = D / (D + D_hint), D the share of incorrect rows; unhinted: 2 s above 0, 2 (1 - s) below; hinted the other way round
 
     >>> import torch
     >>> r = torch.tensor([0.0, 0, 1, 0, 1, 1, 0, 1]); hinted = (torch.arange(8) > 3)[:, None]
@@ -36,13 +36,19 @@ def adhint(
     ([-0.2887, 2.5981], [0.2887, -2.5981])
     """
     hinted = teacher_forced.any(1)
-    side = group * 2 + hinted.long()
-    scaled = (reward - group_mean(reward, side, scored)) * scored / (group_std(reward, side, scored, ddof=0) + eps)
-    wrong = 1 - correct
-    plain, helped = (group_mean(wrong, group, scored & kind) for kind in (~hinted, hinted))
-    both = (group_size(group, scored & hinted) > 0) & (group_size(group, scored & ~hinted) > 0)
-    share = torch.where(
-        both & (plain + helped > 0), plain / (plain + helped).clamp(min=1e-12), torch.full_like(plain, 0.5)
+    hinted_group = group * 2 + hinted.long()
+    scaled = (
+        (reward - group_mean(reward, hinted_group, scored))
+        * scored
+        / (group_std(reward, hinted_group, scored, ddof=0) + eps)
     )
-    up = torch.where(hinted, 1 - share, share)
-    return (scaled * 2 * torch.where(scaled > 0, up, 1 - up)).float()
+    incorrect = 1 - correct
+    unhinted_failure, hinted_failure = (group_mean(incorrect, group, scored & kind) for kind in (~hinted, hinted))
+    has_both = (group_size(group, scored & hinted) > 0) & (group_size(group, scored & ~hinted) > 0)
+    share = torch.where(
+        has_both & (unhinted_failure + hinted_failure > 0),
+        unhinted_failure / (unhinted_failure + hinted_failure).clamp(min=1e-12),
+        torch.full_like(unhinted_failure, 0.5),
+    )
+    positive_weight = torch.where(hinted, 1 - share, share)
+    return (scaled * 2 * torch.where(scaled > 0, positive_weight, 1 - positive_weight)).float()

@@ -1,4 +1,4 @@
-"""A reward that already is an advantage."""
+"""The reward is used as the advantage."""
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
@@ -6,9 +6,9 @@ from pipelines.contract.columns import PerRow
 
 @method(
     paper="https://github.com/Alibaba-NLP/qqr",
-    title="ArenaRL: tournament-based relative ranking (its ranks are centred when they come)",
+    title="ArenaRL: tournament-based relative ranking (its rank rewards are already centred)",
     checked="closed form",
-    group_of_one="compares nothing: the reward was made by comparing",
+    group_of_one="compares nothing: the reward is a comparison already",
 )
 def as_is(reward: PerRow, scored: PerRow) -> PerRow:
     """The reward, where there is one.

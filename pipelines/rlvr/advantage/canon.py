@@ -42,18 +42,18 @@ def canon(
     >>> canon(r, g, yes, yes[:, None], H, r).tolist()
     [0.5, -0.666667, 0.5, 0.333333, -0.5]
     """
-    value = row_mean(entropy_old, mask) if metric == "entropy" else length
+    sort_key = row_mean(entropy_old, mask) if metric == "entropy" else length
     index, groups = group_index(group)
-    by_value = value.masked_fill(~scored, float("inf")).argsort(stable=True)
+    by_value = sort_key.masked_fill(~scored, float("inf")).argsort(stable=True)
     order = by_value[index[by_value].argsort(stable=True)]
     rows = torch.bincount(index, minlength=groups)
     start = rows.cumsum(0) - rows
-    place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-    high = (place - start[index]) >= (group_size(group, scored) // 2)
-    half = index * 2 + high
-    own = group_mean(reward, half, scored)
-    total, n = group_sum(reward * scored, group), group_size(group, scored)
+    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+    upper = (rank - start[index]) >= (group_size(group, scored) // 2)
+    half = index * 2 + upper
+    own_mean = group_mean(reward, half, scored)
+    group_total, group_count = group_sum(reward * scored, group), group_size(group, scored)
     half_total, half_size = group_sum(reward * scored, half), group_size(half, scored)
-    other = (total - half_total) / (n - half_size).clamp(min=1)
-    advantage = mu * (reward - other) + (1 - mu) * (reward - own)
-    return (advantage * scored * (n > 1)).float()
+    other_mean = (group_total - half_total) / (group_count - half_size).clamp(min=1)
+    advantage = mu * (reward - other_mean) + (1 - mu) * (reward - own_mean)
+    return (advantage * scored * (group_count > 1)).float()

@@ -45,8 +45,8 @@ def gae(
     >>> gae(r, V, m, scored, V * 0, discount=0.99, lam=0.95)[0].tolist()
     [-0.80568, 0.228936, 0.0, 1.320881, -0.744137]
     """
-    used = mask & scored[:, None]
+    trained = mask & scored[:, None]
     finished = torch.ones_like(scored)
-    paid = outcome(reward, token_penalty)
-    advantage = generalised_advantage(paid, token_penalty, value, used, finished, discount, lam)
-    return standardise(advantage, used) if whiten else advantage
+    row_outcome = outcome(reward, token_penalty)
+    advantage = generalised_advantage(row_outcome, token_penalty, value, trained, finished, discount, lam)
+    return standardise(advantage, trained) if whiten else advantage

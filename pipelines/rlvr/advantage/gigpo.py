@@ -46,16 +46,18 @@ def gigpo(
     >>> A[0].tolist(), A[1, :2].tolist()
     ([0.525714, 0.735714, 0.285714], [-1.284286, -1.164286])
     """
-    used = (turn_state >= 0) & scored[:, None]
+    real_turns = (turn_state >= 0) & scored[:, None]
     returns = returns_to_go(turn_reward, discount)
-    total = (turn_reward.double() * used).sum(1)
-    rows, states = group[:, None].expand_as(turn_state), turn_state
+    episode_return = (turn_reward.double() * real_turns).sum(1)
+    turn_group, states = group[:, None].expand_as(turn_state), turn_state
     if unit == "turn":
-        flat_group, flat_used = rows.flatten(), used.flatten()
-        spread = total[:, None].expand_as(returns).flatten()
-        episode = standardised(spread, flat_group, flat_used, scale=scale == "std", eps=eps).view_as(returns)
+        flattened_group, flattened_real = turn_group.flatten(), real_turns.flatten()
+        return_per_turn = episode_return[:, None].expand_as(returns).flatten()
+        episode = standardised(return_per_turn, flattened_group, flattened_real, scale=scale == "std", eps=eps).view_as(
+            returns
+        )
     else:
-        episode = standardised(total, group, scored, scale=scale == "std", eps=eps)[:, None].expand_as(returns)
-    anchor = pair_index(rows.flatten(), states.flatten())
-    step = standardised(returns.flatten(), anchor, used.flatten(), scale=scale == "std", eps=eps).view_as(returns)
-    return turns_to_tokens((episode + step_weight * step) * used, turn) * mask
+        episode = standardised(episode_return, group, scored, scale=scale == "std", eps=eps)[:, None].expand_as(returns)
+    anchor = pair_index(turn_group.flatten(), states.flatten())
+    step = standardised(returns.flatten(), anchor, real_turns.flatten(), scale=scale == "std", eps=eps).view_as(returns)
+    return turns_to_tokens((episode + step_weight * step) * real_turns, turn) * mask

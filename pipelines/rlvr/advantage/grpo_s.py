@@ -29,28 +29,30 @@ def grpo_s(
     normalise: Literal["together", "apart", "none"] = "together",
     eps: Annotated[float, Field(gt=0)] = 1e-6,
 ) -> PerRow:
-    """Mean entropy H of a row shares out a reward among the correct rows of its group, and 1/H among the incorrect ones.
+    """The mean entropy H of a row distributes a reward among the correct rows of its group, and 1/H among the incorrect ones.
 
         correct: r = base + share * n H / sum H;   incorrect: r = -(base + share * m (1/H) / sum(1/H))
 
-    `together` takes zero mean and unit deviation (ddof 1, `eps` added) over the group. `apart` does so over its correct
-    and over its incorrect
-    rows, as GTPO does with tokens: what is left is entropy alone, the outcome drops out (and in the bake-off the policy with it).
+    `together` takes zero mean and unit deviation (ddof 1, `eps` added) over the group. `apart` does so separately over its
+    correct and over its incorrect rows, as GTPO does with tokens: what is left is entropy alone, the outcome drops out
+    (and in the bake-off the policy with it).
 
     >>> import torch
     >>> H, m = torch.tensor([[2.0], [1.0], [2.0], [1.0]]), torch.ones(4, 1).bool()
-    >>> right, g = torch.tensor([1.0, 1, 0, 0]), torch.zeros(4).long()
-    >>> [round(v, 6) for v in grpo_s(right, g, m[:, 0], m, H, normalise="none").tolist()]
+    >>> correct, g = torch.tensor([1.0, 1, 0, 0]), torch.zeros(4).long()
+    >>> [round(v, 6) for v in grpo_s(correct, g, m[:, 0], m, H, normalise="none").tolist()]
     [1.133333, 1.066667, -1.066667, -1.133333]
     """
-    mean = row_mean(entropy_old.double(), mask)
+    mean_entropy = row_mean(entropy_old.double(), mask)
     is_correct = correct > 0
-    side = group * 2 + is_correct.long()
-    strength = torch.where(is_correct, mean, 1 / (mean + eps)) * scored
-    shared = group_size(side, scored) * strength / group_sum(strength, side).clamp(min=1e-300)
-    shaped = torch.where(is_correct, 1.0, -1.0) * (base + share * shared) * scored
+    outcome_group = group * 2 + is_correct.long()
+    entropy_weight = torch.where(is_correct, mean_entropy, 1 / (mean_entropy + eps)) * scored
+    entropy_share = (
+        group_size(outcome_group, scored) * entropy_weight / group_sum(entropy_weight, outcome_group).clamp(min=1e-300)
+    )
+    shaped = torch.where(is_correct, 1.0, -1.0) * (base + share * entropy_share) * scored
     if normalise == "none":
         return shaped.float()
-    among = side if normalise == "apart" else group
-    advantage = standardised(shaped, among, scored, eps=eps)
-    return advantage.masked_fill(homogeneous(shaped, among, scored), 0.0).float()
+    normalised_over = outcome_group if normalise == "apart" else group
+    advantage = standardised(shaped, normalised_over, scored, eps=eps)
+    return advantage.masked_fill(homogeneous(shaped, normalised_over, scored), 0.0).float()

@@ -36,9 +36,9 @@ def hapo(
     [1.732047, -0.577349]
     """
     length = mask.sum(1).double() * scored
-    total = group_sum(length, group).clamp(min=1)
-    centred = (reward - group_sum(reward * length, group) / total) * scored
-    std = (group_sum(centred**2 * length, group) / total).sqrt()
+    group_tokens = group_sum(length, group).clamp(min=1)
+    centred = (reward - group_sum(reward * length, group) / group_tokens) * scored
+    std = (group_sum(centred**2 * length, group) / group_tokens).sqrt()
     by_token = centred / (std + eps)
     by_row = standardised(reward, group, scored, eps=eps)
     return torch.where(group_max(by_token.abs(), group, scored) >= most, by_row, by_token).float()

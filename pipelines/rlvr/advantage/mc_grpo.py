@@ -29,19 +29,19 @@ def mc_grpo(reward: PerRow, group: PerRow, scored: PerRow, *, floor: Annotated[f
     >>> mc_grpo(r, g, torch.ones(5).bool(), floor=1e-3).tolist()
     [1.661130, -0.996678, 0.0, -0.664452, 1.993355]
     """
-    index, n = group_index(group)
-    out = torch.zeros_like(reward)
-    middle = _lower_median(reward, index, n, scored)
-    spread = (reward - middle[index]).abs()
-    mad = _lower_median(spread, index, n, scored)
-    return torch.where(scored, (reward - middle[index]) / (mad[index] + floor), out)
+    index, groups = group_index(group)
+    zeros = torch.zeros_like(reward)
+    median = _lower_median(reward, index, groups, scored)
+    distance = (reward - median[index]).abs()
+    mad = _lower_median(distance, index, groups, scored)
+    return torch.where(scored, (reward - median[index]) / (mad[index] + floor), zeros)
 
 
-def _lower_median(x: torch.Tensor, index: torch.Tensor, n: int, scored: torch.Tensor) -> torch.Tensor:
+def _lower_median(x: torch.Tensor, index: torch.Tensor, groups: int, scored: torch.Tensor) -> torch.Tensor:
     """Element at sorted position floor((count - 1) / 2) of each group, [n]; 0 for a group without scored rows."""
-    by_value = x.masked_fill(~scored, float("inf")).argsort(stable=True)
-    order = by_value[index[by_value].argsort(stable=True)]
-    rows = torch.bincount(index, minlength=n)
-    counts = torch.bincount(index, weights=scored.double(), minlength=n).long()
-    place = rows.cumsum(0) - rows + (counts - 1).clamp(min=0) // 2
-    return torch.where(counts > 0, x[order[place]], torch.zeros(n, dtype=x.dtype))
+    value_order = x.masked_fill(~scored, float("inf")).argsort(stable=True)
+    order = value_order[index[value_order].argsort(stable=True)]
+    group_rows = torch.bincount(index, minlength=groups)
+    counts = torch.bincount(index, weights=scored.double(), minlength=groups).long()
+    median_position = group_rows.cumsum(0) - group_rows + (counts - 1).clamp(min=0) // 2
+    return torch.where(counts > 0, x[order[median_position]], torch.zeros(groups, dtype=x.dtype))

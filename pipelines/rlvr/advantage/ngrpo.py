@@ -1,4 +1,4 @@
-"""Group statistics with an imagined perfect answer."""
+"""Group statistics with a virtual perfect answer."""
 
 from typing import Annotated
 
@@ -28,7 +28,7 @@ def ngrpo(
 
         A_i = (r_i - mean') / (std' + eps) over the real rows
 
-    A group that is all wrong is pushed down; one that is all right gets 0. A group of one gets 0 (it has nothing to be
+    A group that is all incorrect gets negative advantages; one that is all correct gets 0. A group of one gets 0 (it has nothing to be
     compared with; the released code gives it the raw reward). The paper clips at 0.16 below and 0.24 above.
 
     >>> import torch
@@ -37,10 +37,10 @@ def ngrpo(
     ([1.763830, -0.503951], -0.333332)
     """
     n = group_size(group, scored)
-    total = n + virtual
-    mean = (group_sum(reward * scored, group) + virtual * best) / total
-    square = group_sum((reward - mean) ** 2 * scored, group) + virtual * (best - mean) ** 2
-    std = (square / (total - 1).clamp(min=1)).sqrt()
+    n_with_virtual = n + virtual
+    mean = (group_sum(reward * scored, group) + virtual * best) / n_with_virtual
+    squared_deviations = group_sum((reward - mean) ** 2 * scored, group) + virtual * (best - mean) ** 2
+    std = (squared_deviations / (n_with_virtual - 1).clamp(min=1)).sqrt()
     perfect = homogeneous(reward, group, scored) & ((reward - best).abs() < 1e-8)
     advantage = (reward - mean) / (std + eps) * scored * (n > 1)
     return advantage.masked_fill(perfect, 0.0).float()

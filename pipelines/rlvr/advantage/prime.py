@@ -43,11 +43,11 @@ def prime(
     """
     mask = mask & scored[:, None]
     n = group_size(group, scored)
-    factor = torch.where(n > 1, n / (n - 1).clamp(min=1), 0.0)
-    per_row = torch.where(n > 1, 1 / (n - 1).clamp(min=1), 0.0)
+    own_factor = torch.where(n > 1, n / (n - 1).clamp(min=1), 0.0)
+    others_factor = torch.where(n > 1, 1 / (n - 1).clamp(min=1), 0.0)
     process = process_reward.double() * mask
-    baseline = per_row * group_sum(row_mean(process, mask) * mask.any(1), group)
-    centred = (factor[:, None] * process - baseline[:, None]) * mask
-    outcome = factor * reward.double() - per_row * group_sum(reward.double() * scored, group)
+    baseline = others_factor * group_sum(row_mean(process, mask) * mask.any(1), group)
+    centred = (own_factor[:, None] * process - baseline[:, None]) * mask
+    outcome = own_factor * reward.double() - others_factor * group_sum(reward.double() * scored, group)
     to_go = centred.flip(1).cumsum(1).flip(1)
     return whiten((process_weight * to_go + outcome_weight * outcome[:, None]) * mask, mask).float()

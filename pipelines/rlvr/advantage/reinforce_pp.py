@@ -40,5 +40,5 @@ def reinforce_pp(
     >>> reinforce_pp(torch.tensor([1.0, 0.0]), torch.ones(2).bool(), m, m * 0.0).tolist()
     [[0.7303, 0.7303, 0.7303], [-1.0954, -1.0954, 0.0]]
     """
-    used = mask & scored[:, None]
-    return whiten(returns_to_go(outcome(reward, token_penalty), token_penalty, used, gamma), used).float()
+    trained = mask & scored[:, None]
+    return whiten(returns_to_go(outcome(reward, token_penalty), token_penalty, trained, gamma), trained).float()

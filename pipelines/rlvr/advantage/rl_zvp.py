@@ -1,4 +1,4 @@
-"""GRPO that also learns from groups that are all right or all wrong, through token entropies."""
+"""GRPO that also learns from zero-variance groups, through token entropies."""
 
 from typing import Annotated
 
@@ -29,7 +29,7 @@ def rl_zvp(
 ) -> PerToken:
     """Mixed groups as in GRPO; others by the entropy H of each token's distribution.
 
-        all right: A_t = alpha H_t;   all wrong: A_t = -alpha (max H of the row - H_t)
+        all correct: A_t = alpha H_t;   all incorrect: A_t = -alpha (max H of the row - H_t)
 
     Correctness, not the shaped reward, decides whether a group is homogeneous. A group of one gets 0: it would
     always count as homogeneous. Do not combine it with `filter: mixed`, which removes these groups.
@@ -41,8 +41,8 @@ def rl_zvp(
     ([0.01, 0.12, 0.05], [-0.11, 0.0, -0.07])
     """
     grpo = (reward - group_mean(reward, group, scored)) * scored / (group_std(reward, group, scored) + eps)
-    flat = homogeneous(correct, group, scored) & (group_size(group, scored) > 1) & scored
-    peak = entropy_old.masked_fill(~mask, float("-inf")).amax(1, keepdim=True)
-    peak = torch.where(peak.isfinite(), peak, torch.zeros_like(peak))
-    signed = torch.where(correct[:, None] > 0, entropy_old, entropy_old - peak)
-    return torch.where(flat[:, None], alpha * signed, to_tokens(grpo, mask)) * mask
+    zero_variance = homogeneous(correct, group, scored) & (group_size(group, scored) > 1) & scored
+    largest_entropy = entropy_old.masked_fill(~mask, float("-inf")).amax(1, keepdim=True)
+    largest_entropy = torch.where(largest_entropy.isfinite(), largest_entropy, torch.zeros_like(largest_entropy))
+    signed_entropy = torch.where(correct[:, None] > 0, entropy_old, entropy_old - largest_entropy)
+    return torch.where(zero_variance[:, None], alpha * signed_entropy, to_tokens(grpo, mask)) * mask

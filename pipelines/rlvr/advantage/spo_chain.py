@@ -1,4 +1,4 @@
-"""Every segment by how much it raised the chance of success."""
+"""Every segment gets the rise in Monte-Carlo value across it."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from pipelines.rlvr.ops import next_place
     paper="2505.23564",
     title="Segment Policy Optimization (chain)",
     checked="official code, 5 cases",
-    group_of_one="compares with continuations of its own beginning, not with a group",
+    group_of_one="compares with continuations of its own prefix, not with a group",
     zero_variance_groups="learns",
 )
 def spo_chain(
@@ -28,7 +28,7 @@ def spo_chain(
 ) -> tuple[PerToken, PerToken]:
     """A segment from one valued token to the next gets V(next) - V(its start); the last one reward - V(its start).
 
-    V is the mean score of fresh continuations (`rollout: chain`). Tokens before the first value get 0. Tokens that
+    V is the Monte-Carlo value, the mean score of new continuations (`rollout: chain`). Tokens before the first value get 0. Tokens that
     the policy chose with a probability of `certain` or more are no decision: they get 0 and leave the loss. `credit: whiten`
     whitens what is left, as the released trainer does.
 
@@ -40,13 +40,15 @@ def spo_chain(
     ([0.0, 0.222222, 0.0, 0.222222, 0.333333, 0.333333, 0.0], [[0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0]])
     """
     width = mask.shape[1]
-    place = torch.arange(width).expand_as(mask)
+    position = torch.arange(width).expand_as(mask)
     valued = mask & ~mc_value.isnan()
     value = mc_value.nan_to_num(0.0).double()
-    start = torch.where(valued, place, -1).cummax(1).values
-    after = next_place(valued)
-    end = torch.where(after < width, value.gather(1, after.clamp(max=width - 1)), reward.double()[:, None])
-    gain = (end - value.gather(1, start.clamp(min=0))) * (start >= 0)
-    decided = logp_old < torch.tensor(certain).log() if certain < 1 else torch.ones_like(mask)
-    inside = mask & scored[:, None] & decided
-    return (gain * inside).to(reward.dtype), inside.to(reward.dtype)
+    start = torch.where(valued, position, -1).cummax(1).values
+    next_valued = next_place(valued)
+    end_value = torch.where(
+        next_valued < width, value.gather(1, next_valued.clamp(max=width - 1)), reward.double()[:, None]
+    )
+    value_gain = (end_value - value.gather(1, start.clamp(min=0))) * (start >= 0)
+    uncertain = logp_old < torch.tensor(certain).log() if certain < 1 else torch.ones_like(mask)
+    kept = mask & scored[:, None] & uncertain
+    return (value_gain * kept).to(reward.dtype), kept.to(reward.dtype)

@@ -1,4 +1,4 @@
-"""GAE that does not take a cut-off answer for a finished one."""
+"""GAE that bootstraps truncated rows instead of taking them for finished."""
 
 from typing import Annotated
 
@@ -31,13 +31,13 @@ def t_ppo(
 ) -> PerToken:
     """Finished rows as in `gae`; a truncated row has no reward and V after its end is V of its last token.
 
-    The critic is fitted to finished rows alone: what a cut-off one would have earned nobody knows.
-    With `discount` 1 the last token of a truncated row gets 0: the cut itself says nothing.
+    The critic is fitted to finished rows alone: the reward of a truncated one is unknown.
+    With `discount` 1 the last token of a truncated row gets 0: truncation itself carries no signal.
 
     >>> import torch
     >>> V, m, one = torch.tensor([[0.2, 0.4, 0.5]] * 2), torch.ones(2, 3).bool(), torch.ones(2)
     >>> t_ppo(one, V, m, one.bool(), torch.tensor([True, False]), V * 0).tolist()
     [[0.295, 0.1, 0.0], [0.74625, 0.575, 0.5]]
     """
-    paid = outcome(reward, token_penalty)
-    return generalised_advantage(paid, token_penalty, value, mask & scored[:, None], ~truncated, discount, lam)
+    row_outcome = outcome(reward, token_penalty)
+    return generalised_advantage(row_outcome, token_penalty, value, mask & scored[:, None], ~truncated, discount, lam)

@@ -43,13 +43,13 @@ def tmn_reweight(
     """
     mean = group_mean(reward, group, scored)
     variance = group_std(reward, group, scored) ** 2
-    once = scored / group_size(group, scored).clamp(min=1)  # so that a prompt counts once in its task
+    prompt_weight = scored / group_size(group, scored).clamp(min=1)  # so that a prompt counts once in its task
 
     def over_prompts(x: Tensor) -> Tensor:
-        return group_sum(x * once, task) / group_sum(once, task).clamp(min=1e-12)
+        return group_sum(x * prompt_weight, task) / group_sum(prompt_weight, task).clamp(min=1e-12)
 
-    scale, centre = over_prompts(variance).sqrt(), over_prompts(mean)
-    threshold = smoothing * mean + (1 - smoothing) * centre
+    task_scale, task_mean = over_prompts(variance).sqrt(), over_prompts(mean)
+    threshold = smoothing * mean + (1 - smoothing) * task_mean
     share = group_mean((reward > threshold + 1e-9).double(), group, scored)
-    tilt = torch.where(reward > mean + 1e-9, 0.5 - share, share - 0.5)
-    return ((reward - mean) / (scale + eps) * torch.exp(gamma * tilt) * scored).float()
+    exponent = torch.where(reward > mean + 1e-9, 0.5 - share, share - 0.5)
+    return ((reward - mean) / (task_scale + eps) * torch.exp(gamma * exponent) * scored).float()

@@ -38,11 +38,11 @@ def trloo(
     >>> A[:, 0].tolist(), A[1:, 1].tolist()
     ([-2.15, -0.2, 2.35], [-1.0, 1.0])
     """
-    used = (turn_state >= 0) & scored[:, None]
+    real_turns = (turn_state >= 0) & scored[:, None]
     returns = returns_to_go(turn_reward, discount).flatten()
-    number = torch.arange(turn_reward.shape[1]).expand_as(turn_reward)
-    place = pair_index(group[:, None].expand_as(number).flatten(), number.flatten())
-    n = group_size(place, used.flatten())
-    others = n / (n - 1).clamp(min=1) * (returns - group_mean(returns, place, used.flatten()))
-    per_turn = torch.where(n > 1, others, returns).view_as(turn_reward) * used
+    turn_index = torch.arange(turn_reward.shape[1]).expand_as(turn_reward)
+    turn_group = pair_index(group[:, None].expand_as(turn_index).flatten(), turn_index.flatten())
+    n = group_size(turn_group, real_turns.flatten())
+    leave_one_out = n / (n - 1).clamp(min=1) * (returns - group_mean(returns, turn_group, real_turns.flatten()))
+    per_turn = torch.where(n > 1, leave_one_out, returns).view_as(turn_reward) * real_turns
     return turns_to_tokens(per_turn, turn) * mask

@@ -37,9 +37,9 @@ def visurf(
     >>> [round(v, 6) for v in visurf(torch.tensor([1.0, 0, 0, 0, 1]), g, yes, demo).tolist()]
     [1.732047, -0.577349, -0.577349, -0.577349, 0.0]
     """
-    demo = teacher_forced.any(1)
-    rollouts = scored & ~demo
-    matched = demo & (group_max(reward, group, rollouts) >= reward)
-    smooth = torch.where(matched, group_mean(reward, group, rollouts), reward.double())
-    centred = (smooth - group_mean(smooth, group, scored)) * scored
-    return (centred / (group_std(smooth, group, scored) + eps)).float()
+    demonstration = teacher_forced.any(1)
+    rollouts = scored & ~demonstration
+    matched = demonstration & (group_max(reward, group, rollouts) >= reward)
+    capped_reward = torch.where(matched, group_mean(reward, group, rollouts), reward.double())
+    centred = (capped_reward - group_mean(capped_reward, group, scored)) * scored
+    return (centred / (group_std(capped_reward, group, scored) + eps)).float()

@@ -1,4 +1,4 @@
-"""Fixed weights for right and wrong answers, no baseline."""
+"""Fixed weights for correct and incorrect answers, no baseline."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ def w_reinforce(
     right: Annotated[float, Field(ge=0)] = 0.1,
     wrong: Annotated[float, Field(ge=0)] = 1.0,
 ) -> PerRow:
-    """`right` for right answers, minus `wrong` for the others; homogeneous groups contribute too.
+    """`right` for correct answers, minus `wrong` for incorrect ones; zero-variance groups contribute too.
 
     Looks at correctness, not at the shaped reward.
 

@@ -45,13 +45,13 @@ class epo(Method):
         """Take the means of the steps before; then note this step's."""
         self.usual = [total / count if count else math.nan for total, count in self.past]
         turn, used = columns["turn"], columns["mask"] & columns["in_loss"][:, None]
-        for number in range(int(turn.max()) + 1):
-            mine = used & (turn == number)
-            if number == len(self.past):
+        for turn_index in range(int(turn.max()) + 1):
+            turn_tokens = used & (turn == turn_index)
+            if turn_index == len(self.past):
                 self.past.append([0.0, 0])
-            if mine.any():
-                total, count = self.past[number]
-                self.past[number] = [total + float(columns["entropy_old"][mine].mean()), count + 1]
+            if turn_tokens.any():
+                total, count = self.past[turn_index]
+                self.past[turn_index] = [total + float(columns["entropy_old"][turn_tokens].mean()), count + 1]
 
     def __call__(self, entropy: PerToken, turn: PerToken, step: int, total_steps: int) -> PerToken:
         """The term per token.
@@ -60,10 +60,10 @@ class epo(Method):
         >>> [round(v, 2) for v in e(torch.tensor([[0.5, 0.9, 0.3]]), torch.tensor([[0, 1, 2]]), 0, 150)[0].tolist()]
         [-0.5, -0.6, -0.16]
         """
-        known = torch.tensor([*self.usual, math.nan])
-        usual = known[torch.where((turn >= 0) & (turn < len(self.usual)), turn, len(self.usual))]
-        outside = (self.low * usual - entropy).clamp(min=0) + (entropy - self.high * usual).clamp(min=0)
-        penalty = torch.where(usual.isnan(), torch.zeros_like(entropy), outside.nan_to_num(0.0))
+        turn_means = torch.tensor([*self.usual, math.nan])
+        usual = turn_means[torch.where((turn >= 0) & (turn < len(self.usual)), turn, len(self.usual))]
+        distance = (self.low * usual - entropy).clamp(min=0) + (entropy - self.high * usual).clamp(min=0)
+        penalty = torch.where(usual.isnan(), torch.zeros_like(entropy), distance.nan_to_num(0.0))
         return -entropy + self.smooth * phase(step, total_steps) * penalty
 
     def state_dict(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class siren(Method):
 
     Top entropy covers the most probable tokens that hold `nucleus` together. A row's tokens above its own
     `peak`-quantile count; a row of equal entropies has none and counts as 0. The anchor is H over the first
-    step's whole batch, each row as its update met it; a run of one update a step begins with a term of 0. Unlike a bonus it pulls
+    step's whole batch, each row as of its update; a run of one update a step begins with a term of 0. Unlike a bonus it pulls
     entropy down too where it is above the anchor. Its weight is 0.005 in the paper.
     """
 
@@ -70,12 +70,12 @@ class siren(Method):
     def _bound(self, values: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
         """Each row's quantile over its used tokens, linear between neighbours, [B, 1]."""
         ordered = values.masked_fill(~used, torch.inf).sort(1).values
-        place = self.peak * (used.sum(1, keepdim=True) - 1).clamp(min=0)
-        low = place.floor().long()
-        high = (low + 1).minimum((used.sum(1, keepdim=True) - 1).clamp(min=0))
-        below, above = ordered.gather(1, low), ordered.gather(1, high)
-        between = below + (place - low) * (above - below)
-        return torch.where(used.any(1, keepdim=True), between, torch.inf)
+        position = self.peak * (used.sum(1, keepdim=True) - 1).clamp(min=0)
+        lower = position.floor().long()
+        upper = (lower + 1).minimum((used.sum(1, keepdim=True) - 1).clamp(min=0))
+        lower_value, upper_value = ordered.gather(1, lower), ordered.gather(1, upper)
+        interpolated = lower_value + (position - lower) * (upper_value - lower_value)
+        return torch.where(used.any(1, keepdim=True), interpolated, torch.inf)
 
     def state_dict(self) -> dict[str, Any]:
         """The anchor."""

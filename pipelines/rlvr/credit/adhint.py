@@ -1,4 +1,4 @@
-"""Hint tokens that fit the policy's own way of speaking are learned where the answer came out well."""
+"""Hint tokens whose entropy is near the continuation's are trained where the row's advantage is positive."""
 
 import torch
 
@@ -23,9 +23,9 @@ def adhint(advantage: PerToken, teacher_forced: PerToken, mask: PerToken, entrop
     >>> adhint(-A, hint, torch.ones(1, 4).bool(), H)[0].abs().tolist()
     [0.0, 0.0, 0.0, 1.0]
     """
-    own = mask & ~teacher_forced
-    mean = row_mean(entropy_old, own)[:, None].clamp(min=1e-6)
-    modulation = torch.exp(-(entropy_old - mean).abs() / mean)
-    row = row_mean(advantage, own)[:, None].clamp(min=0)
-    hints = teacher_forced & own.any(1, keepdim=True)
-    return torch.where(hints, row * modulation, advantage)
+    policy_tokens = mask & ~teacher_forced
+    mean_entropy = row_mean(entropy_old, policy_tokens)[:, None].clamp(min=1e-6)
+    modulation = torch.exp(-(entropy_old - mean_entropy).abs() / mean_entropy)
+    row_advantage = row_mean(advantage, policy_tokens)[:, None].clamp(min=0)
+    hints = teacher_forced & policy_tokens.any(1, keepdim=True)
+    return torch.where(hints, row_advantage * modulation, advantage)

@@ -41,7 +41,7 @@ def adora(
     is_correct = (correct > 0) & scored
     is_incorrect = (correct <= 0) & scored & (length < cap * max_tokens)
     longest_correct = group_max(length, group, is_correct)
-    compared = group_size(group, is_incorrect) > 0
-    mean_incorrect = group_mean(length, group, is_incorrect).masked_fill(~compared, -torch.inf)
+    has_incorrect = group_size(group, is_incorrect) > 0
+    mean_incorrect = group_mean(length, group, is_incorrect).masked_fill(~has_incorrect, -torch.inf)
     factor = torch.where(longest_correct > mean_incorrect, 1.0, weight)
     return advantage * factor[:, None].to(advantage.dtype)

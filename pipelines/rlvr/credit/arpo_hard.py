@@ -19,11 +19,11 @@ def arpo_hard(advantage: PerToken, mask: PerToken, node: PerToken) -> PerToken:
     >>> arpo_hard(A, torch.ones(2, 2).bool(), n).tolist()
     [[0.0, 0.9], [0.0, -0.9]]
     """
-    use = mask & (node >= 0)
+    in_node = mask & (node >= 0)
     position = torch.arange(mask.shape[1]).expand_as(node)
-    cell = (node * mask.shape[1] + position).flatten().unique(return_inverse=True)[1]
-    zeros = torch.zeros(int(cell.max()) + 1, dtype=torch.float64)
-    total = zeros.index_add(0, cell, (advantage.double() * use).flatten())
-    count = zeros.index_add(0, cell, use.double().flatten())
-    mean = (total / count.clamp(min=1))[cell].view_as(advantage).float()
-    return torch.where(use, mean, advantage)
+    token_id = (node * mask.shape[1] + position).flatten().unique(return_inverse=True)[1]
+    zeros = torch.zeros(int(token_id.max()) + 1, dtype=torch.float64)
+    total = zeros.index_add(0, token_id, (advantage.double() * in_node).flatten())
+    count = zeros.index_add(0, token_id, in_node.double().flatten())
+    mean = (total / count.clamp(min=1))[token_id].view_as(advantage).float()
+    return torch.where(in_node, mean, advantage)

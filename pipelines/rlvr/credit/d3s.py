@@ -1,4 +1,4 @@
-"""Train on the rows whose advantages vary most and on their most telling tokens."""
+"""Train on the rows whose advantages vary most, and on their tokens with the largest |A| H."""
 
 from typing import Annotated
 
@@ -38,37 +38,37 @@ def d3s(
     ([0, 7, 8, 9], 4)
     """
     progress = step / max(1, total_steps - 1)
-    live = mask.any(1)
+    trains = mask.any(1)
     mean = (advantage.double() * mask).sum(1) / mask.sum(1).clamp(min=1)
-    chosen = torch.zeros_like(live)
-    want = round(((1 - progress) * rows + progress * rows_final) * int(live.sum()))
-    live_rows = live.nonzero().squeeze(1)
-    if len(live_rows):
-        chosen[live_rows[_widest(mean[live_rows], max(1, want))]] = True
+    chosen = torch.zeros_like(trains)
+    n_rows = round(((1 - progress) * rows + progress * rows_final) * int(trains.sum()))
+    trained_rows = trains.nonzero().squeeze(1)
+    if len(trained_rows):
+        chosen[trained_rows[_widest(mean[trained_rows], max(1, n_rows))]] = True
     kept = advantage * chosen[:, None]
     score = (kept.abs().double() * entropy_old).masked_fill(~(mask & chosen[:, None]), -1.0).flatten()
     share = (1 - progress) * tokens + progress * tokens_final
-    count = int((mask & chosen[:, None]).sum())
-    best = score.argsort(descending=True, stable=True)[: max(1, round(share * count))]
-    use = torch.zeros_like(score, dtype=torch.bool)
-    use[best] = True
-    inside = use.view_as(mask) & mask & chosen[:, None]
-    return kept * inside, inside.to(advantage.dtype)
+    n_tokens = int((mask & chosen[:, None]).sum())
+    order = score.argsort(descending=True, stable=True)[: max(1, round(share * n_tokens))]
+    top_tokens = torch.zeros_like(score, dtype=torch.bool)
+    top_tokens[order] = True
+    in_loss = top_tokens.view_as(mask) & mask & chosen[:, None]
+    return kept * in_loss, in_loss.to(advantage.dtype)
 
 
-def _widest(values: torch.Tensor, want: int) -> torch.Tensor:
+def _widest(values: torch.Tensor, n_chosen: int) -> torch.Tensor:
     """Indices of the `want` values with the largest variance; of equal choices the one with fewer low values."""
     n = len(values)
     order = values.argsort(stable=True)
-    if want >= n:
+    if n_chosen >= n:
         return order
     ordered = values[order]
-    low = torch.nn.functional.pad(ordered.cumsum(0), (1, 0))
-    square = torch.nn.functional.pad((ordered**2).cumsum(0), (1, 0))
-    k = torch.arange(want + 1)
-    top = want - k
-    total = low[k] + low[n] - low[n - top]
-    squares = square[k] + square[n] - square[n - top]
-    variance = squares / want - (total / want) ** 2
-    best = int((variance >= variance.max() - 1e-12).nonzero()[0])
-    return torch.cat([order[:best], order[n - (want - best) :]])
+    value_sums = torch.nn.functional.pad(ordered.cumsum(0), (1, 0))
+    square_sums = torch.nn.functional.pad((ordered**2).cumsum(0), (1, 0))
+    from_bottom = torch.arange(n_chosen + 1)
+    from_top = n_chosen - from_bottom
+    chosen_sum = value_sums[from_bottom] + value_sums[n] - value_sums[n - from_top]
+    chosen_squares = square_sums[from_bottom] + square_sums[n] - square_sums[n - from_top]
+    variance = chosen_squares / n_chosen - (chosen_sum / n_chosen) ** 2
+    n_low = int((variance >= variance.max() - 1e-12).nonzero()[0])
+    return torch.cat([order[:n_low], order[n - (n_chosen - n_low) :]])

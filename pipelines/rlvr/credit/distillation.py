@@ -1,4 +1,4 @@
-"""A teacher's opinion of the policy's own tokens as a reward per token."""
+"""A teacher's log-probabilities of the policy's own tokens as a reward per token."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Only decisions count: tokens drawn from a distribution with enough entropy."""
+"""Only tokens drawn from a distribution with enough entropy are trained."""
 
 from typing import Annotated
 

@@ -27,8 +27,8 @@ def red(
 ) -> PerToken:
     """A_t + (rewards still to come from t on) - (all rewards), with the token rewards of `token_rewards`.
 
-    The first token keeps its advantage; later ones count what is still to be won. The critic is trained on every prefix,
-    so unlike a reward model's head it may be asked there.
+    The first token keeps its advantage; later ones count the rewards to come. The critic is trained on every prefix,
+    so unlike a reward model's head it is valid there.
 
     >>> import torch
     >>> V = torch.tensor([[0.2, 0.5, 0.45, 0.9, 0.6]]); m = V > 0
@@ -39,9 +39,9 @@ def red(
     >>> [round(v, 6) for v in red(torch.ones(1, 5), torch.tensor([1.1]), V, m)[0].tolist()]
     [1.0, 0.7, 0.75, 0.3, 0.6]
     """
-    paid = token_rewards(reward, value, mask, share)
-    ahead = paid.flip(1).cumsum(1).flip(1)
-    return (advantage + (ahead - paid.sum(1, keepdim=True)) * mask).float()
+    rewards = token_rewards(reward, value, mask, share)
+    to_go = rewards.flip(1).cumsum(1).flip(1)
+    return (advantage + (to_go - rewards.sum(1, keepdim=True)) * mask).float()
 
 
 def token_rewards(reward: Tensor, value: Tensor, mask: Tensor, share: float) -> Tensor:
@@ -50,8 +50,8 @@ def token_rewards(reward: Tensor, value: Tensor, mask: Tensor, share: float) -> 
     A row's sum is share * (reward - V_first) + (1 - share) * reward.
     """
     width = mask.shape[1]
-    after = next_place(mask)
-    last = mask & (after == width)
+    next_token = next_place(mask)
+    last = mask & (next_token == width)
     score = reward.double()[:, None].expand_as(mask)
-    ahead = torch.where(after < width, value.double().gather(1, after.clamp(max=width - 1)), score)
-    return (share * (ahead - value.double()) + (1 - share) * score * last) * mask
+    next_value = torch.where(next_token < width, value.double().gather(1, next_token.clamp(max=width - 1)), score)
+    return (share * (next_value - value.double()) + (1 - share) * score * last) * mask

@@ -1,4 +1,4 @@
-"""Correct for a sampler that is not quite the trainer."""
+"""Importance weights against sampler-trainer mismatch."""
 
 from typing import Annotated
 

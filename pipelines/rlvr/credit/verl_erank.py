@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import Numbers, PerRow, PerToken
+from pipelines.contract.columns import PerRow, PerToken, RowStatistics
 from pipelines.contract.method import HiddenStatistics, Method
 
 
@@ -59,12 +59,12 @@ class verl_erank(Method):
         """
         recent = hidden[-self.most :]
         ranks = [effective_rank(recent[: t + 1]) for t in range(self.stride, len(recent), self.stride)]
-        steps = [ranks[k] - sum(ranks[:k]) / k for k in range(1, len(ranks))]
-        turns = [b - a for a, b in pairwise(steps)]
-        mean = [sum(x) / len(x) if x else 0.0 for x in (turns, steps)]
-        return [*mean, effective_rank(hidden)]
+        velocities = [ranks[k] - sum(ranks[:k]) / k for k in range(1, len(ranks))]
+        accelerations = [b - a for a, b in pairwise(velocities)]
+        means = [sum(x) / len(x) if x else 0.0 for x in (accelerations, velocities)]
+        return [*means, effective_rank(hidden)]
 
-    def __call__(self, advantage: PerToken, mask: PerToken, scored: PerRow, hidden_stats: Numbers) -> PerToken:
+    def __call__(self, advantage: PerToken, mask: PerToken, scored: PerRow, hidden_stats: RowStatistics) -> PerToken:
         """The advantages with their bonus; then the running means move.
 
         >>> v = verl_erank(); v.mean = v.last = [-0.3, 0.5, 2.2]
@@ -86,9 +86,9 @@ class verl_erank(Method):
         if self.mean is None:
             return torch.zeros_like(hidden_stats[:, 0])
         mean = torch.tensor(self.mean, dtype=hidden_stats.dtype)
-        x = ((hidden_stats - mean) / (mean.abs() + 1e-8)).clamp(-5, 5)
-        b = torch.sigmoid(self.gain * x[:, 0])
-        return (1 - b) * torch.tanh(x[:, 1]) + b * torch.tanh(x[:, 2])
+        deviation = ((hidden_stats - mean) / (mean.abs() + 1e-8)).clamp(-5, 5)
+        balance = torch.sigmoid(self.gain * deviation[:, 0])
+        return (1 - balance) * torch.tanh(deviation[:, 1]) + balance * torch.tanh(deviation[:, 2])
 
     def state_dict(self) -> dict[str, Any]:
         """The running means."""

@@ -28,17 +28,17 @@ class Passes(Curriculum):
         """
         problems: list[int] = []
         while len(problems) < count:
-            lap, at = divmod(self.taken, self.size)
-            part = self._permutation(lap)[at : at + count - len(problems)]
-            problems += part
-            self.taken += len(part)
+            pass_index, position = divmod(self.taken, self.size)
+            chunk = self._permutation(pass_index)[position : position + count - len(problems)]
+            problems += chunk
+            self.taken += len(chunk)
         return problems
 
-    def _permutation(self, lap: int) -> list[int]:
-        if self._order is None or self._order[0] != lap:
+    def _permutation(self, pass_index: int) -> list[int]:
+        if self._order is None or self._order[0] != pass_index:
             order = list(range(self.size))
-            random.Random(f"{self.seed} {lap}").shuffle(order)
-            self._order = lap, order
+            random.Random(f"{self.seed} {pass_index}").shuffle(order)
+            self._order = pass_index, order
         return self._order[1]
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Problems in the order of how the policy's own hidden states line up on them, a window moving on as it learns."""
+"""Problems sorted by the angles between the policy's hidden states on them; a sampling window moves along as it learns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LAYER: Literal["mlp"] = "mlp"
 """Where the hidden states are read."""
 PAPER_PROMPTS = 1024
-"""Prompts of a step in the paper, to which its numbers of problems belong."""
+"""Prompts of a step in the paper; its settings in problems scale with them."""
 
 
 @method(
@@ -61,7 +61,7 @@ class gain_rl(Curriculum):
         self.order: list[int] = []
 
     def setup(self, context: SetupContext) -> None:
-        """Sort the problems by how the starting policy's hidden states line up on them."""
+        """Sort the problems by the angles between the starting policy's hidden states on them."""
         super().setup(context)
         prompts = context.prompts()
         score = partial(prompt_score, common_length(prompts))
@@ -83,13 +83,13 @@ class gain_rl(Curriculum):
     def propose(self, count: int, rollouts: int) -> list[Allocation]:
         """The next problems."""
         self.prompts = count
-        draw = random.Random(f"gain {self.seed} {self.steps}")
-        keyed = []
-        for place in range(self.size):
-            gumbel = -math.log(-math.log(draw.random() or 1e-300))
-            keyed.append((gumbel + self._log_weight(place), place))
-        chosen = sorted(place for _, place in sorted(keyed, reverse=True)[:count])
-        problems = [self.order[place] if self.order else place for place in islice(cycle(chosen), count)]
+        rng = random.Random(f"gain {self.seed} {self.steps}")
+        keys = []
+        for rank in range(self.size):
+            gumbel = -math.log(-math.log(rng.random() or 1e-300))
+            keys.append((gumbel + self._log_weight(rank), rank))
+        drawn_ranks = sorted(rank for _, rank in sorted(keys, reverse=True)[:count])
+        problems = [self.order[rank] if self.order else rank for rank in islice(cycle(drawn_ranks), count)]
         return [Allocation(problem, rollouts) for problem in problems]
 
     def _log_weight(self, place: int) -> float:
@@ -104,7 +104,7 @@ class gain_rl(Curriculum):
         self.steps += 1
 
     def shift(self, reward: float, angle: float) -> float:
-        """How far the window moves.
+        """Shift of the window in problems.
 
         >>> round(gain_rl().shift(0.6, 0.1), 5)
         197.37532
@@ -143,9 +143,9 @@ def prompt_score(common: int, hidden: Tensor) -> list[float]:
         common: leading tokens that all prompts share.
     """
     unit = torch.nn.functional.normalize(hidden, dim=-1)
-    before, question = unit[:common], unit[common:]
-    across = float(question.mean(0) @ before.mean(0)) if len(before) and len(question) else 0.0
-    return [_angle(question) + 8 * across]
+    shared, question = unit[:common], unit[common:]
+    prefix_similarity = float(question.mean(0) @ shared.mean(0)) if len(shared) and len(question) else 0.0
+    return [_angle(question) + 8 * prefix_similarity]
 
 
 def _angle(unit: Tensor) -> float:

@@ -8,4 +8,4 @@ from pipelines.rlvr.curriculum._passes import Passes
 
 @method(paper="folklore", title="Shuffled passes", checked="closed form")
 class uniform(Passes):
-    """Problems in passes; each pass is a fresh permutation that depends on the seed and the pass only."""
+    """Problems in passes; each pass is a new permutation that depends on the seed and the pass only."""

@@ -1,4 +1,4 @@
-"""Shuffled passes, with more rollouts for the problems that promise more."""
+"""Shuffled passes, with more rollouts for the problems of higher expected utility."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class v0_budget(Passes):
     def propose(self, count: int, rollouts: int) -> list[Allocation]:
         """The next problems; the sum of their rollouts is `rollouts` times their number."""
         problems = self.next_problems(count)
-        most = max(rollouts, int(self.cap * rollouts))
+        largest = max(rollouts, int(self.cap * rollouts))
         chances = [self.chance(problem) for problem in problems]
-        sizes = allocate(chances, rollouts * count, min(2, rollouts), most, self.utility)
+        sizes = allocate(chances, rollouts * count, min(2, rollouts), largest, self.utility)
         return [Allocation(problem, size) for problem, size in zip(problems, sizes, strict=True)]
 
     def observe(self, outcomes: list[GroupOutcome]) -> None:
-        """Add up what was scored of each problem, and move the running mean."""
+        """Add the scored rollouts to each problem's counts, and move the running mean."""
         informative = [outcome for outcome in outcomes if outcome.scored]
         for outcome in informative:
             correct, tried = self.past.get(str(outcome.problem), [0.0, 0.0])
@@ -78,7 +78,7 @@ class v0_budget(Passes):
 
 
 def worth(count: int, p: float, utility: str) -> float:
-    """What `count` rollouts of a problem promise.
+    """Utility of `count` rollouts of a problem with pass rate p.
 
     >>> [round(worth(*x, "v0"), 6) for x in ((2, 0.05), (18, 0.3), (2, 0.5), (2, 0.8))]
     [0.095, 12.570689, 0.5, 0.32]

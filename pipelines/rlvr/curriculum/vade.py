@@ -19,10 +19,10 @@ from pipelines.contract.rollout import Allocation, GroupOutcome
 class vade(Curriculum):
     """A Beta posterior of the pass rate per problem; a step takes the problems with the highest drawn utility.
 
-        u = p (1 - p)^2 (hard) or p (1 - p);   after G rollouts: a <- keep a + (1 - keep) + right, b likewise
+        u = p (1 - p)^2 (hard) or p (1 - p);   after G rollouts: a <- keep a + (1 - keep) + correct, b likewise with incorrect
         between steps every posterior drifts back to the prior: a <- drift a + (1 - drift)
 
-    Problems not seen yet keep the prior and so get explored.
+    Problems not sampled yet keep the prior and so get explored.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class vade(Curriculum):
         self.beta: dict[int, tuple[float, float, int]] = {}
 
     def posterior(self, problem: int) -> tuple[float, float]:
-        """Alpha and beta of a problem now, the drift since it was seen included.
+        """Alpha and beta of a problem now, the drift since it was sampled included.
 
         >>> v = vade(keep=1.0, drift=1.0); v.start(3, 0); v.observe([GroupOutcome(1, 8, 2)]); v.posterior(1)
         (3.0, 7.0)
@@ -47,19 +47,19 @@ class vade(Curriculum):
         >>> [round(x, 6) for x in w.posterior(1)]
         [8.8, 8.4]
         """
-        a, b, at = self.beta.get(problem, (1.0, 1.0, self.steps))
-        left = self.drift ** (self.steps - at)
-        return left * a + 1 - left, left * b + 1 - left
+        a, b, seen_at = self.beta.get(problem, (1.0, 1.0, self.steps))
+        kept_weight = self.drift ** (self.steps - seen_at)
+        return kept_weight * a + 1 - kept_weight, kept_weight * b + 1 - kept_weight
 
     def propose(self, count: int, rollouts: int) -> list[Allocation]:
         """The next problems."""
-        draw = random.Random(f"vade {self.seed} {self.steps}")
-        scored = []
-        for number in range(self.size):
-            p = draw.betavariate(*self.posterior(number))
-            scored.append((p * (1 - p) ** (2 if self.utility == "hard" else 1), number))
-        best = [number for _, number in sorted(scored, key=lambda s: (-s[0], s[1]))]
-        return [Allocation(problem, rollouts) for problem in islice(cycle(best), count)]
+        rng = random.Random(f"vade {self.seed} {self.steps}")
+        utilities = []
+        for problem in range(self.size):
+            p = rng.betavariate(*self.posterior(problem))
+            utilities.append((p * (1 - p) ** (2 if self.utility == "hard" else 1), problem))
+        ranked = [problem for _, problem in sorted(utilities, key=lambda s: (-s[0], s[1]))]
+        return [Allocation(problem, rollouts) for problem in islice(cycle(ranked), count)]
 
     def observe(self, outcomes: list[GroupOutcome]) -> None:
         """Pass rates of the problems just sampled; one without scored rows keeps its posterior."""

@@ -1,4 +1,4 @@
-"""Problems that the policy cannot solve are imitated, the others explored."""
+"""Problems that the policy cannot solve train on their demonstration, the others on rollouts."""
 
 from typing import Annotated
 

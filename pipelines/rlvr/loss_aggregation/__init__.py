@@ -1,1 +1,1 @@
-"""Weights that turn a loss per token into a number."""
+"""Token weights that turn a loss per token into a scalar."""

@@ -15,7 +15,7 @@ from pipelines.rlvr.ops import ratio
     checked="third-party code (verl), 10 cases",
     zero_gradient_at_zero_advantage=True,
     ratio_level="token",
-    reduces_to="on fresh rollouts it is reinforce",
+    reduces_to="on on-policy rollouts it is reinforce",
 )
 def cispo(
     logp: PerToken,

@@ -27,6 +27,8 @@ def gbpo(logp: PerToken, logp_old: PerToken, advantage: PerToken) -> PerToken:
     [-1.0, -0.4, 0.052632, 0.052632]
     """
     p, old = logp.clamp(min=-40).exp(), logp_old.exp()
-    now = p.detach()
-    bound = torch.where(advantage >= 0, torch.maximum(old, now), torch.maximum(old, 1 - now)).clamp(min=1e-12)
+    p_detached = p.detach()
+    bound = torch.where(advantage >= 0, torch.maximum(old, p_detached), torch.maximum(old, 1 - p_detached)).clamp(
+        min=1e-12
+    )
     return -(p / bound) * advantage

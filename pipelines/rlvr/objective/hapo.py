@@ -92,20 +92,20 @@ class hapo(Method):
         >>> [round(v, 4) for v in h.shared_out(torch.ones(1, 5), rho, h.normalised(H))[0].tolist()]
         [0.0, 1.0, 1.0, 1.0, 2.0]
         """
-        rho, kind = ratio(logp, logp_old), self.normalised(entropy_old)
-        low, high = self.bounds(kind)
-        gain = self.shared_out(advantage, rho.detach(), kind)
-        return dual_clipped(clipped(rho, gain, low, high), gain, self.dual)
+        rho, entropy_score = ratio(logp, logp_old), self.normalised(entropy_old)
+        low, high = self.bounds(entropy_score)
+        modulated = self.shared_out(advantage, rho.detach(), entropy_score)
+        return dual_clipped(clipped(rho, modulated, low, high), modulated, self.dual)
 
-    def bounds(self, kind: Tensor) -> tuple[Tensor, Tensor]:
+    def bounds(self, entropy_score: Tensor) -> tuple[Tensor, Tensor]:
         """How far the ratio may fall and rise."""
-        return self.low * (1 + (-kind).clamp(min=0)), self.high * (1 + kind.clamp(min=0))
+        return self.low * (1 + (-entropy_score).clamp(min=0)), self.high * (1 + entropy_score.clamp(min=0))
 
-    def shared_out(self, advantage: Tensor, rho: Tensor, kind: Tensor) -> Tensor:
+    def shared_out(self, advantage: Tensor, rho: Tensor, entropy_score: Tensor) -> Tensor:
         """The advantages, boosted where an unsure token has moved and damped where a sure one has not."""
-        low, high = self.bounds(kind)
+        low, high = self.bounds(entropy_score)
         moved = (rho < 1 - low / 2) | (rho > 1 + high / 2)
-        return torch.where(moved == (kind > 0), advantage * (1 + kind), advantage)
+        return torch.where(moved == (entropy_score > 0), advantage * (1 + entropy_score), advantage)
 
     def state_dict(self) -> dict[str, Any]:
         """The step's statistics."""

@@ -49,9 +49,9 @@ def pacs(
     loss = torch.nn.functional.binary_cross_entropy_with_logits(psi, correct.to(psi.dtype), reduction="none")
     if balanced:
         n_correct = group_sum(correct * scored, group)
-        n_alike = torch.where(correct > 0, n_correct, n - n_correct).clamp(min=1)
-        varies = (n_correct > 0) & (n_correct < n)
-        loss = loss * torch.where(varies, n / (2 * n_alike), torch.ones_like(n))
+        n_same_outcome = torch.where(correct > 0, n_correct, n - n_correct).clamp(min=1)
+        has_both = (n_correct > 0) & (n_correct < n)
+        loss = loss * torch.where(has_both, n / (2 * n_same_outcome), torch.ones_like(n))
     return (loss[:, None] * mask).to(logp.dtype)
 
 

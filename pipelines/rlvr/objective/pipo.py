@@ -26,7 +26,7 @@ def pipo(
     low: Annotated[float, Field(gt=0, le=1)] = 0.2,
     high: Annotated[float, Field(gt=0)] = 0.2,
 ) -> PerToken:
-    """max(-rho A, -clip(rho) A) on fresh rows; -min(rho, 1 + high) A on replayed ones, whatever the sign of A.
+    """max(-rho A, -clip(rho) A) on on-policy rows; -min(rho, 1 + high) A on replayed ones, whatever the sign of A.
 
     >>> import torch
     >>> rho, A = torch.tensor([[0.5, 2.0]] * 2), torch.tensor([[-1.0, 1.0]] * 2)
@@ -34,5 +34,5 @@ def pipo(
     [[0.8, -1.2], [0.5, -1.2]]
     """
     rho = ratio(logp, logp_old)
-    present = clipped(rho, advantage, low, high)
-    return torch.where(on_policy[:, None], present, -rho.clamp(max=1 + high) * advantage)
+    step_loss = clipped(rho, advantage, low, high)
+    return torch.where(on_policy[:, None], step_loss, -rho.clamp(max=1 + high) * advantage)

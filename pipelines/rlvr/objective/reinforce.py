@@ -11,7 +11,7 @@ from pipelines.contract.columns import PerToken
     zero_gradient_at_zero_advantage=True,
 )
 def reinforce(logp: PerToken, advantage: PerToken) -> PerToken:
-    """Minus log-probability times advantage: no ratio, so right on fresh rollouts only.
+    """Minus log-probability times advantage: no ratio, so unbiased on on-policy rollouts only.
 
     >>> import torch
     >>> reinforce(torch.tensor([[-1.0, -2.0]]), torch.tensor([[1.0, -0.5]])).tolist()

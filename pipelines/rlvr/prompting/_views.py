@@ -1,4 +1,4 @@
-"""A problem put once more, in other words."""
+"""A paraphrase of a problem, as a request of its own."""
 
 from __future__ import annotations
 

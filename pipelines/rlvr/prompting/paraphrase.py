@@ -29,15 +29,15 @@ class paraphrase(Prompting):
 
     def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
         """What the rollout gets: the originals, then the other wordings."""
-        again = []
-        for one in requests:
-            text = one.problem.info.get("paraphrase")
+        paraphrases = []
+        for request in requests:
+            text = request.problem.info.get("paraphrase")
             if not text and self.template:
-                text = self.template.replace("{prompt}", one.problem.prompt[-1]["content"])
+                text = self.template.replace("{prompt}", request.problem.prompt[-1]["content"])
             if not text:
                 raise RecipeError(
-                    f"rlvr.prompting: problem {one.problem.uid} has no info.paraphrase. Add the column to the source, or set "
+                    f"rlvr.prompting: problem {request.problem.uid} has no info.paraphrase. Add the column to the source, or set "
                     "prompting.template to a text with {prompt}."
                 )
-            again.append(paraphrased(one, str(text), context))
-        return [*requests, *again]
+            paraphrases.append(paraphrased(request, str(text), context))
+        return [*requests, *paraphrases]

@@ -1,4 +1,4 @@
-"""A system prompt that says how to go about it, in front of every problem."""
+"""A system prompt with a reasoning strategy in front of every problem."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SYSTEM_PROMPTS = {
     checked="reconstructed (strategies from the abstract; tags and wording are ours)",
 )
 class ppe(Prompting):
-    """A system message with one of five strategies, or with `text`. The model's folder remembers it, and evaluation of that
-    model says it too, so that training and evaluation ask alike.
+    """A system message with one of five strategies, or with `text`. It is saved with the model and used again in its evaluation,
+    so that training and evaluation prompt alike.
     """
 
     def __init__(
@@ -42,6 +42,6 @@ class ppe(Prompting):
 
     def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
         """What the rollout gets."""
-        conversations = [chat.with_system_prompt(one.problem.prompt, self.system_prompt) for one in requests]
+        conversations = [chat.with_system_prompt(request.problem.prompt, self.system_prompt) for request in requests]
         prompts = context.render(conversations)
-        return [replace(one, prompt=prompt) for one, prompt in zip(requests, prompts, strict=True)]
+        return [replace(request, prompt=prompt) for request, prompt in zip(requests, prompts, strict=True)]

@@ -1,4 +1,4 @@
-"""Hard problems made reachable: the answer begins with a part of a worked solution."""
+"""Hard problems made reachable: the completion starts from a prefix of a worked solution."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     reduces_to="share 0 is plain",
 )
 class prefix_rl(Prompting):
-    """A `share` of the problems is asked with the first `low` to `high` of their solution's tokens already said.
+    """A `share` of the problems is prompted with the first `low` to `high` of their solution's tokens as a prefix of the completion.
 
     Those tokens are context: no ratio, no loss, not scored in lengths. Each such problem is its own group, so hinted and plain
     rollouts never share a baseline. A prefix that already verifies is shortened until it does not. The solution is
@@ -43,20 +43,20 @@ class prefix_rl(Prompting):
         """What the rollout gets."""
         draws = torch.rand(len(requests), 2, generator=context.generator, device=context.generator.device).tolist()
         hinted = []
-        for one, (chance, where) in zip(requests, draws, strict=True):
+        for request, (chance, position) in zip(requests, draws, strict=True):
             hint: list[int] = []
             if chance < self.share:
-                hint = self._prefix(one, self.low + (self.high - self.low) * where, context)
-            hinted.append(replace(one, hint=hint))
+                hint = self._prefix(request, self.low + (self.high - self.low) * position, context)
+            hinted.append(replace(request, hint=hint))
         return hinted
 
-    def _prefix(self, one: RolloutRequest, share: float, context: RolloutContext) -> list[int]:
-        """Token ids of the solution's beginning, short enough not to be an answer already."""
-        tokens = solution_tokens(one, context)
-        size = min(cut(len(tokens), share), len(tokens) - 1)
-        while size > 0 and (score_of(one, context.decode(tokens[:size])) or 0) >= 1:
-            size -= 1
-        return tokens[: max(0, size)]
+    def _prefix(self, request: RolloutRequest, share: float, context: RolloutContext) -> list[int]:
+        """Token ids of a prefix of the solution, short enough not to verify by itself."""
+        tokens = solution_tokens(request, context)
+        length = min(cut(len(tokens), share), len(tokens) - 1)
+        while length > 0 and (score_of(request, context.decode(tokens[:length])) or 0) >= 1:
+            length -= 1
+        return tokens[: max(0, length)]
 
 
 def cut(length: int, share: float) -> int:

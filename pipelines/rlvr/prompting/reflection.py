@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     reduces_to="below 0 is plain",
 )
 class reflection(Prompting):
-    """A problem seen before whose mean score so far is under `below` gets a second group: its question, a stored wrong
+    """A problem sampled before whose mean score so far is under `below` gets a second group: its question, a stored incorrect
     answer, and the instruction to reflect.
     """
 
@@ -40,24 +40,24 @@ class reflection(Prompting):
         for row in rows:
             if row.score is None:
                 continue
-            total, count, wrong = self.past.get(row.uid, [0.0, 0, ""])
-            wrong = wrong if row.correct else row.text
-            self.past[row.uid] = [total + row.score, count + 1, wrong]
+            total, count, incorrect_answer = self.past.get(row.uid, [0.0, 0, ""])
+            incorrect_answer = incorrect_answer if row.correct else row.text
+            self.past[row.uid] = [total + row.score, count + 1, incorrect_answer]
         return rows
 
     def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
         """What the rollout gets: the problems, then the reflections."""
-        again = []
-        for one in requests:
-            total, count, wrong = self.past.get(one.problem.uid, [0.0, 0, ""])
-            if not wrong or total / count >= self.below:
+        reflections = []
+        for request in requests:
+            total, count, incorrect_answer = self.past.get(request.problem.uid, [0.0, 0, ""])
+            if not incorrect_answer or total / count >= self.below:
                 continue
-            text = f"{one.problem.prompt[-1]['content']}\n{self.instruction.replace('{answer}', wrong)}"
-            again.append(paraphrased(one, text, context))
-        return [*requests, *again]
+            text = f"{request.problem.prompt[-1]['content']}\n{self.instruction.replace('{answer}', incorrect_answer)}"
+            reflections.append(paraphrased(request, text, context))
+        return [*requests, *reflections]
 
     def state_dict(self) -> dict[str, Any]:
-        """Sum and count of scores and a wrong answer, by problem."""
+        """Sum and count of scores and an incorrect answer, by problem."""
         return {"past": self.past}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Answers to one problem meet in pairs; the reward is the rank."""
+"""Completions of one problem are compared in pairs; the reward is the rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipelines.data.records import Problem, Stop, Trajectory, by_group
 from pipelines.rlvr.scoring import load_function, verify
 
 Match = Callable[[int, int], tuple[float, float]]
-"""Points of two answers, by number."""
+"""Points of two answers, by index."""
 
 
 @method(
@@ -24,11 +24,11 @@ Match = Callable[[int, int], tuple[float, float]]
     checked="official code, 8 cases (a group of one gets 0; a judge that fails twice leaves the match to the seeds)",
 )
 class arena_tournament(Reward):
-    """1 - rank / (G - 1) after a seeded single elimination, 2 (G - 1) calls of the judge; or its advantage right away.
+    """1 - rank / (G - 1) after a seeded single elimination, 2 (G - 1) calls of the judge; or directly the advantage of that.
 
     `judge` names a function `judge(problem, first, second) -> (points, points)` as package.module:function; by default the
-    verifier's scores meet. For a seed everybody is shown against the first answer, which stands second and keeps the mean of its
-    points as one number. An odd answer advances and plays first in the next round. Those who lose in the same round are ranked by
+    verifier's scores are compared. For the seeding every answer is compared with the first one, which stands second and keeps the
+    mean of its points as one value. An odd answer advances and plays first in the next round. Those who lose in the same round are ranked by
     mean points, equal ones in the order of the bracket; a tied match goes to the first player. `as_advantage` gives
     (reward - mean) / (deviation + 1e-6), for `advantage: as_is`.
     """
@@ -56,16 +56,16 @@ class arena_tournament(Reward):
     def _ranked(self, group: list[Trajectory], problem: Problem, points: list[float]) -> list[int]:
         judge = self.judge
 
-        def meet(a: int, b: int) -> tuple[float, float]:
+        def compare(a: int, b: int) -> tuple[float, float]:
             if judge is None:
                 return points[a], points[b]
             return judge(problem, group[a].text, group[b].text)
 
-        return tournament(len(group), meet)
+        return tournament(len(group), compare)
 
 
-def tournament(count: int, meet: Match) -> list[int]:
-    """Answers by number, the best first.
+def tournament(count: int, compare: Match) -> list[int]:
+    """Indices of the answers, the best first.
 
     >>> quality, calls = [3, 5, 1, 4, 2], []
     >>> def meet(a, b):
@@ -76,8 +76,8 @@ def tournament(count: int, meet: Match) -> list[int]:
     """
     points: list[list[float]] = [[] for _ in range(count)]
 
-    def play(a: int, b: int) -> bool:
-        result = _meet_twice(meet, a, b)
+    def play_match(a: int, b: int) -> bool:
+        result = _meet_twice(compare, a, b)
         if result is None:
             return True
         points[a].append(float(result[0]))
@@ -87,29 +87,29 @@ def tournament(count: int, meet: Match) -> list[int]:
     def mean_points(answer: int) -> float:
         return statistics.fmean(points[answer]) if points[answer] else 0.0
 
-    for other in range(1, count):
-        play(other, 0)
+    for answer_index in range(1, count):
+        play_match(answer_index, 0)
     points[0] = [mean_points(0)] if points[0] else []
     seeded = sorted(range(count), key=mean_points, reverse=True)
     players = [seeded[place] for place in bracket(count)]
-    out: list[list[int]] = []
+    losers_by_round: list[list[int]] = []
     while len(players) > 1:
         winners = [players[-1]] if len(players) % 2 else []
-        losers = []
+        round_losers = []
         for a, b in zip(players[::2], players[1::2], strict=False):
-            first = play(a, b)
+            first = play_match(a, b)
             winners.append(a if first else b)
-            losers.append(b if first else a)
-        out.append(sorted(losers, key=mean_points, reverse=True))
+            round_losers.append(b if first else a)
+        losers_by_round.append(sorted(round_losers, key=mean_points, reverse=True))
         players = winners
-    return [*players, *(i for losers in reversed(out) for i in losers)]
+    return [*players, *(i for round_losers in reversed(losers_by_round) for i in round_losers)]
 
 
-def _meet_twice(meet: Match, a: int, b: int) -> tuple[float, float] | None:
+def _meet_twice(compare: Match, a: int, b: int) -> tuple[float, float] | None:
     """A match, played again where the judge fails; None where it fails twice."""
     for _ in range(2):
         try:
-            return meet(a, b)
+            return compare(a, b)
         except Exception as error:
             logging.getLogger(__name__).warning("the judge failed on a match: %s", error)
     return None
@@ -129,7 +129,7 @@ def bracket(count: int) -> list[int]:
 
 
 def rank_rewards(ranked: list[int]) -> list[float]:
-    """1 for the first, 0 for the last, evenly between; 0 for one alone.
+    """1 for the first, 0 for the last, evenly between; 0 for a group of one.
 
     >>> rank_rewards([1, 3, 0, 4, 2])
     [0.5, 1.0, 0.0, 0.75, 0.25]

@@ -24,7 +24,7 @@ class co_reward(Reward):
 
     Empty answers do not vote and get 0; where one wording has no answer at all, the other's rows get 0 too. In a tied vote the
     official code takes the answer that came first; ours leaves the rows of the other wording unscored: the order of samples says
-    nothing. `correct` stays the verifier's word where there is a gold answer, for the measurements alone. The share of
+    nothing. `correct` stays the verifier's verdict where there is a gold answer, for the metrics alone. The share of
     problems whose two votes agree is in `components`.
     """
 
@@ -41,18 +41,18 @@ class co_reward(Reward):
                 raise RecipeError(
                     f"rlvr.reward: co_reward got one wording of problem {uid}; add prompting: paraphrase."
                 )
-            for one, other in zip(views[:half], views[half:], strict=True):
-                _judge(one, other, problems[uid])
+            for view, paired_view in zip(views[:half], views[half:], strict=True):
+                _judge(view, paired_view, problems[uid])
 
 
-def _judge(one: list[Trajectory], other: list[Trajectory], problem: Problem) -> None:
-    extracted = [verifiers.extract_answers([(problem.verifier, row.text) for row in view]) for view in (one, other)]
+def _judge(first: list[Trajectory], second: list[Trajectory], problem: Problem) -> None:
+    extracted = [verifiers.extract_answers([(problem.verifier, row.text) for row in view]) for view in (first, second)]
     votes = [vote(answers) for answers in extracted]
-    for view, answers, label in ((one, extracted[0], votes[1]), (other, extracted[1], votes[0])):
+    for view, answers, pseudo_label in ((first, extracted[0], votes[1]), (second, extracted[1], votes[0])):
         for row, answer in zip(view, answers, strict=True):
             if row.stop == Stop.ERROR:
                 continue
-            row.score = None if label is None else float(bool(answer) and answer == label)
+            row.score = None if pseudo_label is None else float(bool(answer) and answer == pseudo_label)
             row.components = {"verifier": float(bool(row.correct)), "views_agree": float(votes[0] == votes[1])}
 
 

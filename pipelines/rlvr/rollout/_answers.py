@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 
 def answers(requests: list[RolloutRequest], context: RolloutContext, hint: Role = Role.HINT) -> list[Trajectory]:
-    """As many completions of every prompt and hint as it wants, in order.
+    """`request.rollouts` completions of every prompt and hint, in order.
 
     Args:
         hint: the role of a hint's tokens: `HINT` is context, `TEACHER_FORCED` is trained.
     """
-    each = [request for request in requests for _ in range(request.rollouts)]
-    prefixes = [[*request.prompt, *request.hint] for request in each]
+    repeated = [request for request in requests for _ in range(request.rollouts)]
+    prefixes = [[*request.prompt, *request.hint] for request in repeated]
     completions = context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
     rows = []
-    for request, completion in zip(each, completions, strict=True):
-        head = len(request.prompt) + len(request.hint)
-        before = [int(Role.PROMPT)] * len(request.prompt) + [int(hint)] * len(request.hint)
+    for request, completion in zip(repeated, completions, strict=True):
+        n_context = len(request.prompt) + len(request.hint)
+        context_roles = [int(Role.PROMPT)] * len(request.prompt) + [int(hint)] * len(request.hint)
         rows.append(
             Trajectory(
                 uid=request.problem.uid,
                 group=request.group,
                 tokens=[*request.prompt, *request.hint, *completion.tokens],
-                role=before + [int(Role.POLICY)] * len(completion.tokens),
-                logp_old=[0.0] * head + completion.logp,
-                entropy_old=None if completion.entropy is None else [0.0] * head + completion.entropy,
+                role=context_roles + [int(Role.POLICY)] * len(completion.tokens),
+                logp_old=[0.0] * n_context + completion.logp,
+                entropy_old=None if completion.entropy is None else [0.0] * n_context + completion.entropy,
                 max_tokens=context.sampling.max_tokens,
                 stop=completion.stop if completion.tokens else Stop.ERROR,
                 version=context.version,

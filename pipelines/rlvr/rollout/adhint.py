@@ -1,4 +1,4 @@
-"""Plain rollouts first; the harder they went, the longer the hint of those that follow."""
+"""Unhinted rollouts first; the more of them fail, the longer the hint of those that follow."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     makes=("teacher_forced",),
 )
 class adhint(Rollout):
-    """A `share` of each group answers behind the first w of the solution's tokens, w growing with the plain rows' failures.
+    """A `share` of each group continues from the first share w of the solution's tokens; w grows with the unhinted rows' failures.
 
-        D = 1 - mean score of the plain rows;   w = clip((high - low) D + low + noise, low, high)
+        D = 1 - mean score of the unhinted rows;   w = clip((high - low) D + low + noise, low, high)
 
-    A problem that no plain row fails gets no hint. Hint tokens are teacher-forced: `credit: adhint` says what they learn.
+    A problem that every unhinted row solves gets no hint. Hint tokens are teacher-forced: `credit: adhint` says what they learn.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class adhint(Rollout):
         self.share, self.low, self.high, self.noise = share, low, high, noise
 
     def ratio(self, difficulty: float, noise: float = 0.0) -> float:
-        """Share of the solution that is told.
+        """Share of the solution that the hint shows.
 
         >>> round(adhint().ratio(0.75), 6), adhint().ratio(1.0, 0.3)
         (0.7, 0.9)
@@ -52,19 +52,21 @@ class adhint(Rollout):
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems; a group's hinted rows are its last."""
-        first = [replace(one, rollouts=one.rollouts - round(self.share * one.rollouts)) for one in requests]
-        plain = answers(first, context)
-        groups = by_group(plain)
+        unhinted = [
+            replace(request, rollouts=request.rollouts - round(self.share * request.rollouts)) for request in requests
+        ]
+        unhinted_rows = answers(unhinted, context)
+        groups = by_group(unhinted_rows)
         noise = torch.randn(len(requests), generator=context.generator, device=context.generator.device) * self.noise
-        hinted = []
-        for request, without, shift in zip(requests, first, noise.tolist(), strict=True):
-            mean = mean_score(request, groups.get(request.group, []))
-            difficulty = 1.0 if mean is None else 1 - mean
+        hinted_requests = []
+        for request, unhinted_request, jitter in zip(requests, unhinted, noise.tolist(), strict=True):
+            mean_accuracy = mean_score(request, groups.get(request.group, []))
+            difficulty = 1.0 if mean_accuracy is None else 1 - mean_accuracy
             solution = solution_tokens(request, context)
-            size = 0
+            hint_length = 0
             if difficulty > 0:
-                size = min(round(self.ratio(difficulty, shift) * len(solution)), len(solution) - 1)
-            hint = [*request.hint, *solution[: max(0, size)]]
-            hinted.append(replace(request, rollouts=request.rollouts - without.rollouts, hint=hint))
-        rows = plain + answers(hinted, context, Role.TEACHER_FORCED)
+                hint_length = min(round(self.ratio(difficulty, jitter) * len(solution)), len(solution) - 1)
+            hint = [*request.hint, *solution[: max(0, hint_length)]]
+            hinted_requests.append(replace(request, rollouts=request.rollouts - unhinted_request.rollouts, hint=hint))
+        rows = unhinted_rows + answers(hinted_requests, context, Role.TEACHER_FORCED)
         return sorted(rows, key=lambda row: row.group)

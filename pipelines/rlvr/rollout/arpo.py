@@ -26,18 +26,23 @@ if TYPE_CHECKING:
     reads=("entropy_old",),
 )
 class arpo(Rollout):
-    """`start` episodes per problem; after each turn an episode may branch, until there are as many as wanted.
+    """`start` episodes per problem; after each turn an episode may branch, until the problem has its `rollouts`.
 
         P(branch) = clip(base + weight * (H_now - H_first), 0, 1)
 
     with H the summed entropy of a turn's first 20 tokens in nats, divided by log |V|, and H_first that of the episode's own first
-    turn. A branch copies the conversation and the world with the turn and its observation; its next turn is its own first, and
-    it may branch too. A problem none of whose episodes goes on gets one new episode a round, until it has all. Shared turns have
-    the same tree node; every row trains them with its own advantage (`credit: arpo_hard` shares it instead).
+    turn. A branch copies the conversation and the environment with the turn and its observation; its next turn is its own first, and
+    it may branch too. A problem none of whose episodes is unfinished gets one new episode a round, until it has all.
+
+    Example: 4 rollouts wanted, `start` 2. After the first turns H_now = H_first, so each episode branches with probability
+    `base`; say the first does: 3 episodes. In the next round that branch sets its own H_first; episode 0, whose H rose from 1.2
+    to 1.5, branches with 0.5 + 0.2 * 0.3 = 0.56. With 4 episodes branching stops, and all play to their ends.
+
+    Shared turns have the same tree node; every row trains them with its own advantage (`credit: arpo_hard` shares it instead).
     """
 
     PROBE = 20
-    """Tokens of a turn whose entropy decides."""
+    """Tokens of a turn whose entropies are summed."""
 
     def __init__(
         self,
@@ -50,30 +55,51 @@ class arpo(Rollout):
         self.start, self.base, self.weight, self.max_turns = start, base, weight, max_turns
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
-        """All rollouts of the problems; always as many of each as wanted."""
-        nodes = count()
+        """All rollouts of the problems; always `request.rollouts` of each."""
+        node_ids = count()
         vocabulary = len(context.tokenizer)
-        episodes = {id(one): [start(one) for _ in range(min(self.start, one.rollouts))] for one in requests}
-        first: dict[int, float] = {}
-        while active := [e for one in requests for e in episodes[id(one)] if self._goes_on(e)]:
+        episodes = {
+            id(request): [start(request) for _ in range(min(self.start, request.rollouts))] for request in requests
+        }
+        first_entropies: dict[int, float] = {}
+        while active := [e for request in requests for e in episodes[id(request)] if self._goes_on(e)]:
             completions = context.sampler.extend(
                 [e.tokens for e in active], context.sampling, context.generator, entropy=True
             )
-            now: dict[int, float] = {}
+            turn_entropies: dict[int, float] = {}
             for episode, completion in zip(active, completions, strict=True):
-                now[id(episode)] = self.turn_entropy(completion.entropy or [], vocabulary)
-                first.setdefault(id(episode), now[id(episode)])
-                take_turn(episode, completion, context, next(nodes))
-            for one in requests:
-                rows = episodes[id(one)]
-                going = [e for e in rows if self._goes_on(e)]
-                for episode in going[: None if len(rows) < one.rollouts else 0]:
-                    chance = self.chance(now[id(episode)], first[id(episode)])
-                    if len(rows) < one.rollouts and float(torch.rand(1, generator=context.generator)) < chance:
-                        rows.append(episode.fork())
-                if not going and len(rows) < one.rollouts:
-                    rows.append(start(one))
-        return [e.trajectory(context, self.max_turns, with_nodes=True) for one in requests for e in episodes[id(one)]]
+                turn_entropies[id(episode)] = self.turn_entropy(completion.entropy or [], vocabulary)
+                first_entropies.setdefault(id(episode), turn_entropies[id(episode)])
+                take_turn(episode, completion, context, next(node_ids))
+            for request in requests:
+                self._branch(request, episodes[id(request)], turn_entropies, first_entropies, context.generator)
+        return [
+            e.trajectory(context, self.max_turns, with_nodes=True)
+            for request in requests
+            for e in episodes[id(request)]
+        ]
+
+    def _branch(
+        self,
+        request: RolloutRequest,
+        episodes: list[Episode],
+        turn_entropies: dict[int, float],
+        first_entropies: dict[int, float],
+        generator: torch.Generator,
+    ) -> None:
+        """Fork unfinished episodes of a problem by chance, in place, or start one more where none is left to fork.
+
+        Args:
+            turn_entropies: id of an episode → H of its last turn.
+            first_entropies: id of an episode → H of its first turn.
+        """
+        unfinished = [e for e in episodes if self._goes_on(e)]
+        for episode in unfinished if len(episodes) < request.rollouts else []:
+            probability = self.chance(turn_entropies[id(episode)], first_entropies[id(episode)])
+            if len(episodes) < request.rollouts and float(torch.rand(1, generator=generator)) < probability:
+                episodes.append(episode.fork())
+        if not unfinished and len(episodes) < request.rollouts:
+            episodes.append(start(request))
 
     def _goes_on(self, episode: Episode) -> bool:
         return episode.stop is None and len(episode.states) < self.max_turns
@@ -87,7 +113,7 @@ class arpo(Rollout):
         return sum(entropies[: self.PROBE]) / math.log(vocabulary)
 
     def chance(self, now: float, first: float) -> float:
-        """How likely a branch is.
+        """Probability of a branch.
 
         >>> round(arpo().chance(1.5, 1.2), 6), arpo(weight=4.0).chance(2.0, 1.0)
         (0.56, 1.0)

@@ -1,4 +1,4 @@
-"""Answers whose prefixes are tried again, to see what each was worth."""
+"""Completions with Monte-Carlo values: prefixes are continued anew, and the continuations scored."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     makes=("mc_value",),
 )
 class chain(Rollout):
-    """Before every `interval`-th unsure token of an answer, `probes` fresh continuations; their mean score is the state's value.
+    """Before every `interval`-th unsure token, `probes` new continuations; their mean score is the state's Monte-Carlo value.
 
-    A token is unsure where the policy chose it with a probability below `certain`. Continuations have what the row
+    A token is unsure where the policy chose it with a probability below `certain`. Continuations may use what the row
     had left of its token limit, and their scores are the verifier's. They are not trained.
     """
 
@@ -40,29 +40,34 @@ class chain(Rollout):
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, with `mc_value` filled."""
-        each = [one for one in requests for _ in range(one.rollouts)]
+        repeated = [request for request in requests for _ in range(request.rollouts)]
         rows = answers(requests, context)
-        wanted: list[tuple[int, int]] = []
-        for number, row in enumerate(rows):
-            head = len(each[number].prompt) + len(each[number].hint)
+        states: list[tuple[int, int]] = []
+        for row_index, row in enumerate(rows):
+            n_context = len(repeated[row_index].prompt) + len(repeated[row_index].hint)
             row.mc_value = [math.nan] * len(row.tokens)
-            wanted += [(number, head + at) for at in cuts(row.logp_old[head:], self.certain, self.interval)]
-        prefixes = [rows[number].tokens[:at] for number, at in wanted for _ in range(self.probes)]
-        made = context.sampler.extend(prefixes, context.sampling, context.generator)
-        for place, (number, at) in enumerate(wanted):
-            one, row = each[number], rows[number]
-            start = len(one.prompt)
-            room = context.sampling.max_tokens - (at - start - len(one.hint))
-            continuations = made[place * self.probes : (place + 1) * self.probes]
-            texts = [context.decode([*row.tokens[start:at], *more.tokens[:room]]) for more in continuations]
-            scores = [score for score in scores_of(one, texts) if score is not None]
+            states += [
+                (row_index, n_context + cut) for cut in cuts(row.logp_old[n_context:], self.certain, self.interval)
+            ]
+        prefixes = [rows[row_index].tokens[:cut] for row_index, cut in states for _ in range(self.probes)]
+        completions = context.sampler.extend(prefixes, context.sampling, context.generator)
+        for state_index, (row_index, cut) in enumerate(states):
+            request, row = repeated[row_index], rows[row_index]
+            n_prompt = len(request.prompt)
+            tokens_left = context.sampling.max_tokens - (cut - n_prompt - len(request.hint))
+            continuations = completions[state_index * self.probes : (state_index + 1) * self.probes]
+            texts = [
+                context.decode([*row.tokens[n_prompt:cut], *continuation.tokens[:tokens_left]])
+                for continuation in continuations
+            ]
+            scores = [score for score in scores_of(request, texts) if score is not None]
             assert row.mc_value is not None
-            row.mc_value[at] = sum(scores) / len(scores) if scores else 0.0
+            row.mc_value[cut] = sum(scores) / len(scores) if scores else 0.0
         return rows
 
 
 def cuts(logp: list[float], certain: float, interval: int) -> list[int]:
-    """Places of an answer before whose token the state is valued: every `interval`-th unsure one.
+    """Positions in a completion before whose token the state is valued: every `interval`-th unsure one.
 
     >>> p = [0.95, 0.5, 0.99, 0.6, 0.3, 0.8, 0.97]
     >>> cuts([math.log(x) for x in p], 0.9, 2), cuts([math.log(x) for x in (0.7, 0.95, 0.6, 0.8)], 0.9, 2)

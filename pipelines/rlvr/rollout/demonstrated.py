@@ -1,4 +1,4 @@
-"""One answer a rollout, and the record's own solution beside them."""
+"""Single-turn rollouts, and the record's own solution as a demonstration beside them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     own_group_size=True,
 )
 class demonstrated(Rollout):
-    """Every group gets one more row: the solution (or answer) of its record, ended and scored like any other answer.
+    """Every group gets one more row: the solution (or answer) of its record, with an end token, and scored like any other completion.
 
     Its tokens are teacher-forced: trained, though not chosen by the policy, with the trainer's own log-probabilities as the old ones.
-    What becomes of the row, advantage, objective and `filter` decide.
+    Advantage, objective and `filter` decide how the row is used.
     """
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, each group with its demonstration at the end."""
         rows = by_group(answers(requests, context))
-        return [row for one in requests for row in (*rows.get(one.group, []), _demonstration(one, context))]
+        return [row for request in requests for row in (*rows.get(request.group, []), _demonstration(request, context))]
 
 
 def _demonstration(request: RolloutRequest, context: RolloutContext) -> Trajectory:

@@ -1,4 +1,4 @@
-"""Episodes in an environment: the policy speaks, the world answers, until it is done."""
+"""Episodes in an environment: the policy writes a turn, the environment answers, until the episode ends."""
 
 from __future__ import annotations
 

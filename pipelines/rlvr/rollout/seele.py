@@ -24,7 +24,7 @@ START = (10.0, -0.5, 0.05)
 @method(
     paper="2509.06923",
     title="Staying in the Sweet Spot: Responsive Reasoning Evolution via Capability-Adaptive Hint Scaffolding (SEELE)",
-    checked="paper (the rules for flat and scarce measurements are ours)",
+    checked="paper (the rules for constant and scarce measurements are ours)",
     makes=("teacher_forced",),
 )
 class seele(Rollout):
@@ -33,8 +33,8 @@ class seele(Rollout):
         f(p) = b + (1 - b) / (1 + exp(-k (p + m)));   k, m, b fitted to the step's pairs (p, accuracy);   next p = f^-1(target)
 
     The first visit begins with all but the last token; a later one where the visit before ended. Never the whole solution.
-    With every round right, p is halved; with every round wrong it stays at the most. Hint tokens are teacher-forced: `credit: imitate`
-    says how much they are learned.
+    With every round correct, p is halved; with every round incorrect it stays at its largest. Hint tokens are
+    teacher-forced: `credit: imitate` says how much they are learned.
     """
 
     def __init__(
@@ -48,27 +48,32 @@ class seele(Rollout):
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, in the order of their rounds."""
-        solutions = [solution_tokens(one, context) for one in requests]
-        tops = [max(0.0, (len(s) - 1) / max(1, len(s))) for s in solutions]
-        shares = [self.shares.get(one.problem.uid, top) for one, top in zip(requests, tops, strict=True)]
+        solutions = [solution_tokens(request, context) for request in requests]
+        largest_shares = [max(0.0, (len(solution_ids) - 1) / max(1, len(solution_ids))) for solution_ids in solutions]
+        shares = [
+            self.shares.get(request.problem.uid, largest)
+            for request, largest in zip(requests, largest_shares, strict=True)
+        ]
         tried: list[list[tuple[float, float]]] = [[] for _ in requests]
         rows: list[Trajectory] = []
-        for number in range(self.rounds):
-            part = []
-            for one, share, solution in zip(requests, shares, solutions, strict=True):
-                count = one.rollouts * (number + 1) // self.rounds - one.rollouts * number // self.rounds
+        for round_index in range(self.rounds):
+            round_requests = []
+            for request, share, solution in zip(requests, shares, solutions, strict=True):
+                rollouts = (
+                    request.rollouts * (round_index + 1) // self.rounds - request.rollouts * round_index // self.rounds
+                )
                 hint = solution[: min(round(share * len(solution)), len(solution) - 1)] if solution else []
-                part.append(replace(one, rollouts=count, hint=[*one.hint, *hint]))
-            answered = answers(part, context, Role.TEACHER_FORCED)
-            rows += answered
-            groups = by_group(answered)
-            for i, one in enumerate(requests):
-                mean = mean_score(one, groups.get(one.group, []))
-                if mean is not None:
-                    tried[i].append((shares[i], mean))
-                    shares[i] = next_share(tried[i], self.target, tops[i])
-        for one, share in zip(requests, shares, strict=True):
-            self.shares[one.problem.uid] = share
+                round_requests.append(replace(request, rollouts=rollouts, hint=[*request.hint, *hint]))
+            round_rows = answers(round_requests, context, Role.TEACHER_FORCED)
+            rows += round_rows
+            groups = by_group(round_rows)
+            for i, request in enumerate(requests):
+                mean_accuracy = mean_score(request, groups.get(request.group, []))
+                if mean_accuracy is not None:
+                    tried[i].append((shares[i], mean_accuracy))
+                    shares[i] = next_share(tried[i], self.target, largest_shares[i])
+        for request, share in zip(requests, shares, strict=True):
+            self.shares[request.problem.uid] = share
         return sorted(rows, key=lambda row: row.group)
 
     def state_dict(self) -> dict[str, Any]:
@@ -105,21 +110,21 @@ def fit(tried: list[tuple[float, float]]) -> tuple[float, float, float]:
     from scipy.optimize import least_squares
 
     shares = sorted({p for p, _ in tried})
-    x = np.array(shares)
-    y = np.array([np.mean([a for p, a in tried if p == share]) for share in shares])
+    xs = np.array(shares)
+    ys = np.array([np.mean([a for p, a in tried if p == share]) for share in shares])
     free = 3 if len(shares) >= 3 else 2
     low, high = (0.1, -1.5, 0.0), (50.0, 0.5, 0.95)
 
     def error(params: Any) -> Any:
-        return accuracy(x, *params, *([0.0] * (3 - free))) - y
+        return accuracy(xs, *params, *([0.0] * (3 - free))) - ys
 
-    found = least_squares(error, START[:free], bounds=(low[:free], high[:free])).x
-    slope, shift, guess = (*map(float, found), *([0.0] * (3 - free)))
+    fitted = least_squares(error, START[:free], bounds=(low[:free], high[:free])).x
+    slope, shift, guess = (*map(float, fitted), *([0.0] * (3 - free)))
     return slope, shift, guess
 
 
 def next_share(tried: list[tuple[float, float]], target: float, top: float) -> float:
-    """Share of the solution to tell next.
+    """Share of the solution that the next hint shows.
 
     >>> round(next_share([(0.9, 1.0), (0.3, 0.0), (0.6, 0.75), (0.5, 0.25)], 0.5, 0.95), 2)
     0.55

@@ -1,4 +1,4 @@
-"""One prompt, one answer."""
+"""One prompt, one completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that branch at fixed depths."""
+"""Completions that branch at fixed depths."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Path:
-    """Segments from the root to a node, each with its node's number."""
+    """Segments from the root to a node, each with its node's index."""
 
     request: RolloutRequest
     segments: list[tuple[int, Completion]]
 
     @property
     def tokens(self) -> list[int]:
-        return [t for _, made in self.segments for t in made.tokens]
+        return [t for _, completion in self.segments for t in completion.tokens]
 
 
 @method(
@@ -53,39 +53,42 @@ class tree(Rollout):
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems."""
-        numbers = count()
+        node_ids = count()
         leaves: list[_Path] = []
-        growing = [_Path(one, []) for one in requests]
+        growing = [_Path(request, []) for request in requests]
         for depth, factor in enumerate(self.factors):
             last = depth + 1 == len(self.factors)
             children = [path for path in growing for _ in range(factor)]
-            left = context.sampling.max_tokens - self.segment * depth
-            if left <= 0 or not children:
+            tokens_left = context.sampling.max_tokens - self.segment * depth
+            if tokens_left <= 0 or not children:
                 leaves += growing
                 growing = []
                 break
-            limit = left if last else min(self.segment, left)
-            made = context.sampler.extend(
-                [[*p.request.prompt, *p.request.hint, *p.tokens] for p in children],
+            limit = tokens_left if last else min(self.segment, tokens_left)
+            completions = context.sampler.extend(
+                [[*path.request.prompt, *path.request.hint, *path.tokens] for path in children],
                 context.sampling.model_copy(update={"max_tokens": limit}),
                 context.generator,
                 entropy=context.entropy,
             )
             grown = [
-                replace(p, segments=[*p.segments, (next(numbers), one)]) for p, one in zip(children, made, strict=True)
+                replace(path, segments=[*path.segments, (next(node_ids), completion)])
+                for path, completion in zip(children, completions, strict=True)
             ]
-            leaves += [p for p in grown if last or _finished(p)]
-            growing = [p for p in grown if not last and not _finished(p)]
+            leaves += [path for path in grown if last or _finished(path)]
+            growing = [path for path in grown if not last and not _finished(path)]
         leaves += growing
-        seen: set[int] = set()
-        return [_trajectory(path, context, seen) for path in sorted(leaves, key=lambda p: p.request.group)]
+        trained_nodes: set[int] = set()
+        return [
+            _trajectory(path, context, trained_nodes) for path in sorted(leaves, key=lambda path: path.request.group)
+        ]
 
 
 def _finished(path: _Path) -> bool:
     return path.segments[-1][1].stop in (Stop.END, Stop.ERROR)
 
 
-def _trajectory(path: _Path, context: RolloutContext, seen: set[int]) -> Trajectory:
+def _trajectory(path: _Path, context: RolloutContext, trained_nodes: set[int]) -> Trajectory:
     """The row of a leaf; tokens of nodes that an earlier row has are forced."""
     prompt = [*path.request.prompt, *path.request.hint]
     row = Trajectory(
@@ -102,12 +105,12 @@ def _trajectory(path: _Path, context: RolloutContext, seen: set[int]) -> Traject
         text=context.decode([*path.request.hint, *path.tokens]),
     )
     assert row.node is not None
-    for number, made in path.segments:
-        role = Role.FORCED if number in seen else Role.POLICY
-        row.role += [int(role)] * len(made.tokens)
-        row.logp_old += made.logp
-        row.node += [number] * len(made.tokens)
+    for node, completion in path.segments:
+        role = Role.FORCED if node in trained_nodes else Role.POLICY
+        row.role += [int(role)] * len(completion.tokens)
+        row.logp_old += completion.logp
+        row.node += [node] * len(completion.tokens)
         if row.entropy_old is not None:
-            row.entropy_old += made.entropy or []
-        seen.add(number)
+            row.entropy_old += completion.entropy or []
+        trained_nodes.add(node)
     return row

@@ -17,8 +17,8 @@ from pipelines.contract.method import Method
 class adlp(Method):
     """reward - price * length; after the step: price <- max(0, price + rate * (mean correct - reference)).
 
-    A step's rewards use the price from before it. Unscored rows stay out of the mean. `only_correct` spares the wrong
-    rows (ours; the official code charges all).
+    A step's rewards use the price from before it. Unscored rows stay out of the mean. `only_correct` charges
+    correct rows alone (ours; the official code charges all).
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class adlp(Method):
     def __call__(self, reward: PerRow, correct: PerRow, scored: PerRow, length: PerRow) -> PerRow:
         """The shaped reward; moves the price."""
         charged = (correct > 0) if self.only_correct else scored
-        out = reward - self.price * length * charged
+        shaped = reward - self.price * length * charged
         if scored.any():
             accuracy = float((correct * scored).sum() / scored.sum())
             self.price = max(0.0, self.price + self.rate * (accuracy - self.reference))
-        return out
+        return shaped
 
     def state_dict(self) -> dict[str, Any]:
         """The price."""

@@ -33,7 +33,7 @@ def cosine_length(
     >>> [round(v, 4) for v in cosine_length(c, n, torch.full((5,), 1000.0)).tolist()]
     [1.9755, 1.5, 1.0245, -9.7553, -10.0]
     """
-    ends = [torch.where(correct > 0, torch.tensor(r), torch.tensor(w)) for r, w in zip(right, wrong, strict=True)]
-    first, last = ends
-    wave = 0.5 * (1 + torch.cos(torch.pi * (length / max_tokens).clamp(0, 1)))
-    return torch.where(length + margin >= max_tokens, torch.tensor(exceed), last + (first - last) * wave)
+    bounds = [torch.where(correct > 0, torch.tensor(r), torch.tensor(w)) for r, w in zip(right, wrong, strict=True)]
+    first, last = bounds
+    half_cosine = 0.5 * (1 + torch.cos(torch.pi * (length / max_tokens).clamp(0, 1)))
+    return torch.where(length + margin >= max_tokens, torch.tensor(exceed), last + (first - last) * half_cosine)

@@ -1,4 +1,4 @@
-"""Rewards on the way count only where the end was reached."""
+"""Rewards of earlier turns count only where the outcome is good enough."""
 
 from typing import Annotated
 
@@ -32,6 +32,6 @@ def g_ra(
     """
     last = ((turn_state >= 0).sum(1) - 1).clamp(min=0)
     final = turn_reward.gather(1, last[:, None]).squeeze(1)
-    steps = turn_reward.sum(1) - final
-    outcome = reward - steps
-    return outcome + weight * steps * (outcome > threshold + 1e-6)
+    earlier_reward = turn_reward.sum(1) - final
+    outcome = reward - earlier_reward
+    return outcome + weight * earlier_reward * (outcome > threshold + 1e-6)

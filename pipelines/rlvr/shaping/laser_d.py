@@ -20,7 +20,7 @@ class laser_d(Method):
     """Three bands by the group's accuracy (from 2/3, from 1/3, below); each has its own target length.
 
     A target is the smallest length L of a grid with floor(share of the band's rows up to L * n_b) >= 1, where n_b is
-    floor(2n/3), floor(n/3) and 1 for groups of n: the length that still leaves one right answer to expect. Targets start
+    floor(2n/3), floor(n/3) and 1 for groups of n: the length within which one correct answer is still expected. Targets start
     at the limit and are set anew every `refresh` steps; a band without rows keeps its own. The official targets come from a
     monitor set, ours from the training rollouts of the steps before. On a bound (exactly 1/3 or 2/3) the official code counts a
     group in the lower band for lengths and in the upper one for the bonus; ours in the upper one for both.
@@ -41,28 +41,32 @@ class laser_d(Method):
     def __call__(
         self, reward: PerRow, correct: PerRow, group: PerRow, scored: PerRow, length: PerRow, max_tokens: PerRow
     ) -> PerRow:
-        """reward + bonus where right and within the band's target; then note the lengths."""
+        """reward + bonus where correct and within the band's target; then record the lengths."""
         accuracy = group_mean(correct, group, scored)
         band = torch.where(accuracy >= 2 / 3 - 1e-9, 0, torch.where(accuracy >= 1 / 3 - 1e-9, 1, 2))
         limit = float(max_tokens.max())
         target = torch.tensor([limit if t is None else t for t in self.targets])[band]
-        out = reward + self.bonus * ((correct > 0) & (length <= target))
-        for b in range(3):
-            self.lengths[b] += length[(band == b) & scored].tolist()
+        shaped = reward + self.bonus * ((correct > 0) & (length <= target))
+        for band_index in range(3):
+            self.lengths[band_index] += length[(band == band_index) & scored].tolist()
         self.steps += 1
         if self.steps % self.refresh == 0:
-            n = int(group_size(group, scored).max())
-            self._set_targets(limit, n)
-        return out
+            rollouts = int(group_size(group, scored).max())
+            self._set_targets(limit, rollouts)
+        return shaped
 
-    def _set_targets(self, limit: float, n: int) -> None:
-        for b, expected in enumerate((2 * n // 3, n // 3, 1)):
-            lengths = torch.tensor(self.lengths[b])
+    def _set_targets(self, limit: float, rollouts: int) -> None:
+        for band, expected in enumerate((2 * rollouts // 3, rollouts // 3, 1)):
+            lengths = torch.tensor(self.lengths[band])
             if len(lengths) == 0:
                 continue
-            steps = [limit * (i + 1) / self.grid for i in range(self.grid)]
-            fits = (s for s in steps if int(float((lengths <= s).float().mean()) * expected + 1e-9) >= 1)
-            self.targets[b] = next(fits, limit)
+            grid = [limit * (i + 1) / self.grid for i in range(self.grid)]
+            fits = (
+                candidate
+                for candidate in grid
+                if int(float((lengths <= candidate).float().mean()) * expected + 1e-9) >= 1
+            )
+            self.targets[band] = next(fits, limit)
         self.lengths = [[], [], []]
 
     def state_dict(self) -> dict[str, Any]:

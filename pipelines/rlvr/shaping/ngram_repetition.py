@@ -1,4 +1,4 @@
-"""A penalty for saying the same again."""
+"""A penalty for repeated n-grams."""
 
 from typing import Annotated
 
@@ -32,15 +32,17 @@ def ngram_repetition(
     >>> ngram_repetition(torch.zeros(1), t > 0, t, n=2).tolist()
     [-0.333333]
     """
-    places = mask.long().argsort(dim=1, descending=True, stable=True)
-    packed = token.gather(1, places)
+    mask_order = mask.long().argsort(dim=1, descending=True, stable=True)
+    completion = token.gather(1, mask_order)
     length = mask.sum(1)
     if mask.shape[1] < n:
         return reward.clone()
-    grams = packed.unfold(1, n, 1)
+    grams = completion.unfold(1, n, 1)
     valid = torch.arange(grams.shape[1]) < (length - n + 1)[:, None]
-    row = torch.arange(len(token))[:, None].expand(valid.shape)
-    keyed = torch.cat([row[..., None], grams], -1)[valid]
-    distinct = torch.zeros(len(token)).index_add(0, u := keyed.unique(dim=0)[:, 0], torch.ones(len(u)))
+    row_index = torch.arange(len(token))[:, None].expand(valid.shape)
+    row_grams = torch.cat([row_index[..., None], grams], -1)[valid]
+    distinct = torch.zeros(len(token)).index_add(
+        0, gram_rows := row_grams.unique(dim=0)[:, 0], torch.ones(len(gram_rows))
+    )
     count = valid.sum(1)
     return reward + penalty * torch.where(count > 0, 1 - distinct / count.clamp(min=1), torch.zeros_like(distinct))

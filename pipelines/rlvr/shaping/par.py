@@ -51,18 +51,18 @@ class par(Method):
         >>> [round(v, 5) for v in p(torch.tensor([2.0, -1.0]), same, same > 0).tolist()]
         [0.82426, 0.22639]
         """
-        out = torch.zeros(len(reward))
-        for number in problem[scored].unique().tolist():
-            references = self.scores.get(str(number))
+        shaped = torch.zeros(len(reward))
+        for problem_id in problem[scored].unique().tolist():
+            references = self.scores.get(str(problem_id))
             if not references:
                 raise RecipeError(
-                    f"rlvr.shaping: par has no scored reference answer for problem {number}: the starting policy's were all "
+                    f"rlvr.shaping: par has no scored reference answer for problem {problem_id}: the starting policy's were all "
                     "unscored. Raise par's `references`, or look at the verifier."
                 )
-            mine = problem == number
-            away = self.scale * (reward[mine, None] - torch.tensor(references))
-            out[mine] = torch.sigmoid(away.double()).mean(1).float()
-        return out
+            same_problem = problem == problem_id
+            margin = self.scale * (reward[same_problem, None] - torch.tensor(references))
+            shaped[same_problem] = torch.sigmoid(margin.double()).mean(1).float()
+        return shaped
 
     def state_dict(self) -> dict[str, Any]:
         """The references' scores by problem."""

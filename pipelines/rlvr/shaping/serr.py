@@ -1,4 +1,4 @@
-"""Where no answer is correct, those that waver in places and are sure on the whole come first."""
+"""In groups without a correct answer, rows with high peak and low mean entropy are ranked first."""
 
 from typing import Annotated
 
@@ -40,25 +40,25 @@ def serr(
     >>> [round(v, 3) for v in serr(r, r.long(), yes, r, yes, m, H).tolist()]
     [0.5, 0.083, 0.333, 0.083]
     """
-    fresh = on_policy & scored
-    blind = fresh & (group_size(group, fresh & (correct > 0)) == 0)
+    eligible = on_policy & scored
+    no_correct = eligible & (group_size(group, eligible & (correct > 0)) == 0)
     used = mask & scored[:, None]
     mean = row_mean(entropy_old, used)
     count = (share * used.sum(1)).long().clamp(min=1)
     ordered = entropy_old.masked_fill(~used, 0.0).sort(1, descending=True).values
     top = torch.arange(mask.shape[1]) < count[:, None]
     peak = (ordered * top).sum(1) / count
-    together = (group[:, None] == group[None, :]) & blind[:, None] & blind[None, :]
-    beaten = beats(peak, mean, together)
-    above = (together & (beaten[None, :] > beaten[:, None])).sum(1)
-    equal = (together & (beaten[None, :] == beaten[:, None])).sum(1)
+    same_group = (group[:, None] == group[None, :]) & no_correct[:, None] & no_correct[None, :]
+    n_beaten = beats(peak, mean, same_group)
+    above = (same_group & (n_beaten[None, :] > n_beaten[:, None])).sum(1)
+    equal = (same_group & (n_beaten[None, :] == n_beaten[:, None])).sum(1)
     rank = above + (equal - 1).clamp(min=0) / 2
-    n = together.sum(1)
-    bonus = torch.where(n > 1, most * (1 - rank / (n - 1).clamp(min=1)), torch.full_like(reward, most / 2))
-    return reward + bonus * blind
+    n = same_group.sum(1)
+    rank_reward = torch.where(n > 1, most * (1 - rank / (n - 1).clamp(min=1)), torch.full_like(reward, most / 2))
+    return reward + rank_reward * no_correct
 
 
-def beats(peak: torch.Tensor, mean: torch.Tensor, together: torch.Tensor) -> torch.Tensor:
+def beats(peak: torch.Tensor, mean: torch.Tensor, same_group: torch.Tensor) -> torch.Tensor:
     """How many rows each one beats, int64 [B]; `together` is bool [B, B]."""
-    wins = (peak[:, None] > peak[None, :]) & (mean[:, None] < mean[None, :]) & together
+    wins = (peak[:, None] > peak[None, :]) & (mean[:, None] < mean[None, :]) & same_group
     return wins.sum(1)

@@ -28,5 +28,5 @@ def soft_overlong(
     >>> soft_overlong(torch.zeros(4), n, torch.full((4,), 20480.0)).tolist()
     [0.0, 0.0, -0.5, -1.0]
     """
-    room = buffer * max_tokens
-    return reward + (-(length - (max_tokens - room)) / room * factor).clamp(max=0)
+    buffer_tokens = buffer * max_tokens
+    return reward + (-(length - (max_tokens - buffer_tokens)) / buffer_tokens * factor).clamp(max=0)
