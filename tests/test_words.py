@@ -30,16 +30,24 @@ ALLOWED = {
     "pipelines/engine/parallel.py": {"whole"},  # Weights.whole is read by the loop: to be renamed with it
     "pipelines/stage/process.py": {"numbers"},  # numbers.json, which tasks/process.py reads: to be renamed with it
     "pipelines/rlvr/diagnostics.py": {"numbers"},  # Ratios.numbers is called by the loop: to be renamed with it
+    # settings that recipes and golden files name
+    "pipelines/rlvr/advantage/w_reinforce.py": {"right", "wrong"},
+    "pipelines/rlvr/credit/entropy_gate.py": {"right", "wrong"},
+    "pipelines/rlvr/curriculum/v0_budget.py": {"prior"},
+    "pipelines/rlvr/curriculum/vade.py": {"keep"},
+    "pipelines/rlvr/shaping/cosine_length.py": {"right", "wrong"},
+    "pipelines/rlvr/shaping/laser.py": {"bonus"},
+    "pipelines/rlvr/shaping/laser_d.py": {"bonus"},
 }
 """file → words that are right there."""
 NOT_YET = (
-    "tasks/", "pipelines/contract/", "pipelines/curate/", "pipelines/data/", "pipelines/recipe/", "pipelines/rlvr/",
-    "pipelines/verifiers/",
+    "pipelines/rlvr/__main__.py", "pipelines/rlvr/algorithm.py", "pipelines/rlvr/learner.py", "pipelines/rlvr/replay/",
+    "pipelines/rlvr/train.py", "pipelines/verifiers/",
 )  # fmt: skip
-"""Rooms whose own pass is still to come; a room that has had it leaves this list."""
+"""Rooms and files whose own pass is still to come; one that has had it leaves this list."""
 ROOMS = ("flows", "tasks", "evaluation", "pipelines")
 FILES = [str(p.relative_to(toys.ROOT)) for room in ROOMS for p in sorted((toys.ROOT / room).rglob("*.py"))]
-PASSED = [path for path in FILES if not path.startswith(NOT_YET) or path == "pipelines/rlvr/diagnostics.py"]
+PASSED = [path for path in FILES if not path.startswith(NOT_YET)]
 
 
 def names(tree: ast.Module) -> Iterator[tuple[str, int]]:

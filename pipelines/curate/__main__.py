@@ -18,7 +18,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     if job.get("benchmark_texts"):
         texts = partial(process.resolve(job["benchmark_texts"]["function"]), job["benchmark_texts"]["evaluate"])
     report = Report(folder)
-    numbers = run(
+    metrics = run(
         Curate.model_validate(job["settings"]["curate"]),
         Model.model_validate(job["settings"]["model"]),
         out=folder / "out",
@@ -27,7 +27,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         benchmark_texts=texts,
     )
     report.close()
-    return numbers
+    return metrics
 
 
 if __name__ == "__main__":

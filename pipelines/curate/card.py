@@ -65,7 +65,7 @@ class Counts:
         line = {"step": step, "uid": problem.uid, "source": problem.source, "reason": reason, "prompt": text[:500]}
         self._dropped.write(json.dumps(line) + "\n")
 
-    def flat(self) -> dict[str, int]:
+    def rows_by_step(self) -> dict[str, int]:
         """Name → rows, for metrics."""
         return {"read": self.read, "quarantined": self.quarantined, **{s: self.dropped[s] for s in STEPS}}
 
@@ -112,7 +112,7 @@ class Counts:
         assert unexplained == 0, f"{unexplained} rows lost without a reason"
         body = {
             "sources": dict(self.sources),
-            "rows": self.flat(),
+            "rows": self.rows_by_step(),
             "splits": kept,
             "unexplained": unexplained,
             "quarantine_reasons": dict(self.reasons.most_common(20)),

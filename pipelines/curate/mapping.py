@@ -52,8 +52,8 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
         except DataError as error:
             raise RowError("verifier", "the verifier refuses the row", str(error)[:200]) from error
         if not verdict.correct:
-            found = f"{answer[:80]!r} is {verdict.status}"
-            raise RowError("answer", f"does not verify itself with {verifier}", found)
+            verdict_text = f"{answer[:80]!r} is {verdict.status}"
+            raise RowError("answer", f"does not verify itself with {verifier}", verdict_text)
     uid = _uid(row, source) or problem_uid(name, prompt)
     return Problem(
         uid=uid, prompt=prompt, answer=answer, verifier=verifier, source=name, licence=source.licence, info=info

@@ -69,7 +69,7 @@ def run(
     }
     (out / "data.json").write_text(json.dumps(about, indent=1, sort_keys=True))
     counts.write(splits, about)
-    rows = {f"rows/{name}": count for name, count in counts.flat().items()}
+    rows = {f"rows/{name}": count for name, count in counts.rows_by_step().items()}
     report.metrics(0, rows | {f"split/{name}": count for name, count in splits.items()})
     return {"rows": float(sum(splits.values())), "read": float(counts.read), "quarantined": float(counts.quarantined)}
 

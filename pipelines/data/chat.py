@@ -53,12 +53,12 @@ def reply_tokens(tokenizer: PreTrainedTokenizerBase, text: str, *, with_end: boo
         {"role": "assistant", "content": mark},
         {"role": "user", "content": text},
     ]
-    whole = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    if mark not in whole:
+    rendered = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    if mark not in rendered:
         raise ModelError(
             "model.chat_template: the template drops or changes earlier answers; it cannot be used with turns."
         )
-    rest = whole.split(mark, 1)[1]
+    rest = rendered.split(mark, 1)[1]
     end = str(tokenizer.eos_token)
     rest = rest.removeprefix(end) if rest.startswith(end) else rest
     return tokenizer((end if with_end else "") + rest, add_special_tokens=False)["input_ids"]

@@ -136,13 +136,13 @@ def _descriptor(path: Path) -> int:
     """Open a regular file; a pipe or device is refused before it can block or act."""
     try:
         mode = os.stat(path).st_mode
-        found = next((words for test, words in _KINDS if test(mode)), None)
-        if found == "a folder":
+        kind = next((words for test, words in _KINDS if test(mode)), None)
+        if kind == "a folder":
             raise refuse(
                 path, "it is a folder", f"Name files: {path}/*.jsonl, or use `kind: hub` for a dataset folder."
             )
-        if found is not None:
-            raise refuse(path, f"it is {found}, not a regular file", "Write its contents to a file first.")
+        if kind is not None:
+            raise refuse(path, f"it is {kind}, not a regular file", "Write its contents to a file first.")
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         if path.is_symlink():

@@ -84,9 +84,9 @@ def _key_settings(recipe: Recipe, stage: str) -> dict[str, Any]:
     if template and "{" not in template and Path(template).expanduser().is_file():
         model["chat_template"] = ELSEWHERE
     if stage == "curate":
-        for number, one in enumerate(recipe.curate.sources):
-            if one.kind in ("file", "hub") and files.source_files(one)[1]:
-                settings["curate"]["sources"][number]["path"] = ELSEWHERE
+        for index, data_source in enumerate(recipe.curate.sources):
+            if data_source.kind in ("file", "hub") and files.source_files(data_source)[1]:
+                settings["curate"]["sources"][index]["path"] = ELSEWHERE
         difficulty = settings["curate"]["difficulty"]
         if difficulty is not None and files.local_folder(difficulty["model"]):
             difficulty["model"] = ELSEWHERE
@@ -113,7 +113,7 @@ def device_class() -> str:
         import subprocess
 
         ask = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        found = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False)
-        if found.returncode == 0 and found.stdout.strip():
-            return found.stdout.strip().splitlines()[0]
+        listing = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False)
+        if listing.returncode == 0 and listing.stdout.strip():
+            return listing.stdout.strip().splitlines()[0]
     return "cpu"

@@ -62,25 +62,25 @@ def source_files(source: Source) -> tuple[Path, list[Path]]:
         return path, [p for p in _below(path) if not _unread(p, keep_readme=True)] if path.is_dir() else []
     if path.is_file():
         return path.parent, [path]
-    fixed = []
+    fixed_parts = []
     for part in path.parts[:-1]:
         if glob.has_magic(part):
             break
-        fixed.append(part)
-    found = [Path(p) for p in glob.glob(str(path), recursive=True)]
-    return Path(*fixed), [p for p in found if p.is_file()]
+        fixed_parts.append(part)
+    matches = [Path(p) for p in glob.glob(str(path), recursive=True)]
+    return Path(*fixed_parts), [p for p in matches if p.is_file()]
 
 
 def model_files(folder: Path, *, weights: bool, code: bool) -> list[Path]:
     """What transformers reads of a model folder."""
     suffixes = TOKENIZER_SUFFIXES | (WEIGHT_SUFFIXES if weights else set()) | ({".py"} if code else set())
-    found = []
+    read_files = []
     for path in [*folder.iterdir(), *(folder / "additional_chat_templates").glob("*")]:
         of_weights = path.name.endswith(".index.json") or path.name == "generation_config.json"
         kind = path.suffix in suffixes or path.name.startswith("vocab.")
         if path.is_file() and kind and not _unread(path) and (weights or not of_weights):
-            found.append(path)
-    return found
+            read_files.append(path)
+    return read_files
 
 
 def _below(folder: Path) -> list[Path]:
@@ -110,23 +110,23 @@ def benchmark_files(names: Iterable[str], folders: Iterable[Path], files: Files)
             str(body.get(k)): path for path, body in bodies.items() for k in ("task", "group", "tag") if body.get(k)
         }
         tasks |= {path.stem: path for path in bodies}
-        waiting = [(tasks[name], True) for name in names if name in tasks]
-        seen: set[Path] = set()
-        while waiting:
-            path, is_task = waiting.pop()
-            if path in seen:
+        queue = [(tasks[name], True) for name in names if name in tasks]
+        visited: set[Path] = set()
+        while queue:
+            path, is_task = queue.pop()
+            if path in visited:
                 continue
-            seen.add(path)
+            visited.add(path)
             body = bodies.get(path) or _yaml(path)
             named = list(_named(body, path.parent))
-            found = [path, *(p for p in named if p.is_file())]
-            found += _beside(path, bodies) if is_task else path.parent.glob("*.py")  # an included YAML's functions
-            for inside in (p for p in named if p.is_dir() and p != path.parent and not folder.is_relative_to(p)):
-                found += _below(inside)
-            files.add("benchmarks", folder, found)
-            code += [p for p in found if p.suffix == ".py"]
-            waiting += [(p, False) for p in found if p.suffix in (".yaml", ".yml")]
-            waiting += [(tasks[text], True) for text in _strings(body.get("task")) if text in tasks]
+            task_files = [path, *(p for p in named if p.is_file())]
+            task_files += _beside(path, bodies) if is_task else path.parent.glob("*.py")  # an included YAML's functions
+            for subfolder in (p for p in named if p.is_dir() and p != path.parent and not folder.is_relative_to(p)):
+                task_files += _below(subfolder)
+            files.add("benchmarks", folder, task_files)
+            code += [p for p in task_files if p.suffix == ".py"]
+            queue += [(p, False) for p in task_files if p.suffix in (".yaml", ".yml")]
+            queue += [(tasks[text], True) for text in _strings(body.get("task")) if text in tasks]
     return code
 
 

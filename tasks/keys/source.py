@@ -31,38 +31,40 @@ def of_stage(recipe: Recipe, stage: str, root: Path = ROOT) -> dict[str, str]:
     skip = set()
     if stage == "curate" and recipe.curate.difficulty is None:
         skip.add("pipelines.curate.difficulty")
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for entry in entries(recipe, stage, root):
-        found |= reach(entry, root, frozenset(skip))
+        digests |= reach(entry, root, frozenset(skip))
     if (
         stage == "rlvr"
-        and "pipelines.environments" in found
+        and "pipelines.environments" in digests
         and any(s.kind in ("file", "hub") for s in recipe.curate.sources)
     ):
         for path in sorted((root / "pipelines" / "environments").glob("[a-z]*.py")):  # rows of files name any of them
-            found |= reach(f"pipelines.environments.{path.stem}", root)
-    return dict(sorted(found.items()))
+            digests |= reach(f"pipelines.environments.{path.stem}", root)
+    return dict(sorted(digests.items()))
 
 
 def entries(recipe: Recipe, stage: str, root: Path = ROOT) -> list[str]:
     """Modules that the stage starts from, or imports by name: methods, verifiers, environments, benchmarks."""
-    found = [ENTRY[stage]]
+    modules = [ENTRY[stage]]
     if stage == "rlvr" and recipe.rlvr is not None:
         for slot in SLOTS:
             spec = getattr(recipe.rlvr, slot)
             for part in spec if isinstance(spec, list) else [] if spec is None else [spec]:
-                found.append(f"pipelines.rlvr.{slot}.{part.get('kind')}")
-        found += [f"pipelines.rlvr.providers.{part.get('kind')}" for part in recipe.rlvr.providers]
+                modules.append(f"pipelines.rlvr.{slot}.{part.get('kind')}")
+        modules += [f"pipelines.rlvr.providers.{part.get('kind')}" for part in recipe.rlvr.providers]
         for path in sorted((root / "pipelines" / "rlvr" / "providers").glob("[a-z]*.py")):
             if re.search(r"^    automatic: .*= True$", path.read_text(), re.MULTILINE):  # may come by themselves
-                found.append(f"pipelines.rlvr.providers.{path.stem}")
+                modules.append(f"pipelines.rlvr.providers.{path.stem}")
     if stage in ("curate", "rlvr", "evaluate"):
-        found += [f"pipelines.verifiers.{p.stem}" for p in sorted((root / "pipelines" / "verifiers").glob("[a-z]*.py"))]
+        modules += [
+            f"pipelines.verifiers.{p.stem}" for p in sorted((root / "pipelines" / "verifiers").glob("[a-z]*.py"))
+        ]
     if stage == "curate" and recipe.evaluate is not None and recipe.curate.decontaminate is not None:
-        found.append("evaluation.documents")
+        modules.append("evaluation.documents")
     if stage == "evaluate":
-        found.append("evaluation.scoring")
-    return found + [f"pipelines.environments.{name}" for name in environments(recipe, stage)]
+        modules.append("evaluation.scoring")
+    return modules + [f"pipelines.environments.{name}" for name in environments(recipe, stage)]
 
 
 def environments(recipe: Recipe, stage: str) -> list[str]:
@@ -83,19 +85,19 @@ def reach(module: str, root: Path = ROOT, skip: frozenset[str] = frozenset()) ->
         root: the folder that holds the project's packages.
         skip: modules that are not entered.
     """
-    seen: dict[str, str] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
+    digests: dict[str, str] = {}
+    queue = [module]
+    while queue:
+        name = queue.pop()
         path = _file(root, name)
-        if name in seen or name in skip or path is None:
+        if name in digests or name in skip or path is None:
             continue
-        seen[name], imported = _read(path, name)
-        waiting += [name for name in imported if name.split(".")[0] in PROJECT]
+        digests[name], imported = _read(path, name)
+        queue += [name for name in imported if name.split(".")[0] in PROJECT]
         parent = name.rpartition(".")[0]
         if parent:
-            waiting.append(parent)
-    return dict(sorted(seen.items()))
+            queue.append(parent)
+    return dict(sorted(digests.items()))
 
 
 def _file(base: Path, module: str) -> Path | None:
@@ -158,20 +160,20 @@ def user_code(modules: Collection[str], files: Collection[Path] = (), root: Path
         modules: dotted names, searched as the stage will search them: the working folder, then `sys.path`.
         files: files whose imports are followed too, searched beside themselves first.
     """
-    found: dict[str, Path] = {}
-    waiting: list[tuple[str, Path | None]] = [(name, None) for name in modules]
+    modules_found: dict[str, Path] = {}
+    queue: list[tuple[str, Path | None]] = [(name, None) for name in modules]
     for file in files:
-        waiting += [(name, file.parent) for name in _read(file, "")[1]]
-    while waiting:
-        name, beside = waiting.pop()
+        queue += [(name, file.parent) for name in _read(file, "")[1]]
+    while queue:
+        name, beside = queue.pop()
         path = find(name, root, beside)
-        if path is None or name in found:
+        if path is None or name in modules_found:
             continue
-        found[name] = path
-        waiting += [(inner, beside) for inner in _read(path, name)[1]]
+        modules_found[name] = path
+        queue += [(inner, beside) for inner in _read(path, name)[1]]
         parts = name.split(".")[:-1]
-        waiting += [(".".join(parts[: n + 1]), beside) for n in range(len(parts))]
-    return found
+        queue += [(".".join(parts[: n + 1]), beside) for n in range(len(parts))]
+    return modules_found
 
 
 def find(module: str, root: Path = ROOT, beside: Path | None = None) -> Path | None:
@@ -181,9 +183,11 @@ def find(module: str, root: Path = ROOT, beside: Path | None = None) -> Path | N
         path = _file(base, module)
         if path is None:
             continue
-        whole = path.resolve()
-        installed = "site-packages" in whole.parts or "dist-packages" in whole.parts or whole.is_relative_to(library)
-        project = any(whole.is_relative_to(root.resolve() / name) for name in (*PROJECT, "tasks", "flows"))
+        resolved = path.resolve()
+        installed = (
+            "site-packages" in resolved.parts or "dist-packages" in resolved.parts or resolved.is_relative_to(library)
+        )
+        project = any(resolved.is_relative_to(root.resolve() / name) for name in (*PROJECT, "tasks", "flows"))
         return None if installed or project else path
     return None
 
@@ -195,8 +199,8 @@ def code_digest(path: Path) -> str:
 
 def project_imports(path: Path, root: Path = ROOT) -> dict[str, str]:
     """What a user's file reaches of the project."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for name in _read(path, "")[1]:
         if name.split(".")[0] in PROJECT:
-            found |= reach(name, root)
-    return found
+            digests |= reach(name, root)
+    return digests

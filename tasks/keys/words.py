@@ -13,18 +13,18 @@ def difference(old: Any, new: Any, path: str = "", limit: int = 3) -> list[str]:
     ['rlvr.steps changed 3 → 5']
     """
     if isinstance(old, dict) and isinstance(new, dict):
-        found: list[str] = []
+        changes: list[str] = []
         where = {**(old.get("where") or {}), **(new.get("where") or {})} if path == "" else {}
         for key in sorted((set(old) | set(new)) - {"where" if path == "" else ""}):
             if path == "" and key == "files":
-                found += _files(old.get(key) or {}, new.get(key) or {}, where)
+                changes += _files(old.get(key) or {}, new.get(key) or {}, where)
                 continue
             deeper = key if path in ("", "settings") else f"{path}.{key}"
-            found += difference(old.get(key), new.get(key), deeper, limit)
-        if not found and path == "":
+            changes += difference(old.get(key), new.get(key), deeper, limit)
+        if not changes and path == "":
             names = sorted(set(old.get("source") or {}) ^ set(new.get("source") or {}))
-            found = [f"{name} came or went" for name in names]
-        return found
+            changes = [f"{name} came or went" for name in names]
+        return changes
     if old == new:
         return []
     top, _, rest = path.partition(".")
@@ -46,9 +46,9 @@ def _short(value: Any) -> str:
 
 def _files(old: dict[str, str], new: dict[str, str], where: dict[str, str]) -> list[str]:
     """Files that changed, came or went, by the paths that the user gave them."""
-    found = []
+    changes = []
     for name in sorted(set(old) | set(new)):
         if old.get(name) != new.get(name):
             verb = "changed" if name in old and name in new else "is new" if name in new else "is gone"
-            found.append(f"{where.get(name, name)} {verb}")
-    return found
+            changes.append(f"{where.get(name, name)} {verb}")
+    return changes

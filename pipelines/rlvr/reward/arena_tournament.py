@@ -28,9 +28,9 @@ class arena_tournament(Reward):
 
     `judge` names a function `judge(problem, first, second) -> (points, points)` as package.module:function; by default the
     verifier's scores are compared. For the seeding every answer is compared with the first one, which stands second and keeps the
-    mean of its points as one value. An odd answer advances and plays first in the next round. Those who lose in the same round are ranked by
-    mean points, equal ones in the order of the bracket; a tied match goes to the first player. `as_advantage` gives
-    (reward - mean) / (deviation + 1e-6), for `advantage: as_is`.
+    mean of its points as one value. An odd answer advances and plays first in the next round. Those who lose in the same round
+    are ranked by mean points, equal ones in the order of the bracket; a tied match goes to the first player. `as_advantage`
+    gives (reward - mean) / (deviation + 1e-6), for `advantage: as_is`.
     """
 
     def __init__(
