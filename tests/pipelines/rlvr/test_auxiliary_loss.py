@@ -100,3 +100,42 @@ def test_epo_s_phase_is_defined_for_the_shortest_runs():
 
     assert [round(phase(s, 1), 4) for s in (0, 1)] == [1.0, 0.8271]
     assert 0 < phase(2, 2) <= 1 and 0 < phase(1, 2) <= 1
+
+
+def test_siren_starts_flat_and_touches_only_the_unsure():
+    batch = toys.batch(width=12)
+    method = bind("rlvr.auxiliary_loss", "siren")
+    top = torch.rand(batch.mask.shape, requires_grad=True)
+    weight = batch.mask / batch.mask.sum()
+
+    def term():
+        value = (method(columns_of(batch) | {"entropy_top_p": top, "weight": weight}) * weight).sum()
+        return float(value.detach()), torch.autograd.grad(value, top)[0]
+
+    value, gradient = term()
+    assert value == 0 and gradient.abs().max() == 0
+    method.fn.anchor -= 0.2
+    batch.step += 1
+    value, gradient = term()
+    assert abs(value - 0.04) < 1e-5
+    touched = gradient != 0
+    assert touched.any() and (touched <= batch.mask).all()
+    assert (touched.sum(1) <= (0.2 * (batch.mask.sum(1) - 1)).ceil().clamp(min=1)).all()
+    assert (gradient[touched] > 0).all(), "above the anchor it pulls down"
+
+
+def test_epo_inside_the_band_is_the_entropy_bonus():
+    batch = toys.batch()
+    method = bind("rlvr.auxiliary_loss", "epo")
+    entropy = torch.rand(batch.mask.shape)
+    columns = columns_of(batch) | {"entropy": entropy}
+    method.fn.on_batch(columns)
+    torch.testing.assert_close(method(columns), -entropy, msg="no past yet")
+    method.fn.on_batch(columns)
+    usual = [float(batch.entropy_old[batch.mask & (batch.turn == t)].mean()) for t in (0, 1)]
+    assert method.fn.usual == pytest.approx(usual)
+    inside = torch.tensor(usual)[batch.turn.clamp(min=0)]
+    torch.testing.assert_close(method(columns | {"entropy": inside})[batch.mask], -inside[batch.mask])
+    low = (0.5 * inside).requires_grad_()
+    method(columns | {"entropy": low, "step": 0})[batch.mask].sum().backward()
+    torch.testing.assert_close(low.grad[batch.mask], torch.full_like(low.grad[batch.mask], -2.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
+from method_toys import run_method
 from toys import columns_of
 
 from pipelines.contract.catalogue import bind
@@ -121,3 +123,69 @@ def test_a_gate_has_a_threshold_for_each_sign():
     assert gate({"advantage": advantage, "entropy_old": torch.tensor([[2.0] * 4])})[1].tolist() == [
         [0.0, 0.0, 1.0, 1.0]
     ]
+
+
+@given(SEEDS, st.floats(0, 1))
+def test_red_shares_out_the_whole_reward(seed, share):
+    from pipelines.rlvr.credit.red import token_rewards
+
+    batch = toys.batch(seed=seed)
+    paid = token_rewards(batch.reward, batch.value, batch.mask, share)
+    first = batch.mask.long().argmax(1, keepdim=True)
+    start = batch.value.double().gather(1, first).squeeze(1)
+    torch.testing.assert_close(paid.sum(1), share * (batch.reward - start) + (1 - share) * batch.reward.double())
+    advantage = torch.randn(batch.mask.shape) * batch.mask
+    torch.testing.assert_close(
+        run_method("credit", {"kind": "red", "share": 0.0}, batch, advantage=advantage), advantage
+    )
+
+
+@given(SEEDS)
+def test_an_erank_bonus_is_bounded_and_only_up(seed):
+    batch = toys.batch(seed=seed)
+    method = bind("rlvr.credit", {"kind": "verl_erank", "kappa": 3.0})
+    advantage = torch.randn(batch.mask.shape, generator=torch.Generator().manual_seed(seed)) * batch.mask
+    columns = columns_of(batch) | {"advantage": advantage}
+    assert torch.equal(method(columns), advantage), "no means yet"
+    method.fn.mean = [0.1, 0.2, 0.3]
+    more = method(columns) - advantage
+    assert (more >= 0).all() and (more <= advantage.abs() / 3 + 1e-6).all()
+    method.fn.mean = batch.hidden_stats[0].tolist()
+    assert torch.equal(method(columns)[0], advantage[0]), "as usual: nothing"
+
+
+def test_effective_rank_counts_directions():
+    from pipelines.rlvr.credit.verl_erank import effective_rank
+
+    line = torch.arange(10.0)[:, None] * torch.tensor([[1.0, 2, 3]])
+    assert abs(effective_rank(line) - 1) < 1e-3
+    corners = torch.eye(4) - 0.25
+    assert abs(effective_rank(corners) - 3) < 1e-3 and effective_rank(line[:1]) == 0
+
+
+@given(SEEDS)
+def test_adhint_s_credit_against_a_loop(seed):
+    batch = toys.batch(seed=seed)
+    batch.teacher_forced = batch.mask & (batch.mask.cumsum(1) <= 2) & (batch.length > 3)[:, None]
+    advantage = torch.randn(12, 1, generator=torch.Generator().manual_seed(seed)) * (batch.mask & ~batch.teacher_forced)
+    found = run_method("credit", "adhint", batch, advantage=advantage)
+    for r in range(12):
+        own = batch.mask[r] & ~batch.teacher_forced[r]
+        usual = max(1e-6, float(batch.entropy_old[r][own].mean()))
+        worth = max(0.0, float(advantage[r][own].mean()))
+        for t in batch.teacher_forced[r].nonzero().squeeze(1).tolist():
+            wanted = worth * math.exp(-abs(float(batch.entropy_old[r, t]) - usual) / usual)
+            assert abs(float(found[r, t]) - wanted) < 1e-5
+        assert torch.equal(found[r][own], advantage[r][own])
+
+
+@given(st.lists(st.floats(-2, 2, width=32), min_size=2, max_size=8), st.integers(1, 8))
+def test_d3s_takes_the_rows_that_vary_most(values, want):
+    from pipelines.rlvr.credit.d3s import _widest
+
+    want = min(want, len(values))
+    x = torch.tensor(values, dtype=torch.float64)
+    chosen = _widest(x, want)
+    assert len(set(chosen.tolist())) == want
+    best = max(float(x[list(c)].var(correction=0)) for c in itertools.combinations(range(len(values)), want))
+    assert abs(float(x[chosen].var(correction=0)) - best) < 1e-9

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from method_toys import run_method, with_demonstrations
 
 from pipelines.contract.catalogue import bind, names
 
@@ -45,3 +46,18 @@ def test_rows_by_their_correctness():
     }
     for made in found.values():
         assert made.dtype == torch.bool and not made[2:].any()
+
+
+SEEDS = st.integers(0, 5_000)
+
+
+@given(SEEDS)
+def test_every_problem_is_imitated_or_explored(seed):
+    batch, demo = with_demonstrations(seed)
+    for gate in (-1, 0, 1, 3):
+        kept = run_method("filter", {"kind": "hpt_gate", "gate": gate}, batch)
+        for group in range(4):
+            mine = batch.group == group
+            right = int(batch.correct[mine & ~demo].sum())
+            wanted = demo if right <= gate else ~demo
+            assert torch.equal(kept[mine], wanted[mine])
