@@ -44,12 +44,14 @@ class Card:
     """For objectives: a row whose advantage is 0 everywhere gives zero gradient, so its forward may be skipped."""
     not_reinforce: str = ""
     """For objectives: why on policy its gradient is not REINFORCE's; empty where it is."""
+    stops_gradient: str = ""
+    """For objectives: where it stops a gradient on purpose, so that its gradient is not the derivative of its value; empty where not."""
     group_of_one: str = ""
     """Why a group of one may get something other than 0; empty where it gets 0."""
     zero_variance_groups: str = ""
     """"learns": gives groups without reward differences a signal; "drops": a filter that removes them."""
     crosses_groups: str = ""
-    """Why rows of other groups may change a row's result; empty where they may not."""
+    """Why rows of other groups may change a row's result; empty where, with the default settings, they may not."""
     bootstraps_truncated: bool = False
     """For advantages: a truncated row has no outcome, so the critic is not fitted to it."""
     batch_coupled: bool = False

@@ -14,6 +14,7 @@ from pipelines.rlvr.ops import ratio
     title="MiniMax-M1: Clipped IS-weight Policy Optimization",
     checked="third-party code (verl), 10 cases",
     zero_gradient_at_zero_advantage=True,
+    stops_gradient="the importance weight is detached",
     ratio_level="token",
     reduces_to="on on-policy rollouts it is reinforce",
 )

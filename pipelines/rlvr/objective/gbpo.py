@@ -11,6 +11,7 @@ from pipelines.contract.columns import PerToken
     title="OneRec-V2 Technical Report: Gradient-Bounded Policy Optimization",
     checked="paper",
     zero_gradient_at_zero_advantage=True,
+    stops_gradient="the bound in the denominator is detached",
     ratio_level="token",
     not_reinforce="bounded by design",
 )

@@ -14,6 +14,7 @@ from pipelines.rlvr.ops import clipped, row_mean
     title="Group Sequence Policy Optimization",
     checked="third-party code (verl), 9 cases",
     zero_gradient_at_zero_advantage=True,
+    stops_gradient="the row's mean log-ratio is detached, each token brings its own gradient",
     ratio_level="sequence",
     reduces_to="a row of one token is clip",
 )
