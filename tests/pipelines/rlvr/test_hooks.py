@@ -1,4 +1,4 @@
-"""What methods ask of the loop beyond columns: whole updates, updates of their own, given tokens, hidden states, views."""
+"""What methods ask of the loop beyond columns: whole updates, updates of their own, teacher-forced tokens, hidden states, paraphrases."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 import torch
 import toys
 
+from flows import catalogue
 from pipelines.data.records import Role
 from pipelines.engine import distribution, models
 from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
-from pipelines.recipe.read import read_recipe
+from pipelines.recipe.read import PRESETS, SLOTS, read_preset, read_recipe
 from pipelines.rlvr import algorithm
 from pipelines.rlvr.learner import further
 
@@ -338,10 +339,20 @@ def test_a_problem_without_a_second_wording_is_named(tmp_path, start):
         trainer(tmp_path, start, "rlvr.prompting=paraphrase").collect(0)
 
 
-REMEMBERING = [
-    "pipo", "r3", "dph_rl", "par", "gain_rl", "v0_budget", "seele", "siren", "hapo", "verl_erank", "ssb", "vade", "laser",
-    "dapo_carry",
-]  # fmt: skip
+def remembering():
+    """Presets with a method that keeps state, of those whose rollout needs no environment."""
+    for path in sorted(PRESETS.glob("*.yaml")):
+        fields = read_preset(path.stem)
+        parts = [(slot, part) for slot in SLOTS for part in as_list(fields.get(slot))]
+        entries = [catalogue.entry(slot, part if isinstance(part, str) else part["kind"]) for slot, part in parts]
+        if any(e["remembers"] for e in entries) and not any("turn" in e["makes"] for e in entries):
+            yield path.stem
+
+
+def as_list(value):
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 SOONER = {
     "pipo": ["rlvr.replay={kind: pipo, window: 2, start: 1}"],
     "dph_rl": ["rlvr.replay={kind: dph_rl, solved: 1, problems: 40}"],
@@ -351,7 +362,7 @@ SOONER = {
 }
 
 
-@pytest.mark.parametrize("preset", REMEMBERING)
+@pytest.mark.parametrize("preset", remembering())
 def test_what_a_method_remembers_survives_a_restart(tmp_path, start, preset):
     """Stopped between two steps and taken up by a new process: the same weights as without the stop."""
     results = []
