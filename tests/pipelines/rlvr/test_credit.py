@@ -123,6 +123,8 @@ def test_a_gate_has_a_threshold_for_each_sign():
     assert gate({"advantage": advantage, "entropy_old": torch.tensor([[2.0] * 4])})[1].tolist() == [
         [0.0, 0.0, 1.0, 1.0]
     ]
+    zero = gate({"advantage": torch.zeros(1, 2), "entropy_old": torch.tensor([[1.0, 2.2]])})
+    assert zero[1].tolist() == [[0.0, 1.0]], "an advantage of 0 has the threshold of the positive ones"
 
 
 @given(SEEDS, st.floats(0, 1))
