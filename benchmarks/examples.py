@@ -37,8 +37,7 @@ def columns(
     }  # fmt: skip
     for name in ("scored", "in_loss", "on_policy"):
         out[name] = torch.ones(rows, dtype=torch.bool)
-    for name in ("truncated", "update"):
-        out[name] = torch.zeros(rows, dtype=torch.bool if name == "truncated" else torch.int64)
+    out["truncated"] = torch.zeros(rows, dtype=torch.bool)
     out["teacher_forced"] = torch.zeros_like(mask)
     for name, column in COLUMNS.items():
         if name not in out:

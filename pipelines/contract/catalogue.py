@@ -57,7 +57,7 @@ class Card:
     batch_coupled: bool = False
     """For objectives, divergences and auxiliary losses: its loss is no sum over rows; it is computed over a whole update at once."""
     normalise_separately: bool = False
-    """For replays: the rows it adds have denominators of their own. For objectives: teacher-forced tokens have."""
+    """For objectives: teacher-forced tokens have denominators of their own. What a replay adds says so itself (`PolicyUpdate`)."""
     requires: tuple[tuple[str, str], ...] = ()
     """(slot, method) pairs that the recipe must have too."""
     legal_in: tuple[str, ...] = ()

@@ -176,9 +176,6 @@ COLUMNS: dict[str, Column] = {
                          "How much of a token the loss and its denominators count: 1, 0 where a method left it out, or 1 / k "
                          "where k rows hold copies of it that count as one. 0 outside `mask`.", span=(1.0, 1.0)),
     "advantage": Column("B T", "float32", Phase.CREDIT, "the advantage, then credit", "Advantage of each trained token."),
-    "update": Column("B", "int64", Phase.CREDIT, "a replay with updates of its own",
-                     "Rows above 0 train in replay updates after the step's own.", part=True,
-                     hint="Use a replay with updates of its own: replay: pipo."),
     "weight": Column("B T", "float32", Phase.LOSS, "loss aggregation",
                      "What the token's loss counts in its optimizer update.", span=(0.0, 0.01)),
     "logp": Column("B T", "float32", Phase.LOSS, "the policy", "Log-probability (nats), with gradient.", span=(-2.0, 0.0)),

@@ -7,7 +7,7 @@ with columns:
     setup           once in a run, before the first step
     sampling        before a step is sampled
     on_rollouts     with the scored trajectories of each draw
-    on_batch        once a step, with the columns of every row that trains, before the first update
+    on_batch        once a step, with the columns of its own update, before any update
     state_dict      at every commit; load_state_dict at a restart
 """
 
@@ -55,7 +55,7 @@ class Method:
         return rows
 
     def on_batch(self, columns: Mapping[str, Any]) -> None:
-        """The columns of every row that trains in the step, before the first update; for reading only."""
+        """The columns of the step's own update, stored rows that join it included, before any update; for reading only."""
 
     def column_options(self) -> dict[str, Any]:
         """Column → how it is to be made, for columns that `contract/columns.py` says take options.
@@ -167,12 +167,44 @@ class SamplingSchedule(Method):
         """
 
 
+@dataclass(frozen=True, eq=False)
+class PolicyUpdate:
+    """A batch that the policy is trained on: the step's own, or a replay update."""
+
+    columns: dict[str, Any]
+    """Its rows, with `advantage`; of the step's own update they may be followed by stored rows that join it (`on_policy` False)."""
+    replayed: bool = False
+    """All rows are stored ones. Such an update has no place in the learning rate's schedule: in front of the step's own it uses
+    the rate of that one's first mini-batch, behind it that of its last."""
+    split: bool = True
+    """Into `rlvr.mini_batches`, `rlvr.epochs` times over; otherwise one optimizer update on all rows."""
+    normalise_separately: bool = False
+    """The tokens of stored rows have denominators of their own."""
+
+
+def own_update(updates: list[PolicyUpdate]) -> PolicyUpdate:
+    """The step's own among its updates.
+
+    Raises:
+        ValueError: there is none, or more than one: a fault of the replay part.
+    """
+    own = [update for update in updates if not update.replayed]
+    if len(own) != 1:
+        raise ValueError(f"a replay must return one update that is not replayed, the step's own (got {len(own)})")
+    return own[0]
+
+
 class Replay(Method):
-    """Which rows of earlier steps train beside those of this one."""
+    """Which rows of earlier steps train in this one, and in which updates."""
 
     @abstractmethod
-    def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
-        """The columns of the rows that train: the step's own, and stored ones behind them."""
+    def updates(self, columns: dict[str, Any], generator: torch.Generator) -> list[PolicyUpdate]:
+        """The step's updates in the order in which they are made; exactly one is not `replayed`: the step's own.
+
+        Args:
+            columns: of the step's rows, with `advantage`; not to be changed in place.
+            generator: for draws from stored rows.
+        """
 
 
 BASES: dict[str, type] = {

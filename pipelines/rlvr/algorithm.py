@@ -144,9 +144,13 @@ def returns(columns: dict[str, Any]) -> Tensor:
 
 
 @torch.no_grad()
-def weigh(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
-    """Add `weight` [B, T]: what each token's loss counts in this optimizer update. Sums over any slices add up."""
-    if update.replay.card.normalise_separately:
+def weigh(update: Update, columns: dict[str, Any], *, off_policy_apart: bool = False) -> dict[str, Any]:
+    """Add `weight` [B, T]: what each token's loss counts in this optimizer update. Sums over any slices add up.
+
+    Args:
+        off_policy_apart: stored rows have denominators of their own.
+    """
+    if off_policy_apart:
         apart = ~columns["on_policy"][:, None] & columns["mask"]
     elif update.objective.card.normalise_separately:
         apart = columns["teacher_forced"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from pipelines.contract.method import PolicyUpdate, own_update
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine import distribution, models, optimizer, parallel
 from pipelines.engine.policy import Policy, without_dropout
@@ -21,6 +23,21 @@ from pipelines.stage.report import Report
 
 SHUFFLES = 2
 """RNG stream id of the order in which groups come to mini-batches."""
+
+
+@dataclass(frozen=True, eq=False)
+class MiniBatch:
+    """Rows of one optimizer update."""
+
+    update: PolicyUpdate
+    rows: Tensor
+    """int64 [N], indices into the update's columns."""
+    schedule_index: int
+    """Where the learning rate's schedule is."""
+    first: bool
+    """The first of the step's own."""
+    compares: bool
+    """Its log-probs are compared with the sampler's."""
 
 
 class Learner:
@@ -106,47 +123,57 @@ class Learner:
         if "entropy_old" in columns:
             columns["entropy_old"] = torch.where(forced, values[..., 1], columns["entropy_old"])
 
-    def learn(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
-        """All optimizer updates of the step."""
-        numbers: dict[str, float] = {}
+    def learn(self, updates: list[PolicyUpdate]) -> dict[str, float]:
+        """All optimizer updates of the step, in the order of the list.
+
+        The sampler-trainer mismatch is that of the weights that sampled, so it is measured before any update changes them.
+        Where the step's own update comes first, the log-probs of its first pass are compared and the check costs nothing. Where
+        a replay update comes first, the same rows (the step's own first mini-batch) are compared before it: with
+        `old_logp: trainer` from that column, which holds the trainer's log-probs already, otherwise with one pass over them
+        without gradient.
+        """
+        metrics: dict[str, float] = {}
         ratios = diagnostics.Ratios()
         total = 0.0
-        for epoch in range(self.rlvr.epochs):
-            for part, rows in enumerate(self._mini_batches(columns, epoch)):
-                first = epoch == 0 and part == 0
-                total += self._one_update(tokens, columns, rows, ratios, numbers, self.updates_done, first)
-                self.updates_done += 1
-        for rows in further(columns):
-            total += self._one_update(tokens, columns, rows, ratios, numbers, self.updates_done - 1, first=False)
+        own = own_update(updates)
+        replay_first = updates[0] is not own
+        if replay_first:
+            metrics |= self._mismatch_before(own.columns, self._mini_batches(own, updates.index(own))[0])
+        start = self.updates_done
+        for place, update in enumerate(updates):
+            for rows in self._mini_batches(update, place):
+                first = update is own and self.updates_done == start
+                schedule_index = self.updates_done - int(update.replayed and self.updates_done > start)
+                batch = MiniBatch(update, rows, schedule_index, first=first, compares=first and not replay_first)
+                total += self._one_update(batch, ratios, metrics)
+                self.updates_done += not update.replayed
         for provider in self.providers.values():
-            numbers |= provider.update(tokens, columns)
+            metrics |= provider.update(own.columns["token"], own.columns)
         self.weights.refresh()
-        return self._joined(numbers, ratios, total)
+        return self._joined(metrics, ratios, total)
 
-    def _one_update(
-        self,
-        tokens: Tensor,
-        columns: dict[str, Any],
-        rows: Tensor,
-        ratios: diagnostics.Ratios,
-        numbers: dict[str, float],
-        number: int,
-        first: bool,
-    ) -> float:
-        """One step of the optimizer on some rows, at the learning rate of that number."""
-        weighed = algorithm.weigh(self.update, algorithm.take(columns, rows))
-        full = dict(columns)
-        full["weight"] = torch.zeros_like(columns["advantage"])
-        full["weight"][rows] = weighed["weight"]
+    def _one_update(self, batch: MiniBatch, ratios: diagnostics.Ratios, metrics: dict[str, float]) -> float:
+        """One step of the optimizer on some rows."""
+        columns, rows = dict(batch.update.columns), batch.rows
+        weighed = algorithm.weigh(
+            self.update, algorithm.take(columns, rows), off_policy_apart=batch.update.normalise_separately
+        )
+        columns["weight"] = torch.zeros_like(columns["advantage"])
+        columns["weight"][rows] = weighed["weight"]
+        live = self._live(columns, rows)
+        coupled = self._couple(columns["token"], columns, live) if self.update.batch_coupled() and len(live) else None
+        total = self._accumulate(replace(batch, rows=live), columns, ratios, metrics)
+        if len(live):
+            stepped = self.stepper.step(batch.schedule_index)
+            metrics |= {f"optimizer/{k}": v for k, v in stepped.items()}
+        return total if coupled is None else coupled / self.world.size
+
+    def _live(self, columns: dict[str, Any], rows: Tensor) -> Tensor:
+        """Those of the rows that a forward pass is made for."""
         live = columns["in_loss"][rows] & columns["mask"][rows].any(1)
         if self.rlvr.skip_zero_advantage_rows and self.update.zero_advantage_rows_are_skippable():
             live &= (columns["advantage"][rows] != 0).any(1)
-        coupled = self._couple(tokens, full, rows[live]) if self.update.batch_coupled() and live.any() else None
-        total = self._accumulate(tokens, full, rows[live], ratios, numbers, first)
-        if live.any():
-            stepped = self.stepper.step(number)
-            numbers |= {f"optimizer/{k}": v for k, v in stepped.items()}
-        return total if coupled is None else coupled / self.world.size
+        return rows[live]
 
     def _couple(self, tokens: Tensor, columns: dict[str, Any], rows: Tensor) -> float:
         """The loss of the update, with its derivatives put into the columns for the passes to follow."""
@@ -160,47 +187,51 @@ class Learner:
         columns["slopes"][rows] = slopes
         return total
 
-    def _joined(self, numbers: dict[str, float], ratios: diagnostics.Ratios, total: float) -> dict[str, float]:
-        """The step's numbers over all processes."""
-        parts = self.world.gather((numbers, ratios, total))
-        joined = dict(numbers)
+    def _joined(self, metrics: dict[str, float], ratios: diagnostics.Ratios, total: float) -> dict[str, float]:
+        """The step's metrics over all processes."""
+        parts = self.world.gather((metrics, ratios, total))
+        joined = dict(metrics)
         for other, *_ in parts:
             joined |= {k: max(v, joined.get(k, v)) for k, v in other.items() if k.startswith("mismatch/")}
-        every = diagnostics.Ratios()
-        for _, more, _ in parts:
-            every.extend(more)
-        return joined | every.numbers() | {"loss/policy": sum(loss for *_, loss in parts)}
+        all_ratios = diagnostics.Ratios()
+        for _, of_process, _ in parts:
+            all_ratios.extend(of_process)
+        return joined | all_ratios.numbers() | {"loss/policy": sum(loss for *_, loss in parts)}
 
-    def _mini_batches(self, columns: dict[str, Any], epoch: int) -> list[Tensor]:
-        """Row indices of each update; rows of one group stay together, and a group without a row in the loss is left out."""
-        here = torch.ones_like(columns["in_loss"]) if "update" not in columns else columns["update"] == 0
-        groups = columns["group"][here & columns["in_loss"]].unique()
-        if self.rlvr.mini_batches > 1:
-            draw = distribution.generator(torch.device("cpu"), self.seed, int(columns["step"]), epoch, SHUFFLES)
-            groups = groups[torch.randperm(len(groups), generator=draw)]
-        parts = groups.tensor_split(min(self.rlvr.mini_batches, len(groups)))
-        return [(torch.isin(columns["group"], part) & here).nonzero().squeeze(1) for part in parts]
+    def _mini_batches(self, update: PolicyUpdate, place: int) -> list[Tensor]:
+        """Row indices of each optimizer update; rows of one group stay together, a group without a row in the loss is left out.
+
+        Args:
+            update: a batch of the step.
+            place: its index among the step's updates; a replay update shuffles with an RNG stream of its own.
+        """
+        columns = update.columns
+        groups = columns["group"][columns["in_loss"]].unique()
+        count = min(self.rlvr.mini_batches, len(groups)) if update.split else 1
+        stream = (SHUFFLES, place) if update.replayed else (SHUFFLES,)
+        batches: list[Tensor] = []
+        for epoch in range(self.rlvr.epochs if update.split else 1):
+            order = groups
+            if self.rlvr.mini_batches > 1:
+                draw = distribution.generator(torch.device("cpu"), self.seed, int(columns["step"]), epoch, *stream)
+                order = groups[torch.randperm(len(groups), generator=draw)]
+            batches += [torch.isin(columns["group"], part).nonzero().squeeze(1) for part in order.tensor_split(count)]
+        return batches
 
     def _accumulate(
-        self,
-        tokens: Tensor,
-        columns: dict[str, Any],
-        rows: Tensor,
-        ratios: diagnostics.Ratios,
-        numbers: dict[str, float],
-        first: bool,
+        self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float]
     ) -> float:
         """Gradients of one update. Where memory runs out they are computed again in smaller passes: the same sum."""
         while True:
-            seen = diagnostics.Ratios()
+            tried = diagnostics.Ratios()
             try:
-                total = self._passes(tokens, columns, rows, seen, numbers, first)
+                total = self._passes(batch, columns, tried, metrics)
             except RuntimeError as error:
                 if not out_of_memory(error) or self.world.size > 1:
                     raise
                 self._halve(int(columns["mask"].shape[1]))
             else:
-                ratios.extend(seen)
+                ratios.extend(tried)
                 return total
 
     def _halve(self, widest: int) -> None:
@@ -213,15 +244,10 @@ class Learner:
         self.report.event("out of memory: the passes are made smaller", micro_batch_tokens=self.passes.budget)
 
     def _passes(
-        self,
-        tokens: Tensor,
-        columns: dict[str, Any],
-        rows: Tensor,
-        ratios: diagnostics.Ratios,
-        numbers: dict[str, float],
-        first: bool,
+        self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float]
     ) -> float:
-        """Add up the gradients of some rows; on the first update of a step, check sampler against trainer."""
+        """Add up the gradients of some rows; where the batch says so, compare sampler and trainer."""
+        tokens, rows = columns["token"], batch.rows
         total = 0.0
         compared: list[Tokens] = []
         reads = self.update.needs("entropy") or self.update.needs("entropy_top_p")
@@ -233,24 +259,36 @@ class Learner:
             if layout.repeat:
                 (values.sum() * 0).backward()
                 continue
-            mine = algorithm.take(columns, part)
+            taken = algorithm.take(columns, part)
             assert spread is not None
-            said = [values, *spread.view(len(values), -1).unbind(1)]
-            logp, entropy, *top = (to_rows(x, layout.target, part, tokens.shape) for x in said)
-            if "slopes" in mine:
-                loss = (mine["slopes"] * torch.stack([logp, entropy, *top], -1)).sum()
+            scores = [values, *spread.view(len(values), -1).unbind(1)]
+            logp, entropy, *top = (to_rows(x, layout.target, part, tokens.shape) for x in scores)
+            if "slopes" in taken:
+                loss = (taken["slopes"] * torch.stack([logp, entropy, *top], -1)).sum()
             else:
-                loss = algorithm.loss(self.update, mine, logp, entropy, *top)
+                loss = algorithm.loss(self.update, taken, logp, entropy, *top)
             (loss * self.world.size).backward()
             total += float(loss.detach())
-            ratios.add(mine, logp, entropy)
-            if first:
-                compared.append(Tokens.of(mine, logp, tokens[part], part))
-        if first:
-            numbers |= self._mismatch(compared)
-        if first and layouts:
-            numbers |= diagnostics.of_layouts(layouts, columns["mask"], rows[self.world.rank :: self.world.size])
+            ratios.add(taken, logp, entropy)
+            if batch.compares:
+                compared.append(Tokens.of(taken, logp, tokens[part], part))
+        if batch.compares:
+            metrics |= self._mismatch(compared)
+        if batch.first and layouts:
+            metrics |= diagnostics.of_layouts(layouts, columns["mask"], rows[self.world.rank :: self.world.size])
         return total
+
+    def _mismatch_before(self, columns: dict[str, Any], rows: Tensor) -> dict[str, float]:
+        """The mismatch of the step's own first mini-batch, with no update made yet; columns as in the step's own update."""
+        live = self._live(columns, rows)
+        tokens, mask = columns["token"], torch.zeros_like(columns["mask"])
+        mask[live] = columns["mask"][live]
+        logp = columns["logp_old"]
+        if self.rlvr.old_logp != "trainer":
+            with torch.no_grad():
+                logp = self.passes.per_token(self.passes.log_probs, tokens, mask)
+        compared = Tokens.of(algorithm.take(columns, live), logp[live], tokens[live], live)
+        return self._mismatch([compared] if self.world.rank == 0 else [])
 
     def _mismatch(self, compared: list[Tokens]) -> dict[str, float]:
         """The step's sampler-trainer mismatch over all processes, judged before the weights change."""
@@ -295,11 +333,3 @@ class Learner:
         if self.world.rank == 0:
             base = {"base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code}
             models.save_model(model, tokenizer, folder, {"stage": "rlvr", **base, **about})
-
-
-def further(columns: dict[str, Any]) -> list[Tensor]:
-    """Row numbers of the updates behind the step's own, as the column `update` numbers them."""
-    if "update" not in columns:
-        return []
-    numbers = columns["update"]
-    return [(numbers == n).nonzero().squeeze(1) for n in numbers[numbers > 0].unique().tolist()]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pipelines.contract.method import HiddenStatistics
+from pipelines.contract.method import HiddenStatistics, PolicyUpdate, own_update
 from pipelines.contract.rollout import (
     Allocation,
     DrawnProblem,
@@ -156,13 +156,11 @@ class Trainer:
             columns = algorithm.assign_credit(self.update, columns)
             numbers["time/credit_s"] = time.perf_counter() - credited
             numbers |= diagnostics.of_columns(columns)
-            columns = self._with_replay(columns, step)
-            for method in self.update.methods():
-                method.on_batch(columns)
-            numbers["replay/rows"] = float(len(columns["group"]) - len(rows))
+            updates = self._updates(columns, step)
+            numbers["replay/rows"] = float(sum(len(update.columns["group"]) for update in updates) - len(rows))
             self.phase("update", step)
             trained = time.perf_counter()
-            numbers |= self.learner.learn(columns["token"], columns)
+            numbers |= self.learner.learn(updates)
             numbers["time/train_s"] = time.perf_counter() - trained
             numbers["train/tokens_per_s"] = numbers["tokens/trained"] / numbers["time/train_s"]
         else:
@@ -302,10 +300,14 @@ class Trainer:
             )
         return dict(packed[1])
 
-    def _with_replay(self, columns: dict[str, Any], step: int) -> dict[str, Any]:
-        """The rows that train: the step's own, and those that the replay part adds."""
+    def _updates(self, columns: dict[str, Any], step: int) -> list[PolicyUpdate]:
+        """The step's updates, as the replay part says; the methods hear of the step's own."""
         draw = distribution.generator(torch.device("cpu"), self.seed, step, REPLAY)
-        return self.update.replay.fn.extend(columns, draw)
+        updates: list[PolicyUpdate] = self.update.replay.fn.updates(columns, draw)
+        own = own_update(updates)
+        for method in self.update.methods():
+            method.on_batch(own.columns)
+        return updates
 
     def _log(self, step: int, rows: list[Trajectory]) -> None:
         if self.rlvr.log_rollouts and self.world.rank == 0:

@@ -1,44 +1,61 @@
-"""Rows of earlier steps behind those of this one; shared by the replays."""
+"""Stored rows as columns; shared by the replays."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-OUTSIDE = {"turn": -1, "node": -1, "turn_state": -1, "mc_value": math.nan}
-"""What fills a column past a row's end, where it is not 0."""
+from pipelines.contract.columns import COLUMNS
 
 
-def row_of(columns: dict[str, Any], number: int) -> dict[str, Tensor]:
+def row_of(columns: dict[str, Any], index: int) -> dict[str, Tensor]:
     """One row with memory of its own."""
-    return {k: v[number].clone() for k, v in columns.items() if isinstance(v, Tensor)}
+    return {k: v[index].clone() for k, v in columns.items() if isinstance(v, Tensor)}
 
 
-def append(columns: dict[str, Any], stored: list[dict[str, Tensor]], *, apart: bool = True) -> dict[str, Any]:
-    """The columns with stored rows behind them, marked as not fresh; what a stored row lacks is 0.
+def stack(stored: list[dict[str, Tensor]], like: dict[str, Any]) -> dict[str, Any]:
+    """Stored rows as columns, marked as off-policy; groups are as they were stored.
 
     Args:
-        apart: every stored row is a group of its own; otherwise rows that shared a group still do.
+        like: the step's columns: they say which columns there are, and give those of the whole step. Where a stored row has none,
+            `loss_share` is its `mask`, as it is before any method takes a token out, and others are 0.
     """
+    out = dict(like)
+    for name, value in like.items():
+        if not isinstance(value, Tensor):
+            continue
+        rows = [row[name] if name in row else _missing(name, value, row) for row in stored]
+        if value.ndim > 1:
+            width = max(map(len, rows))
+            rows = [pad(row, (0, width - len(row)), value=COLUMNS[name].fill) for row in rows]
+        out[name] = torch.stack(rows).to(value.dtype)
+    out["on_policy"] = torch.zeros(len(stored), dtype=torch.bool)
+    return out
+
+
+def _missing(name: str, value: Tensor, row: dict[str, Tensor]) -> Tensor:
+    """What stands in a column that a row was stored without; per token as many values as the row has tokens."""
+    if name == "loss_share":
+        return row["mask"].float()
+    shape = row["mask"].shape if COLUMNS[name].shape == "B T" else value.shape[1:]
+    return torch.zeros(shape, dtype=value.dtype)
+
+
+def append(columns: dict[str, Any], stored: list[dict[str, Tensor]]) -> dict[str, Any]:
+    """The columns with stored rows behind them, each a group of its own and marked as off-policy."""
     out = dict(columns)
-    n = len(columns["group"])
+    behind = stack(stored, columns)
+    behind["group"] = columns["group"].max() + 1 + torch.arange(len(stored))
     for name, value in columns.items():
         if not isinstance(value, Tensor):
             continue
-        rows = [row.get(name, value[0] * 0) for row in stored]
-        if value.ndim == 1:
-            out[name] = torch.cat([value, torch.stack(rows).to(value.dtype)])
-            continue
-        width = max([value.shape[1], *(len(row) for row in rows)])
-        fill = OUTSIDE.get(name, 0)
-        older = torch.full((len(rows), width), fill, dtype=value.dtype)
-        for number, row in enumerate(rows):
-            older[number, : len(row)] = row
-        out[name] = torch.cat([torch.nn.functional.pad(value, (0, width - value.shape[1]), value=fill), older])
-    groups = torch.arange(len(stored)) if apart else out["group"][n:].unique(return_inverse=True)[1]
-    out["group"][n:] = columns["group"].max() + 1 + groups
-    out["on_policy"] = torch.arange(n + len(stored)) < n
+        parts = [value, behind[name]]
+        if value.ndim > 1:
+            width = max(part.shape[1] for part in parts)
+            parts = [pad(part, (0, width - part.shape[1]), value=COLUMNS[name].fill) for part in parts]
+        out[name] = torch.cat(parts)
+    out["on_policy"] = torch.arange(len(out["group"])) < len(columns["group"])
     return out

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.method import Replay
+from pipelines.contract.method import PolicyUpdate, Replay
 from pipelines.data.records import by_group
 from pipelines.rlvr.replay._rows import append, row_of
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     paper="2509.07430",
     title="The Choice of Divergence: A Neglected Key to Mitigating Diversity Collapse in RLVR (DPH-RL's rehearsal)",
     checked="official code (rehearsed problems stay among those explored)",
-    normalise_separately=True,
 )
 class dph_rl(Replay):
     """Before the first step every problem is answered `samples` times; one right answer of each that has `solved` of them is
@@ -50,15 +49,15 @@ class dph_rl(Replay):
             columns = context.columns(kept)
             self.rows = [_short(row_of(columns, number)) for number in range(len(kept))]
 
-    def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
-        """The step's rows with the rehearsed ones behind them."""
+    def updates(self, columns: dict[str, Any], generator: torch.Generator) -> list[PolicyUpdate]:
+        """The step's own update, joined by the rehearsed rows."""
         if not self.rows:
-            return columns
+            return [PolicyUpdate(columns)]
         drawn = torch.randperm(len(self.rows), generator=generator)[: self.count].tolist()
         out = append(columns, [self.rows[i] for i in drawn])
         out["advantage"] = out["advantage"] * out["on_policy"][:, None]
         out["scored"] = out["scored"] & out["on_policy"]
-        return out
+        return [PolicyUpdate(out, normalise_separately=True)]
 
     def state_dict(self) -> dict[str, Any]:
         """The answers."""

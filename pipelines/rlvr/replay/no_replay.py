@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.method import Replay
+from pipelines.contract.method import PolicyUpdate, Replay
 
 
 @method(paper="folklore", title="No replay", checked="closed form")
 class no_replay(Replay):
     """Every update sees the rows sampled in its step and no others."""
 
-    def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
-        """The rows that train."""
-        return columns
+    def updates(self, columns: dict[str, Any], generator: torch.Generator) -> list[PolicyUpdate]:
+        """The step's own update."""
+        return [PolicyUpdate(columns)]

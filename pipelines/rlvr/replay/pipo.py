@@ -1,4 +1,4 @@
-"""After the step's own update, one more on the step before: was it followed by progress?"""
+"""Before the step's own update, one more on the step before: was it followed by progress?"""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.method import Replay
+from pipelines.contract.method import PolicyUpdate, Replay
 from pipelines.rlvr.ops import group_size, group_sum, row_mean
-from pipelines.rlvr.replay._rows import append, row_of
+from pipelines.rlvr.replay._rows import row_of, stack
 
 
 @method(
@@ -20,16 +20,17 @@ from pipelines.rlvr.replay._rows import append, row_of
     title="Policy Improvement Reinforcement Learning (PIPO)",
     checked="official code, 5 cases (the window holds the steps before, as in the paper; the code counts each step twice)",
     requires=(("objective", "pipo"),),
-    makes=("update",),
 )
 class pipo(Replay):
-    """The rows of the step before train once more, in an update of their own, with coefficients C instead of advantages.
+    """The rows of the step before train once more, in an update in front of the step's own, with coefficients C instead of
+    advantages. It is split into mini-batches like the step's own.
 
         xi = clip(mean reward - mean of the window, -5, 5) / deviation of the window (population)
         C_i = clip(xi G Abar_i / sum_group |Abar|, -10, 10), times `regress` where xi < 0;   Abar the row's mean advantage
 
-    So what the last step pushed is pushed again after progress, and taken back after a setback. Use `objective: pipo`.
-    Nothing is added before the window holds `start` steps or where |xi| <= `threshold`.
+    So what the last step pushed is pushed again after progress, and taken back after a setback. Use `objective: pipo`. Ratios
+    are over the log-probs that the rows were sampled with, so the step's own rows have moved away from 1 when their turn comes.
+    There is no replay update before the window holds `start` steps, where |xi| <= `threshold`, or where `regress` is 0 and xi < 0.
     """
 
     def __init__(
@@ -55,24 +56,26 @@ class pipo(Replay):
         spread = statistics.pstdev(self.means)
         return away / (spread if spread > 1e-8 else 1.0)
 
-    def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
-        """The step's rows, and behind them in an update of their own those of the step before."""
+    def updates(self, columns: dict[str, Any], generator: torch.Generator) -> list[PolicyUpdate]:
+        """The retrospective update where there is one, then the step's own."""
         scored = columns["scored"]
-        now = float((columns["raw_reward"] * scored).sum() / scored.sum().clamp(min=1))
-        mine = [row_of(columns, n) for n in columns["in_loss"].nonzero().squeeze(1).tolist()]
-        out = columns | {"update": torch.zeros(len(scored), dtype=torch.int64)}
+        mean_reward = float((columns["raw_reward"] * scored).sum() / scored.sum().clamp(min=1))
+        updates = [PolicyUpdate(columns)]
         if self.rows and len(self.means) >= self.start:
-            xi = self.progress(now)
-            if abs(xi) > self.threshold:
-                out = append(out, self.rows, apart=False)
-                older = ~out["on_policy"]
-                out["update"] = older.long()
-                part = {k: out[k][older] for k in ("advantage", "mask", "group", "in_loss")}
-                coefficient = (shares(**part) * xi).clamp(-10, 10) * (1 if xi > 0 else self.regress)
-                out["advantage"][older] = coefficient[:, None].float() * part["mask"]
-        self.rows = mine
-        self.means = [*self.means, now][-self.window :]
-        return out
+            xi = self.progress(mean_reward)
+            scale = 1.0 if xi > 0 else self.regress
+            if abs(xi) > self.threshold and scale:
+                updates.insert(0, PolicyUpdate(self._retrospective(columns, xi, scale), replayed=True))
+        self.rows = [row_of(columns, index) for index in columns["in_loss"].nonzero().squeeze(1).tolist()]
+        self.means = [*self.means, mean_reward][-self.window :]
+        return updates
+
+    def _retrospective(self, columns: dict[str, Any], xi: float, scale: float) -> dict[str, Any]:
+        """The columns of the step before, with C as `advantage`."""
+        before = stack(self.rows, columns)
+        part = {name: before[name] for name in ("advantage", "mask", "group", "in_loss")}
+        coefficient = (shares(**part) * xi).clamp(-10, 10) * scale
+        return before | {"advantage": coefficient[:, None].float() * before["mask"]}
 
     def state_dict(self) -> dict[str, Any]:
         """The window and the last step's rows."""

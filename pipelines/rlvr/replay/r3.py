@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.method import Replay
+from pipelines.contract.method import PolicyUpdate, Replay
 from pipelines.data.records import Trajectory, by_group
 
 
@@ -17,7 +17,7 @@ from pipelines.data.records import Trajectory, by_group
     paper="2601.19620",
     title="R^3: Replay, Reflection, and Ranking Rewards (cross-context replay)",
     checked="paper (k, alpha and the buffer's size are ours)",
-    reduces_to="answers 0 is fresh",
+    reduces_to="answers 0 is no_replay",
 )
 class r3(Replay):
     """A group that is all wrong gets its problem's last right answers, one that is all right the last wrong ones.
@@ -62,10 +62,10 @@ class r3(Replay):
         for uid in list(self.past)[: -self.problems]:
             del self.past[uid]
 
-    def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
-        """The rows that train: stored ones with a smaller advantage."""
+    def updates(self, columns: dict[str, Any], generator: torch.Generator) -> list[PolicyUpdate]:
+        """The step's own update, in which stored rows have a smaller advantage."""
         factor = torch.where(columns["on_policy"], 1.0, self.alpha)
-        return columns | {"advantage": columns["advantage"] * factor[:, None]}
+        return [PolicyUpdate(columns | {"advantage": columns["advantage"] * factor[:, None]})]
 
     def state_dict(self) -> dict[str, Any]:
         """The last right and wrong answers of each problem."""

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.method import Replay
+from pipelines.contract.method import PolicyUpdate, Replay
 from pipelines.rlvr.replay._rows import append, row_of
 
 
@@ -16,7 +16,7 @@ from pipelines.rlvr.replay._rows import append, row_of
     paper="2504.16656",
     title="Skywork R1V2: Selective Sample Buffer",
     checked="reconstructed (report text only; without replacement, capacity and age limit are ours)",
-    reduces_to="a step without silent rows is fresh",
+    reduces_to="a step without zero-advantage rows is no_replay",
 )
 class ssb(Replay):
     """Rows without advantage are replaced by stored rows, drawn with a chance in proportion to their mean |A|.
@@ -36,24 +36,24 @@ class ssb(Replay):
         self.capacity, self.max_age, self.tolerance = capacity, max_age, tolerance
         self.rows: list[dict[str, Any]] = []
 
-    def extend(self, columns: dict[str, Any], generator: torch.Generator) -> dict[str, Any]:
-        """The step's rows with some of the silent ones replaced; then remember the others."""
+    def updates(self, columns: dict[str, Any], generator: torch.Generator) -> list[PolicyUpdate]:
+        """The step's own update with some of its zero-advantage rows replaced; then remember the others."""
         step = int(columns["step"])
         self.rows = [row for row in self.rows if step - row["step"] <= self.max_age]
         strength = (columns["advantage"].abs() * columns["mask"]).sum(1) / columns["mask"].sum(1).clamp(min=1)
         teaches = columns["in_loss"] & (strength > self.tolerance)
-        silent = (columns["in_loss"] & ~teaches).nonzero().squeeze(1)
-        count = min(len(silent), len(self.rows))
+        zero_advantage = (columns["in_loss"] & ~teaches).nonzero().squeeze(1)
+        count = min(len(zero_advantage), len(self.rows))
         out = columns
         if count:
             weights = torch.tensor([row["strength"] for row in self.rows])
             drawn = torch.multinomial(weights, count, generator=generator).tolist()
             out = append(columns, [self.rows[i]["columns"] for i in drawn])
-            out["in_loss"][silent[:count]] = False
-        for number in teaches.nonzero().squeeze(1).tolist():
-            self.rows.append({"step": step, "strength": float(strength[number]), "columns": row_of(columns, number)})
+            out["in_loss"][zero_advantage[:count]] = False
+        for index in teaches.nonzero().squeeze(1).tolist():
+            self.rows.append({"step": step, "strength": float(strength[index]), "columns": row_of(columns, index)})
         self.rows = self.rows[-self.capacity :]
-        return out
+        return [PolicyUpdate(out)]
 
     def state_dict(self) -> dict[str, Any]:
         """The buffer."""

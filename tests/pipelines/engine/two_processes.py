@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from pipelines.contract.method import PolicyUpdate
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.train import Trainer
 from pipelines.stage.report import Report
@@ -35,7 +36,7 @@ def main() -> None:
         report=Report(out / f"report{torch.distributed.get_rank() if torch.distributed.is_initialized() else 0}"),
         seed=0,
     )
-    tokens, columns = torch.load(step, weights_only=False)
+    _, columns = torch.load(step, weights_only=False)
     learner = made.learner
     stepper, seen = learner.stepper.step, []
 
@@ -44,7 +45,7 @@ def main() -> None:
         return stepper(number)
 
     learner.stepper.step = watched
-    numbers = learner.learn(tokens, columns)
+    numbers = learner.learn([PolicyUpdate(columns)])
     state = learner.state()
     learner.load_state(state)
     rows, kept = made.collect(0)

@@ -15,7 +15,6 @@ from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import PRESETS, SLOTS, read_preset, read_recipe
 from pipelines.rlvr import algorithm
-from pipelines.rlvr.learner import further
 
 
 def trainer(tmp_path, start, *overrides):
@@ -63,29 +62,78 @@ def test_a_loss_that_couples_rows_has_one_gradient(tmp_path, start, name, monkey
     torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-3)
 
 
-def test_the_step_before_trains_once_more(tmp_path, start):
-    replay = "rlvr.replay={kind: pipo, window: 2, start: 1}"
-    made = trainer(tmp_path, start, "presets=[pipo]", replay, "rlvr.steps=3", "rlvr.mini_batches=1")
-    updates, learn = [], made.learner.learn
+RETROSPECTIVE = ("presets=[pipo]", "rlvr.replay={kind: pipo, window: 2, start: 1}", "rlvr.steps=3")
 
-    def watched(tokens, columns):
-        updates.append((columns, further(columns)))
-        assert columns["on_policy"][torch.cat(made.learner._mini_batches(columns, 0))].all(), (
-            "the step's own update is its own"
-        )
-        return learn(tokens, columns)
 
-    made.learner.learn = watched
-    made.run()
-    assert made.learner.updates_done == 3, "the extra ones have no place in the schedule"
-    (first, none), (second, extra), _ = updates
-    assert none == [] and len(extra) == 1 and not second["on_policy"][extra[0]].any()
-    older = second["logp_old"][extra[0]]
-    assert torch.equal(older[:, : first["logp_old"].shape[1]], first["logp_old"])
-    groups = second["group"][extra[0]]
-    assert groups.min() > second["group"][second["on_policy"]].max() and len(groups.unique()) == 4
-    steps = made.learner.optimizer.state_dict()["state"][0]["step"]
-    assert int(steps) > 3
+def test_the_step_before_trains_once_more_and_first(tmp_path, start):
+    """The retrospective update comes before the step's own, in as many mini-batches, at its learning rate."""
+    schedule = "rlvr.optimizer.warmup=6"
+    pipeline = trainer(tmp_path, start, *RETROSPECTIVE, "rlvr.mini_batches=2", schedule)
+    learner, steps = pipeline.learner, []
+    one_update, learn, rates = learner._one_update, learner.learn, []
+
+    def watched_update(batch, ratios, metrics):
+        steps[-1].append(batch)
+        result = one_update(batch, ratios, metrics)
+        rates.append((batch.update.replayed, metrics["optimizer/learning_rate"]))
+        return result
+
+    def watched_learn(updates):
+        steps.append([])
+        return learn(updates)
+
+    learner._one_update, learner.learn = watched_update, watched_learn
+    pipeline.run()
+    assert learner.updates_done == 6, "replay updates have no place in the schedule"
+    assert [[batch.update.replayed for batch in step] for step in steps[:2]] == [[False] * 2, [True] * 2 + [False] * 2]
+    assert [batch.schedule_index for batch in steps[1]] == [2, 2, 2, 3]
+    own, before = steps[1][2].update.columns, steps[1][0].update.columns
+    first = steps[0][0].update.columns
+    in_loss = first["in_loss"]
+    assert torch.equal(before["logp_old"], first["logp_old"][in_loss])
+    assert torch.equal(before["group"], first["group"][in_loss])
+    assert not before["on_policy"].any() and own["on_policy"].all()
+    parts = [batch.rows for batch in steps[1][:2]]
+    assert torch.equal(torch.cat(parts).sort().values, torch.arange(len(before["group"]))), "every row once"
+    groups = [set(before["group"][rows].tolist()) for rows in parts]
+    assert len(groups[0]) == len(groups[1]) == 2 and not groups[0] & groups[1]
+    assert rates[2] == (True, rates[4][1]) and rates[2][1] == rates[3][1] < rates[5][1]
+
+
+@pytest.mark.parametrize("old_logp", ["sampler", "trainer"])
+def test_mismatch_is_that_of_the_weights_that_sampled(tmp_path, start, old_logp):
+    """Though the retrospective update moves them before the step's own first pass: the same metrics as without it."""
+    results = []
+    for threshold in (0.0, 1000.0):
+        folder = tmp_path / str(threshold)
+        folder.mkdir()
+        more = (f"rlvr.old_logp={old_logp}", "rlvr.optimizer.learning_rate=0.003", "rlvr.mini_batches=2")
+        replay = f"rlvr.replay={{kind: pipo, window: 2, start: 1, threshold: {threshold}}}"
+        pipeline = trainer(folder, start, *RETROSPECTIVE, replay, *more)
+        pipeline.step(0)
+        results.append(pipeline.step(1))
+        assert len(pipeline.learner.mismatch.last_means) == 2, "measured once a step"
+    replayed, plain = results
+    assert replayed["replay/rows"] > 0 == plain["replay/rows"]
+    for name in ("max", "p999", "mean"):
+        assert replayed[f"mismatch/{name}"] == pytest.approx(plain[f"mismatch/{name}"], abs=1e-6)
+    assert replayed["mismatch/max"] < 1e-4
+    assert abs(replayed["ratio/max"] - plain["ratio/max"]) > 1e-3, "the weights have moved"
+
+
+def test_rehearsed_rows_have_a_gradient(tmp_path, start):
+    """Stored before any method could say what share of the loss they have."""
+    rehearse = "rlvr.replay={kind: dph_rl, rows: 4, solved: 1, problems: 40}"
+    pipeline = frozen(tmp_path, start, "rehearsed", "presets=[dph_rl]", rehearse, "rlvr.mini_batches=1")
+    batches, learn = [], pipeline.learner.learn
+    pipeline.learner.learn = lambda updates: (batches.append(updates), learn(updates))[1]
+    pipeline.step(0)
+    ((own,),) = batches
+    stored = ~own.columns["on_policy"]
+    assert own.normalise_separately and int(stored.sum()) == 4
+    weight = algorithm.weigh(pipeline.update, own.columns, off_policy_apart=True)["weight"]
+    torch.testing.assert_close(weight[stored].sum(), torch.tensor(1.0))
+    torch.testing.assert_close(weight[~stored].sum(), torch.tensor(1.0))
 
 
 def test_demonstrations_are_rows_with_the_trainer_s_own_numbers(tmp_path, start):

@@ -35,8 +35,8 @@ def test_replay_only_helps_groups_without_difference():
     assert not by_group[3][2].correct and by_group[3][2].version == 0
     batch = toys.batch()
     batch.on_policy = torch.arange(12) < 10
-    scaled = method.extend(columns_of(batch) | {"advantage": torch.ones(12, 9)}, torch.Generator())
-    assert scaled["advantage"][:, 0].tolist() == [1.0] * 10 + [0.5] * 2
+    (own,) = method.updates(columns_of(batch) | {"advantage": torch.ones(12, 9)}, torch.Generator())
+    assert own.columns["advantage"][:, 0].tolist() == [1.0] * 10 + [0.5] * 2
     again = bind("rlvr.replay", {"kind": "r3", "answers": 2}).fn
     again.load_state_dict(method.state_dict())
     assert again.on_rollouts(rows(a, 0, 0, 0, version=2)) == method.on_rollouts(rows(a, 0, 0, 0, version=2))
