@@ -36,7 +36,7 @@ PLANTED = {
     "a checkpoint nobody wanted": (RUN, "        if name not in requested:\n            continue\n", "", [CHOSEN]),
     "every difference is from the base": (RUN, "for before, after in pairwise(names):", "for before, after in ((names[0], n) for n in names[1:]):", [f"{STAGE}::test_differences_are_of_neighbours_later_minus_earlier"]),
     "the first checkpoint is asked for all": (RUN, "lm = model.load(path, model_settings", "lm = model.load(next(iter(checkpoints.values())), model_settings", [FILED]),
-    "samples of one checkpoint in another's file": (RUN, 'out / "samples" / name / f"{task_name}.jsonl"', 'out / "samples" / "base" / f"{task_name}.jsonl"', [FILED]),
+    "samples of one checkpoint in another's file": (RUN, 'out / "samples" / name / f"{task}.jsonl"', 'out / "samples" / "base" / f"{task}.jsonl"', [FILED]),
     "only the first answer is kept": ("evaluation/scoring.py", "return [list(r) for r in responses]", "return [list(r)[:1] for r in responses]", [f"{STAGE}::test_an_answer_s_score_is_its_verifier_s"]),
     "any answer at all counts": ("evaluation/scoring.py", '"exact_match": sum(s >= 1 for s in scores) / len(scores)', '"exact_match": sum(s >= 0 for s in scores) / len(scores)', [f"{STAGE}::test_an_answer_s_score_is_its_verifier_s"]),
     "repeats are one answer": ("evaluation/model.py", "sampling = _sampling(kwargs)\n", "sampling = _sampling(kwargs | {\"do_sample\": False})\n", [f"{WHOLE}::test_repeats_are_independent_and_reproducible"]),
