@@ -27,9 +27,9 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         report=report,
         seed=job["seed"],
     )
-    numbers = trainer.run()
+    metrics = trainer.run()
     report.close()
-    return numbers
+    return metrics
 
 
 if __name__ == "__main__":

@@ -46,20 +46,20 @@ class Update:
 
     def needs(self, column: str) -> bool:
         """Whether some method reads the column."""
-        return any(column in one.needs for one in self.bound())
+        return any(column in part.needs for part in self.bound())
 
     def methods(self) -> list[Method]:
         """Every part, in the order of the slots; hooks are called on all of them alike."""
-        return [one.fn for one in self.bound()]
+        return [part.fn for part in self.bound()]
 
     def state_dict(self) -> dict[str, Any]:
         """slot/position/name → what the part remembers."""
-        return {f"{one.slot}/{i}/{one.name}": one.fn.state_dict() for i, one in enumerate(self.bound())}
+        return {f"{part.slot}/{i}/{part.name}": part.fn.state_dict() for i, part in enumerate(self.bound())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        for i, one in enumerate(self.bound()):
-            one.fn.load_state_dict(state[f"{one.slot}/{i}/{one.name}"])
+        for i, part in enumerate(self.bound()):
+            part.fn.load_state_dict(state[f"{part.slot}/{i}/{part.name}"])
 
     def column_options(self) -> dict[str, Any]:
         """Column → how it is to be made, as the parts ask for it."""
@@ -68,8 +68,8 @@ class Update:
     def batch_coupled(self) -> bool:
         """Whether the loss is no sum over rows."""
         return any(
-            one is not None and one.card.batch_coupled
-            for one in (self.objective, self.divergence, *self.auxiliary_loss)
+            part is not None and part.card.batch_coupled
+            for part in (self.objective, self.divergence, *self.auxiliary_loss)
         )
 
     def zero_advantage_rows_are_skippable(self) -> bool:
@@ -151,21 +151,21 @@ def weigh(update: Update, columns: dict[str, Any], *, off_policy_apart: bool = F
         off_policy_apart: stored rows have denominators of their own.
     """
     if off_policy_apart:
-        apart = ~columns["on_policy"][:, None] & columns["mask"]
+        separate = ~columns["on_policy"][:, None] & columns["mask"]
     elif update.objective.card.normalise_separately:
-        apart = columns["teacher_forced"]
+        separate = columns["teacher_forced"]
     else:
         return columns | {"weight": update.loss_aggregation(columns)}
-    return columns | {"weight": sum(weigh_apart(update.loss_aggregation, columns, apart))}
+    return columns | {"weight": sum(weights_apart(update.loss_aggregation, columns, separate))}
 
 
-def weigh_apart(aggregation: Bound, columns: dict[str, Any], apart: Tensor) -> tuple[Tensor, Tensor]:
+def weights_apart(aggregation: Bound, columns: dict[str, Any], separate: Tensor) -> tuple[Tensor, Tensor]:
     """Weights [B, T] of two parts of the tokens with denominators of their own: those of `apart` (bool [B, T]), and the others.
 
     A row belongs to the parts that have a token of it.
     """
     weights = []
-    for part in (apart, ~apart):
+    for part in (separate, ~separate):
         inside = part & columns["mask"]
         within = columns | {"loss_share": columns["loss_share"] * inside, "in_loss": columns["in_loss"] & inside.any(1)}
         weights.append(aggregation(within))
@@ -187,12 +187,12 @@ def loss(
     per_token = update.objective(columns)
     if update.divergence is not None and update.divergence.where == "loss":
         per_token = per_token + update.divergence.weight * update.divergence(columns)
-    for bonus in update.auxiliary_loss:
-        per_token = per_token + bonus.weight * bonus(columns)
+    for auxiliary in update.auxiliary_loss:
+        per_token = per_token + auxiliary.weight * auxiliary(columns)
     return (per_token * columns["weight"]).sum()
 
 
-def slopes(update: Update, columns: dict[str, Any], values: Tensor) -> tuple[float, Tensor]:
+def cached_gradients(update: Update, columns: dict[str, Any], values: Tensor) -> tuple[float, Tensor]:
     """The loss of a whole update, and its derivatives by what the policy says of each token.
 
     A loss that couples rows cannot be added up from slices. Its derivatives can: with them as constant factors, the slices'

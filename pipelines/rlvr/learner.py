@@ -182,9 +182,9 @@ class Learner:
         kinds = 2 if self.policy.top_p_mass is None else 3
         with torch.no_grad():
             values = self.passes.per_token(self.passes.log_probs, tokens, columns["mask"] & live, values=kinds)
-        total, slopes = algorithm.slopes(self.update, algorithm.take(columns, rows), values[rows])
-        columns["slopes"] = torch.zeros_like(values)
-        columns["slopes"][rows] = slopes
+        total, cached_gradients = algorithm.cached_gradients(self.update, algorithm.take(columns, rows), values[rows])
+        columns["cached_gradients"] = torch.zeros_like(values)
+        columns["cached_gradients"][rows] = cached_gradients
         return total
 
     def _joined(self, metrics: dict[str, float], ratios: diagnostics.Ratios, total: float) -> dict[str, float]:
@@ -263,8 +263,8 @@ class Learner:
             assert spread is not None
             scores = [values, *spread.view(len(values), -1).unbind(1)]
             logp, entropy, *top = (to_rows(x, layout.target, part, tokens.shape) for x in scores)
-            if "slopes" in taken:
-                loss = (taken["slopes"] * torch.stack([logp, entropy, *top], -1)).sum()
+            if "cached_gradients" in taken:
+                loss = (taken["cached_gradients"] * torch.stack([logp, entropy, *top], -1)).sum()
             else:
                 loss = algorithm.loss(self.update, taken, logp, entropy, *top)
             (loss * self.world.size).backward()
@@ -328,8 +328,8 @@ class Learner:
         """
         if state is not None:
             self.weights.load(state["model"])
-        whole = self.weights.whole
-        model = whole.merge_and_unload() if self.rlvr.lora else whole
+        full_model = self.weights.whole
+        model = full_model.merge_and_unload() if self.rlvr.lora else full_model
         if self.world.rank == 0:
             base = {"base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code}
             models.save_model(model, tokenizer, folder, {"stage": "rlvr", **base, **about})

@@ -104,13 +104,13 @@ class Trainer:
     def run(self) -> dict[str, float]:
         """Train from the last commit to the end, and write the model folder."""
         self._resume()
-        numbers: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for step in range(self.start_step, self.rlvr.steps):
-            numbers = self.step(step)
-            self.report.metrics(step + 1, numbers)
-            note = f"reward {numbers['reward/mean']:.3f}"
+            metrics = self.step(step)
+            self.report.metrics(step + 1, metrics)
+            note = f"reward {metrics['reward/mean']:.3f}"
             self.report.progress(step + 1, self.rlvr.steps, note)
-            score = self._score(numbers["reward/mean"])
+            score = self._score(metrics["reward/mean"])
             if (step + 1) % self.rlvr.commit.every == 0 or step + 1 == self.rlvr.steps or score is not None:
                 self.phase("commit", step)
                 self._commit(step + 1, score)
@@ -123,7 +123,7 @@ class Trainer:
             about["system_prompt"] = self.update.prompting.fn.system_prompt
         self.learner.save(self.tokenizer, self.out / "model", state, about)
         wanted = ("reward/mean", "rollout/length_mean", "policy/entropy")
-        return {"steps": float(self.rlvr.steps), **{k.replace("/", "_"): numbers[k] for k in wanted if k in numbers}}
+        return {"steps": float(self.rlvr.steps), **{k.replace("/", "_"): metrics[k] for k in wanted if k in metrics}}
 
     def _score(self, reward: float) -> float | None:
         """Mean reward of the last `SMOOTH` steps where it is the best so far and the best weights are asked for."""
@@ -144,9 +144,9 @@ class Trainer:
         began = time.perf_counter()
         sampled, rows = self.collect(step)
         sampled = sampled or rows  # a step that carried problems fill
-        numbers = diagnostics.of_rollouts(sampled)
-        numbers["time/rollout_s"] = time.perf_counter() - began
-        numbers["rollout/tokens_per_s"] = numbers["rollout/length_mean"] * len(sampled) / numbers["time/rollout_s"]
+        metrics = diagnostics.of_rollouts(sampled)
+        metrics["time/rollout_s"] = time.perf_counter() - began
+        metrics["rollout/tokens_per_s"] = metrics["rollout/length_mean"] * len(sampled) / metrics["time/rollout_s"]
         self._log(step, sampled)
         self.phase("credit", step)
         columns = self._filtered(self._pack(rows, step)) if rows else None
@@ -154,20 +154,20 @@ class Trainer:
             self.learner.fill(columns["token"], columns)
             credited = time.perf_counter()
             columns = algorithm.assign_credit(self.update, columns)
-            numbers["time/credit_s"] = time.perf_counter() - credited
-            numbers |= diagnostics.of_columns(columns)
+            metrics["time/credit_s"] = time.perf_counter() - credited
+            metrics |= diagnostics.of_columns(columns)
             updates = self._updates(columns, step)
-            numbers["replay/rows"] = float(sum(len(update.columns["group"]) for update in updates) - len(rows))
+            metrics["replay/rows"] = float(sum(len(update.columns["group"]) for update in updates) - len(rows))
             self.phase("update", step)
             trained = time.perf_counter()
-            numbers |= self.learner.learn(updates)
-            numbers["time/train_s"] = time.perf_counter() - trained
-            numbers["train/tokens_per_s"] = numbers["tokens/trained"] / numbers["time/train_s"]
+            metrics |= self.learner.learn(updates)
+            metrics["time/train_s"] = time.perf_counter() - trained
+            metrics["train/tokens_per_s"] = metrics["tokens/trained"] / metrics["time/train_s"]
         else:
             self.report.event("no row to learn from: nothing was scored or kept", step=step + 1)
-        numbers["time/step_s"] = time.perf_counter() - began
+        metrics["time/step_s"] = time.perf_counter() - began
         self.phase("metrics", step)
-        return numbers
+        return metrics
 
     def collect(self, step: int) -> tuple[list[Trajectory], list[Trajectory]]:
         """Everything sampled in the step, and the rows that it goes on with."""

@@ -15,16 +15,16 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
     >>> boxes(r"\boxed{\frac{1}{2}} or \boxed {3}")
     [(0, 19, '\\frac{1}{2}'), (23, 33, '3')]
     """
-    found: list[tuple[int, int, str]] = []
+    marks: list[tuple[int, int, str]] = []
     at = 0
     while match := _BOX.search(text, at):
         end = _closing(text, match.end())
         if end is None:
-            found.append((match.start(), len(text), ""))  # cut off: whatever it holds is no answer
+            marks.append((match.start(), len(text), ""))  # cut off: whatever it holds is no answer
             break
-        found.append((match.start(), end, text[match.end() : end - 1].strip()))
+        marks.append((match.start(), end, text[match.end() : end - 1].strip()))
         at = end
-    return found
+    return marks
 
 
 def _closing(text: str, start: int) -> int | None:

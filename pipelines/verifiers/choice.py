@@ -9,7 +9,7 @@ from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
 from pipelines.verifiers._marked import marked
 
 _FORMAT = re.compile(r"\\(?:textbf|text|mathbf|mathrm|mbox)\s?|[*_`$\"“”'‘’\\{}]")
-_WHOLE = re.compile(
+_WHOLE_LINE = re.compile(
     r"\s?(?:(?:option|choice|answer)\s?:?\s?)?[(\[]?\s?([A-Za-z])\s?[)\]]?(?=$|[\s.:,;)!-])(.*)", re.S | re.I
 )
 _HEDGE = re.compile(
@@ -57,12 +57,12 @@ def _letter(text: str) -> str | None:
     inner = marked(text)
     if inner is not None:
         plain = _plain(inner)
-        return _whole(plain, strict=False) or _stated(plain)
+        return _whole_line(plain, strict=False) or _stated(plain)
     plain = _plain(text)
     for attempt in (_stated, _line):
-        found = attempt(plain)
-        if found is not None:
-            return found
+        letters = attempt(plain)
+        if letters is not None:
+            return letters
     return _own(plain)
 
 
@@ -72,9 +72,9 @@ def _plain(text: str) -> str:
     return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
 
 
-def _whole(text: str, *, strict: bool) -> str | None:
+def _whole_line(text: str, *, strict: bool) -> str | None:
     """The text is a letter, with what may follow it: "B", "(b)", "B. Paris", "B) because"."""
-    match = _WHOLE.fullmatch(text)
+    match = _WHOLE_LINE.fullmatch(text)
     if match is None:
         return None
     letter, rest = match[1], match[2]
@@ -105,22 +105,26 @@ def _stated(text: str) -> str | None:
 def _line(text: str) -> str | None:
     lines = text.split("\n")
     for line in (lines[-1], lines[0]):
-        found = _whole(line, strict=True) if line else None
-        if found is not None:
-            return found
+        letters = _whole_line(line, strict=True) if line else None
+        if letters is not None:
+            return letters
     return None
 
 
 def _own(text: str) -> str | None:
     """Letters in brackets, else capitals that stand alone and are no English word; the last of them."""
     for pattern in (_BRACKETED, _ALONE):
-        found = list(pattern.finditer(text))
-        if found:
+        letters = list(pattern.finditer(text))
+        if letters:
             if (
-                len(found) > 1
-                and _HEDGE.match(text[found[-2].end() :])
-                and found[-2][1].upper() != found[-1][1].upper()
+                len(letters) > 1
+                and _HEDGE.match(text[letters[-2].end() :])
+                and letters[-2][1].upper() != letters[-1][1].upper()
             ):
                 return ""
-            return "" if _NOT.search(text[max(0, found[-1].start() - 12) : found[-1].start()]) else found[-1][1].upper()
+            return (
+                ""
+                if _NOT.search(text[max(0, letters[-1].start() - 12) : letters[-1].start()])
+                else letters[-1][1].upper()
+            )
     return None

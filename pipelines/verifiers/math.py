@@ -70,8 +70,8 @@ def candidate(completion: str) -> str:
     if inner is not None:
         return inner
     tail = completion[-TAIL:]
-    said = stated(tail)
-    return said if said is not None and len(said) <= MAX_ANSWER else tail.strip()
+    statement = stated(tail)
+    return statement if statement is not None and len(statement) <= MAX_ANSWER else tail.strip()
 
 
 def tidy(text: str) -> str:
@@ -83,9 +83,9 @@ def tidy(text: str) -> str:
     text = _SPACING.sub(" ", text.strip().rstrip(".").strip())
     if len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1].replace("\\$", ""):
         text = text[1:-1].strip().rstrip(".")
-    whole = _TEXT.fullmatch(text)
-    if whole and whole[1][:1].isdigit():
-        text = whole[1]
+    text_match = _TEXT.fullmatch(text)
+    if text_match and text_match[1][:1].isdigit():
+        text = text_match[1]
     text = _WORD_UNIT.sub("", _UNIT.sub("", text)).strip()
     if re.fullmatch(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?", text):
         text = text.replace(" ", "")
@@ -101,25 +101,25 @@ def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
     gold = tidy(candidate(answer)) if marked(answer) is not None else tidy(answer)
     if heavy(gold) or len(gold) > MAX_ANSWER:
         return Verdict(None, "verifier_failed", {"error/AnswerTooLarge": 1.0})
-    found = tidy(candidate(completion))
-    if not found:
+    parsed = tidy(candidate(completion))
+    if not parsed:
         return UNPARSABLE
-    if found == gold:
+    if parsed == gold:
         return correct_or_incorrect(True)
-    gold_base, base = _BASE.fullmatch(gold), _BASE.fullmatch(found)
-    if gold_base and (base or found == gold_base[1]):
+    gold_base, base = _BASE.fullmatch(gold), _BASE.fullmatch(parsed)
+    if gold_base and (base or parsed == gold_base[1]):
         return correct_or_incorrect(base is None or base.groups() == gold_base.groups())
     if base and number.exact(gold) is not None:
         return correct_or_incorrect(gold == base[1])
-    gold_value, value = number.exact(gold), number.exact(found)
+    gold_value, value = number.exact(gold), number.exact(parsed)
     if gold_value is not None and value is not None:
         return correct_or_incorrect(number.equal(gold_value, value))
     if gold_value is not None and number.alternatives(completion[-TAIL:]):
         return correct_or_incorrect(False)
-    if heavy(found):
+    if heavy(parsed):
         return UNPARSABLE
-    if _is_set(gold) != _is_set(found) and (_is_set(gold) or _is_set(found)):
-        other = found if _is_set(gold) else gold
+    if _is_set(gold) != _is_set(parsed) and (_is_set(gold) or _is_set(parsed)):
+        other = parsed if _is_set(gold) else gold
         if other[:1] in "([" or "," not in other:
             return correct_or_incorrect(False)
     return None
@@ -142,7 +142,7 @@ def _parsed(text: str) -> tuple[Any, ...]:
     return tuple(parse(f"${text}$", parsing_timeout=None) or parse(text, parsing_timeout=None))
 
 
-def _found(completion: str) -> tuple[Any, ...]:
+def _parsed_answer(completion: str) -> tuple[Any, ...]:
     """The completion's expression; a word without any mark is prose, not a product of letters."""
     text = tidy(candidate(completion))
     if marked(completion) is None and _WORDS.search(text) and not re.search(r"[$\\\d]", text):
@@ -157,7 +157,7 @@ def extract_answer(completion: str) -> str:
         return ""
     if number.exact(text) is not None:
         return number.extract_answer(text)
-    parsed = _found(completion)
+    parsed = _parsed_answer(completion)
     return str(parsed[0]) if parsed else ""
 
 
@@ -175,10 +175,10 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     gold = _parsed(tidy(candidate(answer)) if marked(answer) is not None else tidy(answer))
     if not gold:
         raise ValueError(f"the answer {answer[:80]!r} is not a mathematical expression")
-    found = _found(completion)
-    if not found:
+    parsed = _parsed_answer(completion)
+    if not parsed:
         return UNPARSABLE
-    return correct_or_incorrect(bool(equal(list(gold), list(found), timeout_seconds=None)))
+    return correct_or_incorrect(bool(equal(list(gold), list(parsed), timeout_seconds=None)))
 
 
 def warm(detail: str) -> None:

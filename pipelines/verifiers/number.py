@@ -66,20 +66,20 @@ def final_number(text: str) -> Fraction | None:
     >>> [final_number(t) for t in ("none", "3 or 4", "#### 3, 4 or 5", r"\boxed{3-5}", r"\boxed{2\sqrt{2}}")]
     [None, None, None, None, None]
     """
-    found = _final(text)
-    return found[0] if found else None
+    tokens = _final(text)
+    return tokens[0] if tokens else None
 
 
 def _final(text: str) -> Number | None:
     inner = marked(text)
     if inner is not None:
         return _single(inner)
-    said = stated(text)
-    if said is not None:
-        found = _first(said)
-        if found is not None:
-            return found
-        if _TOKEN.search(_plain(said)):
+    statement = stated(text)
+    if statement is not None:
+        tokens = _first(statement)
+        if tokens is not None:
+            return tokens
+        if _TOKEN.search(_plain(statement)):
             return None
     return _last(text)
 
@@ -103,61 +103,61 @@ def _single(text: str) -> Number | None:
         text = re.split(r"=|\\approx|≈", text)[-1]
     if _ROOT.search(text):
         return None
-    found = list(_TOKEN.finditer(text))
-    if len(found) > 1:  # "18 (since 3 + 4 ...)": an explanation
+    tokens = list(_TOKEN.finditer(text))
+    if len(tokens) > 1:  # "18 (since 3 + 4 ...)": an explanation
         head = text.partition("(")[0]
-        found = list(_TOKEN.finditer(head)) or found
+        tokens = list(_TOKEN.finditer(head)) or tokens
         text = head if list(_TOKEN.finditer(head)) else text
-    mixed = _mixed(text, found)
+    mixed = _mixed(text, tokens)
     if mixed is not None:
         return mixed
-    values = {value for match in found if (value := _value(match)) is not None}
-    if len(values) != 1 or any(_value(m) is None for m in found):
+    values = {value for match in tokens if (value := _value(match)) is not None}
+    if len(values) != 1 or any(_value(m) is None for m in tokens):
         return None
-    if len(found) == 1 and re.search(r"[*+^/]|\d\s*-", text[: found[0].start()] + text[found[0].end() :]):
+    if len(tokens) == 1 and re.search(r"[*+^/]|\d\s*-", text[: tokens[0].start()] + text[tokens[0].end() :]):
         return None
     return values.pop()
 
 
-def _mixed(text: str, found: list[re.Match[str]]) -> Number | None:
+def _mixed(text: str, tokens: list[re.Match[str]]) -> Number | None:
     """A whole number and a proper fraction: 1 1/2."""
-    if len(found) != 2 or text[found[0].end() : found[1].start()].strip() or not found[1]["over"]:
+    if len(tokens) != 2 or text[tokens[0].end() : tokens[1].start()].strip() or not tokens[1]["over"]:
         return None
-    whole, part = _value(found[0]), _value(found[1])
-    if whole is None or part is None or whole[0].denominator != 1 or not 0 < part[0] < 1 or found[1]["sign"]:
+    integer, part = _value(tokens[0]), _value(tokens[1])
+    if integer is None or part is None or integer[0].denominator != 1 or not 0 < part[0] < 1 or tokens[1]["sign"]:
         return None
-    return (whole[0] - part[0] if found[0]["sign"] == "-" else whole[0] + part[0]), part[1]
+    return (integer[0] - part[0] if tokens[0]["sign"] == "-" else integer[0] + part[0]), part[1]
 
 
 def _first(text: str) -> Number | None:
     text = _plain(text)
-    found = list(_TOKEN.finditer(text))
-    if "=" in text and found:
+    tokens = list(_TOKEN.finditer(text))
+    if "=" in text and tokens:
         return _single(text.rstrip(".")) if len(text) < 200 else None
-    if not found:
+    if not tokens:
         return None
-    if len(found) > 1:
-        if (mixed := _mixed(text[: found[1].end()], found[:2])) is not None:
+    if len(tokens) > 1:
+        if (mixed := _mixed(text[: tokens[1].end()], tokens[:2])) is not None:
             return mixed
-        between = text[found[0].end() : found[1].start()]
+        between = text[tokens[0].end() : tokens[1].start()]
         if _JOIN.match(between) or _UNIT_JOIN.fullmatch(between):
             return None
-    return _value(found[0])
+    return _value(tokens[0])
 
 
 def _last(text: str) -> Number | None:
     text = _plain(text)
-    found = list(_TOKEN.finditer(text))
-    if not found:
+    tokens = list(_TOKEN.finditer(text))
+    if not tokens:
         return None
-    if len(found) > 1:
-        if (mixed := _mixed(text[found[-2].start() :], [*_TOKEN.finditer(text[found[-2].start() :])])) is not None:
+    if len(tokens) > 1:
+        if (mixed := _mixed(text[tokens[-2].start() :], [*_TOKEN.finditer(text[tokens[-2].start() :])])) is not None:
             return mixed
-        where = found[-2].end(), found[-1].start()
+        where = tokens[-2].end(), tokens[-1].start()
         if _JOIN.match(text, *where) or _UNIT_JOIN.fullmatch(text, *where):
             return None
-    start = found[-1].start()
-    return None if _INSIDE.search(text[max(0, start - 10) : start]) else _value(found[-1])
+    start = tokens[-1].start()
+    return None if _INSIDE.search(text[max(0, start - 10) : start]) else _value(tokens[-1])
 
 
 def _value(match: re.Match[str]) -> Number | None:
@@ -205,22 +205,22 @@ def exact(text: str) -> Number | None:
     return _value(match) if match else None
 
 
-def equal(one: Number, other: Number) -> bool:
+def equal(first: Number, other: Number) -> bool:
     """Of equal value; a percentage equals the number before its sign and the share that it is."""
-    return one[0] == other[0] or (one[1] != other[1] and (one[0] == other[0] * 100 or one[0] * 100 == other[0]))
+    return first[0] == other[0] or (first[1] != other[1] and (first[0] == other[0] * 100 or first[0] * 100 == other[0]))
 
 
 def alternatives(text: str) -> bool:
     """Whether the text gives several numbers where it gives its answer: "3, 4 or 5", "3 to 5"."""
     inner = marked(text)
     plain = _plain(inner if inner is not None else stated(text) or text)
-    found = list(_TOKEN.finditer(plain))
+    tokens = list(_TOKEN.finditer(plain))
     pairs = (
-        pairwise(found)
+        pairwise(tokens)
         if inner is not None
-        else list(pairwise(found))[-1:]
+        else list(pairwise(tokens))[-1:]
         if stated(text) is None
-        else pairwise(found[:2])
+        else pairwise(tokens[:2])
     )
     return any(
         _OR.fullmatch(plain, a.end(), b.start()) or _UNIT_JOIN.fullmatch(plain, a.end(), b.start()) for a, b in pairs
@@ -232,10 +232,10 @@ _OR = re.compile(r"[\s,;$]{0,8}(?:,|or|and|to|~|\.{2,3}|…|–|—)[\s,;$]{0,8}
 
 def extract_answer(completion: str) -> str:
     """The final number in its shortest form: an integer, a decimal where it is finite, else a fraction."""
-    found = final_number(completion)
-    if found is None:
+    tokens = final_number(completion)
+    if tokens is None:
         return ""
-    rest = found.denominator
+    rest = tokens.denominator
     places = 0
     while rest % 10 == 0:
         rest //= 10
@@ -244,10 +244,10 @@ def extract_answer(completion: str) -> str:
         while rest % prime == 0:
             rest //= prime
             places += 1
-    if rest != 1 or found.denominator == 1:
-        return str(found)
-    text = f"{abs(found.numerator) * 10**places // found.denominator:0{places + 1}d}"
-    return ("-" if found < 0 else "") + f"{text[:-places]}.{text[-places:]}".rstrip("0")
+    if rest != 1 or tokens.denominator == 1:
+        return str(tokens)
+    text = f"{abs(tokens.numerator) * 10**places // tokens.denominator:0{places + 1}d}"
+    return ("-" if tokens < 0 else "") + f"{text[:-places]}.{text[-places:]}".rstrip("0")
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
@@ -259,7 +259,7 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     gold = _final(answer)
     if gold is None:
         raise ValueError(f"the answer {answer[:80]!r} is no number")
-    found = _final(completion)
-    if found is None:
+    tokens = _final(completion)
+    if tokens is None:
         return UNPARSABLE if not _TOKEN.search(_plain(completion)) else correct_or_incorrect(False)
-    return correct_or_incorrect(equal(found, gold))
+    return correct_or_incorrect(equal(tokens, gold))

@@ -177,20 +177,20 @@ class Pool:
         """A new worker that has the verifiers in `load` loaded."""
         load = self.load
         for attempt in (1, 2):
-            ours, theirs = socket.socketpair()
+            parent_end, child_end = socket.socketpair()
             try:
                 request = {"op": "fork", "load": sorted(load), "limits": asdict(self.limits)}
-                pid = self._ask(request, theirs.fileno())["pid"]
+                pid = self._ask(request, child_end.fileno())["pid"]
             except PoolError:
-                ours.close()
+                parent_end.close()
                 self._abandon()
                 if attempt == 2:
                     raise
                 continue
             finally:
-                theirs.close()
-            ours.setblocking(False)
-            worker = _Worker(pid, ours, load)
+                child_end.close()
+            parent_end.setblocking(False)
+            worker = _Worker(pid, parent_end, load)
             self.workers.append(worker)
             return worker
         raise AssertionError("unreachable")
@@ -227,21 +227,21 @@ class Pool:
     def _start(self) -> socket.socket:
         if self._control is not None:
             return self._control
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {k: os.environ[k] for k in PASSED_ON if k in os.environ}
         path = os.pathsep.join(p for p in (str(ROOT), environment.get("PYTHONPATH", "")) if p)
         pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        with theirs:
+        with child_end:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "pipelines.verifiers.server", str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-m", "pipelines.verifiers.server", str(child_end.fileno()), str(os.getpid())],
                 env={**environment, **pinned, "PYTHONPATH": path},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self._control = ours
-        return ours
+        self._control = parent_end
+        return parent_end
 
     def _abandon(self) -> None:
         """The server is lost: its workers die with it, and the next request starts another."""

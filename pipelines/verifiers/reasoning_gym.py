@@ -61,8 +61,8 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
         raise DataError(why)
     text = answer_text(completion)
     if task == "game_of_life_halting":  # the library compares truth values of two non-empty texts
-        found = _BOOLEANS.get(text.lower().rstrip("."))
-        return UNPARSABLE if found is None else correct_or_incorrect(found == _BOOLEANS[answer.strip().lower()])
+        boolean = _BOOLEANS.get(text.lower().rstrip("."))
+        return UNPARSABLE if boolean is None else correct_or_incorrect(boolean == _BOOLEANS[answer.strip().lower()])
     entry = _entry(task, answer, info)
     if task == "complex_arithmetic" and "nan" in text.lower():  # the library takes it for a distance of 0
         return UNPARSABLE

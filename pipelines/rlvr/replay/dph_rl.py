@@ -43,8 +43,8 @@ class dph_rl(Replay):
     def setup(self, context: SetupContext) -> None:
         """Answer the problems with the starting policy."""
         wanted = list(range(min(context.problems, self.problems)))
-        right = by_group(row for row in context.rollouts(wanted, self.samples) if row.correct)
-        kept = [rows[0] for _, rows in sorted(right.items()) if len(rows) >= self.solved]
+        correct_rows = by_group(row for row in context.rollouts(wanted, self.samples) if row.correct)
+        kept = [rows[0] for _, rows in sorted(correct_rows.items()) if len(rows) >= self.solved]
         if kept:
             columns = context.columns(kept)
             self.rows = [_short(row_of(columns, number)) for number in range(len(kept))]

@@ -46,8 +46,8 @@ class r3(Replay):
             kinds = {bool(row.correct) for row in group if row.score is not None}
             if len(kinds) == 1 and self.answers:
                 wanted = "wrong" if kinds == {True} else "right"
-                found = self.past.get(group[0].uid, {}).get(wanted, [])[-self.answers :]
-                out += [replace(Trajectory.from_plain(one), group=number) for one in found]
+                stored = self.past.get(group[0].uid, {}).get(wanted, [])[-self.answers :]
+                out += [replace(Trajectory.from_plain(plain_row), group=number) for plain_row in stored]
         self._remember(rows)
         return out
 
