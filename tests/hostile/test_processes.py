@@ -153,10 +153,10 @@ def test_an_interrupted_run_goes_on(ready, tmp_path):
     command = Command(recipe, home, tmp_path / "log", "sft.steps=400", "name=again")
     command.until(lambda: MOMENTS["training"](command))
     os.killpg(command.process.pid, signal.SIGINT)
-    assert command.process.wait(timeout=60) == 130
+    assert command.process.wait(timeout=90) == 130
     stopped = {k for k, (_, status, _) in runs(home).items() if status == "KILLED"}
     again = Command(recipe, home, tmp_path / "again", "sft.steps=400", "name=again")
-    assert again.process.wait(timeout=200) == 0, again.said()
+    assert again.process.wait(timeout=450) == 0, again.said()
     finished = [k for k in stopped if runs(home)[k][1] == "FINISHED"]
     assert len(finished) == 2, "the pipeline's run and the stage's"
     assert any("resumed from a commit" in log.read_text() for log in (home / "runs").glob("sft-*/report/stage.log")), (
@@ -174,7 +174,7 @@ def test_a_killed_stage_goes_on(ready, tmp_path):
     ranks = [p for p in processes(home) if "--rank" in p.cmdline()]
     assert len(ranks) == 1
     ranks[0].kill()
-    assert command.process.wait(timeout=200) == 0, command.said()
+    assert command.process.wait(timeout=450) == 0, command.said()
     nothing_left(home)
 
 
@@ -194,7 +194,7 @@ def test_two_pipelines_at_once(tmp_path):
     assert len(parents) == 2
     one.process.terminate()
     assert one.process.wait(timeout=60) == 143
-    assert two.process.wait(timeout=200) == 0, two.said()
+    assert two.process.wait(timeout=450) == 0, two.said()
     assert sorted(runs(home)[k][1] for k in parents) == ["FINISHED", "KILLED"]
     nothing_left(home)
 
