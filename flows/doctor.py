@@ -69,6 +69,28 @@ def device() -> Finding:
     return Finding("ok", f"CPU only, {os.cpu_count()} cores")
 
 
+def bfloat16(flags: set[str] | None = None) -> Finding:
+    """Without instructions for it, a CPU multiplies bfloat16 matrices more slowly than float32 ones.
+
+    Args:
+        flags: what the processor can do, in Linux's words; default: this one's.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return Finding("ok", "bfloat16: on the GPU")
+    flags = machine.cpu_flags() if flags is None else flags
+    if not flags:
+        return Finding("ok", "bfloat16: what this processor can do is not known")
+    if flags & {"amx_bf16", "avx512_bf16", "bf16"}:
+        return Finding("ok", "bfloat16: this processor has instructions for it")
+    return Finding(
+        "ok",
+        "bfloat16: this processor has no instructions for it; model.dtype: float32 is faster here",
+        "use model.dtype: float32 on this machine",
+    )
+
+
 def disk() -> Finding:
     """Room for checkpoints."""
     free = free_bytes(environment.home()) / 1e9
@@ -102,7 +124,7 @@ def stores() -> Finding:
 def show() -> int:
     """Print every finding; exit code 1 where something would fail."""
     environment.prepare()
-    checks: list[Callable[[], Finding | list[Finding]]] = [python, pins, device, memory, disk, stores]
+    checks: list[Callable[[], Finding | list[Finding]]] = [python, pins, device, bfloat16, memory, disk, stores]
     findings: list[Finding] = []
     for check in checks:
         outcome = check()

@@ -64,3 +64,17 @@ def gigabytes(size: float) -> str:
     '2.3 GB'
     """
     return f"{size / 1e9:.1f} GB"
+
+
+def cpu_flags() -> set[str]:
+    """What the processor can do, in Linux's words (`avx2`, `amx_bf16`); empty where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return {
+        flag
+        for line in lines
+        if line.lower().startswith(("flags", "features"))
+        for flag in line.split(":", 1)[1].split()
+    }
