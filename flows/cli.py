@@ -104,15 +104,17 @@ def plan_command(arguments: argparse.Namespace) -> int:
     recipe = read_recipe(arguments.recipe, arguments.set)
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
     planned = [p for p in plan(recipe, fresh=arguments.fresh, only=chosen) if p.stage in chosen]
+    will_run = [p.stage for p in planned if p.action == "run"]
     if arguments.json:
+        preflight.require(recipe, will_run)  # before anything is printed: a program reads one document
         print(
             json.dumps([{"stage": p.stage, "action": p.action, "why": p.why, "key": p.key} for p in planned], indent=1)
         )
-    else:
-        for p in planned:
-            print(f"{p.stage:<9} {p.action:<6} {p.key or '(key depends on its inputs)':<28} {p.why}")
+        return 0
+    for p in planned:
+        print(f"{p.stage:<9} {p.action:<6} {p.key or '(key depends on its inputs)':<28} {p.why}")
     sys.stdout.flush()
-    preflight.require(recipe, [p.stage for p in planned if p.action == "run"])
+    preflight.require(recipe, will_run)
     return 0
 
 

@@ -540,7 +540,7 @@ def test_a_recipe_s_files_are_found_and_checked_before_the_first_stage(tmp_path,
         with pytest.raises(RecipeError, match=r"curate\.sources\.0\.path: no file at "):
             read(path)
     os.mkfifo(folder / "pipe.jsonl")
-    with pytest.raises(DataError, match=r"pipe\.jsonl: it is a pipe"):
+    with pytest.raises(RecipeError, match=r"curate\.sources\.0\.path: .*pipe\.jsonl: it is a pipe"):
         read(tmp_path / "*" / "*.jsonl")
 
 

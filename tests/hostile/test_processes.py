@@ -38,13 +38,17 @@ class Command:
     def __init__(self, recipe: Path, home: Path, log: Path, *overrides: str) -> None:
         env = {k: v for k, v in os.environ.items() if k not in NAMES}
         sets = [part for text in overrides for part in ("--set", text)]
-        self.home, self.log = home, log
+        self.home, self.log, self.began = home, log, time.time()
         with open(log, "wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "flows.cli", "run", str(recipe), "--until", "sft", *sets],
                 env=env | {"WHETSTONE_HOME": str(home), "PYTHONPATH": str(toys.ROOT)}, stdin=subprocess.DEVNULL,
                 stdout=out, stderr=out, start_new_session=True, preexec_fn=_listens_to_interrupts,
             )  # fmt: skip
+
+    def wrote(self, path: Path) -> bool:
+        """Whether a file is there and no older than the command: other runs leave work folders too."""
+        return path.exists() and path.stat().st_mtime >= self.began
 
     def until(self, true, seconds: float = 200) -> None:
         """Wait for something to come true while the command runs."""
@@ -100,8 +104,8 @@ def runs(home: Path) -> dict[str, tuple[str, str, str]]:
 
 MOMENTS = {
     "importing": lambda command: "sft" in command.said(),  # it has said what it will do
-    "child started": lambda command: any((w / "job.json").exists() for w in works(command.home)),
-    "training": lambda command: any((w / "checkpoints" / "LATEST.json").exists() for w in works(command.home)),
+    "child started": lambda command: any(command.wrote(w / "job.json") for w in works(command.home)),
+    "training": lambda command: any(command.wrote(w / "checkpoints" / "LATEST.json") for w in works(command.home)),
 }
 CASES = [
     (signum, moment, code)
@@ -171,8 +175,13 @@ def test_a_killed_stage_goes_on(ready, tmp_path):
     recipe, home = ready
     command = Command(recipe, home, tmp_path / "log", "sft.steps=401")
     command.until(lambda: MOMENTS["training"](command))
-    ranks = [p for p in processes(home) if "--rank" in p.cmdline()]
-    assert len(ranks) == 1
+    ranks: list = []
+
+    def one_rank():
+        ranks[:] = [p for p in processes(home) if "--rank" in p.cmdline()]
+        return len(ranks) == 1
+
+    command.until(one_rank)
     ranks[0].kill()
     assert command.process.wait(timeout=450) == 0, command.said()
     nothing_left(home)

@@ -18,6 +18,7 @@ import pytest
 import torch
 import toys
 
+from pipelines.contract.method import own_update
 from pipelines.curate.run import run as curate
 from pipelines.data.dataset import read_split
 from pipelines.errors import Interrupted, ModelError
@@ -179,12 +180,12 @@ def test_dynamic_sampling_fills_the_step(tmp_path, start):
 
 
 def columns_learned(made, step=0):
-    """The columns that the step's updates see."""
-    seen, learn = [], made.learner.learn
-    made.learner.learn = lambda tokens, columns: seen.append(columns) or learn(tokens, columns)
+    """The columns of the step's own update."""
+    learned, learn = [], made.learner.learn
+    made.learner.learn = lambda updates: learned.append(own_update(updates).columns) or learn(updates)
     made.step(step)
     made.learner.learn = learn
-    return seen[0]
+    return learned[0]
 
 
 @pytest.mark.parametrize(("kind", "sign"), [("correct", 1), ("incorrect", -1)])
