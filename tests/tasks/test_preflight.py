@@ -303,7 +303,7 @@ def test_plan_and_run_say_it_all_with_exit_code_2(tmp_path, home):
     done = toys.whetstone("plan", str(path), *options, "--json", home=home, check=False)
     assert done.returncode == 2 and "2 problems" in json.loads(done.stdout)["error"]["message"], "one document"
     done = toys.whetstone("plan", str(path), *options, home=home, check=False)
-    assert done.returncode == 2 and done.stdout.count(" run ") == 4
+    assert done.returncode == 2 and [line.split()[1] for line in done.stdout.splitlines()] == ["run"] * 4
     assert (
         "2 problems" in done.stderr
         and "evaluate.tasks.0: " in done.stderr
@@ -312,6 +312,6 @@ def test_plan_and_run_say_it_all_with_exit_code_2(tmp_path, home):
     began = time.monotonic()
     done = toys.whetstone("run", str(path), *options, home=home, check=False)
     assert done.returncode == 2 and "2 problems" in done.stderr and not (home / "runs").exists()
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 120
     done = toys.whetstone("run", str(path), "--summary", str(tmp_path / "none" / "s.json"), home=home, check=False)
     assert done.returncode == 2 and "--summary: there is no folder" in done.stderr
