@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -55,9 +55,9 @@ def plant_and_test(bug: str, path: str, correct: str, planted: str, tests: Seque
     assert "ModuleNotFoundError" not in said, said[-3000:]
 
 
-def check_clean(bugs: Iterable[Mapping[str, Bug]]) -> None:
+def check_clean(bugs: Mapping[str, Bug]) -> None:
     """Without a bug the tests pass in the copy: what fails with one fails because of it."""
-    tests = sorted({test for planted in bugs for *_, names in planted.values() for test in names})
+    tests = sorted({test for *_, names in bugs.values() for test in names})
     _prepare(tests)
     code, said = run_tests(tests)
     assert code == 0, said[-3000:]

@@ -1,9 +1,6 @@
-"""Planted bugs of evaluation: each is put into a copy of the tree, and the tests named beside it must fail there."""
+"""Planted bugs of evaluation."""
 
 from __future__ import annotations
-
-import pytest
-from planted import check_clean, check_line, plant_and_test
 
 STAT, RUN, HARNESS = "evaluation/statistics.py", "evaluation/run.py", "evaluation/harness.py"
 NUMBERS = "tests/evaluation/test_statistics.py"
@@ -46,19 +43,3 @@ PLANTED = {
     "lengths in words": (HARNESS, 'float(len(tokenizer(a, add_special_tokens=False)["input_ids"]))', "float(len(a.split()))", [f"{STAGE}::test_lengths_are_tokens"]),
     "an unknown task is passed over": (HARNESS, "if task.name not in task_manager.all_tasks:", "if False:", [f"{WHOLE}::test_unknown_task_is_named"]),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("bug", PLANTED)
-def test_the_line_to_sabotage_is_still_there(bug):
-    check_line(PLANTED[bug])
-
-
-@pytest.mark.slow
-def test_without_a_bug_the_tests_pass():
-    check_clean([PLANTED])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bug", PLANTED)
-def test_planted_bug_is_caught(bug):
-    plant_and_test(bug, *PLANTED[bug])

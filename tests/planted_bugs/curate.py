@@ -1,9 +1,6 @@
-"""Planted bugs of curation: each is put into a copy of the tree, and the tests named beside it must fail there."""
+"""Planted bugs of curation."""
 
 from __future__ import annotations
-
-import pytest
-from planted import check_clean, check_line, plant_and_test
 
 PLANTED = {
     'n-gram decontamination is off': ('pipelines/curate/similar.py', 'for g in self._grams(text_words) if g in self.grams), None)', 'for g in [] if g in self.grams), None)', ['tests/pipelines/curate/test_similar.py::test_a_run_of_benchmark_words_inside_another_text_is_a_leak[8-True]']),
@@ -28,19 +25,3 @@ PLANTED = {
     'bombs unpack': ('pipelines/data/files.py', 'if self.count > self.limit:', 'if False:', ['tests/hostile/test_data.py::test_a_gzip_bomb_is_refused_early_whatever_its_lines']),
     'long rows are read whole': ('pipelines/data/files.py', 'handle.readline(limit + 2):\n        number', 'handle.readline():\n        number', ['tests/pipelines/curate/test_formats.py::test_a_long_line_is_never_held_whole']),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("bug", PLANTED)
-def test_the_line_to_sabotage_is_still_there(bug):
-    check_line(PLANTED[bug])
-
-
-@pytest.mark.slow
-def test_without_a_bug_the_tests_pass():
-    check_clean([PLANTED])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bug", PLANTED)
-def test_planted_bug_is_caught(bug):
-    plant_and_test(bug, *PLANTED[bug])

@@ -1,9 +1,6 @@
-"""Planted bugs of fine-tuning: each is put into a copy of the tree, and the tests named beside it must fail there."""
+"""Planted bugs of fine-tuning."""
 
 from __future__ import annotations
-
-import pytest
-from planted import check_clean, check_line, plant_and_test
 
 SFT = "tests/pipelines/sft/test_sft.py"
 LOSS = f"{SFT}::test_the_loss_is_the_mean_over_the_step_s_answer_tokens"
@@ -31,19 +28,3 @@ PLANTED = {
     "conversations that are too long are cut, not dropped": (RUN, "fitting = [d for d in documents if len(d.tokens) <= self.sft.max_length]", "fitting = [Document(d.tokens[: self.sft.max_length], d.trained_from) for d in documents]", [f"{SFT}::test_long_conversations_are_dropped_whole"]),
     "a template that rewrites the prompt passes": (PACK, "if tokens[: len(prompt)] != prompt:", "if False:", [f"{SFT}::test_template_that_rewrites_the_prompt_is_refused"]),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("bug", PLANTED)
-def test_the_line_to_sabotage_is_still_there(bug):
-    check_line(PLANTED[bug])
-
-
-@pytest.mark.slow
-def test_without_a_bug_the_tests_pass():
-    check_clean([PLANTED])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bug", PLANTED)
-def test_planted_bug_is_caught(bug):
-    plant_and_test(bug, *PLANTED[bug])

@@ -1,9 +1,6 @@
-"""Planted bugs of the flows: each is put into a copy of the tree, and the tests named beside it must fail there."""
+"""Planted bugs of the command line and its tables."""
 
 from __future__ import annotations
-
-import pytest
-from planted import check_clean, check_line, plant_and_test
 
 FLOW, STAGES, TABLE, CLI = "flows/post_training.py", "flows/stages.py", "flows/table.py", "flows/cli.py"
 RUNS = "tests/flows/test_post_training.py"
@@ -37,19 +34,3 @@ PLANTED = {
     "errors exit with 0": ("flows/machine.py", 'return int(getattr(error, "exit_code", CHANGE))', "return DONE", [f"{MACHINE}::test_json_errors_leave_two_and_nothing_else"]),
     "--set keeps the last only": (CLI, '"--set", action="append", default=[], metavar', '"--set", nargs=1, default=[], metavar', [f"{RUNS}::test_the_command_line_reaches_the_flow"]),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("bug", PLANTED)
-def test_the_line_to_sabotage_is_still_there(bug):
-    check_line(PLANTED[bug])
-
-
-@pytest.mark.slow
-def test_without_a_bug_the_tests_pass():
-    check_clean([PLANTED])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bug", PLANTED)
-def test_planted_bug_is_caught(bug):
-    plant_and_test(bug, *PLANTED[bug])
