@@ -7,7 +7,6 @@ Only the stages that will run are looked at. What needs torch or other people's 
 from __future__ import annotations
 
 import contextlib
-import glob
 import importlib.metadata
 import importlib.util
 import json
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.curate.formats import ENDINGS
+from pipelines.data.files import data_files
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.check import check
 from pipelines.recipe.read import Recipe
@@ -196,10 +196,7 @@ def _curate(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) ->
 
 def _files(field: str, path: str) -> Iterator[Problem]:
     """A file, or all that a pattern finds, can be read."""
-    pattern = Path(path).expanduser()
-    paths = (
-        [pattern] if os.path.lexists(pattern) else [Path(p) for p in sorted(glob.glob(str(pattern), recursive=True))]
-    )
+    paths = data_files(path)
     if not paths:
         yield Problem(field, f"no file at {path}", f"Paths are relative to {Path.cwd()}.")
     for file in paths:

@@ -42,11 +42,23 @@ def data_files(path: str) -> list[Path]:
         return [Path(literal)]
     if not any(character in literal for character in _MAGIC):
         return []
+    existing, pattern = _split(literal)
+    matches = glob.glob(os.path.join(glob.escape(existing), *pattern), recursive=True)
+    return [Path(match) for match in sorted(matches) if not os.path.isdir(match)]
+
+
+def data_root(path: str) -> Path:
+    """The folder that the names of `data_files(path)` can be told from: the file's own, or what stands before the wildcards."""
+    literal = os.path.expanduser(path)
+    return Path(literal).parent if os.path.lexists(literal) else Path(_split(literal)[0])
+
+
+def _split(literal: str) -> tuple[str, tuple[str, ...]]:
+    """A glob's folders that exist by their literal name, and the parts behind them."""
     existing, pattern = "", Path(literal).parts
     while pattern and os.path.lexists(os.path.join(existing, pattern[0])):
         existing, pattern = os.path.join(existing, pattern[0]), pattern[1:]
-    matches = glob.glob(os.path.join(glob.escape(existing), *pattern), recursive=True)
-    return [Path(match) for match in sorted(matches) if not os.path.isdir(match)]
+    return existing, pattern
 
 
 def shown_names(paths: list[Path]) -> dict[Path, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from pipelines.data.files import data_files, data_root
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Source
 from pipelines.stage.files import file_sha256
@@ -57,18 +58,10 @@ def local_folder(path: str | None) -> Path | None:
 
 def source_files(source: Source) -> tuple[Path, list[Path]]:
     """The files that a source reads and the folder that their names are relative to: a glob's part without wildcards."""
-    path = Path(str(source.path)).expanduser()
     if source.kind == "hub":
-        return path, [p for p in _below(path) if not _unread(p, keep_readme=True)] if path.is_dir() else []
-    if path.is_file():
-        return path.parent, [path]
-    fixed_parts = []
-    for part in path.parts[:-1]:
-        if glob.has_magic(part):
-            break
-        fixed_parts.append(part)
-    matches = [Path(p) for p in glob.glob(str(path), recursive=True)]
-    return Path(*fixed_parts), [p for p in matches if p.is_file()]
+        folder = Path(str(source.path)).expanduser()
+        return folder, [p for p in _below(folder) if not _unread(p, keep_readme=True)] if folder.is_dir() else []
+    return data_root(str(source.path)), [p for p in data_files(str(source.path)) if p.is_file()]
 
 
 def model_files(folder: Path, *, weights: bool, code: bool) -> list[Path]:

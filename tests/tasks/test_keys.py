@@ -40,6 +40,20 @@ def test_a_field_changes_the_stages_that_read_it(tmp_path, override, changed):
     assert {s for s in before if before[s] != after[s]} == changed
 
 
+def test_files_below_a_folder_with_brackets_are_in_the_key(tmp_path):
+    """Curation reads `run [x]` by its literal name; keys that took it for a wildcard saw no file at all."""
+    folder = tmp_path / "run [x]"
+    folder.mkdir()
+    rows = folder / "a.jsonl"
+    sources = [{"kind": "file", "path": f"{folder}/*.jsonl"}]
+    digests = []
+    for text in ("1", "2"):
+        rows.write_text(f'{{"question": "q", "answer": "{text}"}}\n')
+        recipe = read_recipe(toys.recipe(tmp_path, curate={"sources": sources}))
+        digests.append(keys.stage_key(keys.key_parts(recipe, "curate", {})))
+    assert digests[0] != digests[1]
+
+
 def test_reach_follows_helpers_and_skips_other_methods():
     found = keys.reach("pipelines.rlvr.__main__")
     assert {"pipelines.stage.files", "pipelines.engine.sampler", "pipelines.rlvr.ops", "pipelines.verifiers"} <= set(
