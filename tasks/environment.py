@@ -12,11 +12,10 @@ import urllib.request
 from pathlib import Path
 
 from pipelines.errors import UserError
+from pipelines.project import ROOT
 from pipelines.recipe.secrets import redact
 from tasks import store
 
-ROOT = Path(__file__).resolve().parents[1]
-"""The project's folder. Not taken from `pipelines.recipe.read`: that would cost `whetstone runs` pydantic's import."""
 ANSWER_S = 5.0
 """How long a server may take for its first answer."""
 

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import UserError
-from pipelines.recipe.read import ROOT
+from pipelines.project import python_path
 from pipelines.stage import owner
 from tasks import environment
+from tasks.process import end
 
 STARTUP_S = 120.0
 PATIENCE_S = 3.0
@@ -65,17 +66,16 @@ def embedded() -> Iterator[Callable[[], None]]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-        _end(process)
+        end(process, PATIENCE_S)
 
 
 def _start(listener: int, log: Path) -> subprocess.Popen[bytes]:
     """The server's process; it inherits a socket that listens already, so that no port can be lost to another."""
     private = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
     with open(log, "ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "tasks.prefect_server", str(listener)],
-            env={**os.environ, **private, owner.PARENT: str(os.getpid()), "PYTHONPATH": path},
+            env={**os.environ, **private, owner.PARENT: str(os.getpid()), "PYTHONPATH": python_path()},
             pass_fds=(listener,), start_new_session=True, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
         )  # fmt: skip
 
@@ -97,15 +97,6 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         f"the embedded Prefect server {how}; its log: {log}. `whetstone doctor` checks versions; a damaged database goes "
         f"away with {log.parent}, or name a running server with PREFECT_API_URL."
     )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(PATIENCE_S)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _orphaned() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import UserError
+from pipelines.project import python_path
 
 SECONDS = 120.0
 """For one question; the slowest that is meant to pass, lm-eval's whole index, took 8 s on two cores."""
@@ -42,6 +44,7 @@ def _run(asked: Path, answered: Path, seconds: float) -> str:
     try:
         done = subprocess.run(
             command,
+            env={**os.environ, "PYTHONPATH": python_path()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

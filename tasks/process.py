@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import USER_ERROR_EXIT, Interrupted, UserError
-from pipelines.recipe.read import ROOT
+from pipelines.project import python_path
 from pipelines.stage.files import read_json, read_object, write_atomic
 from pipelines.stage.process import ERROR, JOB, NUMBERS, read_error
 
@@ -126,8 +126,7 @@ def _environment(job: dict[str, Any]) -> dict[str, str]:
     threads = str(job.get("threads") or max(1, (os.cpu_count() or 2) // 2))
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
     quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "PYTHONFAULTHANDLER": "1"}
-    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
-    return {**os.environ, **quiet, **pinned, "PYTHONPATH": path}
+    return {**os.environ, **quiet, **pinned, "PYTHONPATH": python_path()}
 
 
 def _why(work: Path, code: int) -> str:

@@ -11,12 +11,12 @@ from pydantic import BaseModel, Field, ValidationError
 from pipelines.contract.catalogue import Bound, bind, card, load, names
 from pipelines.contract.fields import Seed, Strict
 from pipelines.errors import RecipeError, did_you_mean
+from pipelines.project import ROOT
 from pipelines.recipe import settings as s
 from pipelines.recipe import yaml_text
 from pipelines.recipe.renamed import FIELDS, renamed, renamed_override
 from pipelines.recipe.secrets import redact, secrets_in
 
-ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "recipes" / "presets"
 STAGES = ("curate", "sft", "rlvr", "evaluate")
 SLOTS = (

@@ -34,6 +34,12 @@ def started(pid: int) -> str | None:
     return None
 
 
+def die_with_parent(signum: int) -> None:
+    """Ask the kernel for a signal when the parent ends (Linux; elsewhere nothing happens)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
+
+
 def bind(parent: int, signum: int, on_orphaned: Callable[[], None]) -> None:
     """Tie this process to its parent's life.
 
@@ -45,8 +51,7 @@ def bind(parent: int, signum: int, on_orphaned: Callable[[], None]) -> None:
     The kernel's signal comes when the parent's *thread* that started us ends, so start children from a thread that
     waits for them.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
+    die_with_parent(signum)
     if os.getppid() != parent:
         on_orphaned()
 

@@ -24,10 +24,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipelines.project import python_path
 from pipelines.verifiers import TIMED_OUT, Verdict
 from pipelines.verifiers.worker import HEADER
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0
 """How long the server may take to import the verifiers and fork."""
 LINE_BYTES = 1 << 20
@@ -229,12 +229,11 @@ class Pool:
             return self._control
         parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {k: os.environ[k] for k in PASSED_ON if k in os.environ}
-        path = os.pathsep.join(p for p in (str(ROOT), environment.get("PYTHONPATH", "")) if p)
         pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         with child_end:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "pipelines.verifiers.server", str(child_end.fileno()), str(os.getpid())],
-                env={**environment, **pinned, "PYTHONPATH": path},
+                env={**environment, **pinned, "PYTHONPATH": python_path(environment)},
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

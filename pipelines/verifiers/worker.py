@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import math
@@ -19,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
+from pipelines.stage.owner import die_with_parent
 
 HEADER = struct.Struct("!I")
 """Length in bytes of the pickled message that follows: a list of (kind, verifier, completion, answer, info)."""
-_PR_SET_PDEATHSIG = 1
 
 
 def confine(parent: int, memory_bytes: int) -> None:
@@ -33,7 +32,7 @@ def confine(parent: int, memory_bytes: int) -> None:
         memory_bytes: address space it may grow to.
     """
     os.setsid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     with contextlib.suppress(OSError):  # a container may forbid it; the limit below holds all the same

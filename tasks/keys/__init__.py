@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.recipe.read import ROOT, Recipe, resolve
+from pipelines.project import ROOT
+from pipelines.recipe.read import Recipe, resolve
 from pipelines.stage.files import digest
 from tasks.keys import files, source, versions
 from tasks.keys.source import reach

@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.recipe.read import ROOT, SLOTS, Recipe, resolve
+from pipelines.project import ROOT
+from pipelines.recipe.read import SLOTS, Recipe, resolve
 
 PROJECT = ("pipelines", "evaluation")
 ENTRY = {
