@@ -348,7 +348,7 @@ def hpt_upge(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     columns = columns_of(case["inputs"], dtype)
     part = method(case)
     aggregation = bind("rlvr.loss_aggregation", case["ours"]["loss_aggregation"])
-    demonstrations, rollouts = algorithm.weights_apart(aggregation, columns, columns["teacher_forced"])
+    demonstrations, rollouts = algorithm.split_weights(aggregation, columns, columns["teacher_forced"])
     tokens = (columns["mask"] & ~columns["teacher_forced"]).sum()
     parts = {"demonstrations": demonstrations, "rollouts": rollouts * tokens / columns["mask"].shape[1]}
     out: dict[str, Any] = {"loss": 0.0, "gradient": 0.0}

@@ -17,7 +17,7 @@ from typing import Any
 from pipelines.errors import USER_ERROR_EXIT, Interrupted, UserError
 from pipelines.project import python_path
 from pipelines.stage.files import read_json, read_object, write_atomic
-from pipelines.stage.process import ERROR, JOB, NUMBERS, read_error
+from pipelines.stage.process import ERROR, JOB, METRICS, read_error
 
 LOG = "stage.log"
 POLL_S = 0.2
@@ -82,7 +82,7 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
     """
     work.mkdir(parents=True, exist_ok=True)
     (work / "out").mkdir(exist_ok=True)
-    for left_over in (NUMBERS, ERROR):
+    for left_over in (METRICS, ERROR):
         (work / left_over).unlink(missing_ok=True)
     write_atomic(work / JOB, json.dumps({**job, "parent_pid": os.getpid()}, indent=1, sort_keys=True, default=str))
     command = [sys.executable, "-u", "-m", "pipelines.stage.launch", module, str(work)]
@@ -97,7 +97,7 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
                 child.wait(POLL_S)
     finally:
         end(child)
-    metrics = read_json(work / NUMBERS)
+    metrics = read_json(work / METRICS)
     if child.returncode == 0 and isinstance(metrics, dict):
         return metrics
     if child.returncode != USER_ERROR_EXIT:

@@ -27,9 +27,6 @@ ALLOWED = {
     "tasks/prefect_tasks.py": {"fresh"},
     "tasks/stages.py": {"fresh"},
     "pipelines/recipe/settings.py": {"fresh"},  # the recipe's `model.fresh`
-    "pipelines/engine/parallel.py": {"whole"},  # Weights.whole is read by the loop: to be renamed with it
-    "pipelines/stage/process.py": {"numbers"},  # numbers.json, which tasks/process.py reads: to be renamed with it
-    "pipelines/rlvr/diagnostics.py": {"numbers"},  # Ratios.numbers is called by the loop: to be renamed with it
     # settings that recipes and golden files name
     "pipelines/rlvr/advantage/w_reinforce.py": {"right", "wrong"},
     "pipelines/rlvr/credit/entropy_gate.py": {"right", "wrong"},

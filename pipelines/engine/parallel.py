@@ -90,13 +90,13 @@ class Weights:
 
     def __init__(self, model: Any, root: torch.nn.Module, layers: Sequence[torch.nn.Module], world: World) -> None:
         self.model, self.world = model, world
-        self.whole = model
+        self.full = model
         """The weights that decoding reads: the model itself, or a full copy that `refresh` updates."""
         if world.size > 1:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
-            self.whole = copy.deepcopy(model).requires_grad_(False)
+            self.full = copy.deepcopy(model).requires_grad_(False)
             mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
             for layer in layers:
                 fully_shard(layer, mesh=mesh)
@@ -107,7 +107,7 @@ class Weights:
         """Update the full copy; every process must call."""
         if self.world.size > 1:
             sharded = dict(self.model.named_parameters())
-            for name, weight in self.whole.named_parameters():
+            for name, weight in self.full.named_parameters():
                 weight.copy_(_full(sharded[name]))
 
     def state(self) -> dict[str, Tensor]:

@@ -144,23 +144,23 @@ def returns(columns: dict[str, Any]) -> Tensor:
 
 
 @torch.no_grad()
-def weigh(update: Update, columns: dict[str, Any], *, off_policy_apart: bool = False) -> dict[str, Any]:
+def weigh(update: Update, columns: dict[str, Any], *, off_policy_separately: bool = False) -> dict[str, Any]:
     """Add `weight` [B, T]: what each token's loss counts in this optimizer update. Sums over any slices add up.
 
     Args:
-        off_policy_apart: stored rows have denominators of their own.
+        off_policy_separately: stored rows have denominators of their own.
     """
-    if off_policy_apart:
+    if off_policy_separately:
         separate = ~columns["on_policy"][:, None] & columns["mask"]
     elif update.objective.card.normalise_separately:
         separate = columns["teacher_forced"]
     else:
         return columns | {"weight": update.loss_aggregation(columns)}
-    return columns | {"weight": sum(weights_apart(update.loss_aggregation, columns, separate))}
+    return columns | {"weight": sum(split_weights(update.loss_aggregation, columns, separate))}
 
 
-def weights_apart(aggregation: Bound, columns: dict[str, Any], separate: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights [B, T] of two parts of the tokens with denominators of their own: those of `apart` (bool [B, T]), and the others.
+def split_weights(aggregation: Bound, columns: dict[str, Any], separate: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights [B, T] of two parts of the tokens with denominators of their own: those in `separate` (bool [B, T]), and the others.
 
     A row belongs to the parts that have a token of it.
     """
@@ -180,7 +180,7 @@ def loss(
     Args:
         columns: with `advantage` and `weight`.
         logp: float32 [B, T] with gradient.
-        entropy: float32 [B, T] with gradient, where a bonus asks for it.
+        entropy: float32 [B, T] with gradient, where a part of the loss reads it.
         top: float32 [B, T], the same over the most probable tokens.
     """
     columns = columns | {"logp": logp, "entropy": entropy, "entropy_top_p": top}

@@ -86,7 +86,7 @@ class Ratios:
         for name, values in vars(self).items():
             values.extend(getattr(other, name))
 
-    def numbers(self) -> dict[str, float]:
+    def summary(self) -> dict[str, float]:
         """Quantiles of the ratio, mean entropy, mean KL (k3)."""
         if not self.log_ratio or not sum(len(x) for x in self.log_ratio):
             return {}

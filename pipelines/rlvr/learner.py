@@ -156,7 +156,7 @@ class Learner:
         """One step of the optimizer on some rows."""
         columns, rows = dict(batch.update.columns), batch.rows
         weighed = algorithm.weigh(
-            self.update, algorithm.take(columns, rows), off_policy_apart=batch.update.normalise_separately
+            self.update, algorithm.take(columns, rows), off_policy_separately=batch.update.normalise_separately
         )
         columns["weight"] = torch.zeros_like(columns["advantage"])
         columns["weight"][rows] = weighed["weight"]
@@ -196,7 +196,7 @@ class Learner:
         all_ratios = diagnostics.Ratios()
         for _, of_process, _ in parts:
             all_ratios.extend(of_process)
-        return joined | all_ratios.numbers() | {"loss/policy": sum(loss for *_, loss in parts)}
+        return joined | all_ratios.summary() | {"loss/policy": sum(loss for *_, loss in parts)}
 
     def _mini_batches(self, update: PolicyUpdate, place: int) -> list[Tensor]:
         """Row indices of each optimizer update; rows of one group stay together, a group without a row in the loss is left out.
@@ -328,7 +328,7 @@ class Learner:
         """
         if state is not None:
             self.weights.load(state["model"])
-        full_model = self.weights.whole
+        full_model = self.weights.full
         model = full_model.merge_and_unload() if self.rlvr.lora else full_model
         if self.world.rank == 0:
             base = {"base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code}

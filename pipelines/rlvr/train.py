@@ -64,7 +64,7 @@ class Trainer:
         self.device = models.device()
         self.world = parallel.World.join()
         self.learner = Learner(rlvr, model, self.update, start=start, report=report, seed=seed, world=self.world)
-        decoded = causal_lm(self.learner.weights.whole)
+        decoded = causal_lm(self.learner.weights.full)
         stop = models.stop_ids(decoded, self.tokenizer)
         own = TorchSampler(
             decoded,
@@ -172,7 +172,7 @@ class Trainer:
     def collect(self, step: int) -> tuple[list[Trajectory], list[Trajectory]]:
         """Everything sampled in the step, and the rows that it goes on with."""
         if self.server is not None:
-            self.server.push(self.learner.weights.whole, self.tokenizer)
+            self.server.push(self.learner.weights.full, self.tokenizer)
         sampling = self.rlvr.sampling
         for method in self.update.methods():
             sampling = method.sampling(sampling)

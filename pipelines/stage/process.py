@@ -3,7 +3,7 @@
     python -m pipelines.sft WORK
 
 WORK holds `job.json`. The stage fills `WORK/out`, commits under `WORK/checkpoints`, appends to
-`WORK/spool.jsonl`, and ends with `numbers.json`, or with `error.json` for what the user can fix.
+`WORK/spool.jsonl`, and ends with `metrics.json`, or with `error.json` for what the user can fix.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipelines.stage import owner
 from pipelines.stage.files import disk_full, read_object, write_atomic
 from pipelines.stage.report import PROGRESS
 
-NUMBERS, ERROR, LOCK, JOB, SYSTEM = "numbers.json", "error.json", "lock", "job.json", "system.jsonl"
+METRICS, ERROR, LOCK, JOB, SYSTEM = "metrics.json", "error.json", "lock", "job.json", "system.jsonl"
 Work = Callable[[dict[str, Any], Path], dict[str, float]]
 
 
@@ -53,7 +53,7 @@ def main(work: Work, argv: list[str] | None = None) -> None:
             raise
         _leave(folder, disk_error, str(disk_error))
     if rank == 0:
-        write_atomic(folder / NUMBERS, json.dumps(metrics, sort_keys=True))
+        write_atomic(folder / METRICS, json.dumps(metrics, sort_keys=True))
     if lock is not None:
         lock.close()
     logging.shutdown()

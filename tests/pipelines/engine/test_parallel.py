@@ -72,4 +72,4 @@ def test_a_stage_in_two_processes(tmp_path, start):
     lines = [line for line in toys.spool(work) if line["kind"] == "metrics"]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert max(line["values"]["mismatch/max"] for line in lines) < 1e-4
-    assert (work / "out/model/model.safetensors").exists() and (work / "numbers.json").exists()
+    assert (work / "out/model/model.safetensors").exists() and (work / "metrics.json").exists()

@@ -135,10 +135,10 @@ def test_a_mismatch_can_be_measured_and_corrected_instead(tmp_path, start, stand
 def test_order_limits_and_waiting(tmp_path, start, stand_in):
     made = trainer(tmp_path, start, stand_in)
     stand_in.busy = 2
-    made.server.push(made.learner.weights.whole, made.tokenizer)
+    made.server.push(made.learner.weights.full, made.tokenizer)
     stand_in.busy = 9
     with pytest.raises(Interrupted, match="old prefix cache"):
-        made.server.push(made.learner.weights.whole, made.tokenizer)
+        made.server.push(made.learner.weights.full, made.tokenizer)
     stand_in.fail = 2
     greedy = Sampling(temperature=0, max_tokens=5)
     prompts = [[5, 6, 7], [8, 9], [], [5] * 64]

@@ -131,7 +131,7 @@ def test_rehearsed_rows_have_a_gradient(tmp_path, start):
     ((own,),) = batches
     stored = ~own.columns["on_policy"]
     assert own.normalise_separately and int(stored.sum()) == 4
-    weight = algorithm.weigh(pipeline.update, own.columns, off_policy_apart=True)["weight"]
+    weight = algorithm.weigh(pipeline.update, own.columns, off_policy_separately=True)["weight"]
     torch.testing.assert_close(weight[stored].sum(), torch.tensor(1.0))
     torch.testing.assert_close(weight[~stored].sum(), torch.tensor(1.0))
 
