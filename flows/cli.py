@@ -53,6 +53,14 @@ def parser() -> argparse.ArgumentParser:
     methods.add_argument("name", nargs="?")
     methods.add_argument("--slot", help="only this slot")
     methods.add_argument("--json", action="store_true")
+    verify = add("verify", "score the rows {completion, answer, verifier?, info?} of a JSONL file")
+    verify.add_argument("file", metavar="FILE", help="JSONL, also .gz; - is standard input")
+    verify.add_argument("--verifier", metavar="NAME", help="for rows that name none")
+    verify.add_argument("--jobs", type=int, metavar="N", help="worker processes; default: one per processor, at most 8")
+    verify.add_argument("--out", metavar="FILE", help="verdicts as JSONL; default: standard output")
+    verify.add_argument(
+        "--json", action="store_true", help="for machines: the summary, or the error, as JSON (with --out)"
+    )
     add("doctor", "versions, devices, stores: what would fail and how to fix it")
     add("sync", "send to MLflow what earlier runs could not")
     return top
@@ -289,6 +297,20 @@ def methods_command(arguments: argparse.Namespace) -> int:
     from flows import catalogue
 
     return catalogue.show(arguments.name, arguments.slot, arguments.json)
+
+
+def verify_command(arguments: argparse.Namespace) -> int:
+    """`whetstone verify`."""
+    from flows import verify
+    from pipelines.errors import UserError
+
+    if arguments.json and arguments.out is None:
+        raise UserError("--json: the verdicts fill standard output; name a file for them with --out.")
+    summary = verify.score_file(arguments.file, arguments.out, arguments.verifier, arguments.jobs)
+    print(summary, file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(summary.as_json(), indent=1))
+    return machine.CHANGE if summary.statuses[verify.BAD_ROW] else machine.DONE
 
 
 def doctor_command(arguments: argparse.Namespace) -> int:

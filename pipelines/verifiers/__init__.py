@@ -133,6 +133,24 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
     return [v for v in verdicts if v is not None]
 
 
+def refusal(name: str, answer: str, info: dict[str, Any]) -> str:
+    """Why a verifier refuses a row whatever the completion; empty where it does not."""
+    module = load(name)
+    try:
+        if name in POOLED:
+            module.known("", answer, info)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def use_workers(count: int) -> None:
+    """How many worker processes this process's verifiers may have, from its next batch on."""
+    from pipelines.verifiers import pool
+
+    pool.shared().resize(count)
+
+
 def extract_answer(name: str, completion: str) -> str:
     """The answer in a completion in a form that equal answers share; empty where there is none.
 

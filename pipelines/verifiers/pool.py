@@ -155,6 +155,13 @@ class Pool:
                     self.end(worker)
         return [batch.results[i] for i in place]
 
+    def resize(self, workers: int) -> None:
+        """Have at most `workers` workers from now on."""
+        with self._lock:
+            self.size = workers
+            for worker in self.workers[workers:]:
+                self.end(worker)
+
     def close(self) -> None:
         """End every process; the pool starts them again when it is used."""
         if os.getpid() != self.owner:
