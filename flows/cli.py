@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows import machine
+from flows import compare, machine
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     verify.add_argument(
         "--json", action="store_true", help="for machines: the summary, or the error, as JSON (with --out)"
     )
+    compare.add(commands)
     add("doctor", "versions, devices, stores: what would fail and how to fix it")
     add("sync", "send to MLflow what earlier runs could not")
     return top
@@ -290,6 +291,11 @@ def _find_run(arguments: argparse.Namespace) -> dict[str, Any]:
     from tasks import tracking
 
     return tracking.show(ids[0])
+
+
+def compare_command(arguments: argparse.Namespace) -> int:
+    """`whetstone compare`."""
+    return compare.command(arguments)
 
 
 def methods_command(arguments: argparse.Namespace) -> int:

@@ -38,6 +38,31 @@ class Lines:
         print(f"{time.strftime('%H:%M:%S')} {stage:<9} {text}", file=self.stream, flush=True)
 
 
+class Status:
+    """One changing line on a terminal while a command computes, a line a minute in a log. Called with what is being done."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet, self.last, self.width = quiet, time.monotonic(), 0
+
+    def __enter__(self) -> Status:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.width:
+            print(f"\r{' ' * self.width}\r", end="", file=sys.stderr, flush=True)
+
+    def __call__(self, what: str) -> None:
+        """Show it."""
+        if self.quiet:
+            return
+        if sys.stderr.isatty():
+            print(f"\r{what:<{self.width}}", end="", file=sys.stderr, flush=True)
+            self.width = len(what)
+        elif time.monotonic() - self.last >= EVERY_S:
+            self.last = time.monotonic()
+            print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
+
+
 def _describe(body: dict[str, Any]) -> str:
     """Progress in words.
 

@@ -19,15 +19,6 @@ from pipelines.stage.files import read_json
 FOUR = ["curate", "sft", "rlvr", "evaluate"]
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory):
-    """One complete run of the toy recipe in a project folder of its own."""
-    folder = tmp_path_factory.mktemp("chain")
-    recipe = toys.recipe(folder)
-    done = toys.whetstone("run", str(recipe), "--summary", str(folder / "s.json"), home=folder / "home")
-    return folder, recipe, json.loads((folder / "s.json").read_text()), done
-
-
 def statuses(summary):
     return {name: about["status"] for name, about in summary["stages"].items()}
 

@@ -1,0 +1,318 @@
+"""Arms against each other on the problems that all of them were asked: recipes, curves, tests, pass@k, losses, cost.
+
+An arm is a recipe; its subjects are checkpoints that differ in the seed. Everything here is plain data; texts and pages are drawn
+from the body that `compare` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from evaluation import paired
+from evaluation.samples import Sample
+
+SHOWN = 20
+"""Lost problems whose texts are kept."""
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Subject:
+    """One evaluated checkpoint."""
+
+    name: str
+    """As asked for: a run's or a model's id."""
+    run_id: str | None
+    seed: int | None
+    checkpoint: str
+    artifact: str
+    """The stage and key of the model, else of the evaluation."""
+    settings: dict[str, str]
+    """Resolved recipe, flattened, without the seed."""
+    samples: dict[str, dict[str, dict[str, Sample]]]
+    """checkpoint → task → problem → answers: of this checkpoint and of the first of its chain."""
+    reported: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """task → metric → value, low, high, n, as the evaluation stored them."""
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """task → how it was asked (samples, sampling, few-shot)."""
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    cost: dict[str, float] = field(default_factory=dict)
+    code: dict[str, str] = field(default_factory=dict)
+    """stage → digest of its source and its libraries' versions."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def first(self) -> str:
+        """The first checkpoint of its chain, which it is held against for lost problems."""
+        return next(iter(self.samples))
+
+
+@dataclass
+class Arm:
+    """Subjects of one recipe."""
+
+    name: str
+    subjects: list[Subject]
+
+
+def arms_of(subjects: Sequence[Subject], *, separate: bool = False) -> list[Arm]:
+    """Group subjects that differ in nothing but the seed, in the order given; equal seeds stay separate.
+
+    Args:
+        separate: where all would be one arm, each becomes one, so that there is something to compare.
+    """
+    arms: list[Arm] = []
+    for subject in subjects:
+        for arm in arms:
+            same = arm.subjects[0].settings == subject.settings and arm.subjects[0].checkpoint == subject.checkpoint
+            if same and subject.seed not in [s.seed for s in arm.subjects]:
+                arm.subjects.append(subject)
+                break
+        else:
+            arms.append(Arm("", [subject]))
+    if separate and len(arms) == 1:
+        arms = [Arm("", [subject]) for subject in subjects]
+    differing = [row["field"] for row in settings_table(arms)]
+    for letter, arm in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", arms, strict=False):
+        arm.name = letter
+    for number, arm in enumerate(arms):
+        arm.name = arm.name or f"A{number}"
+        values = [arm.subjects[0].settings.get(name, "–") for name in differing[:2]]
+        about = ", ".join(v.strip('"')[:24] for v in values) if len(differing) <= 2 else ""
+        arm.name += f" {about}" if about else f" {arm.subjects[0].name}"
+    return arms
+
+
+def settings_table(arms: Sequence[Arm]) -> list[dict[str, Any]]:
+    """Fields in which the arms differ: field, and a value for each arm (None: it has no such field)."""
+    names = dict.fromkeys(name for arm in arms for name in arm.subjects[0].settings)
+    rows = [{"field": n, "values": [arm.subjects[0].settings.get(n) for arm in arms]} for n in names]
+    return [row for row in rows if len(set(row["values"])) > 1]
+
+
+def compare(
+    arms: Sequence[Arm], *, confidence: float = 0.95, resamples: int = 10_000, progress: Progress = lambda what: None
+) -> dict[str, Any]:
+    """The whole comparison as a JSON-like body.
+
+    Every arm is tested against the first one. Tests of pass@1 over all benchmarks and arms are one family (Holm), those of the
+    largest pass@k another.
+    """
+    names = list(dict.fromkeys(task for arm in arms for s in arm.subjects for task in _of(s)))
+    benchmarks = {}
+    shared_tasks = [task for task in names if all(task in _of(s) for arm in arms for s in arm.subjects)]
+    family = max(1, len(shared_tasks) * (len(arms) - 1))
+    for task in shared_tasks:
+        progress(f"benchmark {task}")
+        benchmarks[task] = _benchmark(task, arms, confidence, resamples, family)
+    _correct(benchmarks, 1 - confidence)
+    notes = [note for arm in arms for s in arm.subjects for note in s.notes]
+    for task in sorted(set(names) - set(shared_tasks)):
+        holders = [arm.name for arm in arms if all(task in _of(s) for s in arm.subjects)]
+        notes.append(f"{task}: asked of {', '.join(holders) or 'some runs'} only, so it is not compared")
+    if not benchmarks:
+        notes.append("no benchmark was asked of all of them, so no score is compared")
+    return {
+        "confidence": confidence,
+        "resamples": resamples,
+        "arms": [_arm(arm) for arm in arms],
+        "settings": settings_table(arms),
+        "curves": _curves(arms),
+        "benchmarks": benchmarks,
+        "cost": [_cost(arm) for arm in arms],
+        "notes": list(dict.fromkeys(notes + _code_notes(arms))),
+    }
+
+
+def _of(subject: Subject) -> dict[str, dict[str, Sample]]:
+    return subject.samples.get(subject.checkpoint, {})
+
+
+def _arm(arm: Arm) -> dict[str, Any]:
+    fields = ("name", "run_id", "seed", "checkpoint", "artifact")
+    return {"name": arm.name, "runs": [{name: getattr(s, name) for name in fields} for s in arm.subjects]}
+
+
+def _benchmark(task: str, arms: Sequence[Arm], confidence: float, resamples: int, family: int) -> dict[str, Any]:
+    subjects = [s for arm in arms for s in arm.subjects]
+    shared = [p for p in _of(subjects[0])[task] if all(p in _of(s)[task] for s in subjects)]
+    body: dict[str, Any] = {
+        "problems": len(shared),
+        "asked": [len(_of(arm.subjects[0])[task]) for arm in arms],
+        "notes": _differently_asked(task, arms, shared),
+    }
+    if not shared:
+        body["notes"].append("they were asked no problem in common")
+        return body | {"scores": [], "tests": [], "pass_at_k": {"k": [], "arms": []}, "lost": []}
+    most = min(len(_of(s)[task][p].scores) for s in subjects for p in shared)
+    ks = sorted({1, most, *(2**i for i in range(20) if 2**i < most)})
+    tables = [_table(arm, task, shared, ks) for arm in arms]
+    body |= {"answers": most, "single": most == 1 and all(len(arm.subjects) == 1 for arm in arms)}
+    drawn = [paired.resampled_means(table.mean(0), 2000, 0)[0] for table in tables]
+    tail = (1 - confidence) / 2
+    means = [table.mean((0, 1)) for table in tables]
+    bands = [np.quantile(d, [tail, 1 - tail], axis=0).round(12) for d in drawn]
+    body["pass_at_k"] = {
+        "k": ks,
+        "arms": [
+            {"mean": m.round(12).tolist(), "low": b[0].tolist(), "high": b[1].tolist()}
+            for m, b in zip(means, bands, strict=True)
+        ],
+    }
+    body["scores"] = [_scores(arm, table, ks) for arm, table in zip(arms, tables, strict=True)]
+    body["tests"] = []
+    for number, table in list(enumerate(tables))[1:]:
+        for column in dict.fromkeys((0, len(ks) - 1)):
+            old, new = tables[0][:, :, column].mean(0), table[:, :, column].mean(0)
+            single = body["single"] and ks[column] == 1
+            result = paired.compare(
+                old, new, single=single, confidence=confidence, resamples=resamples, tests=family
+            ).body()
+            seeds = paired.over_seeds(
+                tables[0][:, :, column].mean(1), table[:, :, column].mean(1), confidence=confidence
+            )
+            about = {"old": 0, "new": number, "metric": f"pass@{ks[column]}", "k": ks[column]}
+            body["tests"].append(about | result | {"over_seeds": seeds})
+    body["lost"] = [entry for number in range(len(arms)) for entry in _lost(task, arms, number, shared)]
+    return body
+
+
+def _table(arm: Arm, task: str, problems: list[str], ks: list[int]) -> np.ndarray:
+    """pass@k: float64 [subjects, problems, ks]."""
+    return np.stack([paired.passes([_of(s)[task][p].scores for p in problems], ks) for s in arm.subjects])
+
+
+def _scores(arm: Arm, table: np.ndarray, ks: list[int]) -> dict[str, Any]:
+    by_seed = table[:, :, 0].mean(1)
+    return {
+        "arm": arm.name,
+        "pass@1": float(by_seed.mean()),
+        f"pass@{ks[-1]}": float(table[:, :, -1].mean()),
+        "seeds": by_seed.tolist(),
+    }
+
+
+def _lost(task: str, arms: Sequence[Arm], number: int, shared: list[str]) -> list[dict[str, Any]]:
+    """What an arm lost against the first checkpoint of its own chain, and against the first arm."""
+    arm = arms[number]
+    after = [_joined(arm, task, p) for p in shared]
+    entries = []
+    references: list[tuple[str, list[list[float]], Callable[[str], Sample]]] = []
+    own = arm.subjects[0].samples[arm.subjects[0].first].get(task, {})
+    if arm.subjects[0].first != arm.subjects[0].checkpoint and all(p in own for p in shared):
+        references.append((f"its {arm.subjects[0].first}", [own[p].scores for p in shared], own.__getitem__))
+    if number:
+        asked = _of(arms[0].subjects[0])[task]
+        references.append((arms[0].name, [_joined(arms[0], task, p) for p in shared], asked.__getitem__))
+    for name, before, sample_of in references:
+        counts = paired.lost(before, after)
+        places = counts.pop("places")
+        problems = [
+            _texts(sample_of(shared[i]), _of(arm.subjects[0])[task][shared[i]], before[i]) for i in places[:SHOWN]
+        ]
+        entries.append({"arm": number, "reference": name, **counts, "problems": problems})
+    return entries
+
+
+def _joined(arm: Arm, task: str, problem: str) -> list[float]:
+    """The answers of all seeds to a problem."""
+    return [score for s in arm.subjects for score in _of(s)[task][problem].scores]
+
+
+def _texts(before: Sample, after: Sample, scores: list[float]) -> dict[str, Any]:
+    """A lost problem as a person reads it."""
+    correct = next((a for a, v in zip(before.answers, before.scores, strict=False) if v >= 1), "")
+    return {
+        "problem": before.problem,
+        "question": before.question[:2000],
+        "target": before.target[:500],
+        "before": correct[:2000],
+        "after": (after.answers or [""])[0][:2000],
+        "share_before": sum(v >= 1 for v in scores) / len(scores),
+    }
+
+
+def _differently_asked(task: str, arms: Sequence[Arm], shared: list[str]) -> list[str]:
+    notes = []
+    asked = [len(_of(s)[task]) for arm in arms for s in arm.subjects]
+    if len(set(asked)) > 1 or len(shared) != asked[0]:
+        counts = ", ".join(f"{arm.name}: {len(_of(arm.subjects[0])[task])}" for arm in arms)
+        notes.append(f"compared on the {len(shared)} problems that all were asked ({counts})")
+    first = arms[0].subjects[0]
+    for arm in arms[1:]:
+        other = arm.subjects[0]
+        first_settings, other_settings = first.tasks.get(task, {}), other.tasks.get(task, {})
+        for name in sorted(set(first_settings) | set(other_settings)):
+            if first_settings.get(name) != other_settings.get(name):
+                notes.append(f"asked with other settings: {name} is {first_settings.get(name)} in {arms[0].name}, "
+                             f"{other_settings.get(name)} in {arm.name}")  # fmt: skip
+        changed = sum(_of(first)[task][p].prompt != _of(other)[task][p].prompt for p in shared)
+        if changed:
+            notes.append(f"{changed} of the shared problems were asked with another prompt in {arm.name}")
+    return notes
+
+
+def _correct(benchmarks: dict[str, Any], alpha: float) -> None:
+    """Adjusted p-values and verdicts, in place."""
+    tests = [test for body in benchmarks.values() for test in body["tests"]]
+    for family in ([t for t in tests if t["k"] == 1], [t for t in tests if t["k"] > 1]):
+        for test, adjusted in zip(family, paired.holm([t["p"] for t in family]), strict=True):
+            test |= {"p_holm": adjusted, "family": len(family)}
+            direction = "better" if test["value"] > 0 else "worse"
+            test["verdict"] = direction if adjusted <= alpha and test["value"] else "no difference shown"
+
+
+def _curves(arms: Sequence[Arm]) -> dict[str, Any]:
+    """metric → per arm: steps, mean, low, high over its seeds (the lowest and highest of them)."""
+    names = dict.fromkeys(name for arm in arms for s in arm.subjects for name in s.curves)
+    return {name: [_band([s.curves[name] for s in arm.subjects if name in s.curves]) for arm in arms] for name in names}
+
+
+def _band(curves: list[list[tuple[int, float]]], points: int = 200) -> dict[str, Any]:
+    by_step: dict[int, list[float]] = {}
+    for curve in curves:
+        for step, value in _smoothed(curve):
+            by_step.setdefault(step, []).append(value)
+    full = sorted(step for step, values in by_step.items() if len(values) == len(curves))
+    chosen = full if len(full) <= points else [full[round(i * (len(full) - 1) / (points - 1))] for i in range(points)]
+    rows = [by_step[step] for step in chosen]
+    return {
+        "seeds": len(curves),
+        "steps": chosen,
+        "mean": [float(np.mean(r)) for r in rows],
+        "low": [min(r) for r in rows],
+        "high": [max(r) for r in rows],
+    }
+
+
+def _smoothed(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """A centred moving average over a twentieth of a long curve; short ones stay as they are."""
+    if len(curve) <= 40:
+        return curve
+    half = max(1, len(curve) // 40)
+    values = [v for _, v in curve]
+    return [(step, float(np.mean(values[max(0, i - half) : i + half + 1]))) for i, (step, _) in enumerate(curve)]
+
+
+def _cost(arm: Arm) -> dict[str, Any]:
+    """Means over the arm's runs."""
+    names = dict.fromkeys(name for s in arm.subjects for name in s.cost)
+    return {"arm": arm.name} | {
+        name: float(np.mean([s.cost[name] for s in arm.subjects if name in s.cost])) for name in names
+    }
+
+
+def _code_notes(arms: Sequence[Arm]) -> list[str]:
+    notes = []
+    subjects = [s for arm in arms for s in arm.subjects]
+    for stage in dict.fromkeys(stage for s in subjects for stage in s.code):
+        digests = {s.code[stage] for s in subjects if stage in s.code}
+        if len(digests) > 1:
+            notes.append(
+                f"{stage}: the runs were made with {len(digests)} different versions of the code or its libraries"
+            )
+    return notes

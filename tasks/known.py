@@ -1,0 +1,109 @@
+"""What this home knows: runs by id, artifacts by name and by the digest that their readers recorded. Imports no MLflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import UserError, did_you_mean
+from tasks import artifacts, index
+from tasks.artifacts import Artifact
+from tasks.environment import runs_folder
+
+CHECKPOINTS = ("base", "sft", "rlvr")
+
+
+class Unknown(UserError):
+    """No run, model or experiment of that name is known here."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A name that was asked for, as the evaluation of a checkpoint."""
+
+    name: str
+    checkpoint: str
+    artifact: Artifact
+    """Of the stage evaluate."""
+    run: dict[str, Any] | None
+
+
+class Known:
+    """The artifacts and runs of this home, read once."""
+
+    @cached_property
+    def artifacts(self) -> list[Artifact]:
+        """Every artifact, newest first, unverified."""
+        return artifacts.all_of(runs_folder())
+
+    @cached_property
+    def runs(self) -> list[dict[str, Any]]:
+        """Every pipeline run, newest first."""
+        return index.runs()
+
+    def by_digest(self, digest: str, near: Artifact | None = None) -> Artifact | None:
+        """The artifact with these contents; of several, one that the same pipeline run knew."""
+        matching = [a for a in self.artifacts if a.digest == digest]
+        keys = {str(s.get("key")) for run in self.runs if near and near.key in _keys(run) for s in _stages(run)}
+        return next((a for a in matching if a.key in keys), matching[0] if matching else None)
+
+    def by_name(self, name: str) -> Artifact | None:
+        """The artifact of `stage-key` (the key may be cut short), of its folder or of the model folder in it."""
+        path = Path(name)
+        if path.is_dir():
+            folders = [p for p in (path.resolve(), path.resolve().parent) if p.parent == runs_folder().resolve()]
+            name = folders[0].name if folders else name
+        matching = [a for a in self.artifacts if f"{a.stage}-{a.key}".startswith(name) and len(name) > len(a.stage) + 4]
+        return matching[0] if len(matching) == 1 else None
+
+    def run(self, name: str) -> dict[str, Any] | None:
+        """The run whose id starts with `name`, or whose name it is where only one has it.
+
+        Raises:
+            Unknown: several runs match.
+        """
+        matching = [r for r in self.runs if r["run_id"].startswith(name)] if len(name) >= 4 else []
+        matching = matching or [r for r in self.runs if r["name"] == name]
+        if len(matching) > 1:
+            ids = ", ".join(r["run_id"][:8] for r in matching[:6])
+            raise Unknown(f"{name}: {len(matching)} runs have this name or beginning ({ids}). Give more of the id.")
+        return matching[0] if matching else None
+
+    def unknown(self, name: str) -> Unknown:
+        """The error for a name that means nothing here, with the nearest ones that do."""
+        ids = [r["run_id"][: max(8, len(name))] for r in self.runs[:50]]
+        names = [f"{a.stage}-{a.key}" for a in self.artifacts if a.stage in CHECKPOINTS]
+        experiments = [f"experiment:{r.get('experiment')}" for r in self.runs]
+        hint = did_you_mean(name, dict.fromkeys([*ids, *(r["name"] for r in self.runs), *names, *experiments]))
+        if hint.startswith("Known") and len(hint) > 400:
+            hint = "See `whetstone runs`."
+        return Unknown(f"{name}: no run, model or experiment of this name is known here. {hint}")
+
+    def stage_of(self, run: dict[str, Any], stage: str) -> Artifact | None:
+        """The artifact that a run made or reused for a stage, unverified; None where it has none here."""
+        about = ((run.get("summary") or {}).get("stages") or {}).get(stage)
+        wanted = str(about.get("key")) if isinstance(about, dict) else None
+        return next((a for a in self.artifacts if a.stage == stage and a.key == wanted), None)
+
+    def chain(self, artifact: Artifact) -> dict[str, Artifact]:
+        """Stage → artifact for everything an artifact was made from, itself included, as far as it is here."""
+        chain, waiting = {artifact.stage: artifact}, [artifact]
+        while waiting:
+            current = waiting.pop()
+            for digest in (current.parts.get("inputs") or {}).values():
+                source = self.by_digest(str(digest), current)
+                if source is not None and source.stage not in chain:
+                    chain[source.stage] = source
+                    waiting.append(source)
+        return chain
+
+
+def _stages(run: dict[str, Any]) -> list[dict[str, Any]]:
+    stages = ((run.get("summary") or {}).get("stages") or {}).values()
+    return [about for about in stages if isinstance(about, dict)]
+
+
+def _keys(run: dict[str, Any]) -> set[str]:
+    return {str(about.get("key")) for about in _stages(run)}

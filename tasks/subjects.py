@@ -1,0 +1,259 @@
+"""Names on a command line to evaluated checkpoints: runs, models and experiments, from the local home; MLflow where they are not."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from evaluation import samples
+from evaluation.comparison import Subject
+from pipelines.errors import UserError, did_you_mean
+from pipelines.stage.files import digest, publish, read_object
+from pipelines.stage.report import lines_of
+from tasks import artifacts, environment
+from tasks.artifacts import Artifact
+from tasks.environment import runs_folder
+from tasks.known import CHECKPOINTS, Evaluated, Known
+from tasks.names import flatten
+
+log = logging.getLogger("whetstone.subjects")
+CURVES = {
+    "rlvr": ("reward/correct", "reward/mean", "rollout/length_mean", "policy/entropy"),
+    "sft": ("loss/heldout", "loss/train"),
+}
+Progress = Callable[[str], None]
+
+
+def find(names: list[str], progress: Progress = lambda what: None) -> list[Subject]:
+    """The checkpoints that the names mean, in that order, each once.
+
+    Args:
+        names: ids of runs or their first characters, names of runs, `stage-key` or folders of models, `experiment:NAME`; a run
+            or model may be followed by `:base`, `:sft` or `:rlvr`.
+
+    Raises:
+        Unknown: a name means nothing, here and in MLflow.
+        UserError: a run has no evaluation, or its artifact is damaged.
+    """
+    known = Known()
+    evaluated = [e for name in names for e in _evaluated(name, known)]
+    unique = {(e.artifact.key, e.checkpoint): e for e in evaluated}
+    subjects = []
+    for number, each in enumerate(unique.values(), 1):
+        progress(f"reading the answers of {each.name} ({number} of {len(unique)})")
+        subjects.append(_subject(each, known))
+    return subjects
+
+
+def single(name: str) -> tuple[Evaluated, Subject]:
+    """The checkpoint that a name means.
+
+    Raises:
+        Unknown: as `find`.
+        UserError: it means several.
+    """
+    known = Known()
+    evaluated = _evaluated(name, known)
+    if len(evaluated) != 1:
+        raise UserError(f"{name}: {len(evaluated)} runs; name one of them.")
+    return evaluated[0], _subject(evaluated[0], known)
+
+
+def _evaluated(name: str, known: Known) -> list[Evaluated]:
+    if name.startswith("experiment:"):
+        return _experiment(name, known)
+    plain, _, checkpoint = name.rpartition(":")
+    if not plain or checkpoint not in CHECKPOINTS:
+        plain, checkpoint = name, ""
+    run = known.run(plain)
+    if run is not None:
+        return [_of_run(run, _label(run, checkpoint), checkpoint, known)]
+    model = known.by_name(plain)
+    if model is not None:
+        return [_of_model(model, name, checkpoint, known)]
+    run = _remote(plain, known)
+    return [_of_run(run, _label(run, checkpoint), checkpoint, known)]
+
+
+def _label(run: dict[str, Any], checkpoint: str) -> str:
+    return run["run_id"][:8] + (f":{checkpoint}" if checkpoint else "")
+
+
+def _experiment(name: str, known: Known) -> list[Evaluated]:
+    wanted = name.partition(":")[2]
+    runs = [r for r in known.runs if r.get("experiment") == wanted and r["status"] == "FINISHED"]
+    if not runs:
+        experiments = {str(r.get("experiment")) for r in known.runs}
+        raise UserError(
+            f"{name}: no finished run of this experiment is known here. {did_you_mean(wanted, experiments)}"
+        )
+    with_scores = [r for r in runs if known.stage_of(r, "evaluate") is not None]
+    if not with_scores:
+        raise UserError(f"{name}: none of its {len(runs)} runs has an evaluation here.")
+    return [_of_run(run, _label(run, ""), "", known) for run in reversed(with_scores)]
+
+
+def _of_run(run: dict[str, Any], name: str, checkpoint: str, known: Known) -> Evaluated:
+    about = ((run.get("summary") or {}).get("stages") or {}).get("evaluate")
+    if not isinstance(about, dict):
+        raise UserError(
+            f"{name}: this run ({run['status']}) has no evaluation. Run its recipe with --only evaluate, and compare that run."
+        )
+    artifact, damage = artifacts.find(runs_folder(), "evaluate", str(about.get("key")))
+    if artifact is None:
+        artifact = _fetch(run, about, name, damage)
+    return Evaluated(name, _checkpoint(artifact, checkpoint, name), artifact, run)
+
+
+def _of_model(model: Artifact, name: str, checkpoint: str, known: Known) -> Evaluated:
+    """A model by its evaluation: the newest that read it."""
+    if model.stage == "evaluate":
+        readers = [model]
+    else:
+        evaluations = [a for a in known.artifacts if a.stage == "evaluate"]
+        readers = [a for a in evaluations if model.digest in (a.parts.get("inputs") or {}).values()]
+        checkpoint = checkpoint or model.stage
+    for reader in readers:
+        artifact, damage = artifacts.find(runs_folder(), "evaluate", reader.key)
+        if artifact is not None:
+            return Evaluated(name, _checkpoint(artifact, checkpoint, name), artifact, None)
+        log.warning("%s cannot be used: %s", reader.path.name, damage)
+    raise UserError(f"{name}: no evaluation of this model is here. Run its recipe with --only evaluate.")
+
+
+def _checkpoint(artifact: Artifact, wanted: str, name: str) -> str:
+    """The wanted checkpoint of an evaluation, else its last."""
+    there = [c for c in CHECKPOINTS if (artifact.path / "samples" / c).is_dir()]
+    if wanted and wanted not in there:
+        raise UserError(f"{name}: its evaluation has no checkpoint {wanted!r}. {did_you_mean(wanted, there)}")
+    if not there:
+        raise UserError(f"{name}: its evaluation stored no answers.")
+    return wanted or there[-1]
+
+
+def _remote(name: str, known: Known) -> dict[str, Any]:
+    """A run that only MLflow knows; nothing but an id is worth the seconds that asking takes."""
+    database = environment.database()
+    if not re.fullmatch("[0-9a-f]{4,32}", name) or (database is not None and not database.is_file()):
+        raise known.unknown(name)
+    environment.prepare()
+    environment.check_reachable()
+    from tasks import tracking
+    from tasks.patience import TrackerError
+
+    try:
+        ids = [r["run_id"] for r in tracking.recent(None, 1000) if r["run_id"].startswith(name)]
+        if len(ids) != 1:
+            raise known.unknown(name)
+        return tracking.show(ids[0])
+    except TrackerError as error:
+        raise environment.Unreachable(f"{name} is not known here, and MLflow did not answer: {error}") from None
+
+
+def _experiment_of(run: dict[str, Any]) -> str:
+    return str(run.get("experiment") or run["tags"].get("whetstone.recipe") or run["name"])
+
+
+def _fetch(run: dict[str, Any], about: dict[str, Any], name: str, damage: str | None) -> Artifact:
+    """An evaluation from MLflow, held against its key.
+
+    Raises:
+        UserError: it is neither here nor in MLflow.
+    """
+    key = str(about.get("key"))
+    why = f"cannot be used here ({damage})" if damage else "is not here"
+    advice = "Run its recipe with --only evaluate to make it again."
+    if not about.get("run_id"):
+        raise UserError(f"{name}: its evaluation evaluate-{key} {why}, and it was never sent to MLflow. {advice}")
+    environment.prepare()
+    environment.check_reachable()
+    from tasks import tracking
+    from tasks.patience import TrackerError
+
+    folder = runs_folder() / ".fetched" / f"evaluate-{key}"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        remote = tracking.find_remote("evaluate", key, _experiment_of(run))
+        there = tracking.fetch(*remote, folder) if remote else False
+    except TrackerError as error:
+        raise UserError(f"{name}: its evaluation evaluate-{key} {why}, nor in MLflow ({error}). {advice}") from None
+    mismatch = artifacts.foreign(folder, "evaluate", key) if there else "MLflow holds no files for it"
+    if mismatch:
+        raise UserError(f"{name}: its evaluation evaluate-{key} {why}, and not in MLflow: {mismatch}. {advice}")
+    publish(folder, artifacts.folder(runs_folder(), "evaluate", key))
+    return artifacts.read(artifacts.folder(runs_folder(), "evaluate", key))
+
+
+def _subject(each: Evaluated, known: Known) -> Subject:
+    artifact, notes = each.artifact, []
+    chain = known.chain(artifact)
+    stages = list(CHECKPOINTS[1 : CHECKPOINTS.index(each.checkpoint) + 1])
+    made_of = {s: chain[s] for s in ("curate", *stages, "evaluate") if s in chain and (s != "curate" or stages)}
+    for stage, recorded in (artifact.parts.get("inputs") or {}).items():
+        if stage in stages and known.by_digest(str(recorded), artifact) is None:
+            notes.append(
+                f"{each.name}: the {stage} artifact that was evaluated is not here, so its settings, curves and cost are missing"
+            )
+    settings: dict[str, str] = {}
+    for stage, source in made_of.items():
+        for name, value in flatten(source.parts.get("settings") or {}):
+            settings[name.removesuffix(".kind")] = value
+        for name, value in (source.parts.get("files") or {}).items():
+            settings[f"{stage} file {name}"] = str(value)[:12]
+    results = read_object(artifact.path / "results.json", evaluation=dict) or {}
+    first = next(c for c in CHECKPOINTS if (artifact.path / "samples" / c).is_dir())
+    last = made_of[stages[-1]] if stages and stages[-1] in made_of else artifact
+    return Subject(
+        name=each.name,
+        run_id=each.run["run_id"] if each.run else None,
+        seed=artifact.parts.get("seed"),
+        checkpoint=each.checkpoint,
+        artifact=f"{last.stage}-{last.key}",
+        settings=settings,
+        samples={c: _samples(artifact.path / "samples" / c) for c in dict.fromkeys((first, each.checkpoint))},
+        reported=(results.get("evaluation") or {}).get(each.checkpoint) or {},
+        tasks=_tasks(artifact),
+        curves=_curves(made_of),
+        cost=_cost(made_of, artifact, each.checkpoint),
+        code={s: digest([a.parts.get("source"), a.parts.get("versions")])[:12] for s, a in made_of.items()},
+        notes=notes,
+    )
+
+
+def _samples(folder: Path) -> dict[str, dict[str, samples.Sample]]:
+    return {path.stem: samples.read(path) for path in sorted(folder.glob("*.jsonl"))}
+
+
+def _tasks(artifact: Artifact) -> dict[str, dict[str, Any]]:
+    """task → how it was asked; the number of problems is told apart from it."""
+    settings = (artifact.parts.get("settings") or {}).get("evaluate") or {}
+    listed = [t for t in settings.get("tasks") or [] if isinstance(t, dict)]
+    return {str(t.get("name")): {k: v for k, v in t.items() if k not in ("name", "limit")} for t in listed}
+
+
+def _curves(made_of: dict[str, Artifact]) -> dict[str, list[tuple[int, float]]]:
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for stage, names in CURVES.items():
+        spool = made_of[stage].path / "report" / "spool.jsonl" if stage in made_of else None
+        for line in lines_of(spool) if spool else []:
+            for name in names if line["kind"] == "metrics" else ():
+                if name in line["values"]:
+                    curves.setdefault(f"{stage}: {name}", []).append((line["step"], line["values"][name]))
+    return curves
+
+
+def _cost(made_of: dict[str, Artifact], evaluation: Artifact, checkpoint: str) -> dict[str, float]:
+    cost = {f"seconds {stage}": a.seconds for stage, a in made_of.items()}
+    trained = sampled = completions = 0.0
+    for stage in ("sft", "rlvr"):
+        for line in lines_of(made_of[stage].path / "report" / "spool.jsonl") if stage in made_of else []:
+            values = line["values"] if line["kind"] == "metrics" else {}
+            trained += values.get("tokens/trained", 0.0)
+            completions += values.get("rollout/rows", 0.0)
+            sampled += values.get("rollout/rows", 0.0) * values.get("rollout/length_mean", 0.0)
+    cost["seconds in all"] = sum(cost.values())
+    return cost | {"tokens trained": trained, "tokens sampled": sampled, "completions": completions}

@@ -1,0 +1,67 @@
+"""The page holds hostile text as text, loads nothing, runs nothing, and is well formed."""
+
+from __future__ import annotations
+
+import pytest
+from html_pages import Tree, check
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluation import comparison
+from evaluation.comparison import Subject
+from evaluation.pages import comparison as pages
+from evaluation.pages import svg
+from evaluation.pages.page import text
+from evaluation.samples import Sample
+
+HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(1)>\"'&<!-- \x1b[2J \x00 \u202e ]]>"
+
+
+def hostile_body() -> dict:
+    def subject(name: str, right: float) -> Subject:
+        rows = {str(i): Sample(str(i), [right, 0.0], HOSTILE, HOSTILE, [HOSTILE], "p") for i in range(12)}
+        base = {k: Sample(k, [1.0, 1.0], HOSTILE, HOSTILE, [HOSTILE], "p") for k in rows}
+        return Subject(
+            name=HOSTILE, run_id=name + HOSTILE, seed=0, checkpoint="rlvr", artifact=HOSTILE, settings={HOSTILE: name + HOSTILE},
+            samples={"base": {HOSTILE: base}, "rlvr": {HOSTILE: rows}}, curves={HOSTILE: [(0, 0.0), (1, float("inf")), (2, right)]},
+            cost={HOSTILE: 3.0}, notes=[HOSTILE],
+        )  # fmt: skip
+
+    return comparison.compare(comparison.arms_of([subject("a", 1.0), subject("b", 0.0)]), resamples=200)
+
+
+def test_hostile_texts_stay_texts():
+    page = pages.html(hostile_body(), HOSTILE)
+    tree = check(page)
+    words = "".join(tree.words)
+    assert words.count("<script>alert(1)</script>") > 20, "shown as they are"
+    assert "\x1b" not in page and "\x00" not in page and "\u202e" not in page
+    assert {"svg", "details", "table"} <= {tag for tag, _ in tree.tags}
+
+
+@given(st.text())
+def test_any_text_is_escaped(value):
+    tree = Tree()
+    tree.feed(f"<p>{text(value)}</p>")
+    tree.close()
+    assert [tag for tag, _ in tree.tags] == ["p"] and tree.open == []
+
+
+def test_terminal_lines_say_what_the_page_says():
+    body = hostile_body()
+    lines = "\n".join(pages.lines(body))
+    assert "is worse than" in lines and "never solved any more" in lines and "What differs" in lines
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_ticks_lie_inside_and_are_few(low, span):
+    values = svg.ticks(low, low + span)
+    assert all(low - span * 1e-6 <= v <= low + span * (1 + 1e-6) for v in values) and 1 <= len(values) <= 12
+
+
+@pytest.mark.parametrize(
+    "series", [[], [svg.Line("a", [], [])], [svg.Line("a", [1], [0.5])], [svg.Line("a", [1, 2], [0.5, 0.5])]]
+)
+def test_charts_of_little_data(series):
+    chart = svg.lines("title", series, log_x=True, share=True)
+    assert chart == "" or ("nan" not in chart and "<svg" in chart)

@@ -1,0 +1,118 @@
+"""What a comparison says of arms: grouping by seed, shared problems, verdicts, curves, losses."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from evaluation import comparison
+from evaluation.comparison import Subject
+from evaluation.samples import Sample
+
+
+def sample(problem: str, scores: list[float], prompt: str = "p") -> Sample:
+    return Sample(problem, scores, f"question {problem}", "7", [f"says {v}" for v in scores], prompt)
+
+
+def subject(rate: float, *, seed: int = 0, answers: int = 8, problems: range = range(60), **changes) -> Subject:
+    draw = np.random.default_rng([seed, int(1000 * rate)])
+    rows = {str(i): sample(str(i), [float(v) for v in draw.random(answers) < rate]) for i in problems}
+    base = {str(i): sample(str(i), [1.0, *[0.0] * (answers - 1)]) for i in problems}
+    whole = Subject(
+        name=f"run{seed}", run_id=f"run{seed}", seed=seed, checkpoint="rlvr", artifact="rlvr-1",
+        settings={"rlvr.advantage": f"a{rate}"}, samples={"base": {"sums": base}, "rlvr": {"sums": rows}},
+    )  # fmt: skip
+    return dataclasses.replace(whole, **changes)
+
+
+def test_seeds_of_a_recipe_are_an_arm_and_equal_seeds_are_not():
+    arms = comparison.arms_of([subject(0.3), subject(0.6), subject(0.3, seed=1), subject(0.3)])
+    assert [[s.seed for s in arm.subjects] for arm in arms] == [[0, 1], [0], [0]]
+    assert [arm.name for arm in arms] == ["A a0.3", "B a0.6", "C a0.3"]
+    alone = comparison.arms_of([subject(0.3), subject(0.3, seed=1)], separate=True)
+    assert len(alone) == 2
+    assert len(comparison.arms_of([subject(0.3), subject(0.3, seed=1)])) == 1
+
+
+def test_a_plain_gain_is_better_and_noise_is_not():
+    body = comparison.compare(comparison.arms_of([subject(0.3), subject(0.7), subject(0.302)]))
+    tests = {t["new"]: t for t in body["benchmarks"]["sums"]["tests"] if t["k"] == 1}
+    assert tests[1]["verdict"] == "better" and tests[1]["p_holm"] >= tests[1]["p"] and tests[1]["family"] == 2
+    assert tests[2]["verdict"] == "no difference shown"
+    worse = comparison.compare(comparison.arms_of([subject(0.7), subject(0.3)]))
+    assert worse["benchmarks"]["sums"]["tests"][0]["verdict"] == "worse"
+    assert body["settings"] == [{"field": "rlvr.advantage", "values": ["a0.3", "a0.7", "a0.302"]}]
+
+
+def test_only_shared_problems_are_compared_and_it_says_so():
+    arms = comparison.arms_of([subject(0.3), subject(0.7, problems=range(40, 100))])
+    body = comparison.compare(arms)["benchmarks"]["sums"]
+    assert body["problems"] == 20 and all(t["n"] == 20 for t in body["tests"])
+    assert "compared on the 20 problems that all were asked (A a0.3: 60, B a0.7: 60)" in body["notes"]
+
+
+def test_no_problem_in_common_is_said_not_raised():
+    arms = comparison.arms_of([subject(0.3), subject(0.7, problems=range(60, 100))])
+    body = comparison.compare(arms)["benchmarks"]["sums"]
+    assert body["tests"] == [] and "they were asked no problem in common" in body["notes"]
+    other = subject(0.7)
+    other.samples["rlvr"] = {"products": other.samples["rlvr"]["sums"]}
+    apart = comparison.compare(comparison.arms_of([subject(0.3), other]))
+    assert apart["benchmarks"] == {} and any("asked of" in note for note in apart["notes"])
+
+
+def test_other_settings_and_prompts_are_said():
+    one, two = subject(0.3, tasks={"sums": {"samples": 8}}), subject(0.7, tasks={"sums": {"samples": 4}})
+    two.samples["rlvr"]["sums"]["3"] = dataclasses.replace(two.samples["rlvr"]["sums"]["3"], prompt="other")
+    notes = comparison.compare(comparison.arms_of([one, two]))["benchmarks"]["sums"]["notes"]
+    assert "asked with other settings: samples is 8 in A a0.3, 4 in B a0.7" in notes
+    assert "1 of the shared problems were asked with another prompt in B a0.7" in notes
+
+
+def test_pass_at_k_goes_as_far_as_all_have_answers():
+    body = comparison.compare(comparison.arms_of([subject(0.3, answers=8), subject(0.7, answers=20)]))
+    curve = body["benchmarks"]["sums"]["pass_at_k"]
+    assert curve["k"] == [1, 2, 4, 8]
+    for arm in curve["arms"]:
+        assert arm["mean"] == sorted(arm["mean"])
+        assert all(low <= mean <= high for low, mean, high in zip(arm["low"], arm["mean"], arm["high"], strict=True))
+
+
+def test_one_answer_gets_the_exact_test_and_several_seeds_do_not():
+    one = comparison.compare(comparison.arms_of([subject(0.3, answers=1), subject(0.7, answers=1)]))
+    assert [t["test"] for t in one["benchmarks"]["sums"]["tests"]] == ["exact McNemar"]
+    seeds = [subject(r, answers=1, seed=s) for r in (0.3, 0.7) for s in (0, 1)]
+    several = comparison.compare(comparison.arms_of(seeds))["benchmarks"]["sums"]["tests"][0]
+    assert several["test"] == "paired bootstrap by problem" and several["over_seeds"]["value"] > 0
+
+
+def test_lost_problems_come_with_their_texts():
+    after = subject(0.7)
+    after.samples["rlvr"]["sums"]["5"] = sample("5", [0.0] * 8)
+    lost = comparison.compare(comparison.arms_of([subject(1.0), after]))["benchmarks"]["sums"]["lost"]
+    against = {e["reference"]: e for e in lost if e["arm"] == 1}
+    assert set(against) == {"its base", "A a1.0"} and against["its base"]["solved"] == 60
+    problem = against["A a1.0"]["problems"][0]
+    assert problem["question"] == "question 5" and problem["before"] == "says 1.0" and problem["share_before"] == 1
+
+
+def test_bands_span_the_seeds():
+    curves = [[(i, float(i + s)) for i in range(10)] for s in (0, 2)]
+    seeds = [subject(0.3, seed=s, curves={"rlvr: reward/mean": c}) for s, c in enumerate(curves)]
+    band = comparison.compare(comparison.arms_of(seeds))["curves"]["rlvr: reward/mean"][0]
+    assert band["seeds"] == 2 and band["low"][3] == 3 and band["high"][3] == 5 and band["mean"][3] == 4
+    long = [subject(0.3, curves={"c": [(i, 1.0) for i in range(5000)]})]
+    assert len(comparison.compare(comparison.arms_of(long))["curves"]["c"][0]["steps"]) == 200
+
+
+def test_changed_code_is_said():
+    arms = comparison.arms_of([subject(0.3, code={"rlvr": "x"}), subject(0.7, code={"rlvr": "y"})])
+    assert any("2 different versions of the code" in note for note in comparison.compare(arms)["notes"])
+
+
+@pytest.mark.parametrize("count", [2, 30])
+def test_many_arms_have_names_of_their_own(count):
+    arms = comparison.arms_of([subject(0.3 + i / 100) for i in range(count)])
+    assert len({arm.name for arm in arms}) == count
