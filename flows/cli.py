@@ -28,9 +28,13 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         ("run", "run a recipe; unchanged stages are reused"),
         ("plan", "say what a run would do, and why"),
+        ("rerun", "run the recipe of an earlier run again, or a part of it, from what MLflow holds"),
     ):
         sub = add(name, text)
-        sub.add_argument("recipe", help="a YAML file, such as recipes/quickstart.yaml")
+        if name == "rerun":
+            sub.add_argument("run", help="the id of the run, or its first characters")
+        else:
+            sub.add_argument("recipe", help="a YAML file, such as recipes/quickstart.yaml")
         sub.add_argument(
             "--set", action="append", default=[], metavar="FIELD=VALUE", help="change a field: rlvr.steps=3"
         )
@@ -39,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--only", action="append", default=[], metavar="STAGE", help="this stage only (repeatable)")
         sub.add_argument("--fresh", action="store_true", help="run the chosen stages even where nothing changed")
         sub.add_argument("--json", action="store_true", help="for machines: the result, or the error, as JSON")
-        if name == "run":
+        if name != "plan":
             sub.add_argument("--summary", metavar="FILE", help="write the run's summary as JSON")
     runs = add("runs", "list pipeline runs, newest first")
     runs.add_argument("--experiment", help="only this MLflow experiment")
@@ -62,6 +66,13 @@ def parser() -> argparse.ArgumentParser:
         "--json", action="store_true", help="for machines: the summary, or the error, as JSON (with --out)"
     )
     compare.add(commands)
+    deploy = add(
+        "deploy", "make the work pool, the gpu limit and the deployments on the Prefect server; safe to repeat"
+    )
+    deploy.add_argument("--file", type=Path, help="deployments; the project's prefect.yaml unless given")
+    deploy.add_argument("--gpus", type=int, default=1, help="stages that may use a GPU at once, over all machines")
+    worker = add("worker", "work on the deployments, in this project folder")
+    worker.add_argument("--queue", action="append", default=[], choices=["cpu", "gpu"], help="only this kind of stage")
     add("doctor", "versions, devices, stores: what would fail and how to fix it")
     add("sync", "send to MLflow what earlier runs could not")
     return top
@@ -133,7 +144,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     from pipelines.recipe.read import read_recipe
     from tasks import environment, preflight, store
     from tasks.pipeline import Selection
-    from tasks.stages import plan
+    from tasks.stages import bring, plan
 
     preflight.summary_file(arguments.summary)
     environment.prepare()
@@ -141,6 +152,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     recipe = read_recipe(arguments.recipe, arguments.set)
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
+    if chosen != recipe.stages():
+        bring(recipe, chosen)
     planned = plan(recipe, fresh=arguments.fresh, only=chosen)
     selected = [p for p in planned if p.stage in chosen]
     preflight.require(recipe, [p.stage for p in selected if p.action == "run"])
@@ -161,6 +174,17 @@ def run_command(arguments: argparse.Namespace) -> int:
     table.show(body)
     _farewell(body)
     return 0
+
+
+def rerun_command(arguments: argparse.Namespace) -> int:
+    """`whetstone rerun`."""
+    from flows import rerun
+    from tasks import environment
+
+    environment.prepare()
+    environment.check_reachable()
+    arguments.recipe = rerun.recipe_of(rerun.whole_id(arguments.run), arguments.set)
+    return run_command(arguments)
 
 
 def _unchanged(recipe: Any, planned: list[Any], began: float) -> dict[str, Any]:
@@ -326,6 +350,25 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     return doctor.show()
 
 
+def deploy_command(arguments: argparse.Namespace) -> int:
+    """`whetstone deploy`."""
+    from flows import deploy
+
+    deploy.deploy(arguments.file, arguments.gpus)
+    for name in deploy.names(arguments.file):
+        print(f"deployed {name}")
+    print("next, on every machine that should work: whetstone worker")
+    return 0
+
+
+def worker_command(arguments: argparse.Namespace) -> int:
+    """`whetstone worker`."""
+    from flows import deploy
+
+    deploy.worker(arguments.queue)
+    return 0
+
+
 def sync_command(arguments: argparse.Namespace) -> int:
     """`whetstone sync`."""
     from tasks import environment
@@ -335,7 +378,7 @@ def sync_command(arguments: argparse.Namespace) -> int:
     from tasks import claims, outbox
 
     flushed = outbox.flush_all(None)
-    closed = claims.close_abandoned()
+    closed = claims.close_abandoned() + claims.close_unresponsive()
     if closed:
         print(f"closed {closed} run{'s' if closed > 1 else ''} whose process is gone")
     for line in flushed.refused:

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from tasks import claims, environment, outbox
+from tasks import claims, environment, outbox, worker
 
 environment.prepare()
 
 from prefect import flow  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 
+from flows import page  # noqa: E402
 from flows.table import markdown  # noqa: E402
 from pipelines.recipe.read import read_recipe  # noqa: E402
 from tasks import preflight  # noqa: E402
 from tasks.pipeline import Pipeline, Selection, needed_before  # noqa: E402
 from tasks.prefect_tasks import stage_task  # noqa: E402
-from tasks.stages import Show, plan  # noqa: E402
+from tasks.stages import Show, bring, plan  # noqa: E402
+
+Stage = Literal["curate", "sft", "rlvr", "evaluate"]
 
 
-@flow(name="post-training", flow_run_name="{recipe}", persist_result=False, validate_parameters=True)
+@flow(name="post-training", flow_run_name=page.run_name, persist_result=False, validate_parameters=True)
 def post_training(
     recipe: str,
     overrides: list[str] | None = None,
-    from_stage: str | None = None,
-    until: str | None = None,
-    only: list[str] | None = None,
+    from_stage: Stage | None = None,
+    until: Stage | None = None,
+    only: list[Stage] | None = None,
     fresh: bool = False,
     summary: str | None = None,
 ) -> dict[str, Any]:
@@ -43,10 +47,13 @@ def post_training(
         fresh: run the chosen stages even where their artifacts exist.
         summary: write the returned summary to this JSON file.
     """
+    worker.enter()
     preflight.summary_file(summary)
     environment.check_reachable()
     read = read_recipe(find_recipe(recipe), overrides)
     chosen = Selection(from_stage, until, tuple(only or ())).of(read)
+    if chosen != read.stages():
+        bring(read, chosen)
     if not preflight.passed(read, chosen):  # the command line has looked already, in this process
         planned = plan(read, fresh=fresh, only=chosen)
         preflight.require(read, [p.stage for p in planned if p.stage in chosen and p.action == "run"])
@@ -54,7 +61,11 @@ def post_training(
     outbox.flush_all(read.tracking.timeout_s)
     pipeline = Pipeline.open(read)
     claims.close_abandoned()
+    claims.close_unresponsive()
     show = progress()
+    if deployed():
+        show = page.Bars(show)
+        link_to_mlflow(pipeline)
     try:
         for stage in chosen:
             result = stage_task.with_options(task_run_name=stage)(stage, read, done, pipeline.parent, fresh, show)
@@ -69,6 +80,24 @@ def post_training(
     if body["evaluation"]:
         create_markdown_artifact(markdown(body), key="benchmarks", description=f"{read.name}: benchmark scores")
     return body
+
+
+def deployed() -> bool:
+    """Whether a worker runs this flow, so that its page in Prefect is where people look."""
+    return worker.FLOW_RUN in os.environ
+
+
+def link_to_mlflow(pipeline: Pipeline) -> None:
+    """The page of the flow run leads to the run in MLflow."""
+    from tasks import tracking_open
+    from tasks.patience import TrackerError
+
+    try:
+        address = tracking_open.address(pipeline.parent) if pipeline.parent else None
+    except TrackerError:
+        return
+    if address:
+        page.link(address)
 
 
 def find_recipe(path: str) -> Path:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pipelines.stage import owner
+from tasks import heartbeat
 from tasks.environment import home, tracking_uri
 
 log = logging.getLogger("whetstone.claims")
@@ -116,6 +117,27 @@ def close_abandoned() -> int:
             claim.release()
         else:
             claim.leave("KILLED", told=True)
+    return closed
+
+
+def close_unresponsive() -> int:
+    """Close runs of other machines that have given no sign of life for long, with the reason; returns how many.
+
+    A machine that comes back closes its own runs through its claims; this is for one that does not.
+    """
+    from tasks import tracking, tracking_open
+
+    try:
+        late = tracking_open.unresponsive(heartbeat.UNRESPONSIVE_S)
+        closed = 0
+        for run, (owner_name, seconds) in late.items():
+            reason = (
+                f"{owner_name} has given no sign of life for {seconds / 60:.0f} minutes: killed, or its machine is gone"
+            )
+            closed += tracking.close_abandoned(run, "KILLED", reason)
+    except tracking.AWAY as error:
+        log.warning("MLflow did not say which runs are unresponsive: %s", error)
+        return 0
     return closed
 
 

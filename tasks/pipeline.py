@@ -17,7 +17,7 @@ from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.read import STAGES, Recipe
 from pipelines.recipe.secrets import redact
 from pipelines.stage.files import digest, read_object, write_atomic
-from tasks import claims, index, outbox
+from tasks import claims, heartbeat, index, outbox
 from tasks.artifacts import Artifact
 from tasks.environment import Unreachable, home, tracking_uri
 from tasks.patience import Patience, TrackerError
@@ -84,6 +84,7 @@ class Pipeline:
     parent: str | None
     state: Path
     claim: claims.Claim | None = None
+    alive: heartbeat.Heartbeat | None = None
     recorded: bool = False
     """MLflow already holds a finished run with the same stages."""
     began: float = field(default_factory=time.monotonic)
@@ -119,7 +120,7 @@ class Pipeline:
                 claim.handle.close()
             raise Unreachable(f"MLflow at {redact(tracking_uri())} did not open a run: {error}") from None
         index.start(claim.run, recipe.name, experiment, tags)
-        return cls(recipe, claim.run, state, claim)
+        return cls(recipe, claim.run, state, claim, heartbeat.Heartbeat(claim.run))
 
     @staticmethod
     def state_of(recipe: Recipe) -> Path:
@@ -166,6 +167,8 @@ class Pipeline:
         summary = self.summary()
         if self.recorded:
             return summary
+        if self.alive:
+            self.alive.stop()
         from tasks import tracking
 
         final = _final(summary)

@@ -8,6 +8,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from pipelines.recipe.read import Recipe
+from tasks import gpu
 from tasks.artifacts import Artifact
 from tasks.process import StageFailed
 from tasks.stages import Show, StageResult, run_stage
@@ -30,4 +31,4 @@ def stage_task(
     stage: str, recipe: Recipe, done: dict[str, Artifact], parent: str | None, fresh: bool, show: Show | None
 ) -> StageResult:
     """Reuse or run one stage; a killed process is started again once and goes on from its last commit."""
-    return run_stage(recipe, stage, done, parent=parent, fresh=fresh, show=show)
+    return run_stage(recipe, stage, done, parent=parent, fresh=fresh, show=show, slot=gpu.slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import shutil
@@ -23,6 +24,8 @@ from tasks.patience import Patience, TrackerError
 
 log = logging.getLogger("whetstone.stages")
 MODULES = {"curate": "pipelines.curate", "sft": "pipelines.sft", "rlvr": "pipelines.rlvr", "evaluate": "evaluation"}
+Slot = Callable[[str], contextlib.AbstractContextManager[None]]
+"""Given a stage, what to hold while it computes, such as a place on the GPU."""
 Show = Callable[[str, dict[str, Any] | None], None]
 """Called with (stage, progress), {} while nothing is known; None when the stage has ended."""
 
@@ -101,6 +104,33 @@ def plan(recipe: Recipe, *, fresh: bool = False, only: list[str] | None = None) 
     return planned
 
 
+def bring(recipe: Recipe, chosen: list[str]) -> None:
+    """Fetch from MLflow the finished stages that `chosen` reads and that this project folder lacks."""
+    needed = _read_by(recipe, chosen)
+    done: dict[str, Artifact] = {}
+    patience = Patience(recipe.tracking.timeout_s)
+    for stage in recipe.stages():
+        sources = inputs_of(recipe, stage)
+        if stage not in needed or any(s not in done for s in sources.values()):
+            continue
+        key = keys.stage_key(keys.key_parts(recipe, stage, {name: done[s].digest for name, s in sources.items()}))
+        with process.lock(runs_folder() / ".locks" / f"{stage}-{key}"):
+            artifact = artifacts.find(runs_folder(), stage, key)[0] or _from_store(recipe, stage, key, patience)
+        if artifact is not None:
+            done[stage] = artifact
+
+
+def _read_by(recipe: Recipe, chosen: list[str]) -> set[str]:
+    """Stages outside the selection that it reads, with all that those were made from."""
+    needed: set[str] = set()
+    waiting = list(chosen)
+    while waiting:
+        sources = set(inputs_of(recipe, waiting.pop()).values()) - needed - set(chosen)
+        needed |= sources
+        waiting += sources
+    return needed
+
+
 def _last(recipe: Recipe, stage: str) -> Path:
     return runs_folder() / ".last" / f"{recipe.name}-{stage}.json"
 
@@ -126,6 +156,7 @@ def run_stage(
     parent: str | None,
     fresh: bool = False,
     show: Show | None = None,
+    slot: Slot = contextlib.nullcontext,
 ) -> StageResult:
     """Reuse the stage or run it to its end.
 
@@ -134,6 +165,7 @@ def run_stage(
         parent: MLflow run of the pipeline.
         fresh: run even where an artifact is there.
         show: progress for a terminal.
+        slot: held while the stage computes.
 
     Raises:
         StageFailed: the stage ended without a result.
@@ -155,7 +187,7 @@ def run_stage(
             _remember(recipe, stage, parts)
             return StageResult(stage, "reused", artifact, "nothing it reads has changed", time.monotonic() - began)
         why = "--fresh" if fresh else _why(recipe, stage, parts, damage)
-        result = _run(recipe, stage, key, parts, done, why, parent, fresh, show, patience)
+        result = _run(recipe, stage, key, parts, done, why, parent, fresh, show, slot, patience)
         _remember(recipe, stage, parts)
         result.seconds = time.monotonic() - began
         return result
@@ -206,6 +238,7 @@ def _run(
     parent: str | None,
     fresh: bool,
     show: Show | None,
+    slot: Slot,
     patience: Patience,
 ) -> StageResult:
     from tasks import tracking
@@ -227,7 +260,8 @@ def _run(
 
     _clear_scraps(work)
     try:
-        metrics = process.run(MODULES[stage], work, _job(recipe, stage, sources, done), tick)
+        with slot(stage):
+            metrics = process.run(MODULES[stage], work, _job(recipe, stage, sources, done), tick)
     except BaseException as error:
         _seconds_so_far(work, before + time.monotonic() - began)
         _close_run(tracker, patience, error)

@@ -54,13 +54,18 @@ def bind(parent: int, signum: int, on_orphaned: Callable[[], None]) -> None:
     die_with_parent(signum)
     if os.getppid() != parent:
         on_orphaned()
+    watch(parent, on_orphaned)
 
-    def watch() -> None:
+
+def watch(parent: int, on_orphaned: Callable[[], None]) -> None:
+    """Call `on_orphaned` from a thread within `POLL_S` of the parent's end."""
+
+    def wait() -> None:
         while os.getppid() == parent:
             time.sleep(POLL_S)
         on_orphaned()
 
-    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+    threading.Thread(target=wait, daemon=True, name="parent-watch").start()
 
 
 def bind_rank() -> None:

@@ -68,6 +68,18 @@ FAULTS = [
         "–", "nothing; 1 after the second time", "hostile/test_processes.py::test_a_killed_stage_goes_on",
     ),
     Fault(
+        "a Prefect worker: SIGKILL", "while a flow works",
+        "its flow ends by itself within seconds, the stage at its last commit: MLflow says KILLED, Prefect Crashed",
+        "–", "nothing: the upkeep deployment starts it again; any next run of the recipe goes on with it",
+        "flows/test_faults.py::test_a_killed_worker",
+    ),
+    Fault(
+        "the machine of a worker or a command", "for good",
+        "15 minutes after its last sign of life the next run in any project folder of the store, `whetstone sync` and the upkeep "
+        "deployment close its MLflow runs with the reason; upkeep marks its flow run Crashed and starts it elsewhere",
+        "–", "nothing", "tasks/test_claims.py::test_a_run_of_a_machine_that_never_came_back_is_closed_elsewhere",
+    ),
+    Fault(
         "the embedded Prefect server", "before it answers", "one line that names its log", "2",
         "`whetstone doctor`; remove its folder, or name a server", "tasks/test_prefect_server.py::test_a_server_that_cannot_start",
     ),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 import toys
 from mlflow import MlflowClient
 
 from pipelines.recipe.read import read_recipe
-from tasks import claims, environment, tracking
+from tasks import claims, environment, heartbeat, tracking, tracking_open
 from tasks.pipeline import Pipeline
 
 
@@ -114,3 +115,49 @@ def test_a_run_that_is_gone_from_the_store(recipe, home, tmp_path):
     assert claims.close_abandoned() == 1 and not list(claims.folder().glob("*.json"))
     path.write_text("[half a")
     assert claims.close_abandoned() == 0
+
+
+def test_a_run_of_a_machine_that_never_came_back_is_closed_elsewhere(recipe, home, tmp_path, monkeypatch):
+    """Another project folder, the same store: no sign of life closes a run and its stages, a sign of life keeps one."""
+    parent, stage = killed(home, tmp_path)
+    alive = Pipeline.open(recipe)  # takes the killed one up
+    assert alive.parent == parent
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", environment.tracking_uri())
+    monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "elsewhere"))
+    environment.prepare()
+    tracking_open.beat(parent, lambda: True)
+    assert claims.close_unresponsive() == 0, "it has just given a sign"
+    tracking.client().set_tag(parent, tracking_open.HEARTBEAT, "1700000000")
+    assert claims.close_unresponsive() == 1
+    assert status(parent) == status(stage) == "KILLED"
+    about = tracking.client().get_run(parent).data.tags["whetstone.error"]
+    assert "no sign of life" in about and about.startswith(alive_owner(parent))
+    assert claims.close_unresponsive() == 0, "said once"
+    tracking_open.beat(parent, lambda: False)
+    assert status(parent) == "KILLED", "its process is closing it"
+    tracking_open.beat(parent, lambda: True)
+    assert status(parent) == "RUNNING", "it was alive after all"
+
+
+def alive_owner(run):
+    return tracking.client().get_run(run).data.tags["whetstone.owner"]
+
+
+def test_a_pipeline_gives_signs_of_life_until_it_is_closed(recipe, monkeypatch):
+    monkeypatch.setattr(heartbeat, "EVERY_S", 0.05)
+    pipeline = Pipeline.open(recipe)
+
+    def sign():
+        return tracking.client().get_run(pipeline.parent).data.tags.get(tracking_open.HEARTBEAT)
+
+    until = time.monotonic() + 20
+    while sign() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    assert sign() is not None
+    tracking.client().set_terminated(pipeline.parent, "KILLED")  # as a reaper would that could not see it
+    while status(pipeline.parent) != "RUNNING" and time.monotonic() < until:
+        time.sleep(0.05)
+    assert status(pipeline.parent) == "RUNNING"
+    pipeline.close("KILLED")
+    time.sleep(0.3)
+    assert status(pipeline.parent) == "KILLED" and not pipeline.alive._thread.is_alive()

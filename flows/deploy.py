@@ -1,0 +1,87 @@
+"""`whetstone deploy` and `whetstone worker`: everything that a Prefect server must hold for this project, in one command each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pipelines.errors import UserError
+from tasks import environment
+
+POOL = "whetstone"
+QUEUES = ("cpu", "gpu")
+
+
+class DeployError(UserError):
+    """Prefect did not take a deployment."""
+
+
+def deploy(file: Path | None = None, gpus: int = 1) -> None:
+    """Make the work pool, the `gpu` limit and every deployment; safe to repeat.
+
+    Args:
+        file: deployments; the project's own `prefect.yaml` unless named.
+        gpus: how many stages may compute on a GPU at once, over all machines.
+
+    Raises:
+        DeployError: no server is named, or it refuses.
+        Unreachable: it does not answer.
+    """
+    environment.prepare()
+    if environment.prefect_api() is None:
+        raise DeployError(
+            "PREFECT_API_URL names no Prefect server. Start one with `prefect server start` and export "
+            "PREFECT_API_URL=http://127.0.0.1:4200/api."
+        )
+    environment.check_reachable()
+    from prefect import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.workers.process import ProcessWorker
+
+    from tasks.gpu import LIMIT
+
+    with get_client(sync_client=True) as client:
+        template = ProcessWorker.get_default_base_job_template()
+        template["variables"]["properties"]["stream_output"]["default"] = False
+        pool = WorkPoolCreate(name=POOL, type="process", base_job_template=template, description="Whetstone's stages")
+        client.create_work_pool(pool, overwrite=True)
+        client.upsert_global_concurrency_limit_by_name(LIMIT, gpus)
+    print(f"work pool {POOL!r}; concurrency limit {LIMIT!r}: {gpus}", flush=True)
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file"]
+    done = subprocess.run(
+        [*command, str(file or environment.ROOT / "prefect.yaml")],
+        cwd=environment.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise DeployError(f"Prefect refused the deployments:\n{(done.stdout + done.stderr)[-2000:]}")
+
+
+def names(file: Path | None = None) -> list[str]:
+    """ "flow/deployment" of every deployment in the file."""
+    import yaml
+
+    body = yaml.safe_load((file or environment.ROOT / "prefect.yaml").read_text())
+    flows = {"post_training": "post-training"}
+    return [f"{flows.get(f := d['entrypoint'].rsplit('.', 1)[1], f)}/{d['name']}" for d in body["deployments"]]
+
+
+def worker(queues: list[str]) -> None:
+    """Become a Prefect worker of the project folder at hand.
+
+    Args:
+        queues: "cpu", "gpu", or neither for both.
+    """
+    environment.prepare()
+    if environment.prefect_api() is None:
+        raise DeployError("PREFECT_API_URL names no Prefect server.")
+    environment.check_reachable()
+    os.environ["WHETSTONE_HOME"] = str(environment.home())
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL]
+    for queue in queues:
+        command += ["--work-queue", queue]
+    os.execv(sys.executable, command)

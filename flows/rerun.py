@@ -1,0 +1,59 @@
+"""`whetstone rerun`: a run of MLflow's, or a part of it, once more, with changes. It needs nothing of the folder that made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipelines.errors import RecipeError, UserError
+from pipelines.stage.files import write_atomic
+from tasks import environment
+
+
+def recipe_of(run_id: str, overrides: list[str]) -> Path:
+    """Write the recipe of a pipeline's run into the project folder; returns the file.
+
+    Args:
+        run_id: the whole id.
+        overrides: changes that will be made to it.
+
+    Raises:
+        UserError: MLflow does not have the recipe.
+        RecipeError: a change cannot be made to a recipe that has every field filled in.
+    """
+    from tasks import tracking_open
+    from tasks.patience import TrackerError
+
+    for text in overrides:
+        if text.split("=")[0].strip().split(".")[0] == "presets":
+            raise RecipeError(
+                "presets: the stored recipe has every field filled in, so a preset would change nothing. Change the fields "
+                "themselves (rlvr.advantage=rloo), or run the recipe's own file."
+            )
+    try:
+        body = tracking_open.recipe_text(run_id)
+    except TrackerError as error:
+        raise UserError(f"MLflow does not have the recipe of run {run_id}: {error}") from None
+    path = environment.home() / "pipelines" / "recipes" / f"{run_id}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, body)
+    return path
+
+
+def whole_id(prefix: str) -> str:
+    """The id of the one pipeline run that starts so, of this project folder or in MLflow.
+
+    Raises:
+        UserError: there is none, or there are several.
+    """
+    from tasks import index, tracking
+    from tasks.patience import TrackerError
+
+    local = {run["run_id"] for run in index.find(prefix)}
+    try:
+        matching = local or {run["run_id"] for run in tracking.recent(None, 1000) if run["run_id"].startswith(prefix)}
+    except TrackerError as error:
+        raise environment.Unreachable(f"MLflow did not list its runs: {error}") from None
+    if len(matching) != 1:
+        what = "no pipeline run" if not matching else f"{len(matching)} pipeline runs"
+        raise UserError(f"{what} with an id that starts with {prefix!r}; see `whetstone runs --remote`.")
+    return matching.pop()

@@ -1,0 +1,85 @@
+"""What a flow run's page in Prefect is sent, with a stand-in for Prefect's functions: no server is needed for the timing."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import httpx
+import pytest
+
+from flows import page
+
+
+@pytest.mark.parametrize(
+    ("parameters", "stage", "name"),
+    [
+        ({"recipe": "recipes/quickstart.yaml"}, None, "quickstart"),
+        ({"recipe": "a/b.yaml", "overrides": ["seed=3", "rlvr.advantage.kind=rloo"]}, None, "b seed=3 kind=rloo"),
+        ({"recipe": "b.yaml", "overrides": None, "fresh": True}, "sft", "sft b fresh"),
+        ({"recipe": "b.yaml", "from_stage": "sft", "until": "rlvr"}, None, "b from sft until rlvr"),
+        ({"recipe": "b.yaml", "only": ["sft", "rlvr"]}, None, "b only sft rlvr"),
+        ({"recipe": "b.yaml", "overrides": ["curate.filter=a=b"]}, None, "b filter=a=b"),
+    ],
+)
+def test_a_run_s_name_says_what_it_changes(parameters, stage, name):
+    assert page.name_of(parameters, stage) == name
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Progress as Prefect would get it; `sent.away` makes it unreachable."""
+
+    class Sent(list):
+        away = threading.Event()
+
+    sent = Sent()
+
+    def create(percent, key, description):
+        if sent.away.is_set():
+            raise httpx.ConnectError("away")
+        sent.append((key, percent))
+        return key
+
+    def update(bar, percent, description):
+        if sent.away.is_set():
+            raise httpx.ConnectError("away")
+        sent.append((bar, percent))
+
+    monkeypatch.setattr(page, "create_progress_artifact", create)
+    monkeypatch.setattr(page, "update_progress_artifact", update)
+    monkeypatch.setattr(page, "EVERY_S", 0.02)
+    return sent
+
+
+def wait_for(true):
+    until = time.monotonic() + 5
+    while not true() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert true()
+
+
+def test_each_stage_has_a_bar_that_ends_where_the_stage_did(sent):
+    beside = []
+    bars = page.Bars(lambda *given: beside.append(given))
+    for done in (1, 2, 4):
+        bars("sft", {"done": done, "total": 4, "what": "loss 3"})
+    bars("sft", None)
+    bars("rlvr", {})
+    bars("rlvr", {"done": 1, "total": 2})
+    wait_for(lambda: ("progress-rlvr", 50.0) in sent)
+    bars("rlvr", None)
+    assert [p for key, p in sent if key == "progress-sft"][-1] == 100.0
+    assert len(beside) == 7 and beside[-1] == ("rlvr", None)
+
+
+def test_a_server_that_is_away_stops_nobody(sent):
+    sent.away.set()
+    bars = page.Bars(lambda *_: None)
+    began = time.monotonic()
+    bars("sft", {"done": 1, "total": 4})
+    assert time.monotonic() - began < 0.5
+    time.sleep(0.1)
+    sent.away.clear()
+    wait_for(lambda: ("progress-sft", 25.0) in sent)
+    bars("sft", None)

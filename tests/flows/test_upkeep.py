@@ -1,0 +1,113 @@
+"""Upkeep's decisions about flow runs, with Prefect's own objects and a client that remembers what it was told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from uuid import uuid4
+
+import httpx
+import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Running, Scheduled
+
+from flows import upkeep
+
+DEPLOYMENT = uuid4()
+NOW = datetime.now(UTC)
+
+
+def flow_run(state, minutes_ago=60.0, **fields):
+    created = NOW - timedelta(minutes=minutes_ago)
+    about = {"flow_id": uuid4(), "deployment_id": DEPLOYMENT, "parameters": {"recipe": "r"}, "tags": ["whetstone"]}
+    return FlowRun(
+        **{"id": uuid4(), "created": created, "start_time": created, "state": state, "end_time": NOW, **about, **fields}
+    )
+
+
+class Client:
+    """Holds flow runs; `signs` are their last events."""
+
+    def __init__(self, *runs):
+        self.runs, self.signs, self.away = list(runs), {}, False
+
+    def read_flow_runs(self, flow_run_filter, deployment_filter, limit):
+        types = {t.value for t in flow_run_filter.state.type.any_}
+        return [r for r in self.runs if r.state.type.value in types]
+
+    def read_events(self, question, limit):
+        if self.away:
+            raise httpx.HTTPStatusError("503", request=None, response=None)
+        (resource,) = question.resource.id
+        last = self.signs.get(resource.rpartition(".")[2])
+        return SimpleNamespace(events=[SimpleNamespace(occurred=last)] if last else [])
+
+    def update_flow_run(self, run, tags):
+        next(r for r in self.runs if r.id == run).tags = list(tags)
+
+    def set_flow_run_state(self, run, state, force):
+        assert force
+        next(r for r in self.runs if r.id == run).state = state
+
+    def create_flow_run_from_deployment(self, deployment, parameters, tags, idempotency_key):
+        assert all(idempotency_key != getattr(r, "idempotency_key", None) for r in self.runs)
+        new = flow_run(Scheduled(), 0, parameters=parameters, tags=list(tags), idempotency_key=idempotency_key)
+        self.runs.append(new)
+        return new
+
+
+def states(client):
+    return [r.state.type.value for r in client.runs]
+
+
+@pytest.mark.parametrize(("state", "end"), [(Running, "CRASHED"), (Cancelling, "CANCELLED")])
+def test_a_run_is_given_up_at_the_second_silent_look(state, end):
+    client = Client(flow_run(state()))
+    assert upkeep.give_up(client, 180) == 0 and states(client) == [state().type.value]
+    assert upkeep.give_up(client, 180) == 1 and states(client) == [end]
+    assert "no sign of life" in client.runs[0].state.message
+
+
+def test_a_sign_of_life_between_two_looks_saves_a_run():
+    client = Client(flow_run(Running()))
+    upkeep.give_up(client, 180)
+    client.signs[str(client.runs[0].id)] = datetime.now(UTC)
+    assert upkeep.give_up(client, 180) == 0 and upkeep.UNRESPONSIVE not in client.runs[0].tags
+    client.signs.clear()
+    assert upkeep.give_up(client, 180) == 0 and states(client) == ["RUNNING"], "counted from the start again"
+
+
+def test_a_young_run_and_a_server_that_does_not_say_are_left_alone():
+    client = Client(flow_run(Running(), 1))
+    assert [upkeep.give_up(client, 180) for _ in range(3)] == [0, 0, 0]
+    client = Client(flow_run(Running()))
+    client.away = True
+    assert [upkeep.give_up(client, 180) for _ in range(3)] == [0, 0, 0]
+
+
+def test_a_crashed_run_is_started_again_so_often_and_no_more():
+    client = Client(flow_run(Crashed()))
+    for count in (1, 1, 0, 0):
+        assert upkeep.restart(client, 2) == count
+        client.runs[-1].state = Crashed()
+    assert len(client.runs) == 3 and all(r.parameters == {"recipe": "r"} for r in client.runs)
+
+
+@pytest.mark.parametrize("state", [Running, Completed, Scheduled, Crashed])
+def test_what_was_started_in_its_place_is_enough(state):
+    crashed, later = flow_run(Crashed(), 60), flow_run(state(), 5)
+    client = Client(crashed, later)
+    assert upkeep.restart(client, 2) == (1 if state is Crashed else 0), "of two crashed ones the later"
+    if state is Crashed:
+        assert f"{upkeep.RESTART_OF}{later.id}" in client.runs[-1].tags
+
+
+def test_a_refused_run_another_recipe_and_tomorrow_s_schedule_take_nothing_over():
+    tomorrow = flow_run(Scheduled(), 5, expected_start_time=NOW + timedelta(hours=10))
+    others = [flow_run(Cancelled(), 5), flow_run(Completed(), 5, parameters={"recipe": "s"}), tomorrow]
+    assert upkeep.restart(Client(flow_run(Crashed()), *others), 2) == 1
+
+
+def test_old_crashes_and_zero_restarts_start_nothing():
+    assert upkeep.restart(Client(flow_run(Crashed(), end_time=NOW - timedelta(days=2))), 2) == 0
+    assert upkeep.restart(Client(flow_run(Crashed())), 0) == 0
