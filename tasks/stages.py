@@ -156,7 +156,7 @@ def run_stage(
     parent: str | None,
     fresh: bool = False,
     show: Show | None = None,
-    slot: Slot = contextlib.nullcontext,
+    slot: Slot = lambda _: contextlib.nullcontext(),
 ) -> StageResult:
     """Reuse the stage or run it to its end.
 

@@ -116,7 +116,7 @@ class Deployed:
         """Type of a flow run's state, such as RUNNING."""
         return self.ask(f"/flow_runs/{run}")["state"]["type"]
 
-    def ended(self, run: str, seconds: float = 240) -> str:
+    def ended(self, run: str, seconds: float = 500) -> str:
         """The final state of a flow run."""
         self.until(lambda: self.state(run) in FINAL, seconds)
         return self.state(run)
@@ -125,7 +125,7 @@ class Deployed:
         """The state of a flow run with its message, and the ends of all logs."""
         return json.dumps(self.ask(f"/flow_runs/{run}")["state"], indent=1) + self.said()
 
-    def until(self, true: Callable[[], Any], seconds: float = 240) -> None:
+    def until(self, true: Callable[[], Any], seconds: float = 500) -> None:
         """Wait for something to come true."""
         end = time.monotonic() + seconds
         while not true():
@@ -149,7 +149,7 @@ class Deployed:
                     alive.append(process)
         return alive
 
-    def pause(self, stage: str, run: str, seconds: float = 240) -> psutil.Process:
+    def pause(self, stage: str, run: str, seconds: float = 500) -> psutil.Process:
         """Suspend the process of a stage of a flow run as soon as it works, so that it cannot end before it is killed."""
         module = "evaluation" if stage == "evaluate" else f"pipelines.{stage}"
         ranks: list[psutil.Process] = []

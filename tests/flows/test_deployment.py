@@ -9,7 +9,7 @@ import pytest
 import toys
 import yaml
 
-pytestmark = [pytest.mark.slow, pytest.mark.server]
+pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(1500)]
 
 
 def test_every_deployment_names_a_flow_that_exists():
