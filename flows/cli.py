@@ -189,10 +189,12 @@ def rerun_command(arguments: argparse.Namespace) -> int:
 
 def _unchanged(recipe: Any, planned: list[Any], began: float) -> dict[str, Any]:
     """Return the result of a run in which every stage is reused, without starting Prefect or MLflow."""
-    from tasks import claims
+    from tasks import claims, outbox
     from tasks.pipeline import Pipeline
     from tasks.stages import StageResult
 
+    if outbox.waiting():
+        outbox.flush_all(recipe.tracking.timeout_s)
     pipeline = Pipeline.unchanged(recipe)
     pipeline.began = began
     for p in planned:
@@ -365,8 +367,7 @@ def worker_command(arguments: argparse.Namespace) -> int:
     """`whetstone worker`."""
     from flows import deploy
 
-    deploy.worker(arguments.queue)
-    return 0
+    return deploy.worker(arguments.queue)
 
 
 def sync_command(arguments: argparse.Namespace) -> int:

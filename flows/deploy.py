@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from pipelines.errors import UserError
+from pipelines.stage import owner
 from tasks import environment
 
 POOL = "whetstone"
-QUEUES = ("cpu", "gpu")
+FLOWS_S, WORKER_S = 7.0, 2.0
+"""What the flows of a worker, and then the worker itself, may take to end; together less than a command's `GRACE_S`."""
 
 
 class DeployError(UserError):
@@ -70,11 +76,18 @@ def names(file: Path | None = None) -> list[str]:
     return [f"{flows.get(f := d['entrypoint'].rsplit('.', 1)[1], f)}/{d['name']}" for d in body["deployments"]]
 
 
-def worker(queues: list[str]) -> None:
-    """Become a Prefect worker of the project folder at hand.
+def worker(queues: list[str]) -> int:
+    """Work as a Prefect worker of the project folder at hand until asked to stop; returns the worker's exit code.
+
+    A Prefect worker that is asked to stop kills its flows, and nobody is told. This one asks the flows first, so that MLflow and
+    Prefect know.
 
     Args:
         queues: "cpu", "gpu", or neither for both.
+
+    Raises:
+        DeployError: no server is named.
+        Unreachable: it does not answer.
     """
     environment.prepare()
     if environment.prefect_api() is None:
@@ -84,4 +97,27 @@ def worker(queues: list[str]) -> None:
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL]
     for queue in queues:
         command += ["--work-queue", queue]
-    os.execv(sys.executable, command)
+    process = subprocess.Popen(
+        command, start_new_session=True, preexec_fn=lambda: owner.die_with_parent(signal.SIGKILL)
+    )
+    try:
+        return process.wait()
+    finally:
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the flows of a worker in order, and then the worker."""
+    if process.poll() is not None:
+        return
+    flows = psutil.Process(process.pid).children()
+    for flow in flows:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            flow.terminate()
+    psutil.wait_procs(flows, timeout=FLOWS_S)
+    process.terminate()
+    try:
+        process.wait(WORKER_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

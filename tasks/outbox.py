@@ -116,6 +116,13 @@ def flush_all(seconds: float | None) -> Flushed:
     return done
 
 
+def waiting() -> bool:
+    """Whether there may be something to send; looks at names only."""
+    runs = runs_folder()
+    left_behind = (w for w in runs.glob(".work/*") if (runs / w.name).is_dir() and (w / UPLOAD).exists())
+    return any(e.name != "refused" for e in folder().glob("*")) or any(left_behind) or any(runs.glob(".owed/*"))
+
+
 def _age(entry: Path) -> float:
     with contextlib.suppress(OSError):
         return entry.stat().st_mtime
@@ -240,4 +247,4 @@ def uploaded(path: Path) -> tuple[str | None, dict[str, str | None]]:
     return None, read_object(runs_folder() / ".models" / f"{path.name}.json") or {}
 
 
-__all__ = ["Flushed", "TrackerError", "add", "add_run", "flush", "flush_all", "note", "uploaded"]
+__all__ = ["Flushed", "TrackerError", "add", "add_run", "flush", "flush_all", "note", "uploaded", "waiting"]

@@ -193,6 +193,12 @@ def write_deployments(folder: Path, **nightly: Any) -> Path:
     return path
 
 
+def prefect_worker(process: subprocess.Popen) -> psutil.Process:
+    """Prefect's worker under a `whetstone worker`."""
+    (child,) = psutil.Process(process.pid).children()
+    return child
+
+
 def kill(process: subprocess.Popen | psutil.Process) -> None:
     """SIGKILL this process alone, none of its children."""
     with contextlib.suppress(ProcessLookupError):

@@ -36,7 +36,7 @@ def test_a_killed_worker(site, stage):
     with site.worker() as worker:
         first = site.submit(CHAIN, recipe=str(site.folder / "toy.yaml"), overrides=overrides)
         rank = site.pause(stage, first)
-        deployed.kill(worker)
+        deployed.kill(deployed.prefect_worker(worker))
         began = time.monotonic()
         rank.resume()
         site.until(lambda: not site.processes(first), 60)

@@ -80,6 +80,7 @@ def test_a_refusal_is_recorded_once_and_set_aside(proxy, home, status, caplog):
     assert len(aside) == 1 and str(status) in read_json(aside[0] / outbox.REASON)["reason"]
     asked = len(proxy.requests)
     assert outbox.flush_all(20).refused == [] and len(proxy.requests) == asked, "nobody asks again"
+    assert not outbox.waiting()
 
 
 @pytest.mark.parametrize("status", [401, 500, 503])
@@ -158,13 +159,15 @@ def test_an_entry_is_sent_once_and_then_gone(home):
     environment.prepare()
     from tasks import tracking
 
+    assert not outbox.waiting()
     work = made(home)
+    assert outbox.waiting()
     flushed = outbox.flush_all(60)  # a killed run left it in its work folder
     assert (flushed.sent, flushed.pending, flushed.refused) == (1, 0, []) and not work.exists()
     run, _ = outbox.uploaded(home / "runs" / "curate-0123456789abcdef")
     about = tracking.client().get_run(run)
     assert about.info.status == "FINISHED" and about.data.tags["whetstone.key"] == "curate-0123456789abcdef"
-    assert not list(outbox.folder().iterdir())
+    assert not list(outbox.folder().iterdir()) and not outbox.waiting()
     assert outbox.flush_all(5).sent == 0
 
 

@@ -1,0 +1,84 @@
+"""A place on the GPU, with a stand-in for Prefect's limit: what its absence and its failures do to a stage."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tasks import gpu
+from tasks.worker import WorkerError
+
+
+@pytest.fixture
+def limit(monkeypatch):
+    """The limit as Prefect's: `held` is how many hold it; `answers` are raised, one at each question, before it is given."""
+    state = SimpleNamespace(held=0, asked=[], answers=[], at_release=None)
+
+    @contextlib.contextmanager
+    def concurrency(name, **options):
+        state.asked.append((name, options))
+        if state.answers:
+            raise state.answers.pop(0)
+        state.held += 1
+        yield
+        state.held -= 1
+        if state.at_release:
+            raise state.at_release
+
+    monkeypatch.setattr(gpu, "concurrency", concurrency)
+    monkeypatch.setattr(gpu, "deployment", SimpleNamespace(id=str(uuid4())))
+    monkeypatch.setattr(gpu, "RETRY_S", 0.0)
+    return state
+
+
+@pytest.mark.parametrize("stage", ["sft", "rlvr", "evaluate"])
+def test_a_gpu_stage_holds_a_place_while_it_computes(limit, stage):
+    with gpu.slot(stage):
+        assert limit.held == 1
+    assert limit.held == 0
+    ((name, options),) = limit.asked
+    assert name == "gpu" and options["strict"] and options["raise_on_lease_renewal_failure"] is False
+
+
+def test_curation_and_local_runs_hold_none(limit, monkeypatch):
+    with gpu.slot("curate"):
+        assert not limit.asked
+    monkeypatch.setattr(gpu, "deployment", SimpleNamespace(id=None))
+    with gpu.slot("rlvr"):
+        assert not limit.asked
+
+
+def test_a_stage_that_fails_gives_its_place_back(limit):
+    with pytest.raises(ZeroDivisionError), gpu.slot("sft"):
+        raise ZeroDivisionError
+    assert limit.held == 0
+
+
+def test_without_the_limit_a_person_is_told_what_makes_it(limit):
+    limit.answers = [gpu.ConcurrencySlotAcquisitionError("not found")]
+    with pytest.raises(WorkerError, match="whetstone deploy"), gpu.slot("sft"):
+        raise AssertionError("it did not wait")
+
+
+def test_a_server_that_is_away_is_asked_again(limit):
+    limit.answers = [httpx.ConnectError("away"), httpx.ReadTimeout("away")]
+    with gpu.slot("sft"):
+        assert limit.held == 1 and len(limit.asked) == 3
+
+
+def test_a_server_that_stays_away_fails_the_stage_before_it_starts(limit, monkeypatch):
+    monkeypatch.setattr(gpu, "AWAY_S", -1.0)
+    limit.answers = [httpx.ConnectError("away")]
+    with pytest.raises(httpx.ConnectError), gpu.slot("sft"):
+        raise AssertionError("it did not wait")
+
+
+def test_a_place_that_cannot_be_given_back_costs_no_result(limit, caplog):
+    limit.at_release = httpx.ConnectError("away")
+    with gpu.slot("rlvr"):
+        pass
+    assert "lease" in caplog.text
