@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pipelines.verifiers import pool, verify_here
+from pipelines.sandbox import pool as sandboxes
+from pipelines.verifiers import pool, verify_here, verify_many
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
@@ -32,6 +33,19 @@ def main() -> None:
     direct = rate(len(rows), lambda: [verify_here(*row) for row in rows])
     print(f"{'math':10} {direct:10.0f} {rate(len(rows), lambda: workers.run(requests)):10.0f}")
     workers.close()
+    sandboxed(args.rows // 25, args.workers)
+
+
+def sandboxed(count: int, workers: int) -> None:
+    """Print the rate of programs with four hidden calls each."""
+    sandboxes.configure(workers=workers)
+    cases = [[{"args": [i], "expected": i * i + n} for i in range(4)] for n in range(count)]
+    rows = [
+        ("python", f"def f(x): return x * x + {n}", "", {"entry_point": "f", "cases": c}) for n, c in enumerate(cases)
+    ]
+    verify_many(rows[:8])
+    rates = rate(count, lambda: verify_many(rows))
+    print(f"{'python':10} {'-':>10} {rates:10.0f}   {count} rows of four calls, {sandboxes.used[-1]}")
 
 
 if __name__ == "__main__":

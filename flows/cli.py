@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     verify.add_argument("file", metavar="FILE", help="JSONL, also .gz; - is standard input")
     verify.add_argument("--verifier", metavar="NAME", help="for rows that name none")
     verify.add_argument("--jobs", type=int, metavar="N", help="worker processes; default: one per processor, at most 8")
+    verify.add_argument("--sandbox", choices=["auto", "limits_only"], default="auto", help="how programs are confined")
     verify.add_argument("--out", metavar="FILE", help="verdicts as JSONL; default: standard output")
     verify.add_argument(
         "--json", action="store_true", help="for machines: the summary, or the error, as JSON (with --out)"
@@ -338,6 +339,9 @@ def verify_command(arguments: argparse.Namespace) -> int:
 
     if arguments.json and arguments.out is None:
         raise UserError("--json: the verdicts fill standard output; name a file for them with --out.")
+    from pipelines.sandbox import pool
+
+    pool.configure(limits_only=arguments.sandbox == "limits_only")
     summary = verify.score_file(arguments.file, arguments.out, arguments.verifier, arguments.jobs)
     print(summary, file=sys.stderr)
     if arguments.json:

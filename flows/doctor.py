@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from pipelines.errors import UserError
 from pipelines.recipe.secrets import redact
+from pipelines.sandbox import SandboxError, levels
 from pipelines.stage.files import free_bytes
 from tasks import environment, machine
 
@@ -111,6 +112,17 @@ def memory() -> Finding:
     )
 
 
+def sandbox() -> Finding:
+    """What confines programs that a model writes; only recipes whose verifier runs code need it."""
+    try:
+        level = levels.best()
+    except SandboxError as error:
+        return Finding("warn", str(error))
+    if level == "namespaces":
+        return Finding("ok", f"sandbox: namespaces, {levels.bubblewrap()}")
+    return Finding("ok", f"sandbox: {level} (no namespaces: {levels.trouble('namespaces')})")
+
+
 def stores() -> Finding:
     """MLflow and Prefect, where the environment names servers."""
     try:
@@ -124,7 +136,16 @@ def stores() -> Finding:
 def show() -> int:
     """Print every finding; exit code 1 where something would fail."""
     environment.prepare()
-    checks: list[Callable[[], Finding | list[Finding]]] = [python, pins, device, bfloat16, memory, disk, stores]
+    checks: list[Callable[[], Finding | list[Finding]]] = [
+        python,
+        pins,
+        device,
+        bfloat16,
+        memory,
+        disk,
+        sandbox,
+        stores,
+    ]
     findings: list[Finding] = []
     for check in checks:
         outcome = check()

@@ -15,6 +15,7 @@ from typing import IO, Any, BinaryIO
 
 from pipelines import verifiers
 from pipelines.errors import UserError, did_you_mean
+from pipelines.sandbox import pool as sandboxes
 from pipelines.verifiers import Verdict
 
 CHUNK_ROWS = 1024
@@ -52,6 +53,8 @@ class Summary:
     statuses: Counter[str] = field(default_factory=Counter)
     scores: float = 0.0
     scored: int = 0
+    sandbox: list[str] = field(default_factory=list)
+    """Levels that confined programs."""
 
     def as_json(self) -> dict[str, Any]:
         """The summary for machines."""
@@ -61,13 +64,15 @@ class Summary:
             "rows_per_second": round(self.rows / self.seconds, 1) if self.seconds else None,
             "mean_score": self.scores / self.scored if self.scored else None,
             "statuses": dict(sorted(self.statuses.items())),
+            "sandbox": self.sandbox,
         }
 
     def __str__(self) -> str:
         counts = ", ".join(f"{status} {count}" for status, count in self.statuses.most_common())
         mean = f", mean score {self.scores / self.scored:.4f}" if self.scored else ""
         rate = f" ({self.rows / self.seconds:.0f} rows/s)" if self.seconds else ""
-        return f"{self.rows} rows in {self.seconds:.1f} s{rate}: {counts or 'nothing'}{mean}"
+        wall = f", sandbox {' and '.join(self.sandbox)}" if self.sandbox else ""
+        return f"{self.rows} rows in {self.seconds:.1f} s{rate}: {counts or 'nothing'}{mean}{wall}"
 
 
 def score_file(source: str, out: str | None, default: str | None, jobs: int | None) -> Summary:
@@ -102,7 +107,7 @@ def score_file(source: str, out: str | None, default: str | None, jobs: int | No
                 reported = time.monotonic()
                 print(summary, file=sys.stderr, flush=True)
         verdicts_out.flush()
-    summary.seconds = time.monotonic() - began
+    summary.seconds, summary.sandbox = time.monotonic() - began, list(sandboxes.used)
     return summary
 
 

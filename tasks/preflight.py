@@ -26,7 +26,9 @@ from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.check import check
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.secrets import redact
+from pipelines.sandbox import SandboxError, levels
 from pipelines.stage.files import digest, free_bytes, read_json, write_atomic
+from pipelines.verifiers import SANDBOXED
 from tasks import environment, estimate, machine, probe
 
 FEWEST_INODES = 1000
@@ -122,6 +124,7 @@ def examine(recipe: Recipe, stages: list[str]) -> list[Problem]:
     if "evaluate" in stages or ("curate" in stages and recipe.curate.decontaminate is not None):
         problems += _evaluate(recipe, questions)
     problems += _model(recipe, questions)
+    problems += _sandbox(recipe, stages)
     known: dict[str, dict[str, Any]] = {}
     for (field, fix, _), answer in zip(questions, _answers([q for *_, q in questions]), strict=True):
         if answer.get("problem"):
@@ -192,6 +195,16 @@ def _curate(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) ->
             questions.append((field, "", ask))
     if recipe.curate.difficulty is not None:
         yield from _hub("curate.difficulty.model", recipe.curate.difficulty.model, "model")
+
+
+def _sandbox(recipe: Recipe, stages: list[str]) -> Iterator[Problem]:
+    """Where a source's verifier runs programs, they can be confined."""
+    fields = [f"curate.sources.{i}.verifier" for i, s in enumerate(recipe.curate.sources) if s.verifier in SANDBOXED]
+    if fields and {"curate", "rlvr", "evaluate"} & set(stages):
+        try:
+            levels.best(recipe.sandbox == "limits_only")
+        except SandboxError as error:
+            yield Problem("sandbox", str(error))
 
 
 def _files(field: str, path: str) -> Iterator[Problem]:

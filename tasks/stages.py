@@ -325,6 +325,7 @@ def _job(recipe: Recipe, stage: str, sources: dict[str, str], done: dict[str, Ar
         "settings": {stage: getattr(recipe, stage).model_dump(), "model": recipe.model.model_dump()},
         "seed": recipe.seed,
         "threads": recipe.threads,
+        "sandbox": recipe.sandbox,
         "inputs": {name: str(done[s].path) for name, s in sources.items()},
     }
     if stage == "curate" and recipe.evaluate is not None and recipe.curate.decontaminate is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -46,6 +46,9 @@ class Recipe(Strict):
     threads: int | None = s.free(None, ge=1, le=4096)
     """CPU threads per stage process; default: half the cores' hyper-threads, at least 1."""
     presets: list[str] = []
+    sandbox: Literal["auto", "limits_only"] = "auto"
+    """How programs of a model are confined. `auto`: namespaces, else landlock, else the run refuses to start. `limits_only`
+    goes on without a wall: a program can then read and write whatever the user can."""
     model: s.Model
     curate: s.Curate
     sft: s.Sft | None = None

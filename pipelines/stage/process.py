@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import USER_ERROR_EXIT, UserError
+from pipelines.sandbox import pool as sandboxes
 from pipelines.stage import owner
-from pipelines.stage.files import disk_full, read_object, write_atomic
+from pipelines.stage.files import REPORT, disk_full, read_object, write_atomic
 from pipelines.stage.report import PROGRESS
 
 METRICS, ERROR, LOCK, JOB, SYSTEM = "metrics.json", "error.json", "lock", "job.json", "system.jsonl"
+SANDBOX = "sandbox.json"
+"""In the report of a stage that ran programs: the levels that confined them."""
 Work = Callable[[dict[str, Any], Path], dict[str, float]]
 
 
@@ -43,6 +46,7 @@ def main(work: Work, argv: list[str] | None = None) -> None:
     if rank == 0:
         _sample_system(folder, float(job.get("system_every_s", 5.0)))
     _threads(job)
+    sandboxes.configure(limits_only=job.get("sandbox") == "limits_only")
     try:
         metrics = work(job, folder)
     except UserError as error:
@@ -53,6 +57,7 @@ def main(work: Work, argv: list[str] | None = None) -> None:
             raise
         _leave(folder, disk_error, str(disk_error))
     if rank == 0:
+        sandboxes.record(folder / "out" / REPORT / SANDBOX)
         write_atomic(folder / METRICS, json.dumps(metrics, sort_keys=True))
     if lock is not None:
         lock.close()

