@@ -53,6 +53,11 @@ def parser() -> argparse.ArgumentParser:
     show = add("show", "one pipeline run: stages, scores, files")
     show.add_argument("run", help="the id of the run, or its first characters")
     show.add_argument("--json", action="store_true")
+    report = add(
+        "report", "one HTML file: answers of two checkpoints, flips first, and rollouts while the policy learned"
+    )
+    report.add_argument("run", help="the id of the run, or its first characters")
+    report.add_argument("--out", metavar="FILE", help="where to write it; default: report-RUN.html")
     methods = add("methods", "the catalogue of methods, or one of them")
     methods.add_argument("name", nargs="?")
     methods.add_argument("--slot", help="only this slot")
@@ -162,7 +167,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     for p in selected if not arguments.json else []:
         print(f"{p.stage:<9} {'reuse' if p.action == 'reuse' else 'run':<6} {p.why}", flush=True)
     if unchanged:
-        body = _unchanged(recipe, selected, began)
+        body = _unchanged(recipe, selected, began, arguments)
     else:
         environment.check_reachable()
         body = _flow(arguments)
@@ -188,7 +193,7 @@ def rerun_command(arguments: argparse.Namespace) -> int:
     return run_command(arguments)
 
 
-def _unchanged(recipe: Any, planned: list[Any], began: float) -> dict[str, Any]:
+def _unchanged(recipe: Any, planned: list[Any], began: float, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the result of a run in which every stage is reused, without starting Prefect or MLflow."""
     from tasks import claims, outbox
     from tasks.pipeline import Pipeline
@@ -196,7 +201,7 @@ def _unchanged(recipe: Any, planned: list[Any], began: float) -> dict[str, Any]:
 
     if outbox.waiting():
         outbox.flush_all(recipe.tracking.timeout_s)
-    pipeline = Pipeline.unchanged(recipe)
+    pipeline = Pipeline.unchanged(recipe, str(arguments.recipe), arguments.set)
     pipeline.began = began
     for p in planned:
         pipeline.results[p.stage] = StageResult(p.stage, "reused", p.artifact, p.why, 0.0)
@@ -238,14 +243,14 @@ def _quiet_prefect() -> None:
 
 
 def _farewell(body: dict[str, Any]) -> None:
-    from tasks import environment
+    from tasks import links
 
     print(f"\nrun {body['parent_run_id']} took {body['seconds']:.1f} s")
     for stage in ("rlvr", "sft"):
         if stage in body["stages"]:
             print(f"model:   {Path(body['stages'][stage]['artifact']) / 'model'}")
             break
-    for line in environment.ui_lines():
+    for line in links.ui_lines(body.get("experiment_id"), body["parent_run_id"]):
         print(line)
 
 
@@ -323,6 +328,13 @@ def _find_run(arguments: argparse.Namespace) -> dict[str, Any]:
 def compare_command(arguments: argparse.Namespace) -> int:
     """`whetstone compare`."""
     return compare.command(arguments)
+
+
+def report_command(arguments: argparse.Namespace) -> int:
+    """`whetstone report`."""
+    from flows import report
+
+    return report.command(arguments)
 
 
 def methods_command(arguments: argparse.Namespace) -> int:

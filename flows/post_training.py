@@ -59,7 +59,8 @@ def post_training(
         preflight.require(read, [p.stage for p in planned if p.stage in chosen and p.action == "run"])
     done = needed_before(read, chosen, plan(read)) if chosen != read.stages() else {}
     outbox.flush_all(read.tracking.timeout_s)
-    pipeline = Pipeline.open(read)
+    pipeline = Pipeline.open(read, source=recipe, overrides=overrides)
+    pipeline.before = dict(done)
     claims.close_abandoned()
     claims.close_unresponsive()
     show = progress()

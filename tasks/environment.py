@@ -196,31 +196,6 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=bundle if bundle and Path(bundle).is_file() else None)
 
 
-def ui_lines() -> list[str]:
-    """How to look at what happened."""
-    uri, lines = redact(tracking_uri()), []
-    if uri.startswith("http"):
-        lines.append(f"MLflow:  {uri}")
-    else:
-        lines.append(f"MLflow:  {_tool('mlflow')} ui --backend-store-uri {uri}    then open http://127.0.0.1:5000")
-    api = prefect_api()
-    if api:
-        lines.append(f"Prefect: {redact(api).removesuffix('/api')}")
-    else:
-        lines.append(
-            f"Prefect: PREFECT_HOME={os.environ.get('PREFECT_HOME', home() / 'prefect')} {_tool('prefect')} server start    "
-            "then open http://127.0.0.1:4200"
-        )
-    return lines
-
-
-def _tool(name: str) -> str:
-    import sys
-
-    beside = Path(sys.executable).parent / name
-    return str(beside) if beside.exists() else name
-
-
 __all__ = [
     "ROOT",
     "Unreachable",
@@ -231,5 +206,4 @@ __all__ = [
     "prepare",
     "runs_folder",
     "tracking_uri",
-    "ui_lines",
 ]

@@ -21,7 +21,7 @@ from tasks.environment import home, runs_folder
 
 SHAPE: dict[str, type | tuple[type, ...]] = {
     "run_id": str, "name": str, "experiment": str, "status": str, "started": (int, float), "seconds": (int, float),
-    "metrics": dict, "tags": dict, "summary": dict, "pid": int, "host": str,
+    "metrics": dict, "tags": dict, "summary": dict, "pid": int, "host": str, "experiment_id": str,
 }  # fmt: skip
 
 
@@ -51,9 +51,9 @@ def add(run_id: str, **about: Any) -> None:
         raise store.explain(error, home()) or error from None
 
 
-def start(run_id: str, name: str, experiment: str, tags: dict[str, str]) -> None:
+def start(run_id: str, name: str, experiment: str, tags: dict[str, str], experiment_id: str | None = None) -> None:
     """Note that a pipeline run has started in this process."""
-    about = {"name": name, "experiment": experiment, "status": "RUNNING", "tags": tags}
+    about = {"name": name, "experiment": experiment, "status": "RUNNING", "tags": tags, "experiment_id": experiment_id}
     add(run_id, **about, started=time.time(), pid=os.getpid(), host=socket.gethostname())
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 
 def clean(name: str) -> str:
-    """A metric name in MLflow's alphabet.
+    """A metric name in MLflow's alphabet; `@` is spelled out, as the stages do.
 
     >>> clean("rlvr/pass@1")
-    'rlvr/pass_1'
+    'rlvr/pass_at_1'
     """
-    return re.sub(r"[^\w\-./ :]", "_", name)[:250]
+    return re.sub(r"[^\w\-./ :]", "_", name.replace("@", "_at_"))[:250]
 
 
 def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -16,14 +16,15 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pipelines.stage.files import damage, read_object, write_atomic
+from pipelines.stage.files import damage, read_manifest, read_object, write_atomic
+from tasks import benchmarks, rollouts
 from tasks.environment import runs_folder
 from tasks.patience import Away, Patience, Refused, TrackerError
 
 log = logging.getLogger("whetstone.outbox")
-UPLOAD, REASON = "upload.json", "refused.json"
+UPLOAD, REASON, ARRIVED = "upload.json", "refused.json", "arrived.json"
 
 
 @dataclass
@@ -54,11 +55,20 @@ def add(work: Path) -> Path:
     return entry
 
 
-def add_run(run_id: str, body: dict[str, Any]) -> None:
-    """Keep what a run has to be told at its end: `{"kind": "close" or "pipeline", ...}`."""
+def add_run(run_id: str, body: dict[str, Any]) -> Path:
+    """Keep what a run has to be told at its end: `{"kind": "close" or "pipeline", ...}`; returns the entry."""
     entry = folder() / f"run-{run_id}"
     entry.mkdir(parents=True, exist_ok=True)
     note(entry, {**body, "run_id": run_id})
+    return entry
+
+
+def add_answers(artifact: str, body: dict[str, Any]) -> Path:
+    """Keep the answers or rollouts of an artifact (`evaluate-KEY`, `rlvr-KEY`) to be shown; returns the entry."""
+    entry = folder() / f"answers-{artifact}"
+    entry.mkdir(parents=True, exist_ok=True)
+    note(entry, {"kind": "answers", "artifact": artifact, **body})
+    return entry
 
 
 def flush(entry: Path, patience: Patience) -> bool:
@@ -133,26 +143,43 @@ def _send(entry: Path, patience: Patience) -> None:
     if not entry.is_dir():
         raise Refused("it is a file, and entries of the outbox are folders")
     body = read_object(
-        entry / UPLOAD, kind=str, run_id=str, stage=str, key=str, about=dict, summary=dict, final=dict, tags=dict
-    )
+        entry / UPLOAD, kind=str, run_id=str, stage=str, key=str, about=dict, tags=dict, time=int,
+        summary=dict, metrics=dict, checkpoints=dict, artifact=str, limit=int, steps=dict, model_params=dict,
+    )  # fmt: skip
     kind = (body or {}).get("kind", "stage")
+    if body is not None and kind == "pipeline" and "metrics" not in body:  # written by an older version
+        body |= {"metrics": body.get("final"), "time": int(_age(entry) * 1000)}
     needed = {
         "stage": ("stage", "key"),
         "close": ("run_id", "status"),
-        "pipeline": ("run_id", "status", "summary", "final"),
+        "pipeline": ("run_id", "status", "summary", "metrics", "time"),
+        "answers": ("artifact", "limit", "checkpoints", "time"),
     }
     if body is None or kind not in needed or any(body.get(name) is None for name in needed[kind]):
         raise Refused(f"its {UPLOAD} is damaged")
+    from tasks import tracking
+
     if kind == "stage":
         _send_stage(entry, body, patience)
     elif kind == "close":
-        from tasks import tracking
-
         tracking.close(body["run_id"], body["status"], body.get("tags") or {})
+    elif kind == "answers":
+        _send_answers(entry, body)
     else:
-        from tasks import tracking
-
-        tracking.end_pipeline(body["run_id"], body["status"], body["summary"], body["final"])
+        checkpoints = body.get("checkpoints") or {}
+        for told in (
+            body["summary"].get("stages", {}).values()
+        ):  # a run that MLflow got later than its artifact's manifest
+            told["run_id"] = told.get("run_id") or uploaded(Path(told["artifact"])).run_id
+        evaluated = uploaded(runs_folder() / body["evaluated"]) if isinstance(body.get("evaluated"), str) else None
+        about = body | {
+            "checkpoints": {
+                name: {"model_id": _model(name, held, body.get("experiment") or "")}
+                for name, held in checkpoints.items()
+            },
+            "answers": evaluated.runs if evaluated else {},
+        }
+        tracking.end_pipeline(body["run_id"], body["status"], about)
 
 
 def _send_stage(entry: Path, body: dict[str, Any], patience: Patience) -> None:
@@ -170,14 +197,60 @@ def _send_stage(entry: Path, body: dict[str, Any], patience: Patience) -> None:
                 tracker.run_id, "FAILED", {"whetstone.error": f"the artifact was not uploaded: {damage_found}"}
             )
         raise Refused(f"the artifact {path} cannot be uploaded: {damage_found}")
+    for artifact in (body.get("checkpoints") or {}).values():
+        for waiting in sorted(folder().glob(f"{artifact}-*"), key=_age):  # what the stage read comes before it
+            if waiting != entry:
+                _flush(waiting, patience)
     tracker.send()
     assert tracker.run_id is not None
+    experiment = body.get("experiment") or stage
     tags = {"whetstone.key": f"{stage}-{key}"}
     models = tracking.store(
-        tracker.run_id, path, stage, upload_models=body.get("upload_models", True), tags=tags, allow=patience.allow
-    )
-    write_atomic(_uploaded(path), json.dumps({"run_id": tracker.run_id, "models": models}), durable=False)
+        tracker.run_id, path, stage, upload_models=body.get("upload_models", True), tags=tags, allow=patience.allow,
+        params=body.get("model_params") or {}, steps=body.get("steps") or {},
+    )  # fmt: skip
+    read = {name: _model(name, held, experiment) for name, held in (body.get("checkpoints") or {}).items()}
+    time_ms = body.get("time") or int(_age(path) * 1000)
+    runs = tracking.record_evaluation(tracker.run_id, path, read, time_ms) if stage == "evaluate" else {}
+    if stage != "evaluate":
+        tracking.link_inputs(tracker.run_id, [m for m in read.values() if m])
+    write_atomic(_uploaded(path), json.dumps({"run_id": tracker.run_id, "models": models, "runs": runs}), durable=False)
     tracking.close(tracker.run_id, "FINISHED", tags)
+
+
+def _send_answers(entry: Path, body: dict[str, Any]) -> None:
+    """Answers of an evaluation, each checkpoint's to its own run, or rollouts; how many have arrived is kept beside."""
+    from tasks import tracking
+
+    artifact, limit = runs_folder() / body["artifact"], body["limit"]
+    sent = uploaded(artifact)
+    arrived = read_object(entry / ARRIVED) or {}
+
+    def send(name: str, run_id: str, shown: list[benchmarks.Shown], model: str | None) -> None:
+        def save(count: int) -> None:
+            arrived[name] = count
+            write_atomic(entry / ARRIVED, json.dumps(arrived), durable=False)
+
+        start = arrived.get(name, 0)
+        tracking.send_shown(run_id, shown, model_id=model, time_ms=body["time"], sent=start, save=save)
+
+    for checkpoint, run_id in sent.runs.items():
+        held = body["checkpoints"].get(checkpoint)
+        model = _model(checkpoint, held, body.get("experiment") or "") if held else None
+        send(checkpoint, run_id, [benchmarks.shown(a) for a in benchmarks.answers(artifact, checkpoint, limit)], model)
+    if body["artifact"].startswith("rlvr-") and sent.run_id:
+        send("rollouts", sent.run_id, rollouts.shown(artifact, limit), None)
+
+
+def _model(checkpoint: str, held: str, experiment: str) -> str | None:
+    """LoggedModel of a checkpoint that a stage read: of an artifact (`sft-KEY`), or of a base model by name (`base:NAME`)."""
+    from tasks import tracking
+
+    if held.startswith("base:"):
+        return tracking.external_base(experiment, held.removeprefix("base:"))
+    sent = uploaded(runs_folder() / held)
+    model = tracking.model_of(checkpoint, run_id=sent.run_id, model_id=sent.models.get(checkpoint))
+    return model[0] if model else None
 
 
 def _set_aside(entry: Path, reason: str) -> None:
@@ -239,12 +312,43 @@ def _uploaded(path: Path) -> Path:
     return runs_folder() / ".uploaded" / f"{path.name}.json"
 
 
-def uploaded(path: Path) -> tuple[str | None, dict[str, str | None]]:
-    """(MLflow run, checkpoint → LoggedModel id) of an artifact, where MLflow has it."""
-    body = read_object(_uploaded(path), run_id=str, models=dict)
-    if body is not None:
-        return body.get("run_id"), body.get("models") or {}
-    return None, read_object(runs_folder() / ".models" / f"{path.name}.json") or {}
+def remember(path: Path, run_id: str) -> None:
+    """Note which run of MLflow's an artifact was fetched from."""
+    write_atomic(_uploaded(path), json.dumps({"run_id": run_id}), durable=False)
 
 
-__all__ = ["Flushed", "TrackerError", "add", "add_run", "flush", "flush_all", "note", "uploaded", "waiting"]
+class Uploaded(NamedTuple):
+    """What MLflow has of an artifact."""
+
+    run_id: str | None
+    models: dict[str, str | None]
+    """Checkpoint → LoggedModel id."""
+    runs: dict[str, str]
+    """Of an evaluation: checkpoint → the run with its scores and answers."""
+
+
+def uploaded(path: Path) -> Uploaded:
+    """What MLflow has of an artifact, as far as this store knows; the run of its manifest where it was sent from elsewhere."""
+    body = read_object(_uploaded(path), run_id=str, models=dict, runs=dict) or {}
+    models = body.get("models") or read_object(runs_folder() / ".models" / f"{path.name}.json") or {}
+    run_id = body.get("run_id") or (read_manifest(path) or {}).get("run_id")
+    return Uploaded(run_id if isinstance(run_id, str) else None, _texts(models), _texts(body.get("runs") or {}))
+
+
+def _texts(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if isinstance(value, str)}
+
+
+__all__ = [
+    "Flushed",
+    "TrackerError",
+    "Uploaded",
+    "add",
+    "add_run",
+    "flush",
+    "flush_all",
+    "note",
+    "remember",
+    "uploaded",
+    "waiting",
+]

@@ -17,13 +17,17 @@ from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.read import STAGES, Recipe
 from pipelines.recipe.secrets import redact
 from pipelines.stage.files import digest, read_object, write_atomic
-from tasks import claims, heartbeat, index, outbox
+from tasks import benchmarks, claims, heartbeat, index, outbox, record
 from tasks.artifacts import Artifact
 from tasks.environment import Unreachable, home, tracking_uri
 from tasks.patience import Patience, TrackerError
-from tasks.stages import Planned, StageResult, experiment_name, inputs_of, logged_model
+from tasks.stages import Planned, StageResult, checkpoints_read, experiment_name, inputs_of, training_data
 
 log = logging.getLogger("whetstone.pipeline")
+
+
+ANSWERS_S = 15.0
+"""How long the end of a run waits for its answers to be shown in MLflow."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +91,28 @@ class Pipeline:
     alive: heartbeat.Heartbeat | None = None
     recorded: bool = False
     """MLflow already holds a finished run with the same stages."""
+    experiment_id: str | None = None
+    """Of MLflow, for links; None where MLflow was not asked."""
     began: float = field(default_factory=time.monotonic)
     results: dict[str, StageResult] = field(default_factory=dict)
+    before: dict[str, Artifact] = field(default_factory=dict)
+    """What stages outside the selection have made, and the selection reads."""
 
     @classmethod
-    def open(cls, recipe: Recipe, patience: Patience | None = None) -> Pipeline:
+    def open(
+        cls,
+        recipe: Recipe,
+        patience: Patience | None = None,
+        *,
+        source: str | None = None,
+        overrides: list[str] | None = None,
+    ) -> Pipeline:
         """A parent run in MLflow; the one of a killed or stopped run of the same recipe is taken up again.
 
         Two pipelines of one recipe that run at once have a parent run each.
+
+        Args:
+            source: the recipe's file, and `overrides` what was changed in it, as somebody wrote them.
 
         Raises:
             Unreachable: MLflow does not answer, or will not hold the run.
@@ -105,6 +123,8 @@ class Pipeline:
         claim = claims.adopt(state.stem)
         tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed)}
         tags["whetstone.owner"] = f"{os.getpid()}@{socket.gethostname()}"
+        tags |= record.source_tags(source, overrides)
+        name = record.run_name(recipe, overrides)
         patience = patience or Patience(max(recipe.tracking.timeout_s, 15.0))
         experiment = experiment_name(recipe)
         try:
@@ -113,14 +133,16 @@ class Pipeline:
                 claim = None
             if claim is None:
                 text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
-                parent = patience.run(lambda: tracking.start_pipeline(recipe.name, experiment, tags, text))
+                params = record.params(recipe)
+                parent = patience.run(lambda: tracking.start_pipeline(name, experiment, tags, params, text))
                 claim = claims.take(parent, state.stem)
+            experiment_id = patience.run(lambda run=claim.run: tracking.experiment_of(run))  # type: ignore[misc]
         except TrackerError as error:
             if claim is not None:
                 claim.handle.close()
             raise Unreachable(f"MLflow at {redact(tracking_uri())} did not open a run: {error}") from None
-        index.start(claim.run, recipe.name, experiment, tags)
-        return cls(recipe, claim.run, state, claim, heartbeat.Heartbeat(claim.run))
+        index.start(claim.run, name, experiment, tags, experiment_id)
+        return cls(recipe, claim.run, state, claim, heartbeat.Heartbeat(claim.run), experiment_id=experiment_id)
 
     @staticmethod
     def state_of(recipe: Recipe) -> Path:
@@ -129,17 +151,18 @@ class Pipeline:
         return home() / "pipelines" / f"{recipe.name}-{mark}.json"
 
     @classmethod
-    def unchanged(cls, recipe: Recipe) -> Pipeline:
+    def unchanged(cls, recipe: Recipe, source: str | None = None, overrides: list[str] | None = None) -> Pipeline:
         """A run in which every stage is reused: the finished run of the same recipe, if there was one, is its record.
 
         Nothing new would be in MLflow, so it is not asked (importing it takes seconds).
         """
         state = cls.state_of(recipe)
-        kept = read_object(state, parent=str, finished=bool) or {}
+        kept = read_object(state, parent=str, finished=bool, experiment_id=str) or {}
         if kept.get("finished"):
-            return cls(recipe, kept.get("parent"), state, recorded=True)
+            return cls(recipe, kept.get("parent"), state, recorded=True, experiment_id=kept.get("experiment_id"))
         try:
-            return cls.open(recipe, Patience(min(recipe.tracking.timeout_s, 15.0)))
+            patience = Patience(min(recipe.tracking.timeout_s, 15.0))
+            return cls.open(recipe, patience, source=source, overrides=overrides)
         except Unreachable as error:
             log.warning("nothing had to be run, and nothing was recorded: %s", error)
             return cls(recipe, None, state, recorded=True)
@@ -149,13 +172,13 @@ class Pipeline:
         evaluation: dict[str, Any] = {}
         differences: dict[str, Any] = {}
         if "evaluate" in self.results:
-            path = self.results["evaluate"].artifact.path / "results.json"
-            body = read_object(path, evaluation=dict, differences=dict) or {}
-            evaluation, differences = body.get("evaluation") or {}, body.get("differences") or {}
+            body = benchmarks.results(self.results["evaluate"].artifact.path)
+            evaluation, differences = body["evaluation"], body["differences"]
         return {
             "recipe": self.recipe.name,
             "seed": self.recipe.seed,
             "parent_run_id": self.parent,
+            "experiment_id": self.experiment_id,
             "seconds": round(time.monotonic() - self.began, 3),
             "stages": {name: result.summary() for name, result in self.results.items()},
             "evaluation": evaluation,
@@ -163,66 +186,82 @@ class Pipeline:
         }
 
     def close(self, status: str = "FINISHED") -> dict[str, Any]:
-        """End the parent run; link scores to models and register the last checkpoint. Returns the summary."""
+        """End the parent run: scores, links to stages and checkpoints, the last checkpoint registered. Returns the summary.
+
+        What is to be told waits in the outbox until MLflow has taken it. A run that was stopped is only marked, because somebody
+        waits for the prompt.
+        """
         summary = self.summary()
         if self.recorded:
             return summary
         if self.alive:
             self.alive.stop()
-        from tasks import tracking
-
-        final = _final(summary)
-        patience = Patience(5.0 if status == "KILLED" else self.recipe.tracking.timeout_s)
-        try:
-            if status == "FINISHED":
-                patience.run(lambda: self._link(summary))
-            if self.parent:
-                patience.run(lambda: tracking.end_pipeline(self.parent or "", status, summary, final))
-            told = True
-        except TrackerError as error:
-            log.warning("MLflow was not told how the run ended (%s); it is kept for `whetstone sync`", error)
-            told = False
-            if self.parent and status != "KILLED":
-                outbox.add_run(self.parent, {"kind": "pipeline", "status": status, "summary": summary, "final": final})
+        metrics = record.scores(summary)
+        told = True
+        if self.parent and status == "KILLED":
+            told = self._mark_killed(summary, metrics)
+        elif self.parent:
+            entry = outbox.add_run(self.parent, self._told(status, summary, metrics))
+            outbox.flush(entry, Patience(self.recipe.tracking.timeout_s))
+            self._show_answers()
         if self.parent:
-            index.end(self.parent, status, summary, final)
+            index.end(self.parent, status, summary, metrics)
         if status == "FINISHED":
-            write_atomic(self.state, json.dumps({"parent": self.parent, "finished": True}))
+            state = {"parent": self.parent, "finished": True, "experiment_id": self.experiment_id}
+            write_atomic(self.state, json.dumps(state))
         if self.claim and status == "KILLED":
             self.claim.leave(status, told=told)
         elif self.claim:
             self.claim.release()
         return summary
 
-    def _link(self, summary: dict[str, Any]) -> None:
+    def _show_answers(self) -> None:
+        """Send answers and rollouts of new stages, last of all and for some seconds; the next start or `whetstone sync` goes on."""
+        settings = self.recipe.tracking
+        done = self.before | {name: result.artifact for name, result in self.results.items()}
+        patience = Patience(min(ANSWERS_S, settings.timeout_s))
+        for stage, limit in (("evaluate", settings.answers), ("rlvr", settings.rollouts)):
+            if stage not in self.results or self.results[stage].status != "ran" or not limit:
+                continue
+            body = {
+                "limit": limit,
+                "time": int(time.time() * 1000),
+                "experiment": experiment_name(self.recipe),
+                "checkpoints": checkpoints_read(self.recipe, stage, done),
+            }
+            outbox.flush(outbox.add_answers(f"{stage}-{done[stage].key}", body), patience)
+
+    def _mark_killed(self, summary: dict[str, Any], metrics: dict[str, float]) -> bool:
         from tasks import tracking
 
-        artifact_of = {name: result.artifact for name, result in self.results.items()}
-        evaluated = self.results.get("evaluate")
-        last: str | None = None
-        for checkpoint in ("base", "sft", "rlvr"):
-            holder = artifact_of.get("sft" if checkpoint == "base" else checkpoint)
-            model_id = logged_model(holder, checkpoint) if holder else None
-            if model_id is None:
-                continue
-            last = model_id
-            if evaluated and evaluated.status == "ran" and evaluated.artifact.run_id:
-                for task, metrics in summary["evaluation"].get(checkpoint, {}).items():
-                    values = {m: cell["value"] for m, cell in metrics.items()}
-                    tracking.model_scores(model_id, evaluated.artifact.run_id, task, values, evaluated.artifact.key)
-        if last is not None and evaluated is not None and evaluated.status == "ran":
-            name = self.recipe.tracking.register_model or self.recipe.name
-            tags = {"whetstone.recipe": self.recipe.name, "whetstone.seed": str(self.recipe.seed)}
-            tracking.register(last, name, tags | {"whetstone.parent_run": self.parent or ""})
+        body = {"summary": summary, "metrics": metrics, "time": int(time.time() * 1000)}
+        try:
+            Patience(5.0).run(lambda: tracking.end_pipeline(self.parent or "", "KILLED", body))
+        except TrackerError as error:
+            log.warning(
+                "MLflow was not told that the run was stopped (%s); the next start or `whetstone sync` does", error
+            )
+            return False
+        return True
 
-
-def _final(summary: dict[str, Any]) -> dict[str, float]:
-    """Scores of the last checkpoint and stage seconds, as metrics of the parent run."""
-    out = {f"seconds/{name}": about["seconds"] for name, about in summary["stages"].items()}
-    for checkpoint, tasks in summary["evaluation"].items():
-        for task, metrics in tasks.items():
-            out |= {f"{checkpoint}/{task}/{m}".replace("@", "_at_"): cell["value"] for m, cell in metrics.items()}
-    return out
+    def _told(self, status: str, summary: dict[str, Any], metrics: dict[str, float]) -> dict[str, Any]:
+        """What MLflow is told at the end, as an entry of the outbox."""
+        done = self.before | {name: result.artifact for name, result in self.results.items()}
+        body: dict[str, Any] = {"kind": "pipeline", "status": status, "summary": summary, "metrics": metrics}
+        body |= {"time": int(time.time() * 1000), "experiment": experiment_name(self.recipe)}
+        body["datasets"] = [training_data(self.recipe, done["curate"])] if "curate" in done else []
+        trained = {name: f"{name}-{done[name].key}" for name in ("sft", "rlvr") if name in done}
+        body["checkpoints"] = trained
+        if "evaluate" in self.results:
+            evaluated = done["evaluate"]
+            body["evaluated"] = f"evaluate-{evaluated.key}"
+            body["datasets"] += benchmarks.datasets(evaluated.path)
+            body["checkpoints"] = checkpoints_read(self.recipe, "evaluate", done) | trained
+            if status == "FINISHED" and self.results["evaluate"].status == "ran" and trained:
+                name = self.recipe.tracking.register_model or self.recipe.name
+                tags = {"whetstone.recipe": self.recipe.name, "whetstone.seed": str(self.recipe.seed)}
+                body["register"] = {"name": name, "tags": tags | {"whetstone.parent_run": self.parent or ""}}
+        return body
 
 
 def model_folder(results: dict[str, StageResult]) -> Path | None:

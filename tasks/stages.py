@@ -15,8 +15,8 @@ from typing import Any
 from pipelines.recipe.read import Recipe, resolve
 from pipelines.recipe.secrets import redact
 from pipelines.stage.files import REPORT, publish, read_json, read_object, write_atomic
-from pipelines.stage.report import PROGRESS, SPOOL
-from tasks import artifacts, keys, outbox, process
+from pipelines.stage.report import PROGRESS, SPOOL, lines_of
+from tasks import artifacts, keys, outbox, process, record
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
 from tasks.names import flatten
@@ -26,6 +26,8 @@ log = logging.getLogger("whetstone.stages")
 MODULES = {"curate": "pipelines.curate", "sft": "pipelines.sft", "rlvr": "pipelines.rlvr", "evaluate": "evaluation"}
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
 """Given a stage, what to hold while it computes, such as a place on the GPU."""
+BEST_EVENT = "the best weights are handed on"
+"""What a stage writes into its spool, with the step, when the last weights are not those that it hands on."""
 Show = Callable[[str, dict[str, Any] | None], None]
 """Called with (stage, progress), {} while nothing is known; None when the stage has ended."""
 
@@ -215,6 +217,7 @@ def _from_store(recipe: Recipe, stage: str, key: str, patience: Patience) -> Art
             log.warning("%s: the artifact that MLflow holds for it is not used: %s", stage, mismatch)
             return None
         publish(folder, artifacts.folder(runs_folder(), stage, key))
+        outbox.remember(artifacts.folder(runs_folder(), stage, key), remote[0])
     except TrackerError as error:
         log.warning("%s: could not look for its artifact in MLflow: %s", stage, error)
         return None
@@ -272,6 +275,7 @@ def _run(
     seconds = before + time.monotonic() - began
     _report_folder(stage, work)
     tracker.finish(patience)
+    measured = int(time.time() * 1000)
     body = {
         "parts": parts,
         "numbers": metrics,
@@ -280,11 +284,16 @@ def _run(
         "run_id": tracker.run_id,
         "pipeline_run": parent,
     }
-    upload = {"kind": "stage", "stage": stage, "key": key, "upload_models": recipe.tracking.upload_models}
-    outbox.note(work, upload | {"experiment": experiment_name(recipe), "parent": parent, "about": about})
+    steps = _steps(work, metrics)
+    upload = {
+        "kind": "stage", "stage": stage, "key": key, "upload_models": recipe.tracking.upload_models, "time": measured,
+        "experiment": experiment_name(recipe), "parent": parent, "about": about, "steps": {} if steps is None else {stage: steps},
+        "checkpoints": checkpoints_read(recipe, stage, done), "model_params": record.params(recipe, ("model", stage)),
+    }  # fmt: skip
+    outbox.note(work, upload)
     artifact = artifacts.put(work / "out", runs_folder(), stage, key, body)
     outbox.flush(outbox.add(work), patience)
-    return StageResult(stage, "ran", artifact, why, seconds, outbox.uploaded(artifact.path)[1])
+    return StageResult(stage, "ran", artifact, why, seconds, outbox.uploaded(artifact.path).models)
 
 
 def _close_run(tracker: Any, patience: Patience, error: BaseException) -> None:
@@ -333,24 +342,58 @@ def _job(recipe: Recipe, stage: str, sources: dict[str, str], done: dict[str, Ar
     return job
 
 
+def checkpoints_read(recipe: Recipe, stage: str, done: dict[str, Artifact]) -> dict[str, str]:
+    """Checkpoints that a stage reads: name → the artifact that holds it (`sft-KEY`), or `base:NAME` for the recipe's own base.
+
+    Args:
+        done: artifacts of the stages before it.
+    """
+    own_base = f"base:{recipe.model.path}" if recipe.model.path else None
+    if stage == "evaluate":
+        wanted = recipe.evaluate.checkpoints if recipe.evaluate else []
+        held = {
+            "base": own_base or _name(done.get("sft")),
+            "sft": _name(done.get("sft")),
+            "rlvr": _name(done.get("rlvr")),
+        }
+        return {name: place for name, place in held.items() if name in wanted and place}
+    sft = _name(done.get("sft"))
+    if stage == "rlvr" and sft:
+        return {"sft": sft}
+    return {"base": own_base} if own_base and stage in ("sft", "rlvr") else {}
+
+
+def _name(artifact: Artifact | None) -> str | None:
+    return f"{artifact.stage}-{artifact.key}" if artifact else None
+
+
+def _steps(work: Path, metrics: dict[str, float]) -> int | None:
+    """Optimizer steps behind the weights that a stage hands on; None for a stage that trains nothing."""
+    if "steps" not in metrics:
+        return None
+    best = [e["step"] for e in lines_of(work / SPOOL) if e["kind"] == "event" and e.get("text") == BEST_EVENT]
+    return int(best[-1] if best else metrics["steps"])
+
+
 def _about(recipe: Recipe, stage: str, key: str, parts: dict[str, Any], inputs: dict[str, Artifact]) -> dict[str, Any]:
     params = dict(flatten(keys.settings_of(recipe, stage))) | {"seed": str(recipe.seed)}
     params |= {f"version.{k}": v for k, v in parts["versions"].items()}
-    datasets = []
-    if "data" in inputs:
-        data = inputs["data"]
-        rows = read_object(data.path / "data.json") or {}
-        datasets.append({
-            "name": recipe.name, "digest": data.digest[:36], "source": str(data.path), "context": "training",
-            "profile": json.dumps(rows.get("splits", {})),
-        })  # fmt: skip
-    for task in recipe.evaluate.tasks if stage == "evaluate" and recipe.evaluate else []:
-        used = {"name": task.name, "digest": key[:36], "source": task.name, "context": "evaluation"}
-        datasets.append(used)
-    tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed)}
+    datasets = [training_data(recipe, inputs["data"])] if "data" in inputs else []
+    tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed), **record.git()}
     tags |= {f"whetstone.input.{name}": f"{a.stage}-{a.key}" for name, a in inputs.items()}
     tags |= {f"whetstone.input_run.{name}": a.run_id for name, a in inputs.items() if a.run_id}
-    return {"name": f"{stage}-{recipe.name}", "params": params, "datasets": datasets, "tags": tags}
+    models = [outbox.uploaded(a.path).models.get(a.stage) for a in inputs.values()]
+    about = {"name": f"{stage}-{recipe.name}", "params": params, "datasets": datasets, "tags": tags}
+    return about | {"models": [m for m in models if m]}
+
+
+def training_data(recipe: Recipe, data: Artifact) -> dict[str, Any]:
+    """The curated data as a dataset of MLflow's."""
+    rows = read_object(data.path / "data.json") or {}
+    return {
+        "name": recipe.name, "digest": data.digest[:36], "source": str(data.path), "context": "training",
+        "profile": json.dumps(rows.get("splits", {})),
+    }  # fmt: skip
 
 
 def _report_folder(stage: str, work: Path) -> None:
@@ -366,8 +409,3 @@ def _report_folder(stage: str, work: Path) -> None:
         plots.curves(work / SPOOL, report, stage)
     except Exception as error:
         log.warning("%s: no pictures were drawn: %s", stage, error)
-
-
-def logged_model(artifact: Artifact, checkpoint: str) -> str | None:
-    """LoggedModel id of a checkpoint of an artifact."""
-    return outbox.uploaded(artifact.path)[1].get(checkpoint)

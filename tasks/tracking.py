@@ -1,151 +1,43 @@
-"""What a pipeline run and its finished stages look like in MLflow. Every function raises `Away` or `Refused`, nothing else of
-MLflow's. Stages are followed by `tasks.tracking_stage`; what cannot be sent waits in `tasks.outbox`.
+"""MLflow, as the rest of the project sees it: every function raises `Away` or `Refused`, nothing else of MLflow's.
+
+Pipelines are in `tasks.tracking_pipeline`, stages in `tasks.tracking_stage`, checkpoints in `tasks.tracking_models`, evaluations in
+`tasks.tracking_evaluation`; what cannot be sent waits in `tasks.outbox`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mlflow
-from mlflow.entities import LoggedModelOutput, Metric
 
 from pipelines.recipe.secrets import redact
-from pipelines.stage.files import is_inside, read_json
-from tasks.names import clean, flatten
+from pipelines.stage.files import MANIFEST, is_inside, read_object
+from tasks.names import flatten
 from tasks.patience import Away, Refused
 from tasks.tracking_client import client, experiment, talking
+from tasks.tracking_evaluation import record_evaluation
+from tasks.tracking_models import (
+    CANDIDATE,
+    CHAMPION,
+    SIDE_FILES,
+    external_base,
+    link_inputs,
+    model_of,
+    register,
+    set_alias,
+    size_of,
+    store,
+    version_of,
+)
+from tasks.tracking_pipeline import close_abandoned, end_pipeline, experiment_of, recent, reopen, show, start_pipeline
 from tasks.tracking_stage import StageTracker
+from tasks.tracking_traces import send_shown
 
 log = logging.getLogger("whetstone.tracking")
 AWAY = (Away, Refused)
-
-
-@talking()
-def start_pipeline(name: str, experiment_name: str, tags: dict[str, str], recipe_text: str) -> str:
-    """Open the parent run of a pipeline; returns its id."""
-    store = client()
-    run = store.create_run(experiment(experiment_name), run_name=name, tags={"whetstone.kind": "pipeline", **tags})
-    store.log_text(run.info.run_id, recipe_text, "recipe.yaml")
-    return run.info.run_id
-
-
-def reopen(run_id: str, tags: dict[str, str]) -> bool:
-    """Take up a run that was killed; False where the store does not have it any more.
-
-    Raises:
-        Away: the store does not say.
-    """
-    try:
-        with talking():
-            to = client()
-            to.update_run(run_id, status="RUNNING")
-            for key, value in tags.items():
-                to.set_tag(run_id, key, value)
-    except Refused:
-        return False
-    return True
-
-
-def close_abandoned(run_id: str, status: str, reason: str | None) -> bool:
-    """End a pipeline's run whose process is gone, and those of its stages that are open; False where there is no such run.
-
-    Raises:
-        Away: the store does not answer.
-    """
-    try:
-        with talking():
-            to = client()
-            run = to.get_run(run_id)
-            stages = to.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'")
-            for each in (run, *stages):
-                if each.info.status == "RUNNING":
-                    if reason:
-                        to.set_tag(each.info.run_id, "whetstone.error", redact(reason))
-                    to.set_terminated(each.info.run_id, status)
-    except Refused:
-        return False
-    return True
-
-
-@talking()
-def end_pipeline(run_id: str, status: str, summary: dict[str, Any], final: dict[str, float]) -> None:
-    """Close the parent run with its summary and the final checkpoint's scores."""
-    store = client()
-    store.log_dict(run_id, summary, "summary.json")
-    now = int(time.time() * 1000)
-    store.log_batch(run_id, metrics=[Metric(clean(k), v, now, 0) for k, v in final.items()])
-    for stage, about in summary.get("stages", {}).items():
-        text = f"{about['status']} {about['key']} {about['run_id'] or ''}".strip()
-        store.set_tag(run_id, f"whetstone.stage.{stage}", text)
-    store.set_terminated(run_id, status)
-
-
-@talking()
-def store(
-    run_id: str,
-    artifact: Path,
-    stage: str,
-    *,
-    upload_models: bool,
-    tags: dict[str, str],
-    allow: Callable[[int], None] = lambda size: None,
-) -> dict[str, str | None]:
-    """Put a finished stage's files under its run, and its `model/` folder into a LoggedModel. Safe to repeat.
-
-    Args:
-        allow: told the bytes of each upload before it starts.
-
-    Returns:
-        checkpoint name (the stage, or "base") → LoggedModel id.
-    """
-    mlflow_client = client()
-    run = mlflow_client.get_run(run_id)
-    ids: dict[str, str | None] = {}
-    known = mlflow_client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run_id}'")
-    ready_models = {
-        m.tags.get("whetstone.checkpoint"): m.model_id for m in known if getattr(m.status, "name", "") == "READY"
-    }
-    for name, path in (("base", artifact / "base"), (stage, artifact / "model")):
-        if not path.is_dir():
-            continue
-        if name in ready_models:
-            ids[name] = ready_models[name]
-            continue
-        model_tags = {"whetstone.checkpoint": name, **tags}
-        model_tags |= {} if upload_models else {"whetstone.path": str(path)}
-        model = mlflow_client.create_logged_model(
-            run.info.experiment_id, name=f"{run.info.run_name}-{name}"[:250], source_run_id=run_id, tags=model_tags
-        )
-        if upload_models:
-            allow(size_of(path))
-            mlflow_client.log_model_artifacts(model.model_id, str(path))
-        mlflow_client.finalize_logged_model(model.model_id, "READY")
-        ids[name] = model.model_id
-    outputs = [LoggedModelOutput(m, 0) for m in ids.values() if m]
-    if outputs:
-        mlflow_client.log_outputs(run_id, outputs)
-    for path in sorted(artifact.iterdir()):
-        if path.name in ("model", "base") and path.is_dir():
-            continue
-        allow(size_of(path))
-        if path.is_dir():
-            mlflow_client.log_artifacts(run_id, str(path), f"artifact/{path.name}")
-        else:
-            mlflow_client.log_artifact(run_id, str(path), "artifact")
-    return ids
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
-    if path.is_file():
-        return path.stat().st_size
-    return sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
 
 
 @talking()
@@ -155,32 +47,6 @@ def close(run_id: str, status: str, tags: dict[str, str]) -> None:
     for key, value in tags.items():
         to.set_tag(run_id, key, redact(value)[:7900])
     to.set_terminated(run_id, status)
-
-
-@talking()
-def model_scores(model_id: str, run_id: str, task: str, scores: dict[str, float], digest: str) -> None:
-    """Attach a checkpoint's scores on one benchmark to its LoggedModel."""
-    now = int(time.time() * 1000)
-    about = {"model_id": model_id, "dataset_name": task, "dataset_digest": digest[:36], "run_id": run_id}
-    client().log_batch(run_id, metrics=[Metric(clean(f"{task}/{k}"), v, now, 0, **about) for k, v in scores.items()])
-
-
-@talking()
-def register(model_id: str, name: str, tags: dict[str, str]) -> str:
-    """A new version of a registered model; returns the version. The same model is registered once."""
-    to = client()
-    if not to.search_registered_models(f"name='{name}'"):
-        with contextlib.suppress(mlflow.MlflowException):  # another process registered the name in the meantime
-            to.create_registered_model(name)
-    for version in to.search_model_versions(f"name='{name}'"):
-        if getattr(version, "model_id", None) == model_id or version.tags.get("whetstone.model_id") == model_id:
-            return version.version
-    source = to.get_logged_model(model_id)
-    version = to.create_model_version(
-        name, source=f"models:/{model_id}", run_id=source.source_run_id, model_id=model_id,
-        tags={**tags, "whetstone.model_id": model_id},
-    )  # fmt: skip
-    return version.version
 
 
 @talking()
@@ -219,10 +85,21 @@ def fetch(run_id: str, experiment_id: str, into: Path) -> bool:
             is_base = model.tags.get("whetstone.checkpoint") == "base"
             place = scrap / ("model-base" if is_base else "model-trained")
             source = mlflow.artifacts.download_artifacts(artifact_uri=model.artifact_location, dst_path=str(place))
-            shutil.copytree(source, into / ("base" if is_base else "model"), dirs_exist_ok=True, symlinks=True)
+            name = "base" if is_base else "model"
+            shutil.copytree(source, into / name, dirs_exist_ok=True, symlinks=True)
+            _drop_side_files(into, name)
         return True
     finally:
         shutil.rmtree(scrap, ignore_errors=True)
+
+
+def _drop_side_files(artifact: Path, name: str) -> None:
+    """Remove what was put beside a model folder for MLflow to load it, so that the folder is the artifact's again."""
+    files = (read_object(artifact / MANIFEST, files=dict) or {}).get("files") or {}
+    for path in [artifact / name / side for side in SIDE_FILES]:
+        own = path.relative_to(artifact).as_posix()
+        if not any(file == own or file.startswith(f"{own}/") for file in files):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
 def _names_stay_inside(to: Any, run_id: str, folder: str) -> bool:
@@ -236,52 +113,13 @@ def _names_stay_inside(to: Any, run_id: str, folder: str) -> bool:
 
 
 @talking()
-def recent(experiment_name: str | None, limit: int = 20) -> list[dict[str, Any]]:
-    """Pipeline runs, newest first."""
-    to = client()
-    experiments = [e for e in to.search_experiments() if experiment_name in (None, e.name)]
-    runs = to.search_runs(
-        [e.experiment_id for e in experiments],
-        "tags.`whetstone.kind` = 'pipeline'",
-        order_by=["attributes.start_time DESC"],
-        max_results=limit,
-    )
-    return [_run(r) for r in runs]
-
-
-@talking()
-def show(run_id: str) -> dict[str, Any]:
-    """A pipeline run with its stage runs and summary."""
-    to = client()
-    run = to.get_run(run_id)
-    children = to.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'")
-    body = _run(run)
-    body["stages"] = [_run(r) for r in sorted(children, key=lambda r: r.info.start_time)]
-    with contextlib.suppress(mlflow.MlflowException, OSError):
-        body["summary"] = read_json(Path(to.download_artifacts(run_id, "summary.json")))
-    return body
-
-
-def _run(run: Any) -> dict[str, Any]:
-    end = run.info.end_time
-    return {
-        "run_id": run.info.run_id,
-        "name": run.info.run_name,
-        "status": run.info.status,
-        "started": run.info.start_time / 1000,
-        "seconds": (end - run.info.start_time) / 1000 if end else None,
-        "metrics": dict(run.data.metrics),
-        "tags": {k: v for k, v in run.data.tags.items() if k.startswith("whetstone.")},
-    }
-
-
-@talking()
 def metric_history(run_id: str, name: str) -> list[tuple[int, float]]:
     """(step, value) of a metric, in order."""
     return [(m.step, m.value) for m in client().get_metric_history(run_id, name)]
 
 
 __all__ = [
-    "AWAY", "StageTracker", "client", "close", "close_abandoned", "end_pipeline", "experiment", "fetch", "find_remote", "flatten",
-    "metric_history", "model_scores", "recent", "register", "reopen", "show", "start_pipeline", "store",
+    "AWAY", "CANDIDATE", "CHAMPION", "StageTracker", "client", "close", "close_abandoned", "end_pipeline", "experiment",
+    "experiment_of", "external_base", "fetch", "find_remote", "flatten", "link_inputs", "metric_history", "model_of", "recent",
+    "record_evaluation", "register", "reopen", "send_shown", "set_alias", "show", "size_of", "start_pipeline", "store", "version_of",
 ]  # fmt: skip

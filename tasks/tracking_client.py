@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlflow
 from google.protobuf.json_format import ParseError
 from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, Param
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -117,3 +120,25 @@ def experiment(name: str) -> str:
             "tracking.experiment to another name."
         )
     return known.experiment_id
+
+
+def dataset_inputs(datasets: list[dict[str, Any]]) -> list[DatasetInput]:
+    """Data that a run reads, as MLflow takes it.
+
+    Args:
+        datasets: name, digest, source, context ("training" or "evaluation") and optionally profile (JSON text) of each.
+    """
+    return [
+        DatasetInput(
+            Dataset(d["name"], d["digest"][:36], "local", json.dumps({"uri": d["source"]}), None, d.get("profile")),
+            [InputTag("mlflow.data.context", d["context"])],
+        )
+        for d in datasets
+    ]
+
+
+def log_params(run_id: str, params: dict[str, str]) -> None:
+    """Parameters of a run, a hundred a call (MLflow's limit). The same ones may be sent again."""
+    entries = [Param(key, text[:6000]) for key, text in params.items()]
+    for start in range(0, len(entries), 100):
+        client().log_batch(run_id, params=entries[start : start + 100])

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
+from mlflow.entities import Metric
 
 from pipelines.recipe.secrets import redact
 from pipelines.stage.files import read_object, write_atomic
@@ -19,7 +19,8 @@ from pipelines.stage.report import SPOOL, visible_lines
 from tasks.environment import tracking_uri
 from tasks.names import clean
 from tasks.patience import Away, Patience, Refused
-from tasks.tracking_client import client, experiment, talking
+from tasks.tracking_client import client, dataset_inputs, experiment, log_params, talking
+from tasks.tracking_models import link_inputs
 
 log = logging.getLogger("whetstone.tracking")
 BATCH = 500
@@ -143,16 +144,12 @@ class StageTracker:
                 raise Away("the run was opened too late")
             self.run_id = run.info.run_id
             self._save()
-        params = [Param(key, text[:6000]) for key, text in self.about.get("params", {}).items()]
-        for start in range(0, len(params), 100):
-            store.log_batch(self.run_id, params=params[start : start + 100])
-        inputs = [
-            DatasetInput(Dataset(d["name"], d["digest"], "local", json.dumps({"uri": d["source"]}), None, d.get("profile")),
-                         [InputTag("mlflow.data.context", d["context"])])
-            for d in self.about.get("datasets", [])
-        ]  # fmt: skip
+        log_params(self.run_id, self.about.get("params", {}))
+        inputs = dataset_inputs(self.about.get("datasets", []))
         if inputs:
             store.log_inputs(self.run_id, inputs)
+        if self.about.get("models"):
+            link_inputs(self.run_id, self.about["models"])
         self.opened = self._checked = True
         self._save()
 

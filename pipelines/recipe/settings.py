@@ -487,5 +487,9 @@ class Tracking(Settings):
     """Name in the model registry; default: the recipe's name."""
     upload_models: bool = free(True)
     """Copy model folders to the artifact store; otherwise they are registered by reference."""
+    answers: int = free(40, ge=0, le=10_000)
+    """Questions of each benchmark whose answers MLflow shows side by side, for each checkpoint; 0 for none."""
+    rollouts: int = free(32, ge=0, le=10_000)
+    """Logged rollouts that MLflow shows with step, status and reward components, spread over the steps; 0 for none."""
     timeout_s: float = free(60.0, gt=0, le=1e7)
     """How long a finished stage waits for an unreachable tracking server before it goes on; nothing is lost."""

@@ -6,7 +6,6 @@ import itertools
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
 from pipelines.recipe.settings import Model, Rlvr
-from pipelines.rlvr import algorithm, diagnostics, scoring
+from pipelines.rlvr import algorithm, diagnostics, rollout_log, scoring
 from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.pack import pack, padded
 from pipelines.stage.report import Report
@@ -147,7 +146,7 @@ class Trainer:
         metrics = diagnostics.of_rollouts(sampled)
         metrics["time/rollout_s"] = time.perf_counter() - began
         metrics["rollout/tokens_per_s"] = metrics["rollout/length_mean"] * len(sampled) / metrics["time/rollout_s"]
-        self._log(step, sampled)
+        advantages: dict[int, list[float]] = {}
         self.phase("credit", step)
         columns = self._filtered(self._pack(rows, step)) if rows else None
         if columns is not None and columns["in_loss"].any():
@@ -156,6 +155,7 @@ class Trainer:
             columns = algorithm.assign_credit(self.update, columns)
             metrics["time/credit_s"] = time.perf_counter() - credited
             metrics |= diagnostics.of_columns(columns)
+            advantages = self._advantages(sampled, rows, columns)
             updates = self._updates(columns, step)
             metrics["replay/rows"] = float(sum(len(update.columns["group"]) for update in updates) - len(rows))
             self.phase("update", step)
@@ -165,6 +165,7 @@ class Trainer:
             metrics["train/tokens_per_s"] = metrics["tokens/trained"] / metrics["time/train_s"]
         else:
             self.report.event("no row to learn from: nothing was scored or kept", step=step + 1)
+        self._log(step, sampled, advantages)
         metrics["time/step_s"] = time.perf_counter() - began
         self.phase("metrics", step)
         return metrics
@@ -309,13 +310,26 @@ class Trainer:
             method.on_batch(own.columns)
         return updates
 
-    def _log(self, step: int, rows: list[Trajectory]) -> None:
+    def _logged(self, rows: list[Trajectory]) -> list[Trajectory]:
+        """The rollouts to log: those of the lowest uids, so that a problem is logged whenever it is met."""
+        return sorted(rows, key=lambda row: (row.uid, row.group))[: self.rlvr.log_rollouts]
+
+    def _advantages(
+        self, sampled: list[Trajectory], rows: list[Trajectory], columns: dict[str, Any]
+    ) -> dict[int, list[float]]:
+        """`id` of each row to be logged that was trained on → advantage [T]; `columns` are those of `rows`."""
+        place = {id(row): i for i, row in enumerate(rows) if columns["in_loss"][i]}
+        chosen = [row for row in self._logged(sampled) if id(row) in place]
+        return {id(row): columns["advantage"][place[id(row)], : len(row.tokens)].tolist() for row in chosen}
+
+    def _log(self, step: int, rows: list[Trajectory], advantages: dict[int, list[float]]) -> None:
         if self.rlvr.log_rollouts and self.world.rank == 0:
+            chosen = self._logged(rows)
+            lines = rollout_log.entries(
+                step + 1, chosen, self.by_uid, advantages, lambda ids: str(self.tokenizer.decode(ids))
+            )
             with open(self.work / "out" / "rollouts.jsonl", "a") as handle:
-                for row in rows[: self.rlvr.log_rollouts]:
-                    body = asdict(row)
-                    short = {k: body[k] for k in ("uid", "group", "text", "score", "correct", "status", "components")}
-                    handle.write(json.dumps({"step": step + 1, **short}, default=str) + "\n")
+                handle.writelines(json.dumps(line, default=str) + "\n" for line in lines)
 
     def _resume(self) -> None:
         state = checkpoint.load(self.work / "checkpoints")

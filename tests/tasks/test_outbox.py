@@ -16,7 +16,7 @@ import toys
 from pipelines.errors import UserError
 from pipelines.stage.files import read_json
 from pipelines.stage.report import Report
-from tasks import artifacts, environment, keys, outbox
+from tasks import artifacts, environment, keys, links, outbox
 from tasks.patience import Away, Patience, Refused
 
 ABOUT = {"name": "s", "params": {"x": "1"}, "datasets": [], "tags": {}}
@@ -164,7 +164,7 @@ def test_an_entry_is_sent_once_and_then_gone(home):
     assert outbox.waiting()
     flushed = outbox.flush_all(60)  # a killed run left it in its work folder
     assert (flushed.sent, flushed.pending, flushed.refused) == (1, 0, []) and not work.exists()
-    run, _ = outbox.uploaded(home / "runs" / "curate-0123456789abcdef")
+    run, *_ = outbox.uploaded(home / "runs" / "curate-0123456789abcdef")
     about = tracking.client().get_run(run)
     assert about.info.status == "FINISHED" and about.data.tags["whetstone.key"] == "curate-0123456789abcdef"
     assert not list(outbox.folder().iterdir()) and not outbox.waiting()
@@ -224,7 +224,7 @@ def test_passwords_leave_the_address_and_reach_the_client(home, monkeypatch):
     )
     with pytest.raises(UserError) as caught:
         environment.check_reachable()
-    said = str(caught.value) + " ".join(environment.ui_lines())
+    said = str(caught.value) + " ".join(links.ui_lines())
     assert not any(secret in said for secret in ("ss55", "word-55", "ann", "bob"))
 
 

@@ -10,7 +10,7 @@ import toys
 from pipelines.errors import RecipeError
 from pipelines.recipe.read import read_recipe
 from tasks.artifacts import Artifact
-from tasks.pipeline import Selection, _final, model_folder, needed_before
+from tasks.pipeline import Selection, model_folder, needed_before
 from tasks.stages import Planned, StageResult, inputs_of
 
 FOUR = ["curate", "sft", "rlvr", "evaluate"]
@@ -70,9 +70,3 @@ def test_the_newest_checkpoint_is_the_result():
     assert model_folder(results) == Path("/runs/rlvr/model")
     del results["rlvr"]
     assert model_folder(results) == Path("/runs/sft/model")
-
-
-def test_scores_of_the_parent_run_name_their_checkpoint():
-    cells = {name: {"t": {"pass@1": {"value": value}}} for name, value in (("sft", 0.25), ("rlvr", 0.5))}
-    final = _final({"stages": {"sft": {"seconds": 2.0}}, "evaluation": cells})
-    assert final == {"seconds/sft": 2.0, "sft/t/pass_at_1": 0.25, "rlvr/t/pass_at_1": 0.5}

@@ -1,0 +1,97 @@
+"""`whetstone report`: one HTML file with what a run's models answered, and what they tried while they learned."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import UserError
+from tasks import benchmarks, rollouts
+
+QUESTIONS, SAMPLED_STEPS, FOLLOWED = 200, 8, 6
+"""Questions of a benchmark, steps of sampled rollouts, and problems followed over steps."""
+
+
+@dataclass
+class Flips:
+    """One benchmark, answered by two checkpoints."""
+
+    task: str
+    before: str
+    after: str
+    pairs: list[tuple[benchmarks.Answer, benchmarks.Answer]] = field(default_factory=list)
+    """Questions that changed sides first: gained, then lost, then the rest."""
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def side(before: benchmarks.Answer, after: benchmarks.Answer) -> str:
+    """What became of a question: correct means that at least half of the answers are."""
+    was, now = (bool(benchmarks.shown(a).marks.get("correct")) for a in (before, after))
+    return {(False, True): "gained", (True, False): "lost", (True, True): "both", (False, False): "neither"}[was, now]
+
+
+def flips(artifact: Path, before: str, after: str, limit: int = QUESTIONS) -> list[Flips]:
+    """The answers of two checkpoints, by benchmark, flips first."""
+    first = {(a.task, a.uid): a for a in benchmarks.answers(artifact, before)}
+    by_task: dict[str, Flips] = {}
+    for answer in benchmarks.answers(artifact, after):
+        other = first.get((answer.task, answer.uid))
+        if other is not None:
+            by_task.setdefault(answer.task, Flips(answer.task, before, after)).pairs.append((other, answer))
+    order = ("gained", "lost", "both", "neither")
+    for task in by_task.values():
+        task.counts = {name: sum(side(*pair) == name for pair in task.pairs) for name in order}
+        task.pairs = sorted(task.pairs, key=lambda pair: order.index(side(*pair)))[:limit]
+    return list(by_task.values())
+
+
+def followed(rows: list[dict[str, Any]], most: int = FOLLOWED) -> dict[str, list[dict[str, Any]]]:
+    """Problems that were met at several steps, those met most often first: uid → their rollouts at first, middle and last step."""
+    steps: dict[str, set[int]] = {}
+    for row in rows:
+        steps.setdefault(row["uid"], set()).add(row["step"])
+    often = sorted((uid for uid in steps if len(steps[uid]) > 1), key=lambda uid: (-len(steps[uid]), uid))[:most]
+    chosen = {uid: set(rollouts.spread(sorted(steps[uid]), 3)) for uid in often}
+    return {uid: [r for r in rows if r["uid"] == uid and r["step"] in chosen[uid]] for uid in often}
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Write the file of a run, and say where it is."""
+    from flows import report_page
+
+    body = run_of(arguments.run)
+    summary = body.get("summary") or {}
+    places = {name: Path(about["artifact"]) for name, about in (summary.get("stages") or {}).items()}
+    if not places:
+        raise UserError(
+            f"run {body['run_id']} has no stages in this store; `whetstone show {arguments.run}` says what it has."
+        )
+    checkpoints = list(summary.get("evaluation") or {})
+    pairs = flips(places["evaluate"], *checkpoints[-2:]) if "evaluate" in places and len(checkpoints) > 1 else []
+    rows = rollouts.read(places["rlvr"]) if "rlvr" in places else []
+    steps = rollouts.spread(sorted({row["step"] for row in rows}), SAMPLED_STEPS)
+    out = Path(arguments.out or f"report-{body['run_id'][:8]}.html")
+    page = report_page.page(body, pairs, followed(rows), [row for row in rows if row["step"] in steps])
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({error.strerror}).") from None
+    print(out)
+    return 0
+
+
+def run_of(prefix: str) -> dict[str, Any]:
+    """The run of this store's index whose id starts with the prefix.
+
+    Raises:
+        UserError: there is none, or there are several.
+    """
+    from tasks import index
+
+    matching = index.find(prefix)
+    if len(matching) != 1:
+        what = f"{len(matching)} pipeline runs" if matching else "no pipeline run of this store"
+        raise UserError(f"{what} with an id that starts with {prefix!r}; see `whetstone runs`.")
+    return matching[0]

@@ -1,0 +1,63 @@
+"""The rollouts that a run of RLVR logged, as people look at them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tasks.benchmarks import Shown
+
+AT_A_STEP = 4
+"""Rollouts of a step that MLflow is to show."""
+
+
+def read(artifact: Path) -> list[dict[str, Any]]:
+    """The rows of `rollouts.jsonl`, each with its prompt where any row has it; lines that cannot be read are passed over."""
+    path = artifact / "rollouts.jsonl"
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            rows.append(row)
+    prompts = {row.get("uid"): row["prompt"] for row in rows if row.get("prompt")}
+    return [{**row, "prompt": row.get("prompt") or prompts.get(row.get("uid"))} for row in rows]
+
+
+def spread(values: list[int], count: int) -> list[int]:
+    """At most `count` of the values, first and last among them, evenly between.
+
+    >>> spread([1, 2, 3, 4, 5], 3)
+    [1, 3, 5]
+    >>> spread([1, 2, 3], 1)
+    [3]
+    """
+    if len(values) <= count:
+        return values
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)] if count > 1 else values[-1:]
+
+
+def shown(artifact: Path, limit: int) -> list[Shown]:
+    """A sample over the steps: at most `limit` rollouts, with step, status, score and reward components."""
+    rows = read(artifact)
+    steps = spread(sorted({row["step"] for row in rows}), max(1, limit // AT_A_STEP))
+    sample = []
+    for step in steps:
+        for place, row in enumerate([row for row in rows if row["step"] == step][:AT_A_STEP]):
+            marks: dict[str, float | bool | str] = {}
+            if row.get("score") is not None:
+                marks["score"] = row["score"]
+            if row.get("correct") is not None:
+                marks["correct"] = row["correct"]
+            marks["status"] = str(row.get("status"))
+            marks |= {
+                f"reward/{name}": value for name, value in (row.get("components") or {}).items() if value is not None
+            }
+            question = row["prompt"] or [{"role": "user", "content": f"problem {row.get('uid')}"}]
+            tags = {"whetstone.step": str(step), "whetstone.uid": str(row.get("uid"))}
+            text = [str(row.get("text", ""))]
+            sample.append(Shown(f"step {step:05d}", f"{step}-{place}", question, text, marks=marks, tags=tags))
+    return sample[:limit]

@@ -1,0 +1,96 @@
+"""The HTML report of a run: flips first, the same problem over steps, tokens on the colour of their advantage."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+
+import chain
+import pytest
+
+from flows import cli, report, report_page
+from tasks import index
+
+ROW = {"uid": "u" * 32, "group": 0, "status": "correct", "score": 1.0, "correct": True, "components": {"verifier": 1.0}}
+
+
+@pytest.fixture
+def run(home, tmp_path):
+    """A run of the index with an evaluation and logged rollouts."""
+    evaluated, trained = tmp_path / "evaluate", tmp_path / "rlvr"
+    evaluated.mkdir()
+    trained.mkdir()
+    chain.evaluation(evaluated)
+    lines = [
+        {**ROW, "step": 1, "text": "ab", "prompt": [{"role": "user", "content": "<b>go</b>"}], "advantage": -0.5},
+        {**ROW, "step": 9, "text": "ba", "tokens": [["b", 1.0], ["a", -1.0], ["!", None]]},
+        {**ROW, "uid": "v" * 32, "step": 9, "text": "x", "turns": [["policy", "left"], ["environment", "wall"]]},
+    ]
+    (trained / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
+    home.mkdir(parents=True)
+    index.start("a" * 32, "toy seed=3", "toy", {})
+    results = json.loads((evaluated / "results.json").read_text())
+    stages = {
+        name: {"status": "ran", "artifact": str(path), "seconds": 1.0, "key": "k", "run_id": None, "why": ""}
+        for name, path in (("evaluate", evaluated), ("rlvr", trained))
+    }
+    index.end("a" * 32, "FINISHED", {"recipe": "toy", "seed": 3, "seconds": 2.0, "stages": stages, **results}, {})
+    return tmp_path
+
+
+def test_the_page_is_whole_and_says_it_all(run, capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["report", "aaaa", "--out", str(run / "r.html")])
+    assert left.value.code == 0 and capsys.readouterr().out.strip() == str(run / "r.html")
+    text = (run / "r.html").read_text()
+    check(text)
+    assert "toy seed=3" in text and "gained 1, lost 0, both 1, neither 0" in text
+    assert text.index("palindrome 0") < text.index("palindrome 1"), "the flip comes first"
+    assert "The same problem while the policy learned" in text and "step 9" in text
+    assert "&lt;b&gt;go&lt;/b&gt;" in text and "<b>go" not in text
+    assert "rgba(26,127,55,0.60)' title='+1'>b<" in text and "rgba(207,34,46,0.60)' title='-1'>a<" in text
+    assert "<span>!</span>" in text and "class='environment'" in text and "verifier 1" in text
+    assert "http" not in text and "<script" not in text
+
+
+def test_an_unknown_run_is_one_line(home, capsys):
+    home.mkdir(parents=True)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["report", "ffff"])
+    assert left.value.code == 2 and "whetstone runs" in capsys.readouterr().err
+
+
+def test_problems_met_most_often_are_followed_from_first_to_last_step():
+    rows = [
+        {"uid": uid, "step": step}
+        for uid, steps in {"a": [1, 2, 3, 4, 9], "b": [1, 4], "c": [5]}.items()
+        for step in steps
+    ]
+    assert {uid: [r["step"] for r in rows] for uid, rows in report.followed(rows).items()} == {
+        "a": [1, 3, 9],
+        "b": [1, 4],
+    }
+
+
+def test_advantages_colour_by_the_largest():
+    assert report_page.advantages({"tokens": [["a", 0.5], ["b", None]]}) == [0.5]
+    assert report_page.advantages({"text": "a"}) == [] and report_page.advantages({"advantage": -2}) == [-2]
+
+
+class Balanced(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def check(text):
+    parser = Balanced()
+    parser.feed(text)
+    assert parser.open == []

@@ -1,0 +1,39 @@
+"""The log of rollouts holds what a person needs to judge one."""
+
+from __future__ import annotations
+
+from pipelines.data.records import Problem, Role, Stop, Trajectory
+from pipelines.rlvr.rollout_log import entries
+
+PROBLEM = Problem(
+    uid="u", prompt=[{"role": "user", "content": "go"}], answer="b", verifier="exact", source="s", licence="", info={}
+)
+
+
+def row(roles, **fields):
+    tokens = list(range(10, 10 + len(roles)))
+    about = {"uid": "u", "group": 0, "logp_old": [0.0] * len(roles), "max_tokens": 9, "stop": Stop.END, "version": 0}
+    return Trajectory(tokens=tokens, role=[int(r) for r in roles], **{**about, "text": "t", **fields})
+
+
+def decode(tokens):
+    return "".join(chr(ord("a") + t - 10) for t in tokens)
+
+
+P, M, E = Role.PROMPT, Role.POLICY, Role.ENVIRONMENT
+
+
+def test_the_prompt_is_there_once_a_group_and_one_advantage_is_one_number():
+    first, second = row([P, M, M], components={"verifier": 1.0}), row([P, M, M])
+    lines = entries(3, [first, second], {"u": PROBLEM}, {id(first): [0.0, 0.123456789, 0.123456789]}, decode)
+    assert lines[0]["prompt"] == PROBLEM.prompt and "prompt" not in lines[1]
+    assert lines[0]["advantage"] == 0.12346 and "advantage" not in lines[1], "the second was not trained on"
+    assert lines[0]["step"] == 3 and lines[0]["components"] == {"verifier": 1.0} and "turns" not in lines[0]
+
+
+def test_advantages_that_differ_stand_with_their_tokens_and_turns_with_who_wrote_them():
+    episode = row([P, M, M, E, M])
+    (line,) = entries(1, [episode], {}, {id(episode): [0.0, 0.5, -0.5, 9.0, 0.25]}, decode)
+    assert line["turns"] == [["policy", "bc"], ["environment", "d"], ["policy", "e"]]
+    assert line["tokens"] == [["b", 0.5], ["c", -0.5], ["d", None], ["e", 0.25]] and "advantage" not in line
+    assert "prompt" not in line
