@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows import compare, machine
+from flows import compare, machine, promote
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     deploy.add_argument("--gpus", type=int, default=1, help="stages that may use a GPU at once, over all machines")
     worker = add("worker", "work on the deployments, in this project folder")
     worker.add_argument("--queue", action="append", default=[], choices=["cpu", "gpu"], help="only this kind of stage")
+    promote.add(commands)
     add("doctor", "versions, devices, stores: what would fail and how to fix it")
     add("sync", "send to MLflow what earlier runs could not")
     return top
@@ -335,6 +336,11 @@ def report_command(arguments: argparse.Namespace) -> int:
     from flows import report
 
     return report.command(arguments)
+
+
+def promote_command(arguments: argparse.Namespace) -> int:
+    """`whetstone promote`."""
+    return promote.command(arguments)
 
 
 def methods_command(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from evaluation import samples
 from evaluation.comparison import Subject
 from pipelines.errors import UserError, did_you_mean
-from pipelines.stage.files import digest, publish, read_object
+from pipelines.stage.files import digest, publish, read_manifest, read_object
 from pipelines.stage.report import lines_of
 from tasks import artifacts, environment
 from tasks.artifacts import Artifact
@@ -49,21 +49,24 @@ def find(names: list[str], progress: Progress = lambda what: None) -> list[Subje
     return subjects
 
 
-def single(name: str) -> tuple[Evaluated, Subject]:
+def single(name: str, like: Artifact | None = None) -> tuple[Evaluated, Subject]:
     """The checkpoint that a name means.
+
+    Args:
+        like: of several evaluations of a model, one that was made with the settings of this one is taken.
 
     Raises:
         Unknown: as `find`.
         UserError: it means several.
     """
     known = Known()
-    evaluated = _evaluated(name, known)
+    evaluated = _evaluated(name, known, like)
     if len(evaluated) != 1:
         raise UserError(f"{name}: {len(evaluated)} runs; name one of them.")
     return evaluated[0], _subject(evaluated[0], known)
 
 
-def _evaluated(name: str, known: Known) -> list[Evaluated]:
+def _evaluated(name: str, known: Known, like: Artifact | None = None) -> list[Evaluated]:
     if name.startswith("experiment:"):
         return _experiment(name, known)
     plain, _, checkpoint = name.rpartition(":")
@@ -74,9 +77,14 @@ def _evaluated(name: str, known: Known) -> list[Evaluated]:
         return [_of_run(run, _label(run, checkpoint), checkpoint, known)]
     model = known.by_name(plain)
     if model is not None:
-        return [_of_model(model, name, checkpoint, known)]
+        return [_of_model(model, name, checkpoint, known, like)]
     run = _remote(plain, known)
     return [_of_run(run, _label(run, checkpoint), checkpoint, known)]
+
+
+def recipe_of(artifact: Artifact) -> str:
+    """The name of the recipe that made an artifact."""
+    return str((read_manifest(artifact.path) or {}).get("recipe") or artifact.stage)
 
 
 def _label(run: dict[str, Any], checkpoint: str) -> str:
@@ -109,13 +117,14 @@ def _of_run(run: dict[str, Any], name: str, checkpoint: str, known: Known) -> Ev
     return Evaluated(name, _checkpoint(artifact, checkpoint, name), artifact, run)
 
 
-def _of_model(model: Artifact, name: str, checkpoint: str, known: Known) -> Evaluated:
-    """A model by its evaluation: the newest that read it."""
+def _of_model(model: Artifact, name: str, checkpoint: str, known: Known, like: Artifact | None) -> Evaluated:
+    """A model by its evaluation: the newest that read it, those with the settings of `like` first."""
     if model.stage == "evaluate":
         readers = [model]
     else:
         evaluations = [a for a in known.artifacts if a.stage == "evaluate"]
         readers = [a for a in evaluations if model.digest in (a.parts.get("inputs") or {}).values()]
+        readers.sort(key=lambda a: like is None or a.parts.get("settings") != like.parts.get("settings"))
         checkpoint = checkpoint or model.stage
     for reader in readers:
         artifact, damage = artifacts.find(runs_folder(), "evaluate", reader.key)

@@ -73,6 +73,25 @@ def run(
     return made
 
 
+def registered(name: str, scores: Scores, *, seed: int = 0) -> str:
+    """A run that MLflow knows too, with its model as a version of `name`; returns its id."""
+    from tasks import environment, tracking
+    from tasks.tracking_client import client, experiment
+
+    environment.prepare()
+    to = client()
+    folder = experiment(name)
+    run_id = to.create_run(folder, run_name=name).info.run_id
+    made = run(run_id, scores, seed=seed, name=f"{name}-{seed}", experiment=name)
+    model = to.create_logged_model(folder, name=f"{name}-rlvr", source_run_id=run_id)
+    to.finalize_logged_model(model.model_id, "READY")
+    note = runs_folder() / ".uploaded" / f"{made['rlvr'].path.name}.json"
+    note.parent.mkdir(exist_ok=True)
+    note.write_text(json.dumps({"run_id": run_id, "models": {"rlvr": model.model_id}}))
+    tracking.register(model.model_id, name, {"whetstone.parent_run": run_id})
+    return run_id
+
+
 def manifest(folder: Path) -> dict[str, Any]:
     """An artifact's manifest."""
     return json.loads((folder / "manifest.json").read_text())

@@ -1,0 +1,208 @@
+"""The gate of a promotion: better on one benchmark, not worse on the others, and every look paid for.
+
+Family: all looks at one champion. At each look a candidate that must not be promoted is either not better on the primary benchmark or
+worse than a margin allows on a guard, so it passes the test that it should fail with a probability of at most the look's level; the
+levels of all looks add up to `alpha` (alpha spending; the union bound needs no independence, so the same questions may be asked every
+night). Within a look nothing is divided: a promotion needs every test (intersection-union).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from evaluation.paired import Floats
+
+LEAST = 20
+"""Fewer shared problems than this decide nothing."""
+FIRST, FULL = 1000, 20_000
+"""Sign flips of the quick and of the full permutation test."""
+CHUNK = 2_000_000
+"""Signs held at once."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a promotion needs. It is fixed with the first look at a champion."""
+
+    primary: str
+    """The benchmark whose pass@1 must be higher."""
+    guards: Mapping[str, float]
+    """Benchmark → share by which its pass@1 may be lower at most."""
+    alpha: float = 0.05
+    """Chance of ever promoting a model that must not be, over all looks at one champion."""
+    looks: int = 30
+    """Looks that share the first half of alpha; the next so many share a quarter, and so on."""
+
+    def body(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"guards": dict(self.guards)}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The champion's and the candidate's scores on a benchmark."""
+
+    old: Floats
+    """float64 [problems], share of correct answers."""
+    new: Floats
+    single: bool
+    """One answer a problem."""
+
+
+def level(look: int, alpha: float, looks: int) -> float:
+    """What the look with this number, from 1 on, may spend; the levels of any number of looks sum to less than `alpha`.
+
+    >>> [round(level(n, 0.05, 10), 5) for n in (1, 10, 11, 21)], sum(level(n, 0.05, 10) for n in range(1, 2000)) < 0.05
+    ([0.0025, 0.0025, 0.00125, 0.00063], True)
+    """
+    return alpha * 0.5 ** ((look - 1) // looks + 1) / looks
+
+
+def better(difference: Floats, *, single: bool = False, alpha: float = 0.05, seed: int = 0) -> Floats:
+    """One-sided p-values of "the new model is not better".
+
+    With one answer a problem the exact sign test (McNemar); else the permutation test that flips the sign of each problem's
+    difference, which is exact where the two models answer alike (Fisher 1935; studentised, because flips leave the sum of squares
+    as it is, hence valid for a mean of 0 in large samples). A thousand flips decide where p is far from alpha; a p-value that
+    has stopped early is never below 0.02.
+
+    Args:
+        difference: float64 [..., problems], new - old.
+        alpha: level of the test, which sets how many flips are made.
+
+    Returns:
+        float64 [...].
+    """
+    rows = difference.reshape(-1, difference.shape[-1])
+    if single:
+        wins, losses = (rows > 0).sum(1), (rows < 0).sum(1)
+        p = np.where(wins > 0, special.bdtrc(wins - 1, wins + losses, 0.5), 1.0)
+        return p.reshape(difference.shape[:-1])
+    draw = np.random.default_rng(seed)
+    at_least = _exceedances(rows, FIRST, draw)
+    p = (1 + at_least) / (FIRST + 1)
+    close = p <= 0.02
+    if close.any():
+        rest = min(1_000_000, max(FULL, math.ceil(20 / alpha))) - FIRST
+        p[close] = np.minimum(0.02, (1 + at_least[close] + _exceedances(rows[close], rest, draw)) / (FIRST + rest + 1))
+    return p.reshape(difference.shape[:-1])
+
+
+def _exceedances(rows: Floats, flips: int, draw: np.random.Generator) -> Floats:
+    """How many of so many random sign flips give a sum of at least the observed one: [rows]."""
+    observed = rows.sum(1)
+    count = np.zeros(len(rows))
+    size = max(1, min(flips, CHUNK // rows.shape[1]))
+    for start in range(0, flips, size):
+        signs = draw.choice(np.array([-1.0, 1.0]), size=(rows.shape[1], min(size, flips - start)))
+        count += (rows @ signs >= observed[:, None] - 1e-9).sum(1)
+    return count
+
+
+def not_worse(difference: Floats, margin: float) -> Floats:
+    """One-sided p-values of "the new model is worse by the margin or more".
+
+    A t test of difference + margin, by problem, whose variance is at least what rare whole losses at the margin have
+    (margin * (1 - margin), as in a score test: Tango 1998), so that no loss among few problems is no proof.
+
+    Args:
+        difference: float64 [..., problems], new - old.
+
+    Returns:
+        float64 [...].
+    """
+    n = difference.shape[-1]
+    variance = np.maximum(difference.var(-1, ddof=1), margin * (1 - margin))
+    t = (difference.mean(-1) + margin) / np.sqrt(variance / n)
+    return special.stdtr(n - 1, -t)
+
+
+def decide(rule: Rule, pairs: Mapping[str, Pair], look: int) -> dict[str, Any]:
+    """Every test of a look, and whether the candidate is promoted.
+
+    Args:
+        pairs: benchmark → scores on the shared problems, for the primary benchmark and all guards.
+
+    Returns:
+        look, level, rule, primary, guards, promote, why (sentences).
+    """
+    spent = level(look, rule.alpha, rule.looks)
+    primary = _primary(rule.primary, pairs[rule.primary], spent)
+    guards = [_guard(task, pairs[task], margin, spent) for task, margin in rule.guards.items()]
+    promote = primary["passed"] and all(g["passed"] for g in guards)
+    why = [_better_in_words(primary), *map(_guard_in_words, guards)]
+    return {
+        "look": look,
+        "level": spent,
+        "rule": rule.body(),
+        "primary": primary,
+        "guards": guards,
+        "promote": promote,
+        "why": why,
+    }
+
+
+def _primary(task: str, pair: Pair, spent: float) -> dict[str, Any]:
+    difference = pair.new - pair.old
+    p = float(better(difference, single=pair.single, alpha=spent))
+    error = _error(difference)
+    return {
+        "task": task,
+        "value": float(difference.mean()),
+        "old": float(pair.old.mean()),
+        "new": float(pair.new.mean()),
+        "n": len(difference),
+        "test": "exact McNemar, one-sided" if pair.single else "sign flips by problem, one-sided",
+        "p": p,
+        "passed": p <= spent,
+        "detectable": float(special.ndtri(1 - spent) + special.ndtri(0.8)) * error,
+    }
+
+
+def _guard(task: str, pair: Pair, margin: float, spent: float) -> dict[str, Any]:
+    difference = pair.new - pair.old
+    p = float(not_worse(difference, margin))
+    floor = math.sqrt(max(float(difference.var(ddof=1)), margin * (1 - margin)) / len(difference))
+    return {
+        "task": task,
+        "margin": margin,
+        "value": float(difference.mean()),
+        "old": float(pair.old.mean()),
+        "new": float(pair.new.mean()),
+        "n": len(difference),
+        "p": p,
+        "passed": p <= spent,
+        "lowest": float(difference.mean() - special.stdtrit(len(difference) - 1, 1 - spent) * floor),
+        "needed_margin": float(special.ndtri(1 - spent) + special.ndtri(0.8)) * floor,
+    }
+
+
+def _error(difference: Floats) -> float:
+    return float(difference.std(ddof=1)) / math.sqrt(len(difference))
+
+
+def _better_in_words(test: dict[str, Any]) -> str:
+    verb = "is better" if test["passed"] else "is not shown to be better"
+    hint = (
+        "" if test["passed"] else f"; a gain of {100 * test['detectable']:.1f} points would have passed with 80 % power"
+    )
+    return f"{test['task']}: the candidate {verb}: {100 * test['value']:+.1f} points, p = {test['p']:.2g} ({test['test']}){hint}"
+
+
+def _guard_in_words(test: dict[str, Any]) -> str:
+    verb = "is not worse" if test["passed"] else "is not shown to stay"
+    hint = (
+        ""
+        if test["passed"]
+        else f"; with {test['n']} problems an equal model passes with 80 % power at a margin of {100 * test['needed_margin']:.1f} points"
+    )
+    return (
+        f"{test['task']}: the candidate {verb} within {100 * test['margin']:g} points: {100 * test['value']:+.1f} points, at worst "
+        f"{100 * test['lowest']:+.1f}, p = {test['p']:.2g}{hint}"
+    )

@@ -1,0 +1,100 @@
+"""A promotion that waits for a person: a Prefect run that pauses with the evidence and a form."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from tasks import environment
+
+environment.prepare()
+
+from prefect import flow, get_run_logger  # noqa: E402
+from prefect.artifacts import create_markdown_artifact  # noqa: E402
+from prefect.flow_runs import pause_flow_run  # noqa: E402
+from prefect.input import RunInput  # noqa: E402
+
+from pipelines.errors import UserError  # noqa: E402
+from tasks import promotion  # noqa: E402
+
+
+class Approval(RunInput):
+    """What the person answers."""
+
+    promote: bool
+    """Whether the candidate becomes the champion."""
+    name: str = ""
+    """Who decides."""
+
+
+@flow(name="promotion", flow_run_name="promote {run}", persist_result=False)
+def promote(
+    run: str,
+    name: str | None = None,
+    rule: dict[str, Any] | None = None,
+    ask: bool = True,
+    ask_hours: float = 24.0,
+) -> dict[str, Any]:
+    """Hold a run's model against the champion; where the gate lets it through, ask a person, then move the alias.
+
+    Args:
+        run: a run or model, as `whetstone promote` takes it.
+        name: the registered model.
+        rule: primary, guards, margin, alpha, looks; what is left out has its default.
+        ask: wait for a person before the alias moves.
+        ask_hours: how long to wait; afterwards nothing is promoted.
+    """
+    from flows.promote import rule_of
+
+    stated = rule_of(None, None, 2.0, 0.05, 30) | (rule or {})
+    chosen = promotion.candidate(run, name)
+    evidence = promotion.look(chosen, stated)
+    create_markdown_artifact(
+        _markdown(evidence), key="promotion", description=f"{chosen.name}: look {evidence['look']}"
+    )
+    if not evidence["promote"]:
+        return evidence
+    approved_by = None
+    if ask:
+        get_run_logger().info("waiting for a person to resume this run")
+        form = Approval.with_initial_data(description=_markdown(evidence), promote=False)
+        answer = pause_flow_run(wait_for_input=form, timeout=int(ask_hours * 3600))
+        evidence["approved"], approved_by = answer.promote, answer.name or "somebody"
+        evidence["approved_by"] = approved_by
+        if not answer.promote:
+            return evidence
+    promotion.move(chosen, evidence, approved_by)
+    return evidence
+
+
+def _markdown(evidence: dict[str, Any]) -> str:
+    lines = "\n".join(f"- {line}" for line in evidence["why"])
+    version = evidence["candidate"]["version"]
+    return (
+        f"**{evidence['name']} version {version}** against champion version {evidence['champion']['version'] or '–'}, "
+        f"look {evidence['look']} at level {evidence['level']:.2g}\n\n{lines}\n\n```json\n{json.dumps(evidence['rule'])}\n```"
+    )
+
+
+def ask(run: str, name: str | None, rule: dict[str, Any], hours: float) -> dict[str, Any]:
+    """The same from the command line.
+
+    Raises:
+        UserError: nobody answered in time.
+    """
+    api = environment.prefect_api() or ""
+    print(f"a person is asked at {api.removesuffix('/api')} (runs, promote {run}, Resume)", file=sys.stderr, flush=True)
+    state = promote(run=run, name=name, rule=rule, ask=True, ask_hours=hours, return_state=True)
+    result = state.result(raise_on_failure=False)
+    if isinstance(result, UserError):
+        raise result
+    if isinstance(result, BaseException):
+        if (
+            "timed out" in str(result).lower()
+            or "Timeout" in type(result).__name__
+            or "Paused" in type(result).__name__
+        ):
+            raise UserError(f"nobody answered within {hours:g} hours; nothing was promoted.") from result
+        raise result
+    return result
