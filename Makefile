@@ -8,7 +8,7 @@ TORCH  ?= $(shell if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/n
 TORCH_VERSION  := 2.13.0
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: run test test-slow test-mutants test-hostile test-all check install docs docs-site bench clean
+.PHONY: run test test-slow test-mutants test-hostile test-vllm test-all check install docs docs-site bench clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -24,6 +24,12 @@ test-mutants: install
 
 test-hostile: install
 	$(BIN)/python -m pytest -m hostile tests/hostile
+
+# vLLM pins other versions of what we use, so it has an environment of its own.
+VLLM_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/vllm
+test-vllm: install
+	$(BIN)/python scripts/install_vllm.py "$(VLLM_ENV)"
+	WHETSTONE_VLLM="$(VLLM_ENV)/bin/vllm" $(BIN)/python -m pytest -m vllm tests/real_vllm
 
 test-all: install
 	$(BIN)/python -m pytest

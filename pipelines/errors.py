@@ -29,6 +29,10 @@ class Interrupted(UserError):
     """The run stopped itself for a stated reason; the last checkpoint is good."""
 
 
+class StaleWeights(Interrupted):
+    """A decoding server does not hold the weights that were pushed to it."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint for a misspelt word: the nearest known one, else the whole list.
 

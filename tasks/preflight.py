@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import stat
 import urllib.error
 import urllib.request
@@ -293,6 +294,15 @@ def _rlvr(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> I
 
 
 def _server(sampler: Any) -> Iterator[Problem]:
+    if sampler.serve is not None:
+        program = sampler.serve.command[0]
+        if shutil.which(program) is None:
+            yield Problem(
+                "rlvr.sampler.serve.command",
+                f"there is no program {program}",
+                "Give the path of vLLM's executable, such as [/opt/vllm/bin/vllm, serve].",
+            )
+        return
     if not Path(sampler.weights).expanduser().is_dir():
         yield Problem(
             "rlvr.sampler.weights",
@@ -306,21 +316,28 @@ def _server(sampler: Any) -> Iterator[Problem]:
             f"the environment has no {sampler.api_key_env}",
             f"export {sampler.api_key_env}=...",
         )
+    for number, address in enumerate(sampler.urls):
+        yield from _answers(f"rlvr.sampler.urls.{number}", address, key)
+    if sampler.url is not None:
+        yield from _answers("rlvr.sampler.url", sampler.url, key)
+
+
+def _answers(field: str, address: str, key: str | None) -> Iterator[Problem]:
     fix = "Start it on the weights folder (docs/recipes.md says how), or leave the sampler section out."
     try:
-        request = urllib.request.Request(sampler.url.rstrip("/") + "/health")
+        request = urllib.request.Request(address.rstrip("/") + "/health")
         if key:
             request.add_header("Authorization", f"Bearer {key}")
         with urllib.request.urlopen(request, timeout=SERVER_SECONDS):
             pass
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            yield Problem("rlvr.sampler.url", f"{redact(sampler.url)} refuses us ({error.code})", "Set api_key_env.")
+            yield Problem(field, f"{redact(address)} refuses us ({error.code})", "Set api_key_env.")
         elif error.code >= 500:
-            yield Problem("rlvr.sampler.url", f"{redact(sampler.url)} answers {error.code}", fix)
+            yield Problem(field, f"{redact(address)} answers {error.code}", fix)
     except (OSError, ValueError) as error:  # URLError and timeouts are OSErrors, http.client.InvalidURL a ValueError
         why = redact(getattr(error, "reason", None) or error)
-        yield Problem("rlvr.sampler.url", f"no answer from {redact(sampler.url)} in {SERVER_SECONDS:g} s ({why})", fix)
+        yield Problem(field, f"no answer from {redact(address)} in {SERVER_SECONDS:g} s ({why})", fix)
 
 
 def _evaluate(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:

@@ -74,3 +74,12 @@ def _leaves(annotation: Any) -> set[Any]:
     if origin is dict:
         return _leaves(get_args(annotation)[1])
     return {annotation}
+
+
+class Settings(Strict):
+    """Base of every section of a recipe."""
+
+
+def free(default: Any, **bounds: Any) -> Any:
+    """A field that cannot change a stage's result."""
+    return Field(default, json_schema_extra={"changes_result": False}, **bounds)

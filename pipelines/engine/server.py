@@ -1,19 +1,16 @@
-"""Rollouts from a vLLM server: the same `extend`, over HTTP, with the weights of this step.
+"""Rollouts from vLLM servers: the same `extend`, over HTTP, with the weights of this step.
 
-The server is another engine, so its log-probabilities are its own: they are kept, the difference to the trainer's
-is measured every step (`mismatch/*`), and `rlvr.old_logp: trainer` with `credit: truncated_is` corrects for it.
+A server is another engine, so its log-probabilities are its own: they are kept, the difference to the trainer's
+is measured every step (`mismatch/*`), and `rlvr.old_logp: trainer` with `credit: truncated_is` corrects for it. After every
+push a probe makes sure that each server holds the weights that were pushed (`server_probe.py`).
 
-Endpoints and fields were checked against the source of vLLM 0.33.0; no server was run. Start it on the folder named in
-the recipe, with log-probabilities of the distribution that is sampled from:
-
-    VLLM_SERVER_DEV_MODE=1 vllm serve WEIGHTS --logprobs-mode processed_logprobs
+docs/recipes.md says how to start a server, and what has been run.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,44 +19,124 @@ import torch
 
 from pipelines.contract.rollout import Completion
 from pipelines.data.records import Stop
+from pipelines.engine import server_endpoint, server_probe
+from pipelines.engine.server_endpoint import Endpoint, Unreachable
+from pipelines.engine.server_probe import Probe
+from pipelines.engine.server_process import ServerProcess
 from pipelines.errors import Interrupted
-from pipelines.recipe.settings import Sampling, Server
+from pipelines.recipe.server import Server
+from pipelines.recipe.settings import Sampling
 
 AT_ONCE = 64
-"""Requests under way; the server batches them."""
-PATIENCE = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds between attempts while the server does not answer."""
+"""Requests under way per server; it batches them."""
+
+
+def _silent(text: str, **about: Any) -> None:
+    del text, about
 
 
 class ServerSampler:
-    """A `Sampler` whose tokens come from an OpenAI-compatible completions endpoint of vLLM.
+    """A `Sampler` whose tokens come from OpenAI-compatible completions endpoints of vLLM.
 
     Args:
-        settings: address, weights folder, timeout.
+        settings: addresses or what to start, weights folder, timeout.
         stop: token ids that end a completion.
         context: most tokens of a conversation.
+        dtype: what the trainer computes in, "float32" or "bfloat16".
+        work: the stage's folder, for the logs of servers that we start, and their weights.
+        event: called with what happened to a server.
 
     Raises:
-        Interrupted: from any call, when the server stays away or answers something else than asked for.
+        Interrupted: from any call, when every server stays away, or one answers something else than asked for.
+        StaleWeights: from `push`, when a server does not hold the weights that were pushed.
     """
 
-    def __init__(self, settings: Server, *, stop: Sequence[int], context: int) -> None:
-        import httpx
-
-        self.settings, self.stop, self.context = settings, sorted(stop), context
-        self.client = httpx.Client(base_url=settings.url, timeout=settings.timeout_s, headers=_authorization(settings))
+    def __init__(
+        self,
+        settings: Server,
+        *,
+        stop: Sequence[int],
+        context: int,
+        dtype: str = "float32",
+        work: Path | None = None,
+        event: Callable[..., None] = _silent,
+    ) -> None:
+        self.settings, self.stop, self.context, self.dtype, self.event = settings, sorted(stop), context, dtype, event
+        self.folder = server_endpoint.weights_folder(settings, work)
+        self.endpoints = [Endpoint(settings, address=address) for address in settings.addresses]
+        for number in range(settings.serve.count if settings.serve else 0):
+            log = (work or Path.cwd()) / f"server-{number}.log"
+            process = ServerProcess(settings.serve, weights=self.folder, dtype=dtype, log=log)
+            self.endpoints.append(Endpoint(settings, process=process))
+        self.probes: dict[str, Probe] = {}
+        self.metrics: dict[str, float] = {}
+        """Of the last push and what was decoded since."""
+        self._lock = threading.Lock()
+        self._last_problem = ""
 
     def push(self, model: Any, tokenizer: Any) -> None:
-        """Write the weights where the server reads them, and have it load them; cached prefixes are forgotten."""
-        folder = Path(self.settings.weights)
-        folder.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        self._post("/collective_rpc", {"method": "reload_weights"})
-        for _ in _attempts():
-            if self._post("/reset_prefix_cache", {}).get("success", True):  # older servers return no status
-                return
-        raise Interrupted("rlvr.sampler: the server keeps its old prefix cache; something else is using it.")
+        """Write the weights where the servers read them, have them loaded, and check that they are."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        model.save_pretrained(self.folder)
+        tokenizer.save_pretrained(self.folder)
+        self._bring_up(model.config)
+        self.metrics = {"server/dropped": float(sum(not endpoint.alive for endpoint in self.endpoints))}
+        tokens = server_probe.sequences(model.config.get_text_config().vocab_size, self.context)
+        trainer = server_probe.trainer_logps(model, tokens, self.dtype)
+
+        def one(endpoint: Endpoint) -> float | None:
+            try:
+                endpoint.reload(self._patience())
+                answer = [endpoint.prompt_logps(ids, self._patience()) for ids in tokens]
+            except Unreachable as problem:
+                self._drop(endpoint, problem)
+                return None
+            return self._probe(endpoint).judge(trainer, torch.tensor(answer, dtype=torch.float32).flatten())
+
+        with ThreadPoolExecutor(len(self.endpoints)) as pool:
+            differences = [d for d in pool.map(one, self._living()) if d is not None]
+        self._living()
+        self.metrics["server/weights_mismatch"] = max(differences)
+
+    def _bring_up(self, config: Any) -> None:
+        """Start our servers that do not run, take back others that answer again, and examine those that are new."""
+        for endpoint in self.endpoints:
+            if endpoint.process is not None and not endpoint.process.running:
+                self.event(
+                    "starting a decoding server", command=endpoint.process.command, log=str(endpoint.process.log)
+                )
+                endpoint.process.start()
+                endpoint.about, endpoint.alive = None, False
+        for endpoint in self.endpoints:
+            if endpoint.process is not None and not endpoint.alive:
+                assert self.settings.serve is not None
+                endpoint.wait_until_ready(self.settings.serve.startup_s)
+                endpoint.alive = True
+            elif not endpoint.alive and endpoint.ready():
+                endpoint.alive, endpoint.about = True, None
+                self.event("a decoding server is back", server=endpoint.name)
+        for endpoint in self._living():
+            if endpoint.about is None:
+                self._examine(endpoint, config)
+
+    def _examine(self, endpoint: Endpoint, config: Any) -> None:
+        """Ask a server that is new what it is; it may still be starting."""
+        self.probes.pop(endpoint.name, None)
+        if not any(endpoint.ready() for _ in server_endpoint.attempts(self._patience())):
+            self._drop(endpoint, Unreachable(f"{endpoint.name} does not answer"))
+            return
+        endpoint.examine(config)
+        room = endpoint.said("model_config", "max_model_len")
+        if room and room < self.context:
+            self.event("a decoding server has less context than the model", server=endpoint.name, tokens=room)
+            self.context = room
+        if not endpoint.seeds and self.settings.seeds is None:
+            self.event("requests carry no seed: this server is a CPU build with chunked prefill", server=endpoint.name)
+
+    def _probe(self, endpoint: Endpoint) -> Probe:
+        coarser = {self.dtype, endpoint.dtype} & server_probe.BOUNDS.keys()
+        dtype = max(coarser, key=server_probe.BOUNDS.__getitem__)
+        return self.probes.setdefault(endpoint.name, Probe(endpoint.name, dtype))
 
     def extend(
         self,
@@ -81,7 +158,7 @@ class ServerSampler:
             if 0 < len(prefix) < self.context:
                 places.setdefault(tuple(prefix), []).append(i)
         seeds = torch.randint(2**31, (len(places),), generator=generator, device=generator.device).tolist()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(AT_ONCE * len(self.endpoints)) as pool:
             futures = [
                 pool.submit(self._complete, list(prefix), len(indices), sampling, seed)
                 for (prefix, indices), seed in zip(places.items(), seeds, strict=True)
@@ -92,70 +169,50 @@ class ServerSampler:
         return out
 
     def _complete(self, prompt: list[int], count: int, sampling: Sampling, seed: int) -> list[Completion]:
-        """Several completions of one prompt. vLLM seeds them seed, seed + 1, ...; equal prompts in a list would all be
-        seeded alike and answered alike."""
-        body = {
-            "model": self.settings.model or str(self.settings.weights),
-            "prompt": prompt,
-            "n": count,
-            "max_tokens": min(sampling.max_tokens, self.context - len(prompt)),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k or -1,
-            "min_p": sampling.min_p,
-            "logprobs": 0,
-            "seed": seed,
-            "stop_token_ids": self.stop,
-            "return_token_ids": True,
-            "skip_special_tokens": False,
-        }
-        if sampling.temperature == 0:
-            body["n"] = 1  # a greedy request may ask for one answer only
-        choices = sorted(self._post("/v1/completions", body)["choices"], key=lambda c: c["index"])
-        if len(choices) != body["n"]:
-            raise Interrupted(f"rlvr.sampler: the server answered {len(choices)} of {body['n']} completions.")
-        return [self._read(choice) for choice in choices * (count // len(choices))]
-
-    def _read(self, choice: dict[str, Any]) -> Completion:
-        tokens, logprobs = choice.get("token_ids"), choice.get("logprobs") or {}
-        logp = logprobs.get("token_logprobs")
-        if not isinstance(tokens, list) or not isinstance(logp, list) or len(tokens) != len(logp):
-            raise Interrupted(
-                "rlvr.sampler: the server returned no token ids with a log-probability each. It must be a vLLM that knows "
-                "return_token_ids (0.10.2 or later)."
-            )
-        ended = bool(tokens) and tokens[-1] in self.stop
-        return Completion(tokens, [float(x) for x in logp], Stop.END if ended else Stop.LENGTH)
-
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
-        import httpx
-
-        for _ in _attempts():
+        """Completions of one prompt from the server with the fewest requests; from another one if it dies."""
+        while True:
+            with self._lock:
+                endpoint = min(self._living(), key=lambda candidate: candidate.under_way)
+                endpoint.under_way += 1
             try:
-                answer = self.client.post(path, json=body)
-            except httpx.TransportError as error:
-                problem = str(error) or type(error).__name__
-            else:
-                if answer.status_code < 400:
-                    return answer.json() if answer.content else {}
-                problem = f"status {answer.status_code}: {answer.text[:300]}"
-                if answer.status_code < 500:
-                    raise Interrupted(f"rlvr.sampler: {path} was refused with {problem}")
-        raise Interrupted(f"rlvr.sampler: {self.settings.url}{path} does not answer ({problem}).")
+                room = self.context - len(prompt)
+                return endpoint.complete(
+                    prompt, count, sampling, seed=seed, room=room, stop=self.stop, patience=self._patience()
+                )
+            except Unreachable as problem:
+                self._drop(endpoint, problem)
+            finally:
+                with self._lock:
+                    endpoint.under_way -= 1
 
+    def _patience(self) -> tuple[float, ...]:
+        """All of it for the last server; others are dropped soon, and come back with the next push."""
+        waits = server_endpoint.PATIENCE
+        return waits if sum(endpoint.alive for endpoint in self.endpoints) == 1 else waits[:1]
 
-def _authorization(settings: Server) -> dict[str, str]:
-    if settings.api_key_env is None:
-        return {}
-    key = os.environ.get(settings.api_key_env, "")
-    if not key:
-        raise Interrupted(f"rlvr.sampler.api_key_env: the environment variable {settings.api_key_env} is not set.")
-    return {"Authorization": f"Bearer {key}"}
+    def _drop(self, endpoint: Endpoint, problem: Unreachable) -> None:
+        with self._lock:
+            self._last_problem = str(problem)
+            if not endpoint.alive:
+                return
+            endpoint.alive = False
+            self.metrics["server/dropped"] = self.metrics.get("server/dropped", 0.0) + 1
+        self.event(
+            "a decoding server is dropped; its prompts are asked elsewhere", server=endpoint.name, why=str(problem)
+        )
 
+    def _living(self) -> list[Endpoint]:
+        living = [endpoint for endpoint in self.endpoints if endpoint.alive]
+        if living:
+            return living
+        logs = [f"{e.process.log} says:\n  {e.process.why()}" for e in self.endpoints if e.process is not None]
+        count = "the server is" if len(self.endpoints) == 1 else f"all {len(self.endpoints)} servers are"
+        raise Interrupted(
+            f"rlvr.sampler: {count} gone: {self._last_problem}. The last commit is good: start "
+            f"{'the run again' if logs else 'the server and the run again'}.{''.join(f' {log}' for log in logs[:1])}"
+        )
 
-def _attempts() -> Iterator[None]:
-    """One attempt now, and one after each wait."""
-    yield
-    for wait in PATIENCE:
-        time.sleep(wait)
-        yield
+    def close(self) -> None:
+        """Hang up, and stop the servers that we started."""
+        for endpoint in self.endpoints:
+            endpoint.close()

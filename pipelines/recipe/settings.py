@@ -9,12 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipelines.contract.fields import Label, Line, Seed, Strict
-
-
-def free(default: Any, **bounds: Any) -> Any:
-    """A field that cannot change a stage's result."""
-    return Field(default, json_schema_extra={"changes_result": False}, **bounds)
+from pipelines.contract.fields import Label, Line, Seed, Settings, free
+from pipelines.recipe.server import Server
 
 
 def _part(value: Any) -> Any:
@@ -30,10 +26,6 @@ def _parts(value: Any) -> Any:
 Part = Annotated[dict[str, Any], BeforeValidator(_part)]
 """One method with its settings: `grpo` or `{kind: grpo, scale: none}`."""
 Parts = Annotated[list[dict[str, Any]], BeforeValidator(_parts)]
-
-
-class Settings(Strict):
-    """Base of every section."""
 
 
 class Fresh(Settings):
@@ -323,20 +315,6 @@ class Mismatch(Settings):
         if isinstance(data, dict) and "bound" in data:
             data = {"max": data["bound"], **{k: v for k, v in data.items() if k != "bound"}}
         return data
-
-
-class Server(Settings):
-    """A vLLM server that decodes; it gets this step's weights before every step."""
-
-    url: Annotated[Line, Field(pattern=r"^https?://[^\s/]")] = free(...)
-    """Such as http://localhost:8000, without user, password or key: those come from `api_key_env`."""
-    api_key_env: str | None = free(None, pattern=r"^[A-Za-z_]\w*$")
-    """Name of an environment variable with the server's API key; sent as a bearer token, stored nowhere."""
-    weights: Line = free(...)
-    """Folder the server was started on, on a disk both see."""
-    model: Line | None = free(None)
-    """The model's name on the server; default: the folder."""
-    timeout_s: float = free(600.0, gt=0, le=1e7)
 
 
 Function = Annotated[Line, Field(pattern=r"^\w+(\.\w+)*:\w+$")]

@@ -74,7 +74,11 @@ class Trainer:
             fixed=None if rlvr.cuda_graphs else False,
         )
         self.learner.release_memory = own.release
-        self.server = ServerSampler(rlvr.sampler, stop=stop, context=own.context) if rlvr.sampler else None
+        self.server: ServerSampler | None = None
+        if rlvr.sampler:
+            self.server = ServerSampler(
+                rlvr.sampler, stop=stop, context=own.context, dtype=model.dtype, work=work, event=report.event
+            )
         self.sampler: Sampler = self.server or own
         self.start_step = 0
         best = rlvr.commit.keep_best if rlvr.checkpoint_selection == "best" else 0
@@ -102,6 +106,13 @@ class Trainer:
 
     def run(self) -> dict[str, float]:
         """Train from the last commit to the end, and write the model folder."""
+        try:
+            return self._run()
+        finally:
+            if self.server is not None:
+                self.server.close()
+
+    def _run(self) -> dict[str, float]:
         self._resume()
         metrics: dict[str, float] = {}
         for step in range(self.start_step, self.rlvr.steps):
@@ -143,7 +154,7 @@ class Trainer:
         began = time.perf_counter()
         sampled, rows = self.collect(step)
         sampled = sampled or rows  # a step that carried problems fill
-        metrics = diagnostics.of_rollouts(sampled)
+        metrics = diagnostics.of_rollouts(sampled) | (self.server.metrics if self.server else {})
         metrics["time/rollout_s"] = time.perf_counter() - began
         metrics["rollout/tokens_per_s"] = metrics["rollout/length_mean"] * len(sampled) / metrics["time/rollout_s"]
         advantages: dict[int, list[float]] = {}

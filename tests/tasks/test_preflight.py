@@ -227,6 +227,16 @@ def test_a_decoding_server_must_answer(code, key, delay, given, said, tmp_path, 
         assert "rlvr.sampler.api_key_env" in problems(tmp_path, f"rlvr.sampler={json.dumps(settings)}")
 
 
+def test_every_listed_server_is_asked_and_a_served_one_needs_its_program(tmp_path, home, known, monkeypatch):
+    monkeypatch.setattr(preflight, "SERVER_SECONDS", 0.5)
+    addresses = ["http://127.0.0.1:9", "http://127.0.0.1:11"]
+    found = problems(tmp_path, f"rlvr.sampler={json.dumps({'urls': addresses, 'weights': str(tmp_path)})}")
+    assert set(found) == {"rlvr.sampler.urls.0", "rlvr.sampler.urls.1"}
+    found = problems(tmp_path, "rlvr.sampler={serve: {command: [no-such-vllm, serve]}}")
+    assert set(found) == {"rlvr.sampler.serve.command"} and "no-such-vllm" in found["rlvr.sampler.serve.command"]
+    assert not problems(tmp_path, "rlvr.sampler={serve: {command: [env, A=1, vllm]}}")
+
+
 def test_room(tmp_path, home, known, monkeypatch):
     assert problems(tmp_path) == {}
     per_parameter = {"memory": 16, "disk": 2 * 4 + 3 * 12}  # two models, and three commits of weights and moments

@@ -367,6 +367,8 @@ def test_a_server_s_address_is_no_part_of_a_key(world):
     before = world.keys()
     world.overrides[-1] = "rlvr.sampler={url: 'http://b:2', weights: /v, timeout_s: 6, model: m}"
     assert world.keys() == before
+    world.overrides[-1] = "rlvr.sampler={serve: {command: [/opt/vllm, serve], count: 2}, seeds: false}"
+    assert world.keys() == before
     world.overrides.clear()
     assert world.keys()["rlvr"] != before["rlvr"]
 

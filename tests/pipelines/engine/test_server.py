@@ -2,160 +2,180 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import os
+import signal
+import sys
+import time
 
 import pytest
 import torch
 import toys
+from stand_in import StandIn
 
 from pipelines.data.records import Stop
-from pipelines.engine import models
-from pipelines.engine import server as module
+from pipelines.engine import server_endpoint as module
 from pipelines.engine.distribution import generator
-from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
-from pipelines.errors import Interrupted, RecipeError
+from pipelines.errors import Interrupted, RecipeError, StaleWeights
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Sampling, Server
 
-
-class StandIn(ThreadingHTTPServer):
-    """Loads the weights folder when told to; counts calls; can be made to fail or to skip a reload."""
-
-    def __init__(self, weights):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.weights, self.calls, self.fail, self.deaf, self.drop_ids = weights, [], 0, False, False
-        self.busy, self.lock = 0, threading.Lock()
-        self.sampler = None
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def load(self):
-        from transformers import AutoModelForCausalLM
-
-        model = AutoModelForCausalLM.from_pretrained(self.weights).eval()
-        tokenizer = models.load_tokenizer(self.weights)
-        stop = models.stop_ids(model, tokenizer)
-        self.sampler = TorchSampler(model, stop=stop, pad=tokenizer.pad_token_id)
-
-
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.calls.append(self.path)
-        if self.server.fail > 0:
-            self.server.fail -= 1
-            return self.answer(503, {"error": "warming up"})
-        if self.path == "/collective_rpc":
-            if not self.server.deaf or self.server.sampler is None:
-                self.server.load()
-            return self.answer(200, {"results": [None]})
-        if self.path == "/reset_prefix_cache":
-            self.server.busy -= 1
-            return self.answer(200, {"success": self.server.busy < 0})
-        if self.path != "/v1/completions":
-            return self.answer(404, {"error": "no such path"})
-        sampling = Sampling(
-            temperature=body["temperature"], top_p=body["top_p"], top_k=max(0, body["top_k"]), min_p=body["min_p"],
-            max_tokens=body["max_tokens"],
-        )  # fmt: skip
-        prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
-        with self.server.lock:
-            made = [  # as vLLM seeds: every prompt of a request alike, its n answers one apart
-                self.server.sampler.extend([prompt], sampling, generator(torch.device("cpu"), body["seed"] + i))[0]
-                for prompt in prompts
-                for i in range(body["n"])
-            ]
-        choices = [
-            {
-                "index": i,
-                "token_ids": None if self.server.drop_ids else one.tokens,
-                "logprobs": {"token_logprobs": one.logp},
-                "finish_reason": "stop" if one.stop == Stop.END else "length",
-            }
-            for i, one in enumerate(made)
-        ]
-        return self.answer(200, {"choices": choices[::-1]})
-
-    def answer(self, status, body):
-        raw = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
+CPU = {
+    "device_config": {"device": "cpu"},
+    "scheduler_config": {"enable_chunked_prefill": True},
+    "parallel_config": {"worker_extension_cls": "whetstone_worker.Reload"},
+}
 
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", (0.01, 0.01))
-    made = StandIn(tmp_path / "served")
-    yield made
-    made.shutdown()
+    server = StandIn(tmp_path / "served")
+    yield server
+    server.shutdown()
 
 
-def trainer(tmp_path, start, stand_in, *overrides):
-    where = f"rlvr.sampler={{url: '{stand_in.url}', weights: {stand_in.weights}}}"
+@pytest.fixture
+def second(tmp_path):
+    server = StandIn(tmp_path / "served")
+    yield server
+    server.shutdown()
+
+
+def trainer(tmp_path, start, servers, *overrides):
+    servers = servers if isinstance(servers, list) else [servers]
+    where = f"rlvr.sampler={{urls: {[server.url for server in servers]}, weights: {servers[0].weights}}}"
     more = (where, "rlvr.optimizer.learning_rate=0.01", *overrides)
     return toys.trainer(tmp_path, start, toys.recipe(tmp_path), *more)
 
 
-def test_trains_with_the_server_s_tokens_and_fresh_weights_each_step(tmp_path, start, stand_in):
-    made = trainer(tmp_path, start, stand_in)
-    made.run()
-    seen = [b["values"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
-    assert len(seen) == 4 and max(v.get("mismatch/max", 0) for v in seen) < 1e-3
+def bodies(tmp_path, kind):
+    return [body for body in toys.spool(tmp_path / "work") if body["kind"] == kind]
+
+
+def test_trains_with_the_server_s_tokens_and_new_weights_each_step(tmp_path, start, stand_in):
+    trainer(tmp_path, start, stand_in).run()
+    metrics = [b["values"] for b in bodies(tmp_path, "metrics")]
+    assert len(metrics) == 4 and max(v.get("mismatch/max", 0) for v in metrics) < 1e-3
+    assert max(v["server/weights_mismatch"] for v in metrics) < 1e-5 and {v["server/dropped"] for v in metrics} == {0}
     assert stand_in.calls.count("/collective_rpc") == 4 and stand_in.calls.count("/reset_prefix_cache") == 4
 
 
-def test_stale_weights_on_the_server_are_caught(tmp_path, start, stand_in):
-    stand_in.deaf = True
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("deaf", "still holds the weights of an earlier push"), ("mixed", "neither the new ones nor the old ones")],
+)
+@pytest.mark.parametrize("rate", ["0.01", "0.00001"])
+def test_old_or_mixed_weights_stop_the_run_whatever_a_breach_does(fault, words, rate, tmp_path, start, stand_in):
+    setattr(stand_in, fault, True)
+    more = [
+        "rlvr.mismatch={on_breach: warn, max: 9, p999: 9, mean: 9, kl: 9, ess: 0.001}",
+        f"rlvr.optimizer.learning_rate={rate}",
+    ]
+    with pytest.raises(StaleWeights, match=words) as caught:
+        trainer(tmp_path, start, stand_in, *more, "rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]").run()
+    assert "set serve: true" in str(caught.value)
+    assert stand_in.calls.count("/collective_rpc") == 2, "the first push that matters is the one that stops it"
+
+
+def test_another_engine_s_mismatch_can_be_measured_and_corrected(tmp_path, start, stand_in):
+    stand_in.noise = 0.02
     with pytest.raises(Interrupted, match="sampler and trainer disagree: row"):
         trainer(tmp_path, start, stand_in).run()
-
-
-def test_a_mismatch_can_be_measured_and_corrected_instead(tmp_path, start, stand_in):
-    stand_in.deaf = True
     more = ["rlvr.mismatch={on_breach: warn}", "rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]"]
-    made = trainer(tmp_path, start, stand_in, *more)
-    made.run()
-    seen = [b["values"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
-    assert max(v.get("mismatch/max", 0) for v in seen) > 1e-2
-    assert all(v["ratio/max"] == pytest.approx(1, abs=1e-3) for v in seen if "ratio/max" in v)
+    (tmp_path / "again").mkdir()
+    trainer(tmp_path / "again", start, stand_in, *more).run()
+    metrics = [b["values"] for b in bodies(tmp_path / "again", "metrics")]
+    assert max(v.get("mismatch/max", 0) for v in metrics) > 1e-2
+    assert all(v["ratio/max"] == pytest.approx(1, abs=1e-3) for v in metrics if "ratio/max" in v)
+
+
+def test_rollouts_are_spread_and_a_dead_server_s_prompts_are_asked_elsewhere(tmp_path, start, stand_in, second):
+    second.dies_after = 3
+    run = trainer(tmp_path, start, [stand_in, second])
+    run.phase = lambda name, step: setattr(second, "dies_after", None) if (name, step) == ("commit", 1) else None
+    run.run()
+    metrics = [b["values"] for b in bodies(tmp_path, "metrics")]
+    assert len(metrics) == 4 and all(v["rollout/length_mean"] > 0 for v in metrics)
+    assert [v["server/dropped"] for v in metrics] in ([0, 1, 0, 0], [1, 1, 0, 0])
+    assert max(v.get("mismatch/max", 0) for v in metrics) < 1e-3, "the other server held the same weights"
+    events = [b["text"] for b in bodies(tmp_path, "event")]
+    assert any("is dropped" in text for text in events) and "a decoding server is back" in events
+    assert second.calls[-1] == "/v1/completions" and stand_in.calls.count("/v1/completions") > 0
+
+
+def test_all_servers_dead_is_an_error_and_the_run_resumes(tmp_path, start, stand_in, second):
+    stand_in.dies_after = second.dies_after = 4
+    with pytest.raises(Interrupted, match=r"all 2 servers are gone.*The last commit is good"):
+        trainer(tmp_path, start, [stand_in, second], "rlvr.commit.every=1").run()
+    stand_in.dies_after = second.dies_after = None
+    trainer(tmp_path, start, [stand_in, second], "rlvr.commit.every=1").run()
+    assert [b["step"] for b in bodies(tmp_path, "metrics")] == [1, 2, 3, 4]
 
 
 def test_order_limits_and_waiting(tmp_path, start, stand_in):
-    made = trainer(tmp_path, start, stand_in)
+    run = trainer(tmp_path, start, stand_in)
     stand_in.busy = 2
-    made.server.push(made.learner.weights.full, made.tokenizer)
+    run.server.push(run.learner.weights.full, run.tokenizer)
     stand_in.busy = 9
     with pytest.raises(Interrupted, match="old prefix cache"):
-        made.server.push(made.learner.weights.full, made.tokenizer)
+        run.server.push(run.learner.weights.full, run.tokenizer)
     stand_in.fail = 2
     greedy = Sampling(temperature=0, max_tokens=5)
     prompts = [[5, 6, 7], [8, 9], [], [5] * 64]
-    found = made.server.extend(prompts, greedy, generator(torch.device("cpu"), 1))
+    completions = run.server.extend(prompts, greedy, generator(torch.device("cpu"), 1))
     own = stand_in.sampler.extend(prompts[:2], greedy, generator(torch.device("cpu"), 1))
-    assert [f.tokens for f in found[:2]] == [o.tokens for o in own]
-    assert found[2].stop == found[3].stop == Stop.ERROR
-    many = made.server.extend([[5, 6, 7]] * 6 + [[8, 9]] * 2, Sampling(max_tokens=6), generator(torch.device("cpu"), 1))
-    assert len({tuple(one.tokens) for one in many[:6]}) > 1, "a group's answers are drawn apart"
+    assert [c.tokens for c in completions[:2]] == [o.tokens for o in own]
+    assert completions[2].stop == completions[3].stop == Stop.ERROR
+    group = run.server.extend([[5, 6, 7]] * 6 + [[8, 9]] * 2, Sampling(max_tokens=6), generator(torch.device("cpu"), 1))
+    assert len({tuple(completion.tokens) for completion in group[:6]}) > 1, "a group's answers are drawn apart"
+    assert stand_in.bodies[-1]["repetition_penalty"] == 1.0
     stand_in.drop_ids = True
     with pytest.raises(Interrupted, match="return_token_ids"):
-        made.server.extend([[5, 6]], greedy, generator(torch.device("cpu"), 1))
+        run.server.extend([[5, 6]], greedy, generator(torch.device("cpu"), 1))
     with pytest.raises(Interrupted, match="no entropies"):
-        made.server.extend([[5, 6]], greedy, generator(torch.device("cpu"), 1), entropy=True)
+        run.server.extend([[5, 6]], greedy, generator(torch.device("cpu"), 1), entropy=True)
 
 
-def test_an_absent_server_is_named(monkeypatch):
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({"model_config": {"logprobs_mode": "raw_logprobs"}}, "--logprobs-mode processed_logprobs"),
+        ({"model_config": {"quantization": "fp8"}}, "without --quantization"),
+        ({"parallel_config": {"data_parallel_size": 2}}, "list them in rlvr.sampler.urls"),
+        (CPU | {"parallel_config": {}}, "packed copy of a tied output head"),
+        (CPU, "do not know attention heads of 16"),
+    ],
+)
+def test_servers_that_cannot_decode_right_are_refused(about, words, tmp_path, start, stand_in):
+    stand_in.about = about
+    run = trainer(tmp_path, start, stand_in)
+    if "tied" in words:
+        run.learner.weights.full.config.head_dim = 32
+    with pytest.raises(Interrupted, match=words):
+        run.server.push(run.learner.weights.full, run.tokenizer)
+
+
+def test_seeds_context_and_name_follow_what_the_server_says(tmp_path, start, stand_in):
+    stand_in.about = CPU | {
+        "model_config": {"max_model_len": 40, "served_model_name": ["tiny"], "dtype": "torch.float32"}
+    }
+    run = trainer(tmp_path, start, stand_in)
+    run.learner.weights.full.config.head_dim = 32
+    run.server.push(run.learner.weights.full, run.tokenizer)
+    assert next(b for b, path in zip(stand_in.bodies, stand_in.calls, strict=True) if path == "/collective_rpc") == {
+        "method": "whetstone_reload"
+    }
+    completion = run.server.extend([[5] * 38], Sampling(max_tokens=6), generator(torch.device("cpu"), 1))[0]
+    assert len(completion.tokens) <= 2 and "seed" not in stand_in.bodies[-1] and stand_in.bodies[-1]["model"] == "tiny"
+    stand_in.about = stand_in.about | {"scheduler_config": {"enable_chunked_prefill": False}}
+    run.server.endpoints[0].examine(run.learner.weights.full.config)
+    run.server.extend([[5] * 38], Sampling(max_tokens=6), generator(torch.device("cpu"), 1))
+    assert "seed" in stand_in.bodies[-1]
+
+
+def test_an_absent_server_is_named(monkeypatch, start):
     monkeypatch.setattr(module, "PATIENCE", (0.01,))
     sampler = ServerSampler(Server(url="http://127.0.0.1:9", weights="w"), stop=[2], context=64)
     with pytest.raises(Interrupted, match=r"http://127.0.0.1:9/v1/completions does not answer"):
@@ -180,10 +200,64 @@ def test_what_a_server_cannot_do_is_refused(tmp_path, overrides, words):
         check(read_recipe(toys.recipe(tmp_path), [where, *overrides]))
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("{url: 'http://x'}", "`weights` is required"),
+        ("{}", "name a server with `url`"),
+        ("{serve: true, url: 'http://x', weights: w}", "either servers of your own"),
+        ("{urls: ['http://x', 'http://x'], weights: w}", "named once"),
+        ("{urls: ['http://ann:pw@x'], weights: w}", "user name or password"),
+    ],
+)
+def test_settings_that_contradict_themselves_are_refused(tmp_path, settings, words):
+    with pytest.raises(RecipeError, match=words):
+        read_recipe(toys.recipe(tmp_path), [f"rlvr.sampler={settings}"])
+
+
 def test_the_key_comes_from_the_environment(monkeypatch):
     settings = Server(url="http://h:1", weights="/w", api_key_env="SAMPLER_KEY")
     with pytest.raises(Interrupted, match="SAMPLER_KEY is not set"):
         ServerSampler(settings, stop=[2], context=8)
     monkeypatch.setenv("SAMPLER_KEY", "abc-def")
     sampler = ServerSampler(settings, stop=[2], context=8)
-    assert sampler.client.headers["authorization"] == "Bearer abc-def" and "abc-def" not in settings.model_dump_json()
+    assert sampler.endpoints[0].client.headers["authorization"] == "Bearer abc-def"
+    assert "abc-def" not in settings.model_dump_json()
+
+
+def served(tmp_path, start, *arguments):
+    command = [sys.executable, str(toys.ROOT / "tests" / "stand_in.py")]
+    where = f"rlvr.sampler={{serve: {{command: {command}, arguments: {list(arguments)}, startup_s: 120}}}}"
+    body = toys.recipe(tmp_path)
+    return toys.trainer(tmp_path, start, body, where, "rlvr.commit.every=1", "rlvr.steps=2")
+
+
+def test_the_stage_starts_and_stops_a_server_itself(tmp_path, start):
+    run = served(tmp_path, start)
+    process = run.server.endpoints[0].process
+    run.run()
+    metrics = [b["values"] for b in bodies(tmp_path, "metrics")]
+    assert len(metrics) == 2 and max(v.get("mismatch/max", 0) for v in metrics) < 1e-3
+    assert not process.running and not process.folder.exists()
+    assert "serving" in (tmp_path / "work" / "server-0.log").read_text()
+    assert (tmp_path / "work" / "served" / "model.safetensors").is_file()
+
+
+def test_a_killed_server_is_started_again_before_the_next_step(tmp_path, start, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", (0.01, 0.01))
+    run = served(tmp_path, start)
+
+    def kill(name, step):
+        if (name, step) == ("metrics", 0):
+            os.killpg(run.server.endpoints[0].process.process.pid, signal.SIGKILL)
+            time.sleep(0.2)
+
+    run.phase = kill
+    run.run()  # the next push starts it again
+    assert [b["text"] for b in bodies(tmp_path, "event")].count("starting a decoding server") == 2
+    assert [b["step"] for b in bodies(tmp_path, "metrics")] == [1, 2]
+
+
+def test_a_server_that_does_not_start_shows_its_error(tmp_path, start):
+    with pytest.raises(Interrupted, match=r"did not start. Its log .*(?s:.*)no kernel for this model"):
+        served(tmp_path, start, "--broken").run()

@@ -1,0 +1,298 @@
+"""One vLLM server: requests over HTTP, what it says of itself, and what it is refused for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipelines.contract.rollout import Completion
+from pipelines.data.records import Stop
+from pipelines.engine.server_process import EXTENSION, ServerProcess
+from pipelines.errors import Interrupted
+from pipelines.recipe.server import Server
+from pipelines.recipe.settings import Sampling
+
+PATIENCE = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds between attempts while a server does not answer."""
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Attention heads that vLLM 0.32's CPU kernels know."""
+
+
+class Unreachable(Exception):
+    """The server stays away, or fails at what it should do."""
+
+
+class Endpoint:
+    """A server that decodes.
+
+    Args:
+        settings: timeout, key and name.
+        address: where it is; None for one that we run.
+        process: the one that we run.
+    """
+
+    def __init__(self, settings: Server, *, address: str | None = None, process: ServerProcess | None = None) -> None:
+        import httpx
+
+        self.settings, self.process = settings, process
+        self.name = address or (f"the server of {process.log.name}" if process else "")
+        self.alive = True
+        """Whether requests go to it; a dead one is tried again at the next push."""
+        self.under_way = 0
+        """Requests it is working on."""
+        self.about: dict[str, Any] | None = None
+        """What it says of itself, section by section; empty where it does not say."""
+        self.client = httpx.Client(
+            base_url=address or "http://server",
+            timeout=settings.timeout_s,
+            headers=authorization(settings),
+            limits=httpx.Limits(max_connections=None),
+            transport=httpx.HTTPTransport(uds=str(process.socket), limits=httpx.Limits(max_connections=None))
+            if process
+            else None,
+        )
+
+    def said(self, section: str, name: str, default: Any = None) -> Any:
+        """A field of the server's configuration, such as ("device_config", "device")."""
+        part = (self.about or {}).get(section)
+        return part.get(name, default) if isinstance(part, dict) else default
+
+    @property
+    def model(self) -> str:
+        """The model's name in requests."""
+        served = self.said("model_config", "served_model_name")
+        served = served[0] if isinstance(served, list) and served else served
+        return self.settings.model or served or str(self.settings.weights)
+
+    @property
+    def dtype(self) -> str:
+        """What it computes in, such as "float32"; "" where it does not say."""
+        return str(self.said("model_config", "dtype", "")).removeprefix("torch.")
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it is a CPU build."""
+        return self.said("device_config", "device") == "cpu"
+
+    @property
+    def seeds(self) -> bool:
+        """Whether requests carry a seed. A CPU build with chunked prefill dies of one ("CPU Generator does not use offset")."""
+        if self.settings.seeds is not None:
+            return self.settings.seeds
+        return not (self.on_cpu and self.said("scheduler_config", "enable_chunked_prefill", True))
+
+    @property
+    def reload_method(self) -> str:
+        """The worker's method that reads the weights folder again."""
+        ours = str(self.said("parallel_config", "worker_extension_cls", "")).endswith(EXTENSION)
+        return "whetstone_reload" if ours else "reload_weights"
+
+    def ready(self) -> bool:
+        """Whether it answers now."""
+        import httpx
+
+        try:
+            return self.client.get("/health", timeout=min(5.0, self.settings.timeout_s)).status_code < 500
+        except httpx.TransportError:
+            return False
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Wait for a server of our own to come up.
+
+        Raises:
+            Interrupted: it ended, or did not answer in time; with what its log says.
+        """
+        assert self.process is not None
+        deadline = time.monotonic() + seconds
+        while not self.ready():
+            late = time.monotonic() > deadline
+            if late or not self.process.running:
+                how = f"did not answer within rlvr.sampler.serve.startup_s ({seconds:g} s)" if late else "did not start"
+                raise Interrupted(
+                    f"rlvr.sampler.serve: `{' '.join(self.process.settings.command)}` {how}. Its log {self.process.log} says:\n  "
+                    f"{self.process.why()}"
+                )
+            time.sleep(0.2)
+
+    def examine(self, config: Any) -> None:
+        """Ask the server for its configuration, and refuse what would give wrong log-probabilities or end it.
+
+        Args:
+            config: the model's, of transformers.
+
+        Raises:
+            Interrupted: with the option to start it with.
+        """
+        answer = self.client.get("/server_info", params={"config_format": "json"})
+        body = answer.json() if answer.status_code == 200 else {}
+        sections = body.get("vllm_config") if isinstance(body, dict) else None
+        self.about = sections if isinstance(sections, dict) else {}
+        mode = self.said("model_config", "logprobs_mode", "processed_logprobs")
+        quantization = self.said("model_config", "quantization")
+        replicas = self.said("parallel_config", "data_parallel_size", 1)
+        text = config.get_text_config()
+        head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        if mode != "processed_logprobs":
+            self._refuse(f"its --logprobs-mode is {mode}", "Start it with --logprobs-mode processed_logprobs.")
+        if quantization:
+            self._refuse(f"it quantizes the weights ({quantization})", "Start it without --quantization.")
+        if replicas > 1:
+            self._refuse(
+                f"it is {replicas} replicas behind one address, of which a check reaches one",
+                "Start one server per replica and list them in rlvr.sampler.urls.",
+            )
+        if self.on_cpu and head not in CPU_HEAD_SIZES:
+            self._refuse(
+                f"its CPU kernels do not know attention heads of {head}, and it would end at the first request",
+                f"Heads of {', '.join(map(str, CPU_HEAD_SIZES))} are known.",
+            )
+        if self.on_cpu and text.tie_word_embeddings and self.reload_method == "reload_weights":
+            self._refuse(
+                "a CPU build keeps its packed copy of a tied output head when it reloads weights",
+                f"Start it with --worker-extension-cls {EXTENSION} (docs/recipes.md), or set serve: true.",
+            )
+
+    def _refuse(self, why: str, fix: str) -> None:
+        raise Interrupted(f"rlvr.sampler: {self.name} cannot decode for this run: {why}. {fix}")
+
+    def reload(self, patience: tuple[float, ...]) -> None:
+        """Have it read the weights folder again, and forget cached prefixes."""
+        self.post("/collective_rpc", {"method": self.reload_method}, patience)
+        for _ in attempts(patience):
+            if self.post("/reset_prefix_cache", {}, patience).get("success", True):  # older servers return no status
+                return
+        raise Interrupted(f"rlvr.sampler: {self.name} keeps its old prefix cache; something else is using it.")
+
+    def prompt_logps(self, tokens: list[int], patience: tuple[float, ...]) -> list[float]:
+        """Log-probability of each token but the first, at temperature 1, nats."""
+        body = {"model": self.model, "prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+        entries = self.post("/v1/completions", body, patience)["choices"][0].get("prompt_logprobs")
+        if not isinstance(entries, list) or len(entries) != len(tokens):
+            raise Interrupted(
+                f"rlvr.sampler: {self.name} returns no prompt_logprobs, by which its weights are checked after every push."
+            )
+        return [
+            float(entry[str(token)]["logprob"]) if entry and str(token) in entry else float("nan")
+            for entry, token in zip(entries[1:], tokens[1:], strict=True)
+        ]
+
+    def complete(
+        self,
+        prompt: list[int],
+        count: int,
+        sampling: Sampling,
+        *,
+        seed: int,
+        room: int,
+        stop: list[int],
+        patience: tuple[float, ...],
+    ) -> list[Completion]:
+        """Several completions of one prompt. vLLM seeds them seed, seed + 1, ...; equal prompts in a list would all be
+        seeded alike and answered alike.
+
+        Args:
+            room: tokens that fit after the prompt.
+            stop: token ids that end a completion.
+        """
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": prompt,
+            "n": 1 if sampling.temperature == 0 else count,  # a greedy request may ask for one answer only
+            "max_tokens": min(sampling.max_tokens, room),
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
+            "repetition_penalty": 1.0,  # else the server takes what the model's generation_config.json says
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "logprobs": 0,
+            "stop_token_ids": stop,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+        }
+        if self.seeds:
+            body["seed"] = seed
+        choices = sorted(self.post("/v1/completions", body, patience)["choices"], key=lambda c: c["index"])
+        if len(choices) != body["n"]:
+            raise Interrupted(f"rlvr.sampler: the server answered {len(choices)} of {body['n']} completions.")
+        return [_read(choice, stop) for choice in choices * (count // len(choices))]
+
+    def post(self, path: str, body: dict[str, Any], patience: tuple[float, ...]) -> Any:
+        """Ask, and ask again while it does not answer.
+
+        Args:
+            patience: seconds before each further attempt.
+
+        Raises:
+            Unreachable: no answer, or only errors of its own (5xx).
+            Interrupted: it refuses (4xx).
+        """
+        import httpx
+
+        problem = "dropped meanwhile"
+        for attempt in attempts(patience):
+            if attempt and not self.alive:
+                break
+            try:
+                answer = self.client.post(path, json=body)
+            except httpx.TransportError as error:
+                problem = str(error) or type(error).__name__
+                if self.process is not None and not self.process.running:
+                    break
+            else:
+                if answer.status_code < 400:
+                    return answer.json() if answer.content else {}
+                problem = f"status {answer.status_code}: {answer.text[:300]}"
+                if answer.status_code < 500:
+                    hint = " It must run with VLLM_SERVER_DEV_MODE=1." if answer.status_code == 404 else ""
+                    raise Interrupted(f"rlvr.sampler: {self.name} refused {path} with {problem}{hint}")
+        raise Unreachable(f"{self.name}{path if self.process is None else f' ({path})'} does not answer ({problem})")
+
+    def close(self) -> None:
+        """Hang up; a server of our own is stopped."""
+        self.client.close()
+        if self.process is not None:
+            self.process.stop()
+
+
+def _read(choice: dict[str, Any], stop: list[int]) -> Completion:
+    tokens, logprobs = choice.get("token_ids"), choice.get("logprobs") or {}
+    logp = logprobs.get("token_logprobs")
+    if not isinstance(tokens, list) or not isinstance(logp, list) or len(tokens) != len(logp):
+        raise Interrupted(
+            "rlvr.sampler: the server returned no token ids with a log-probability each. It must be a vLLM that knows "
+            "return_token_ids (0.10.2 or later)."
+        )
+    ended = bool(tokens) and tokens[-1] in stop
+    return Completion(tokens, [float(x) for x in logp], Stop.END if ended else Stop.LENGTH)
+
+
+def authorization(settings: Server) -> dict[str, str]:
+    """The header with the key that the environment has.
+
+    Raises:
+        Interrupted: the variable is not set.
+    """
+    if settings.api_key_env is None:
+        return {}
+    key = os.environ.get(settings.api_key_env, "")
+    if not key:
+        raise Interrupted(f"rlvr.sampler.api_key_env: the environment variable {settings.api_key_env} is not set.")
+    return {"Authorization": f"Bearer {key}"}
+
+
+def attempts(patience: tuple[float, ...]) -> Iterator[int]:
+    """One attempt now, and one after each wait."""
+    yield 0
+    for number, wait in enumerate(patience, 1):
+        time.sleep(wait)
+        yield number
+
+
+def weights_folder(settings: Server, work: Path | None) -> Path:
+    """Where the servers read weights."""
+    return Path(settings.weights) if settings.weights else (work or Path.cwd()) / "served"

@@ -1,0 +1,100 @@
+"""A vLLM server that the stage starts and stops: on a socket of its own, tied to this process's life, its log kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from pipelines.engine import vllm_worker
+from pipelines.project import ROOT
+from pipelines.recipe.server import Serve
+from pipelines.stage import owner
+
+LOG_LINES = 12
+"""Of a log, in an error."""
+EXTENSION = "whetstone_worker.Reload"
+STOP_S = 10.0
+
+
+class ServerProcess:
+    """One server. It listens on a Unix socket in a folder that only this user may enter: vLLM's development endpoints
+    call any method of its workers, and must not be on a network.
+
+    Args:
+        settings: what to start.
+        weights: checkpoint folder, complete before `start`.
+        dtype: "float32" or "bfloat16", what the server computes in.
+        log: file its output is appended to.
+    """
+
+    def __init__(self, settings: Serve, *, weights: Path, dtype: str, log: Path) -> None:
+        self.settings, self.weights, self.dtype, self.log = settings, weights, dtype, log
+        self.folder = Path(tempfile.mkdtemp(prefix="whetstone-"))  # short: a socket's path has at most 107 bytes
+        self.socket = self.folder / "s"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def command(self) -> list[str]:
+        """What is run."""
+        fixed = ["--uds", str(self.socket), "--dtype", self.dtype, "--logprobs-mode", "processed_logprobs"]
+        fixed += ["--generation-config", "vllm", "--worker-extension-cls", EXTENSION]
+        if not torch.cuda.is_available():
+            fixed += ["--no-enable-chunked-prefill"]  # with it, a request's seed ends the CPU build
+        return [*self.settings.command, str(self.weights), *fixed, *self.settings.arguments]
+
+    def start(self) -> None:
+        """Start the server; it does not answer yet.
+
+        The kernel ends it with the *thread* that calls this, so call it from one that lasts.
+        """
+        self.socket.unlink(missing_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {
+            owner.PARENT: str(os.getpid()),
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "PYTHONPATH": str(Path(vllm_worker.__file__).parent),  # and nothing of our own environment
+        }
+        keeper = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipelines.stage import owned; owned.main()"
+        with open(self.log, "ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", keeper, *self.command],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    def why(self) -> str:
+        """The lines of the log that say what went wrong: those with an error in them, else the last ones."""
+        text = self.log.read_bytes()[-200_000:].decode(errors="replace") if self.log.exists() else ""
+        lines = [line.strip()[-300:] for line in text.splitlines() if line.strip()]
+        errors = [line for line in lines if re.search(r"\b\w*(Error|Exception|error:)|ended with code", line)]
+        return "\n  ".join((errors or lines)[-LOG_LINES:]) or "the log is empty"
+
+    def stop(self) -> None:
+        """End the server and everything that it started."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)

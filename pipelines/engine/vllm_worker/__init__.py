@@ -1,0 +1,1 @@
+"""What runs inside vLLM's own processes, in its environment: no import of ours."""

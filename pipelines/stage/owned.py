@@ -1,0 +1,63 @@
+"""Run a program of somebody else's tied to our life: `python -m pipelines.stage.owned COMMAND...`.
+
+Start it in a session of its own, with this process's pid in the environment variable `owner.PARENT`. When that process
+ends, however, or when this one gets SIGTERM, the program is asked to leave and then killed with everything it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, NoReturn
+
+from pipelines.stage import owner
+
+GRACE_S = 5.0
+"""From SIGTERM to SIGKILL; a program that leaves by itself removes its shared memory."""
+
+
+def main() -> None:
+    """Run the command to its end, and leave nothing of its process group behind."""
+    parent = int(os.environ.pop(owner.PARENT))
+    ended = threading.Event()
+    child: subprocess.Popen[bytes] | None = None
+
+    def stop(*_: Any) -> NoReturn:
+        if child is not None and not ended.is_set():
+            child.terminate()
+            deadline = time.monotonic() + GRACE_S
+            while time.monotonic() < deadline and owner.started(child.pid) is not None and not _zombie(child.pid):
+                time.sleep(0.05)
+        _kill_group()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    owner.bind(parent, signal.SIGTERM, stop)
+    child = subprocess.Popen(
+        sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=lambda: owner.die_with_parent(signal.SIGKILL)
+    )
+    code = child.wait()
+    ended.set()
+    print(f"{sys.argv[1]} ended with code {code}", file=sys.stderr, flush=True)
+    _kill_group()
+
+
+def _zombie(pid: int) -> bool:
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat") as handle:
+        return handle.read().rsplit(")", 1)[1].split()[0] == "Z"
+    return False
+
+
+def _kill_group() -> NoReturn:
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(owner.ORPHANED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The RLVR stage with a real vLLM on a tiny model: `make test-vllm`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+import toys
+import yaml
+
+from pipelines.engine.distribution import generator
+from pipelines.engine.server_endpoint import Endpoint
+from pipelines.errors import Interrupted, StaleWeights
+from pipelines.recipe.settings import Sampling
+
+VLLM = os.environ.get("WHETSTONE_VLLM", "")
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(
+        not os.path.exists(VLLM), reason="no vLLM: `make test-vllm` installs one and sets WHETSTONE_VLLM"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """A start whose attention heads are 32 wide: vLLM's CPU kernels know no narrower ones."""
+    folder = tmp_path_factory.mktemp("wide")
+    return toys.start(folder, recipe(folder))
+
+
+def recipe(folder):
+    path = toys.recipe(folder)
+    body = yaml.safe_load(path.read_text())
+    body["model"]["fresh"]["config"]["head_dim"] = 32
+    path.write_text(yaml.safe_dump(body))
+    return path
+
+
+def trainer(folder, wide, *overrides):
+    command = f"[env, VLLM_CPU_KVCACHE_SPACE=1, HF_HUB_OFFLINE=1, {VLLM}, serve]"
+    where = f"rlvr.sampler={{serve: {{command: {command}, arguments: [--enforce-eager], startup_s: 600}}}}"
+    return toys.trainer(folder, wide, recipe(folder), where, "rlvr.optimizer.learning_rate=0.001", *overrides)
+
+
+def values(folder, name):
+    return [b["values"].get(name) for b in toys.spool(folder / "work") if b["kind"] == "metrics"]
+
+
+def test_twenty_steps_whose_mismatch_does_not_grow(tmp_path, wide):
+    run = trainer(tmp_path, wide, "rlvr.steps=20")
+    answers = []
+
+    def ask_twice(name, step):
+        if (name, step) == ("credit", 1):
+            sampling, prompts = Sampling(max_tokens=8), [[1, 5, 12 + i] for i in range(20) for _ in range(4)]
+            for _ in range(2):
+                completions = run.server.extend(prompts, sampling, generator(torch.device("cpu"), 7))
+                answers.append([completion.tokens for completion in completions])
+
+    run.phase = ask_twice
+    process = run.server.endpoints[0].process
+    run.run()
+    weights, mismatch = values(tmp_path, "server/weights_mismatch"), [m for m in values(tmp_path, "mismatch/mean") if m]
+    print("weights", weights, "mismatch", mismatch)
+    assert len(weights) == 20 and max(weights) < 1e-4 and max(mismatch) < 1e-4
+    assert sum(mismatch[-5:]) < 3 * sum(mismatch[:5]) + 5e-6
+    moved = run.server.probes[run.server.endpoints[0].name]
+    assert float((moved.previous - moved.first).abs().mean()) > 0.05, "the weights the server followed did change"
+    assert run.server.endpoints[0].seeds and answers[0] == answers[1], "a seed gives the same tokens"
+    assert not process.running
+
+
+def test_a_reload_that_leaves_the_old_head_is_refused_and_caught(tmp_path, wide, monkeypatch):
+    monkeypatch.setattr(Endpoint, "reload_method", "reload_weights")
+    with pytest.raises(Interrupted, match="packed copy of a tied output head"):
+        trainer(tmp_path, wide).run()
+    examine = Endpoint.examine
+
+    def believe(self, config):
+        config = type(config).from_dict(config.to_dict() | {"tie_word_embeddings": False})
+        examine(self, config)
+
+    monkeypatch.setattr(Endpoint, "examine", believe)
+    with pytest.raises(StaleWeights, match="neither the new ones nor the old ones"):
+        trainer(tmp_path, wide, "rlvr.mismatch.on_breach=warn").run()
+    assert len(values(tmp_path, "mismatch/mean")) == 1, "the first reload after an update was the last"
+
+
+def test_a_server_killed_in_the_middle_and_the_run_resumed(tmp_path, wide):
+    more = ("rlvr.steps=3", "rlvr.commit.every=1")
+    run = trainer(tmp_path, wide, *more)
+    endpoint = run.server.endpoints[0]
+    complete, doomed = endpoint.complete, []
+
+    def kill_first(*arguments, **settings):
+        if run.start_step == 0 and values(tmp_path, "mismatch/mean") and not doomed:
+            doomed.append(True)
+            os.killpg(endpoint.process.process.pid, signal.SIGKILL)
+            time.sleep(1)
+        return complete(*arguments, **settings)
+
+    endpoint.complete = kill_first
+    with pytest.raises(Interrupted, match=r"the server is gone.*The last commit is good"):
+        run.run()
+    trainer(tmp_path, wide, *more).run()
+    assert doomed and len(values(tmp_path, "mismatch/mean")) == 3
+    assert max(values(tmp_path, "mismatch/mean")) < 1e-4

@@ -1,0 +1,172 @@
+"""A stand-in for vLLM's server: its API as far as we use it, our own sampler behind it, and faults on demand.
+
+As a program it takes the arguments that a served vLLM gets: `python tests/stand_in.py WEIGHTS --uds SOCKET ...`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+from pipelines.data.records import Stop
+from pipelines.engine import models
+from pipelines.engine.distribution import generator
+from pipelines.engine.sampler import TorchSampler
+from pipelines.recipe.settings import Sampling
+
+LOADING = threading.Lock()
+"""transformers loads one model at a time: the threads of two stand-ins would mix their state."""
+
+
+class StandIn(ThreadingHTTPServer):
+    """Loads the weights folder when told to; counts calls; can be made to fail, to skip a reload, or to die."""
+
+    def __init__(self, weights, address=("127.0.0.1", 0), **about):
+        self.address_family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        super().__init__(address, Handler)
+        self.weights, self.about = weights, about
+        self.calls, self.bodies, self.fail, self.busy = [], [], 0, 0
+        self.deaf, self.mixed, self.drop_ids = False, False, False
+        self.noise = 0.0
+        """Added to the log-probabilities of completions, as another engine's rounding is."""
+        self.dies_after = None
+        """Completion requests until it stops answering."""
+        self.lock, self.sampler = threading.Lock(), None
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def server_bind(self):
+        if self.address_family == socket.AF_UNIX:
+            self.socket.bind(self.server_address)
+            self.server_name, self.server_port = "stand-in", 0
+        else:
+            super().server_bind()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def dead(self):
+        return self.dies_after is not None and self.dies_after <= 0
+
+    def load(self):
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(self.weights).eval()
+        if self.mixed and self.sampler is not None:  # as vLLM's CPU build with a tied head: new weights, old head
+            model.lm_head.weight = torch.nn.Parameter(self.sampler.model.lm_head.weight.detach().clone())
+        tokenizer = models.load_tokenizer(self.weights)
+        self.sampler = TorchSampler(model, stop=models.stop_ids(model, tokenizer), pad=tokenizer.pad_token_id)
+
+    def complete(self, body):
+        if "prompt_logprobs" in body:
+            return [{"index": 0, "prompt_logprobs": self.prompt_logps(body["prompt"])}]
+        sampling = Sampling(
+            temperature=body["temperature"], top_p=body["top_p"], top_k=max(0, body["top_k"]), min_p=body["min_p"],
+            max_tokens=body["max_tokens"],
+        )  # fmt: skip
+        seed = body.get("seed", len(self.calls))
+        completions = [  # as vLLM seeds: n answers of a prompt one apart
+            self.sampler.extend([body["prompt"]], sampling, generator(torch.device("cpu"), seed + i))[0]
+            for i in range(body["n"])
+        ]
+        choices = [
+            {
+                "index": i,
+                "token_ids": None if self.drop_ids else completion.tokens,
+                "logprobs": {
+                    "token_logprobs": [logp + self.noise * (-1) ** k for k, logp in enumerate(completion.logp)]
+                },
+                "finish_reason": "stop" if completion.stop == Stop.END else "length",
+            }
+            for i, completion in enumerate(completions)
+        ]
+        return choices[::-1]
+
+    def prompt_logps(self, tokens):
+        with torch.no_grad():
+            logp = self.sampler.model(input_ids=torch.tensor([tokens])).logits[0].log_softmax(-1)
+        return [None] + [{str(token): {"logprob": float(logp[i, token])}} for i, token in enumerate(tokens[1:])]
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def address_string(self):
+        return "client"
+
+    def do_GET(self):
+        if self.server.dead:
+            return None
+        if self.path == "/health":
+            return self.answer(200, {})
+        if self.path.startswith("/server_info") and self.server.about:
+            return self.answer(200, {"vllm_config": self.server.about})
+        return self.answer(404, {})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        server = self.server
+        server.calls.append(self.path)
+        server.bodies.append(body)
+        if self.path == "/v1/completions" and "prompt_logprobs" not in body and server.dies_after is not None:
+            server.dies_after -= 1
+        if server.dead:
+            return None
+        if server.fail > 0:
+            server.fail -= 1
+            return self.answer(503, {"error": "warming up"})
+        if self.path == "/collective_rpc":
+            if not server.deaf or server.sampler is None:
+                with server.lock, LOADING:
+                    server.load()
+            return self.answer(200, {"results": [None]})
+        if self.path == "/reset_prefix_cache":
+            server.busy -= 1
+            return self.answer(200, {"success": server.busy < 0})
+        if self.path != "/v1/completions":
+            return self.answer(404, {"error": "no such path"})
+        with server.lock:
+            choices = server.complete(body)
+        return self.answer(200, {"choices": choices})
+
+    def answer(self, status, body):
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+
+def main(arguments):
+    torch.set_num_threads(1)
+    if "--broken" in arguments:
+        raise RuntimeError("no kernel for this model")
+    weights, path = arguments[0], arguments[arguments.index("--uds") + 1]
+    server = StandIn(
+        weights,
+        path,
+        model_config={"dtype": "torch.float32", "logprobs_mode": arguments[arguments.index("--logprobs-mode") + 1]},
+        parallel_config={
+            "worker_extension_cls": arguments[arguments.index("--worker-extension-cls") + 1],
+            "data_parallel_size": 1,
+        },
+        device_config={"device": "cuda"},
+        scheduler_config={"enable_chunked_prefill": "--no-enable-chunked-prefill" not in arguments},
+    )
+    print("serving", server.weights, flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
