@@ -148,21 +148,21 @@ def test_order_limits_and_waiting(tmp_path, start, stand_in):
         (CPU, "do not know attention heads of 16"),
     ],
 )
-def test_servers_that_cannot_decode_right_are_refused(about, words, tmp_path, start, stand_in):
+def test_servers_that_cannot_decode_right_are_refused(about, words, tmp_path, start, stand_in, monkeypatch):
     stand_in.about = about
     run = trainer(tmp_path, start, stand_in)
     if "tied" in words:
-        run.learner.weights.full.config.head_dim = 32
+        monkeypatch.setattr(module, "CPU_HEAD_SIZES", (16,))
     with pytest.raises(Interrupted, match=words):
         run.server.push(run.learner.weights.full, run.tokenizer)
 
 
-def test_seeds_context_and_name_follow_what_the_server_says(tmp_path, start, stand_in):
+def test_seeds_context_and_name_follow_what_the_server_says(tmp_path, start, stand_in, monkeypatch):
+    monkeypatch.setattr(module, "CPU_HEAD_SIZES", (16,))
     stand_in.about = CPU | {
         "model_config": {"max_model_len": 40, "served_model_name": ["tiny"], "dtype": "torch.float32"}
     }
     run = trainer(tmp_path, start, stand_in)
-    run.learner.weights.full.config.head_dim = 32
     run.server.push(run.learner.weights.full, run.tokenizer)
     assert next(b for b, path in zip(stand_in.bodies, stand_in.calls, strict=True) if path == "/collective_rpc") == {
         "method": "whetstone_reload"
