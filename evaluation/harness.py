@@ -84,6 +84,7 @@ def evaluate(
 
     by_name = load_task(tasks, task)
     chat = task.chat if task.chat is not None else bool(lm.tokenizer.chat_template)
+    lm.chats = chat
     result = run(
         lm=lm,
         task_dict=by_name,

@@ -9,6 +9,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 
+from pipelines.data.chat import THINK_END, completion_text, render_text
 from pipelines.engine.distribution import generator
 from pipelines.engine.models import stop_ids
 from pipelines.engine.sampler import TorchSampler
@@ -37,8 +38,23 @@ class SamplerLM(HFLM):
         self.seed, self.progress, self.calls = seed, progress, 0
         self.system_prompt: str | None = None
         """The system prompt that the model was trained with."""
+        self.chats = False
+        """Whether requests come from the chat template, which writes the special tokens itself."""
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self.sampler = TorchSampler(model, stop=stop_ids(model, tokenizer), pad=pad, rows=batch_size)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The text that the training stages render, for lm-eval."""
+        options = {} if add_generation_prompt else {"continue_final_message": True}
+        return render_text(self.tokenizer, chat_history, generation_prompt=add_generation_prompt, **options)
+
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, left_truncate_len: int | None = None, **kwargs: Any
+    ) -> list[int]:
+        """Token ids; those of a chat get no special tokens beside the template's own, as in training."""
+        if self.chats and add_special_tokens is None:
+            add_special_tokens = False
+        return super().tok_encode(string, add_special_tokens, left_truncate_len, **kwargs)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answers in the order of the requests; repeats of a request are drawn independently."""
@@ -64,8 +80,9 @@ class SamplerLM(HFLM):
                 for i, completion in zip(
                     part, self.sampler.extend([contexts[i] for i in part], sampling, draw), strict=True
                 ):
-                    text = self.tok_decode(completion.tokens)
-                    out[i] = postprocess_generated_text(text, stop=until, think_end_token=None)
+                    text = completion_text(self.tokenizer, completion.tokens)
+                    thinks = THINK_END if THINK_END in text else None
+                    out[i] = postprocess_generated_text(text, stop=until, think_end_token=thinks)
                 done += len(part)
                 if self.progress:
                     self.progress(done, len(requests))

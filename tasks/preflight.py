@@ -248,10 +248,11 @@ def _hub(field: str, name: str, what: str) -> Iterator[Problem]:
 def _model(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:
     model = recipe.model
     template = model.chat_template
+    render = {name: getattr(model, name) for name in probe.TEMPLATE}
     if template is not None and "{" not in template and not Path(template).is_file():
         yield Problem("model.chat_template", f"{template[:200]} is neither Jinja text nor a file", "Give one of them.")
     if model.attention == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
-        yield Problem("model.attention", "flash_attention_2 needs the package flash_attn", "Use attention: sdpa.")
+        yield Problem("model.attention", "flash_attention_2 needs the package flash_attn", "Use attention: auto.")
     lora = [name for name in ("sft", "rlvr") if getattr(getattr(recipe, name), "lora", None) is not None]
     if lora and importlib.util.find_spec("peft") is None:
         yield Problem(f"{lora[0]}.lora", "adapters need the package peft", "pip install peft")
@@ -260,7 +261,7 @@ def _model(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> 
             "ask": "fresh",
             "architecture": model.fresh.architecture,
             "config": model.fresh.config,
-            "chat_template": template,
+            **render,
         }
         questions.append(("model.fresh", "", ask))
         return
@@ -268,7 +269,7 @@ def _model(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> 
     hub = list(_hub("model.path", path, "model"))
     yield from hub
     if not hub and Path(path).expanduser().is_dir():
-        about = {"path": str(Path(path).expanduser()), "chat_template": template}
+        about = {"path": str(Path(path).expanduser()), **render}
         questions.append(("model.path", "", {"ask": "folder", **about, "trust_remote_code": model.trust_remote_code}))
 
 

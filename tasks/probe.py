@@ -22,6 +22,10 @@ SECONDS = 120.0
 """For one question; the slowest that is meant to pass, lm-eval's whole index, took 8 s on two cores."""
 
 
+TEMPLATE = ("chat_template", "chat_template_kwargs", "chat_template_date")
+"""Fields of the recipe's model section that say how prompts are rendered."""
+
+
 def ask(questions: list[dict[str, Any]], seconds: float = SECONDS) -> list[dict[str, Any]]:
     """Answers in order. A question that ends or hangs its process is answered by a problem that says so."""
     answers: list[dict[str, Any]] = []
@@ -96,7 +100,7 @@ def _folder(question: dict[str, Any]) -> dict[str, Any]:
     from pipelines.engine import models
     from pipelines.recipe.settings import Model
 
-    model = Model.model_validate({k: question[k] for k in ("path", "chat_template", "trust_remote_code")})
+    model = Model.model_validate({k: question[k] for k in ("path", *TEMPLATE, "trust_remote_code")})
     _render(models.load_tokenizer(question["path"], model))
     config = AutoConfig.from_pretrained(question["path"], trust_remote_code=model.trust_remote_code)
     return {"positions": _positions(config)}
@@ -108,10 +112,13 @@ def _fresh_model(question: dict[str, Any]) -> dict[str, Any]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from pipelines.engine import models
+    from pipelines.recipe.settings import Model
 
     tokenizer = models.train_tokenizer("char", 64, ["ab"])
     if question["chat_template"] is not None:
         tokenizer.chat_template = models.template_text(question["chat_template"])
+    options = {name: question[name] for name in TEMPLATE if name != "chat_template"}
+    models.set_template_options(tokenizer, Model.model_validate({"path": "fresh", **options}))
     _render(tokenizer)
     special = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     config = AutoConfig.for_model(question["architecture"], **{**question["config"], **special})

@@ -37,6 +37,16 @@ FAMILIES = {
     "gemma3_text": SMALL | {"head_dim": 16, "sliding_window": 8},
     "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128},
 }
+OTHERS = {
+    "mistral": SMALL | {"sliding_window": 8},
+    "gpt_oss": SMALL | {"head_dim": 16, "sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "deepseek_v3": SMALL | {
+        "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 1,
+        "topk_group": 1, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16,
+        "first_k_dense_replace": 1,
+    },
+}  # fmt: skip
+"""Families with a feature more: a window in every layer, attention sinks with experts, compressed keys."""
 
 
 def model(family: str = "llama", vocab: int = 100):
@@ -45,7 +55,7 @@ def model(family: str = "llama", vocab: int = 100):
 
     torch.manual_seed(0)
     config = AutoConfig.for_model(
-        family, vocab_size=vocab, pad_token_id=0, bos_token_id=1, eos_token_id=2, **FAMILIES[family]
+        family, vocab_size=vocab, pad_token_id=0, bos_token_id=1, eos_token_id=2, **(FAMILIES | OTHERS)[family]
     )
     made = AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipelines import environments
+from pipelines.data import chat
 from pipelines.data.records import UNSCORED, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
 
@@ -132,7 +133,7 @@ def take_turn(episode: Episode, completion: Completion, context: RolloutContext,
     state = environments.key_number(episode.world.state_key())
     text = context.decode(completion.tokens)
     episode.speak(completion, node)
-    step = episode.world.step(text)
+    step = episode.world.step(chat.after_thinking(text))
     episode.states.append(state)
     episode.rewards.append(step.reward)
     episode.texts.append(text)

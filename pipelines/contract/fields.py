@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 LARGEST = 10**12
 """No number in a recipe is larger, seeds apart."""
@@ -30,10 +31,17 @@ def _label(value: str) -> str:
     return value
 
 
+def _day(value: Any) -> str:
+    return str(value if isinstance(value, date) else date.fromisoformat(str(value)))
+
+
 Line = Annotated[str, Field(max_length=4096), AfterValidator(_line)]
 """Text of one line that is not empty: paths, names of other people's things."""
 Label = Annotated[str, AfterValidator(_label)]
 """A name that may become part of a file's name: splits, benchmarks."""
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
+Day = Annotated[str, BeforeValidator(_day)]
+"""`2025-01-01`."""
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 
 

@@ -77,7 +77,7 @@ class RolloutContext:
 
     def decode(self, tokens: list[int]) -> str:
         """Text of a completion, special tokens left out; for verifiers and logs only."""
-        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+        return chat.completion_text(self.tokenizer, tokens)
 
     def render(self, conversations: list[list[Message]]) -> list[list[int]]:
         """Token ids of conversations up to where the assistant speaks."""

@@ -67,7 +67,7 @@ def pass_rates(
     rendered = chat.render_prompts(tokenizer, [p.prompt for p in problems])
     prefixes = [tokens for tokens in rendered for _ in range(settings.samples)]
     draw = generator(sampler.device, seed, int(digest([p.uid for p in problems])[:12], 16))
-    answers = [tokenizer.decode(c.tokens, skip_special_tokens=True) for c in sampler.extend(prefixes, sampling, draw)]
+    answers = [chat.completion_text(tokenizer, c.tokens) for c in sampler.extend(prefixes, sampling, draw)]
     repeated = [p for p in problems for _ in range(settings.samples)]
     rows = [(p.verifier, text, p.answer, p.info) for p, text in zip(repeated, answers, strict=True)]
     solved = [bool(verdict.correct) for verdict in verifiers.verify_many(rows)]

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import xxhash
-from jinja2.exceptions import TemplateError
 
 from pipelines.curate import card, control, sources
 from pipelines.curate.formats import Row
@@ -198,6 +197,7 @@ def _tokenizer(model: Model, work: Path, out: Path) -> Any:
     tokenizer = models.train_tokenizer(model.tokenizer.kind, model.tokenizer.vocab_size, texts())
     if model.chat_template is not None:
         tokenizer.chat_template = models.template_text(model.chat_template)
+    models.set_template_options(tokenizer, model)
     tokenizer.save_pretrained(out / "tokenizer")
     return tokenizer
 
@@ -238,7 +238,7 @@ def _second_pass(
         source = curate.sources[origins[number]]
         try:
             reason = _outside_length(curate, problem, tokenizer, renders)
-        except TemplateError as error:
+        except chat.TemplateRefusal as error:
             refusal = RowError("prompt", "the model's chat template refuses it", str(error)[:200])
             columns = {"uid": problem.uid, "prompt": problem.prompt}
             counts.quarantine(str(source.task or source.path), Row("kept rows", number + 1, columns), refusal)
@@ -263,7 +263,7 @@ def _outside_length(curate: Curate, problem: Problem, tokenizer: Any, renders: b
     """Why the record is too short or too long, None where it is not.
 
     Raises:
-        TemplateError: the chat template refuses the conversation.
+        TemplateRefusal: the chat template refuses the conversation.
     """
     if renders:
         tokens = len(chat.render_prompt(tokenizer, problem.prompt))

@@ -1,14 +1,83 @@
-"""Messages to token ids, by the tokenizer's chat template; nothing here needs a model."""
+"""Messages to token ids, by the tokenizer's chat template; nothing here needs a model.
+
+Every stage renders through `render_text`: SFT, RLVR and evaluation must show the model the same text.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import re
+from datetime import date
+from typing import TYPE_CHECKING, Any
 
 from pipelines.data.records import Message
 from pipelines.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+THINK_END = "</think>"
+"""What templates of reasoning models put between thinking and answer."""
+MESSAGE = "<|message|>"
+"""What stands before the text of a message in the channels of gpt-oss."""
+_HEAD, _TAIL = "{#- whetstone options ", "{#- end of whetstone options #}{{ '' }}"
+_BLOCK = re.compile(re.escape(_HEAD) + r"(.*?) -#}.*?" + re.escape(_TAIL), re.DOTALL)
+_DATE_CALL = re.compile(r"""strftime_now\(\s*(?:'([^']*)'|"([^"]*)")""")
+_MARK = "\u2042mark\u2042"
+
+
+class TemplateRefusal(ModelError):
+    """The chat template raised an error for a conversation."""
+
+
+def render_text(
+    tokenizer: PreTrainedTokenizerBase, messages: list[Message], *, generation_prompt: bool = True, **variables: Any
+) -> str:
+    """A conversation as the text that the model reads.
+
+    Templates without a system role (Gemma 2) raise an error for a system message: its text is then put in front of the first
+    user message, as the templates of later versions of these families do themselves.
+
+    Args:
+        generation_prompt: end with the start of the assistant's turn.
+        variables: passed to the template.
+
+    Raises:
+        TemplateRefusal: the template raised an error.
+    """
+    from jinja2 import TemplateError
+
+    def render(conversation: list[Message]) -> str:
+        text = tokenizer.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=generation_prompt, **variables
+        )
+        return str(text)
+
+    try:
+        return render(messages)
+    except TemplateError as error:
+        folded = system_in_user(messages)
+        if folded is not None:
+            try:
+                return render(folded)
+            except TemplateError:
+                pass  # the first error is about the conversation as it is
+        raise TemplateRefusal(
+            f"model.chat_template: the template refuses a conversation with the roles "
+            f"{', '.join(m['role'] for m in messages)} ({str(error)[:200]}). Change the data, or give another template."
+        ) from error
+
+
+def system_in_user(messages: list[Message]) -> list[Message] | None:
+    """The conversation with its system message at the head of the first user message; None where there is none.
+
+    >>> system_in_user([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}])
+    [{'role': 'user', 'content': 'Be brief.\\n\\n2 + 2?'}]
+    """
+    if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
+        return None
+    first: Message = {"role": "user", "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
+    return [first, *messages[2:]]
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
@@ -18,7 +87,7 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -
 
 def render_prompts(tokenizer: PreTrainedTokenizerBase, conversations: list[list[Message]]) -> list[list[int]]:
     """Token ids of conversations up to where the assistant speaks; one call is much cheaper than one per conversation."""
-    texts = [tokenizer.apply_chat_template(m, tokenize=False, add_generation_prompt=True) for m in conversations]
+    texts = [render_text(tokenizer, messages) for messages in conversations]
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
@@ -47,18 +116,98 @@ def reply_tokens(tokenizer: PreTrainedTokenizerBase, text: str, *, with_end: boo
     Raises:
         ModelError: the template changes what an assistant said.
     """
-    mark = "\u2042mark\u2042"
-    messages = [
+    messages: list[Message] = [
         {"role": "user", "content": "x"},
-        {"role": "assistant", "content": mark},
+        {"role": "assistant", "content": _MARK},
         {"role": "user", "content": text},
     ]
-    rendered = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    if mark not in rendered:
+    rendered = render_text(tokenizer, messages)
+    if _MARK not in rendered:
         raise ModelError(
             "model.chat_template: the template drops or changes earlier answers; it cannot be used with turns."
         )
-    rest = rendered.split(mark, 1)[1]
-    end = str(tokenizer.eos_token)
-    rest = rest.removeprefix(end) if rest.startswith(end) else rest
-    return tokenizer((end if with_end else "") + rest, add_special_tokens=False)["input_ids"]
+    rest = rendered.split(_MARK, 1)[1]
+    ends = [end for end in (end_of_turn(tokenizer), str(tokenizer.eos_token)) if end]
+    end = next((end for end in ends if rest.startswith(end)), ends[0])
+    return tokenizer((end if with_end else "") + rest.removeprefix(end), add_special_tokens=False)["input_ids"]
+
+
+def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The special token that the template puts behind an assistant's last answer; None where there is none.
+
+    In many families it is not the tokenizer's end token: Gemma ends a turn with `<end_of_turn>`, Phi-3 with `<|end|>`.
+    """
+    messages: list[Message] = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _MARK}]
+    _, mark, rest = render_text(tokenizer, messages, generation_prompt=False).partition(_MARK)
+    if not mark:
+        return None
+    rest = rest.lstrip(" ")
+    ids = tokenizer(rest, add_special_tokens=False)["input_ids"]
+    special = {str(token) for token in tokenizer.special_tokens_map.values()}
+    for token in tokenizer.convert_ids_to_tokens(ids[:1]):
+        known = tokenizer.added_tokens_decoder.get(ids[0])
+        if rest.startswith(token) and (token in special or (known is not None and known.special)):
+            return str(token)
+    return None
+
+
+def completion_text(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
+    """Text of a completion without special tokens; where it is made of messages in channels (gpt-oss), of the last one."""
+    if MESSAGE in str(tokenizer.chat_template):
+        start = tokenizer.convert_tokens_to_ids(MESSAGE)
+        tokens = tokens[len(tokens) - tokens[::-1].index(start) :] if start in tokens else tokens
+    return str(tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def after_thinking(text: str) -> str:
+    """A completion without its reasoning: what follows the last `</think>`.
+
+    >>> after_thinking("<think>6 * 7 is 42.</think>\\n\\n42"), after_thinking("42")
+    ('42', '42')
+    """
+    return text.rpartition(THINK_END)[2].lstrip() if THINK_END in text else text
+
+
+def with_options(template: str, options: dict[str, Any], today: str) -> str:
+    """A template with default values for its own variables, such as `enable_thinking`, written into its text.
+
+    In the text they go wherever the template goes (the saved model, evaluation, a decoding server) and are part of its
+    identity. A value that a caller passes wins. Templates that ask for the date are told `today`: a prompt that
+    changes overnight would make equal keys give unequal results.
+
+    Args:
+        options: variable → JSON value; those that the template has from an earlier call stay where they are not here.
+        today: ISO date.
+    """
+    block = _BLOCK.search(template)
+    if block is not None:
+        template = template.replace(block.group(0), "", 1)
+        options = {**json.loads(block.group(1)), **options}
+    formats = sorted({a or b for a, b in _DATE_CALL.findall(template)})
+    if not options and not formats:
+        return template
+    note = json.dumps(options, sort_keys=True).replace("#", "\\u0023")
+    lines = [f"{_HEAD}{note} -#}}"]
+    for name, value in sorted(options.items()):
+        lines.append(
+            f"{{%- if {name} is not defined or {name} is none %}}{{% set {name} = {_literal(value)} %}}{{% endif %}}"
+        )
+    if formats:
+        dates = {form: date.fromisoformat(today).strftime(form) for form in formats}
+        lines.append(f"{{%- macro strftime_now(format) %}}{{{{ {_literal(dates)}[format] }}}}{{% endmacro %}}")
+    return "".join(lines) + _TAIL + template
+
+
+def _literal(value: Any) -> str:
+    """A JSON value as Jinja writes it.
+
+    >>> _literal({"a": [True, None, 1.5, "it's"]})
+    '{"a": [true, none, 1.5, "it\\'s"]}'
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_literal(str(k))}: {_literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    if value is None:
+        return "none"
+    return json.dumps(value, ensure_ascii=False)

@@ -85,7 +85,7 @@ class Prompts:
         output = (
             self._scatter(self._gather(probabilities[..., :width]) @ values) + probabilities[..., width:] @ own_values
         )
-        return output.reshape(rows, 1, heads, dim)
+        return output.reshape(rows, 1, heads, values.shape[-1])
 
     def _gather(self, rows: Tensor) -> Tensor:
         """[R, kv_heads, G, X] as [U, kv_heads, K * G, X]."""

@@ -64,10 +64,10 @@ class SlabLayer(DynamicLayer):
             key_states, value_states = key_states.to(self.stored), value_states.to(self.stored)
         if self.key_slab is None:
             self.rows = len(key_states)
-            self._allocate(key_states, self.rows, new)
+            self._allocate(key_states, value_states, self.rows, new)
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
         elif self.filled + new > self.key_slab.shape[-2]:
-            self._allocate(key_states, len(self.key_slab), self.filled + max(new, BLOCK))
+            self._allocate(key_states, value_states, len(self.key_slab), self.filled + max(new, BLOCK))
         assert self.key_slab is not None and self.value_slab is not None
         self.key_slab[: self.rows, :, self.filled : self.filled + new] = key_states
         self.value_slab[: self.rows, :, self.filled : self.filled + new] = value_states
@@ -75,9 +75,13 @@ class SlabLayer(DynamicLayer):
         self._view()
         return self.keys, self.values  # type: ignore[return-value]
 
-    def _allocate(self, like: Tensor, capacity: int, size: int, rows: Tensor | None = None) -> None:
-        """Allocate larger slabs and copy the contents; with `rows`, of those rows only."""
-        for name in ("key_slab", "value_slab"):
+    def _allocate(self, keys: Tensor, values: Tensor, capacity: int, size: int, rows: Tensor | None = None) -> None:
+        """Allocate larger slabs and copy the contents; with `rows`, of those rows only.
+
+        Args:
+            keys, values: [.., heads, .., dim] each, for heads, dim and dtype, which may differ between the two.
+        """
+        for name, like in (("key_slab", keys), ("value_slab", values)):
             old = getattr(self, name)
             slab = like.new_empty(capacity, like.shape[1], size, like.shape[3])
             if rows is not None:
@@ -93,8 +97,8 @@ class SlabLayer(DynamicLayer):
 
     def take(self, rows: Tensor, room: int, capacity: int) -> None:
         """Select these rows (repeats allowed), with room for `capacity` rows and `room` more positions."""
-        assert self.key_slab is not None
-        self._allocate(self.key_slab, capacity, self.filled + min(room, BLOCK * 4), rows)
+        assert self.key_slab is not None and self.value_slab is not None
+        self._allocate(self.key_slab, self.value_slab, capacity, self.filled + min(room, BLOCK * 4), rows)
         self.rows = len(rows)
         self._view()
 
@@ -114,7 +118,7 @@ class SlabLayer(DynamicLayer):
         self.prompt_keys, self.prompt_values = self.keys, self.values
         self.key_slab = self.value_slab = None
         self.filled = 0
-        self._allocate(self.prompt_keys, capacity, min(room, BLOCK * 4))
+        self._allocate(self.prompt_keys, self.prompt_values, capacity, min(room, BLOCK * 4))
         self._view()
 
     def get_seq_length(self) -> int:

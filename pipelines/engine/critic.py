@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pipelines.engine.layout import Layout
+from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
 from pipelines.engine.policy import hidden_states
 
@@ -27,6 +28,7 @@ class Critic(torch.nn.Module):
     def __init__(self, decoder: Any, width: int, *, dtype: str = "float32") -> None:
         super().__init__()
         self.body = copy.deepcopy(decoder).requires_grad_(True)
+        self.mask_form = MaskForm.of(self.body.config)
         self.head = torch.nn.Linear(width, 1)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
@@ -36,4 +38,4 @@ class Critic(torch.nn.Module):
     def forward(self, layout: Layout) -> Tensor:
         """Value before each of the layout's scored tokens, float32 [M]."""
         with autocast(self.dtype, self.device):
-            return self.head(hidden_states(self.body, layout, self.device)).squeeze(-1).float()
+            return self.head(hidden_states(self.body, layout, self.device, self.mask_form)).squeeze(-1).float()

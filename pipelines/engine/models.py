@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.data import chat
 from pipelines.engine import model_files
 from pipelines.errors import ModelError, UserError
 from pipelines.recipe.settings import Model
@@ -116,6 +117,7 @@ def load_tokenizer(
             )
         tokenizer.pad_token = tokenizer.eos_token
     with _reading(f"model.chat_template: the chat template of {where} cannot be used", "Correct its Jinja text."):
+        set_template_options(tokenizer, model)
         tokenizer.apply_chat_template([{"role": "user", "content": "?"}], tokenize=False, add_generation_prompt=True)
     model_files.check_vocabulary(tokenizer, config, where)
     return tokenizer
@@ -176,6 +178,14 @@ def template_text(value: str) -> str:
     return path.read_text()
 
 
+def set_template_options(tokenizer: PreTrainedTokenizerBase, model: Model | None) -> None:
+    """Write the recipe's template variables and date into the template's text (`chat.with_options`)."""
+    if model is not None and isinstance(tokenizer.chat_template, str):
+        tokenizer.chat_template = chat.with_options(
+            tokenizer.chat_template, model.chat_template_kwargs, model.chat_template_date
+        )
+
+
 def template_identity(tokenizer: PreTrainedTokenizerBase) -> str:
     """Digest of what turns messages into ids: the template, the special tokens and the vocabulary's size."""
     special = {k: str(v) for k, v in tokenizer.special_tokens_map.items()}
@@ -221,7 +231,7 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
     try:
         config = AutoConfig.for_model(model.fresh.architecture, **{**model.fresh.config, **special})
         torch.manual_seed(seed)
-        network = AutoModelForCausalLM.from_config(config, attn_implementation=model.attention)
+        network = AutoModelForCausalLM.from_config(config, attn_implementation=_attention(model))
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise ModelError(
             f"model.fresh: {model.fresh.architecture} refuses this config: {_first_line(error)}"
@@ -255,7 +265,7 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
         both: Any = AutoModelForCausalLM.from_pretrained(
             where,
             dtype=torch.float32,
-            attn_implementation=model.attention,
+            attn_implementation=_attention(model),
             revision=revision,
             trust_remote_code=model.trust_remote_code,
             ignore_mismatched_sizes=True,
@@ -272,14 +282,19 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
     return loaded
 
 
+def _attention(model: Model) -> str | None:
+    """transformers' name of the attention; None lets it choose: sdpa where the architecture has it, else eager."""
+    return None if model.attention == "auto" else model.attention
+
+
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, about: dict[str, Any]) -> None:
     """Write a folder that `from_pretrained` loads, chat template included, and `whetstone.json` beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     config = model.generation_config
     if config is not None and tokenizer.eos_token_id is not None:
+        ends = stop_ids(model, tokenizer)
         config.pad_token_id = tokenizer.pad_token_id
-        if config.eos_token_id is None:
-            config.eos_token_id = tokenizer.eos_token_id
+        config.eos_token_id = ends if len(ends) > 1 else ends[0]
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     body = {**about, "template": template_identity(tokenizer)}
@@ -287,8 +302,11 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Every id that ends a completion: the tokenizer's and the generation config's."""
+    """Every id that ends a completion: the tokenizer's, the generation config's and the template's end of a turn."""
     ids: set[int] = set()
+    turn = chat.end_of_turn(tokenizer) if tokenizer.chat_template else None
+    if turn is not None:
+        ids.add(tokenizer.convert_tokens_to_ids(turn))
     for end_ids in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
         if end_ids is not None:
             ids.update(end_ids if isinstance(end_ids, list) else [end_ids])

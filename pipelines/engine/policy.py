@@ -13,6 +13,7 @@ from transformers import DynamicCache
 
 from pipelines.engine import distribution
 from pipelines.engine.layout import Layout, Prefix
+from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
 from pipelines.recipe.settings import Sampling
 
@@ -48,15 +49,12 @@ class Policy:
         self.head = self.causal.get_output_embeddings()
         self.config = self.causal.config.get_text_config()
         self.device = next(model.parameters()).device
-        slides = getattr(self.config, "sliding_window", None) and set(
-            getattr(self.config, "layer_types", None) or [""]
-        ) != {"full_attention"}
         self.top_p_mass: float | None = None
         """Where set, entropies have a second component: over the most probable tokens with this probability mass."""
-        self.takes_masks = self.config._attn_implementation == "sdpa" and not slides
+        self.mask_form = MaskForm.of(self.config)
+        self.takes_masks = self.mask_form is not None
         """Whether packed and shared layouts are possible: they need attention masks of our own."""
-        kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
-        self.takes_prefixes = self.takes_masks and kinds == {"full_attention"}
+        self.takes_prefixes = self.takes_masks and not getattr(self.config, "num_kv_shared_layers", 0)
         """Whether rows can be laid out behind shared prefixes: every layer must keep keys and values."""
         self._check_head()
         self.scorer = Scorer(self)
@@ -116,7 +114,7 @@ class Policy:
         mlp_inputs: list[Tensor] = []
         handle = self.layers[-1].mlp.register_forward_pre_hook(lambda module, inputs: mlp_inputs.append(inputs[0]))  # type: ignore[operator, union-attr]
         with autocast(self.dtype, self.device):
-            last = hidden_states(self.decoder, layout, self.device)
+            last = hidden_states(self.decoder, layout, self.device, self.mask_form)
         handle.remove()
         return (last if where == "last" else mlp_inputs[0].flatten(0, 1)[layout.source.to(self.device)]).float()
 
@@ -124,7 +122,7 @@ class Policy:
         """`score`, called by `Scorer`."""
         chosen = chosen.to(self.device)
         with autocast(self.dtype, self.device):
-            hidden = hidden_states(self.decoder, layout, self.device)
+            hidden = hidden_states(self.decoder, layout, self.device, self.mask_form)
             size = max(64, CHUNK_FLOATS // self.config.vocab_size)
             several = len(hidden) > size
             empty = hidden.new_zeros(0).float()
@@ -191,12 +189,18 @@ class Policy:
         return contextlib.nullcontext()
 
 
-def hidden_states(decoder: Any, layout: Layout, device: torch.device) -> Tensor:
-    """The decoder's last hidden state before each of the layout's scored tokens, [M, hidden]."""
+def hidden_states(decoder: Any, layout: Layout, device: torch.device, form: MaskForm | None) -> Tensor:
+    """The decoder's last hidden state before each of the layout's scored tokens, [M, hidden].
+
+    Args:
+        form: of the decoder's masks; None where it takes only layouts without one.
+    """
+    if layout.attention is not None and form is None:
+        raise RuntimeError("a layout with a mask of its own for a model that takes none")
     cache = None if layout.prefix is None else _prefix_cache(decoder, layout.prefix, device)
     hidden = decoder(
         input_ids=layout.ids.to(device),
-        attention_mask=None if layout.attention is None else layout.attention.to(device),
+        attention_mask=None if form is None else form.build(layout, device),
         position_ids=layout.positions.to(device),
         past_key_values=cache,
         use_cache=cache is not None,

@@ -16,8 +16,10 @@ from pipelines.data.records import Stop, common_length
 from pipelines.engine import attention, distribution
 from pipelines.engine.cache import Gaps, SlabCache
 from pipelines.engine.fixed import FixedDecoder
+from pipelines.engine.masks import FULL, SLIDING, layer_kinds
 from pipelines.engine.models import autocast
 from pipelines.engine.rounded import RoundedWeights
+from pipelines.errors import ModelError
 from pipelines.recipe.settings import Sampling
 
 log = logging.getLogger(__name__)
@@ -58,12 +60,10 @@ class TorchSampler:
         self.stop = torch.tensor(sorted(stop), dtype=torch.int64, device=self.device)
         config = model.config.get_text_config()
         self.context = int(getattr(config, "max_position_embeddings", 0) or 1 << 30)
-        windows = getattr(config, "layer_types", None) or []
-        self.plain = (
-            all(kind == "full_attention" for kind in windows)
-            and (windows or not getattr(config, "sliding_window", None))
-            and config._attn_implementation == "sdpa"
-        )
+        refuse_recurrent(model)
+        compressed = getattr(config, "kv_lora_rank", None)
+        self.plain = layer_kinds(config) == {FULL} and config._attn_implementation == "sdpa" and not compressed
+        """Whether every layer attends to all of its keys, with masks of ours: decoding then has faster ways."""
         self.rounded = RoundedWeights(model, dtype)
         self.fixed: FixedDecoder | None = None
         if self.plain and (self.device.type == "cuda" if fixed is None else fixed):
@@ -227,6 +227,20 @@ class TorchSampler:
             )
             for i, n in enumerate(lengths)
         ]
+
+
+def refuse_recurrent(model: PreTrainedModel) -> None:
+    """Refuse a model that remembers more than keys and values of each position.
+
+    Raises:
+        ModelError: Mamba, linear attention and short convolutions, in all layers or in some.
+    """
+    others = layer_kinds(model.config.get_text_config()) - {FULL, SLIDING, "chunked_attention"}
+    if others or getattr(model, "_is_stateful", False):
+        raise ModelError(
+            f"model: {type(model).__name__} keeps a recurrent state ({', '.join(sorted(others)) or 'in every layer'}), and the "
+            "sampler only knows caches of keys and values. Use a family with attention in all layers."
+        )
 
 
 class _Rows:

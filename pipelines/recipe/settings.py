@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from pipelines.contract.fields import Label, Line, Seed, Settings, free
+from pipelines.contract.fields import Day, Identifier, Label, Line, Seed, Settings, free
 from pipelines.recipe.server import Server
 
 
@@ -56,9 +56,14 @@ class Model(Settings):
     """Read only for fresh models."""
     chat_template: Annotated[str, Field(min_length=1)] | None = None
     """Jinja text, or a path to it; default: the tokenizer's own, or a plain one for fresh models."""
+    chat_template_kwargs: dict[Identifier, JsonValue] = {}
+    """Values of the template's own variables, the same in every stage: `{enable_thinking: false}`, `{tools: [...]}`, ..."""
+    chat_template_date: Day = "2025-01-01"
+    """What a template that asks for today's date is told: a fixed day, so that equal recipes give equal prompts."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute precision; weights and optimizer stay float32 (bfloat16 runs under autocast)."""
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    """How attention is computed; auto: sdpa, or eager for the families that sdpa cannot compute (Gemma 2, gpt-oss)."""
     trust_remote_code: bool = False
     """Run Python that the model's folder brings (`auto_map`); without it such a folder is refused. Read that code first."""
     allow_missing: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.data.chat import render_prompt
-from pipelines.data.records import Problem
+from pipelines.data.chat import render_prompt, render_text
+from pipelines.data.records import Problem, common_length
 from pipelines.engine.layout import Layout, best_fit, packed_layouts
 from pipelines.errors import DataError, ModelError
 
@@ -48,9 +49,14 @@ def document(problem: Problem, which: str, tokenizer: Any) -> Document:
     """
     prompt = render_prompt(tokenizer, problem.prompt)
     messages = [*problem.prompt, {"role": "assistant", "content": target(problem, which)}]
-    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    text = render_text(tokenizer, messages, generation_prompt=False)
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
     if tokens[: len(prompt)] != prompt:
+        # A token may span the seam (`<think>\n` and `\n</think>`); a rollout starts with the prompt's own ids.
+        before = render_text(tokenizer, problem.prompt)
+        if text.startswith(before):
+            rest = tokenizer(text[len(before) :], add_special_tokens=False)["input_ids"]
+            return Document([*prompt, *rest], len(prompt))
         raise ModelError(
             f"model.chat_template: the prompt of record {problem.uid} is not a prefix of its conversation, so the loss "
             "could not be limited to the answer. Use a template whose generation prompt starts the assistant's turn."
@@ -64,7 +70,7 @@ def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
     Raises:
         ModelError: they differ in a way that would train on the prompt or drop answer tokens.
     """
-    if "generation" not in str(tokenizer.chat_template) or "{% generation" not in str(tokenizer.chat_template):
+    if not re.search(r"\{%-?\s*generation\s*-?%\}", str(tokenizer.chat_template)):
         return False
     messages = [*problem.prompt, {"role": "assistant", "content": target(problem, which)}]
     rendered = tokenizer.apply_chat_template(
@@ -73,6 +79,13 @@ def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
     conversation = document(problem, which, tokenizer)
     own_mask = [0] * conversation.trained_from + [1] * (len(conversation.tokens) - conversation.trained_from)
     template_mask = list(rendered["assistant_masks"])
+    bare = tokenizer(render_text(tokenizer, problem.prompt, generation_prompt=False), add_special_tokens=False)[
+        "input_ids"
+    ]
+    header = common_length([tuple(bare), tuple(conversation.tokens[: conversation.trained_from])])
+    template_mask[header : conversation.trained_from] = [0] * (
+        conversation.trained_from - header
+    )  # the turn's own header
     if any(m["role"] == "assistant" for m in problem.prompt):  # earlier turns are context: only the last is trained
         template_mask[: conversation.trained_from] = [0] * conversation.trained_from
     if len(own_mask) != len(template_mask) or any(t and not o for o, t in zip(own_mask, template_mask, strict=True)):

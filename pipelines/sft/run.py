@@ -49,11 +49,12 @@ class Trainer:
         self.model = self._model()
         self.device = models.device()
         self.model.to(self.device)
-        window = getattr(self.model.config.get_text_config(), "sliding_window", None)
-        self.packing = sft.packing and not (window and window < sft.max_length)
-        if sft.packing and not self.packing:
-            report.event("packing is off: rows would be longer than the model's sliding window", window=window)
         self.policy = Policy(self.model, Sampling(), dtype=model.dtype)
+        self.packing = sft.packing and self.policy.takes_masks
+        if sft.packing and not self.packing:
+            report.event(
+                "packing is off: the model's attention takes no masks of packed rows", attention=model.attention
+            )
         self.optimizer = optimizer.make(self.model, sft.optimizer)
         self.total = self._total_steps()
         self.stepper = optimizer.Stepper(self.optimizer, sft.optimizer, self.total, sft.max_bad_steps)

@@ -15,6 +15,7 @@ from math import isfinite  # `import math` here would be replaced by the module 
 from types import ModuleType
 from typing import Any, Literal
 
+from pipelines.data.chat import after_thinking
 from pipelines.errors import DataError, did_you_mean
 
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
@@ -104,7 +105,7 @@ def verify(name: str, completion: str, answer: str, info: dict[str, Any]) -> Ver
 
 
 def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Verdict]:
-    """Score (verifier, completion, answer, info) rows, in order.
+    """Score (verifier, completion, answer, info) rows, in order. Of a completion that thinks first, the answer alone is judged.
 
     Verifiers that do more than linear work run in processes that can be killed: such a row comes back `timed_out` when
     its time is over, and `verifier_failed` (unscored) when its process dies. Equal rows are computed once.
@@ -113,6 +114,7 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
         DataError: a verifier has no such name, or refuses the row's task.
         SandboxError: a verifier runs code, and there is no sandbox.
     """
+    rows = [(name, after_thinking(text), answer, info) for name, text, answer, info in rows]
     verdicts: list[Verdict | None] = []
     pooled: list[int] = []
     sandboxed: list[int] = []
@@ -180,6 +182,7 @@ def extract_answer(name: str, completion: str) -> str:
 
 def extract_answers(rows: Sequence[tuple[str, str]]) -> list[str]:
     """`extract_answer` of (verifier, completion) rows, under the limits of `verify_many`; empty where they end it."""
+    rows = [(name, after_thinking(text)) for name, text in rows]
     answers = ["" if n in POOLED else extract_here(n, text) for n, text in rows]
     pooled = [i for i, (name, text) in enumerate(rows) if name in POOLED and len(text) <= MAX_CHARS]
     if pooled:

@@ -24,7 +24,7 @@ def settings_of(recipe: Recipe, stage: str) -> dict[str, Any]:
     model = resolve(recipe.model)
     own = resolve(getattr(recipe, stage))
     if stage == "curate":
-        names = ["path", "revision", "chat_template", "trust_remote_code"]
+        names = ["path", "revision", "chat_template", "chat_template_kwargs", "chat_template_date", "trust_remote_code"]
         names += ["dtype", "attention"] if recipe.curate.difficulty is not None else []
         used = {k: model[k] for k in names}
         if recipe.model.fresh is not None:

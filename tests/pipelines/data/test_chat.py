@@ -1,14 +1,155 @@
-"""System prompts in front of a conversation."""
+"""Chat templates: the families' habits, the recipe's variables, and where an answer begins and ends."""
 
 from __future__ import annotations
 
-from pipelines.data.records import Role
+import pytest
+
+from benchmarks.families import FAMILIES, TOOL, tokenizer_of
+from pipelines.data import chat
+from pipelines.data.records import Problem, Role
+from pipelines.engine import models
+from pipelines.errors import ModelError
+from pipelines.recipe.settings import Model
+from pipelines.sft.pack import check_assistant_mask, document
+
+ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "abba?"}]
+PROBLEM = Problem(uid="1", source="s", licence="x", prompt=ASKED, answer="yes", verifier="exact", info={})
+
+
+def tokenizer(name, **model):
+    loaded = tokenizer_of(FAMILIES[name])
+    models.set_template_options(loaded, Model.model_validate({"path": "x", **FAMILIES[name].model, **model}))
+    return loaded
 
 
 def test_a_prior_goes_in_front():
-    from pipelines.data.chat import with_system_prompt
-
     asked = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2?"}]
-    assert with_system_prompt(asked, "Think.")[0]["content"] == "Think.\n\nBe short."
-    assert with_system_prompt(asked, None) is asked
+    assert chat.with_system_prompt(asked, "Think.")[0]["content"] == "Think.\n\nBe short."
+    assert chat.with_system_prompt(asked, None) is asked
     assert Role.TEACHER_FORCED == 5, "stored rows hold the number"
+
+
+ENDS = {
+    "llama": "<|eot_id|>", "qwen2": "<|im_end|>", "qwen3": "<|im_end|>", "gemma2": "<end_of_turn>", "gemma3": "<end_of_turn>",
+    "phi3": "<|end|>", "phi": "<|endoftext|>", "mistral": "</s>", "smollm3": "<|im_end|>", "olmo2": "<|endoftext|>",
+    "gpt_oss": "<|return|>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_end_of_a_turn(name):
+    loaded = tokenizer(name)
+    assert chat.end_of_turn(loaded) == ENDS[name]
+
+    class Network:
+        generation_config = None
+
+    assert loaded.convert_tokens_to_ids(ENDS[name]) in models.stop_ids(Network(), loaded)
+
+
+def test_a_template_without_a_special_token_at_the_end_has_none():
+    loaded = models.train_tokenizer("char", 64, ["ab"])
+    loaded.chat_template = "{% for m in messages %}{{ m['content'] }}|{% endfor %}"
+    assert chat.end_of_turn(loaded) is None
+
+
+TRAINED = {
+    "llama": "yes<|eot_id|>", "qwen2": "yes<|im_end|>\n", "qwen3": "<think>\n\n</think>\n\nyes<|im_end|>\n",
+    "qwen3 (not thinking)": "yes<|im_end|>\n", "qwen3 (opens a think block)": "\n</think>\n\nyes<|im_end|>\n",
+    "gemma2": "yes<end_of_turn>\n", "phi3": "yes<|end|>\n<|endoftext|>", "phi": "yes<|endoftext|>", "mistral": " yes</s>",
+    "smollm3": "yes<|im_end|>\n", "smollm3 (not thinking)": "yes<|im_end|>\n", "olmo2": "yes<|endoftext|>",
+    "gpt_oss": "<|channel|>final<|message|>yes<|return|>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_sft_trains_what_follows_the_prompt_of_a_rollout(name):
+    loaded = tokenizer(name)
+    conversation = document(PROBLEM, "answer", loaded)
+    assert conversation.tokens[: conversation.trained_from] == chat.render_prompt(loaded, ASKED)
+    trained = conversation.tokens[conversation.trained_from :]
+    assert loaded.decode(trained) == TRAINED[name]
+    completion = chat.after_thinking(chat.completion_text(loaded, trained))
+    assert completion.strip() == "yes", "what a verifier reads"
+
+
+def test_a_header_of_the_turn_may_be_marked_as_the_assistants():
+    assert check_assistant_mask(PROBLEM, "answer", tokenizer("smollm3"))
+    wrong = tokenizer("smollm3")
+    wrong.chat_template = wrong.chat_template.replace("{%- generation %}", "").replace("{%- endgeneration %}", "")
+    wrong.chat_template = "{% generation %}" + wrong.chat_template + "{% endgeneration %}"
+    with pytest.raises(ModelError, match="disagrees"):
+        check_assistant_mask(PROBLEM, "answer", wrong)
+
+
+def test_a_system_message_without_a_system_role():
+    loaded = tokenizer("gemma2")
+    assert chat.render_text(loaded, ASKED) == (
+        "<bos><start_of_turn>user\nBe brief.\n\nabba?<end_of_turn>\n<start_of_turn>model\n"
+    )
+    assert chat.render_text(loaded, ASKED) == chat.render_text(tokenizer("gemma3"), ASKED), "as Gemma 3 does it"
+
+
+@pytest.mark.parametrize("name", ["gemma2", "mistral"])
+def test_a_conversation_that_a_template_refuses(name):
+    twice = [*ASKED, {"role": "user", "content": "again"}]
+    with pytest.raises(chat.TemplateRefusal, match=r"model\.chat_template: .*system, user, user \(.*\)"):
+        chat.render_prompt(tokenizer(name), twice)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "phi3", "llama", "qwen2", "mistral"])
+def test_a_reply_continues_the_conversation(name):
+    """Prompt, the answer's own ids and the reply are what the template makes of the whole conversation."""
+    loaded = tokenizer(name)
+    turns = [*ASKED[1:], {"role": "assistant", "content": "no"}, {"role": "user", "content": "sure?"}]
+    answer = loaded("no" if name != "mistral" else " no", add_special_tokens=False)["input_ids"]
+    ids = [*chat.render_prompt(loaded, ASKED[1:]), *answer, *chat.reply_tokens(loaded, "sure?", with_end=True)]
+    assert loaded.decode(ids) == chat.render_text(loaded, turns)
+    end = loaded.convert_tokens_to_ids(chat.end_of_turn(loaded))
+    assert chat.reply_tokens(loaded, "sure?", with_end=True) == [end, *chat.reply_tokens(loaded, "sure?")]
+
+
+def test_variables_of_the_template():
+    thinking, not_thinking = tokenizer("qwen3"), tokenizer("qwen3 (not thinking)")
+    assert chat.render_text(thinking, ASKED).endswith("<|im_start|>assistant\n")
+    assert chat.render_text(not_thinking, ASKED).endswith("<think>\n\n</think>\n\n")
+    assert chat.render_text(not_thinking, ASKED, enable_thinking=True).endswith("assistant\n"), "a caller's value wins"
+    assert models.template_identity(thinking) != models.template_identity(not_thinking)
+    assert "reverse" in chat.render_text(tokenizer("qwen3", chat_template_kwargs={"tools": [TOOL]}), ASKED)
+
+
+def test_variables_survive_being_saved_and_loaded(tmp_path):
+    first = tokenizer("smollm3 (not thinking)")
+    first.save_pretrained(tmp_path)
+    settings = Model(path="x", chat_template_kwargs={"enable_thinking": False})
+    again = models.load_tokenizer(tmp_path, settings)
+    assert again.chat_template == first.chat_template, "written once"
+    assert models.load_tokenizer(tmp_path).chat_template == first.chat_template, "the model keeps them"
+    other = models.load_tokenizer(tmp_path, Model(path="x", chat_template_kwargs={"enable_thinking": True}))
+    assert "Reasoning Mode: /think" in chat.render_text(other, ASKED)
+
+
+def test_values_reach_the_template_unchanged():
+    values = {"a": {"k": [True, None, 1.5, "it's {{ x }} #} “q” \\n\n"]}, "b": False}
+    loaded = models.train_tokenizer("char", 64, ["ab"])
+    loaded.chat_template = chat.with_options("{{ a | tojson }}{{ b }}", values, "2025-01-01")
+    said = chat.render_text(loaded, ASKED)
+    assert said.endswith("False")
+    import json
+
+    assert json.loads(said.removesuffix("False")) == values["a"]
+
+
+def test_the_date_is_fixed():
+    assert "Today Date: 01 January 2025\n" in chat.render_text(tokenizer("smollm3"), ASKED)
+    assert "Today Date: 02 Mar 2026\n" in chat.render_text(tokenizer("llama", chat_template_date="2026-03-02"), ASKED)
+    assert "Current date: 2025-01-01\n" in chat.render_text(tokenizer("gpt_oss"), ASKED)
+    plain = tokenizer_of(FAMILIES["qwen2"]).chat_template
+    assert tokenizer("qwen2").chat_template == plain, "a template without variables stays as it is"
+
+
+def test_the_last_message_of_a_completion_in_channels():
+    loaded = tokenizer("gpt_oss")
+    text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>"
+    assert chat.completion_text(loaded, loaded(text, add_special_tokens=False)["input_ids"]) == "yes"
+    assert chat.completion_text(loaded, loaded("yes", add_special_tokens=False)["input_ids"]) == "yes"

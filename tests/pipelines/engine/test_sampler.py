@@ -10,6 +10,7 @@ from pipelines.data.records import Stop
 from pipelines.engine.distribution import draw, generator, log_prob
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
+from pipelines.errors import ModelError
 from pipelines.recipe.settings import Sampling
 
 PREFIXES = [[5, 6, 7], [5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [5, 6, 7, 8]]
@@ -44,6 +45,34 @@ def test_sampler_is_trainer(family, sampling):
         scored = policy.logp(tokens, mask, entropy="value")
         torch.testing.assert_close(scored.logp[mask], torch.tensor(one.logp), atol=2e-5, rtol=0)
         torch.testing.assert_close(scored.entropy[mask], torch.tensor(one.entropy), atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", toys.OTHERS)
+def test_windows_sinks_and_compressed_keys(family):
+    model, sampling = toys.model(family), Sampling(max_tokens=16)
+    sampler = TorchSampler(model, stop=[2], pad=0)
+    assert not sampler.plain
+    toys.check_greedy(sampler, PREFIXES, 16)
+    policy = Policy(model, sampling)
+    completions = sampler.extend(PREFIXES, sampling, generator(CPU, 2))
+    for prefix, completion in zip(PREFIXES, completions, strict=True):
+        tokens = torch.tensor([prefix + completion.tokens])
+        mask = torch.arange(tokens.shape[1])[None] >= len(prefix)
+        scored = policy.logp(tokens, mask)
+        torch.testing.assert_close(scored.logp[mask], torch.tensor(completion.logp), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "what"),
+    [("mamba", {}, "linear_attention"), ("lfm2", {"layer_types": ["conv", "full_attention"]}, "conv")],
+)
+def test_a_recurrent_state_is_refused(family, config, what):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 50}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **small, **config))
+    with pytest.raises(ModelError, match=f"recurrent state .*{what}"):
+        TorchSampler(model, stop=[2], pad=0)
 
 
 BEGIN = list(range(20, 60))
