@@ -5,6 +5,7 @@ from __future__ import annotations
 from pipelines import verifiers
 from pipelines.data.records import Problem
 from pipelines.errors import DataError
+from pipelines.verifiers import _self_test as self_test
 
 ROWS = 8
 """Problems of every source that are tried."""
@@ -12,13 +13,17 @@ NONSENSE = ("", "xyzzy", "I do not know.", "{}", "nan", "(" * 5)
 
 
 def check(label: str, problems: list[Problem]) -> None:
-    """Score nonsense, and other rows' answers, against a source's first problems.
+    """Test the verifiers, then score nonsense, and other rows' answers, against a source's first problems.
 
     Another row's answer may happen to be correct, where a problem has several; more than half of them may not.
 
     Raises:
+        VerifierError: a verifier fails its own test.
         DataError: names the source, its verifier and the answer that was paid.
     """
+    for name in sorted({p.verifier for p in problems}):
+        self_test.require(name)
+    problems = [p for p in problems if not verifiers.open_ended(p.verifier, p.answer, p.info)]
     tried = [(p, text) for p in problems for text in NONSENSE if text != p.answer.strip()]
     for problem, text in _correct(tried):
         raise DataError(

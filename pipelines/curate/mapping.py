@@ -48,10 +48,11 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     name = _name(row, "data_source") or str(source.task or source.path)
     if self_check:
         try:
-            verdict = verifiers.verify(verifier, answer, answer, info)
+            example = verifiers.gold(verifier, answer, info)
+            verdict = verifiers.verify(verifier, example or "", answer, info)
         except DataError as error:
             raise RowError("verifier", "the verifier refuses the row", str(error)[:200]) from error
-        if not verdict.correct:
+        if not verdict.correct if example is not None else verdict.score is None:
             verdict_text = f"{answer[:80]!r} is {verdict.status}"
             raise RowError("answer", f"does not verify itself with {verifier}", verdict_text)
     uid = _uid(row, source) or problem_uid(name, prompt)

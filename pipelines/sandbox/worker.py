@@ -93,8 +93,10 @@ class Worker:
             if ready is None:
                 self.close()
                 errors.seek(0)
-                said = errors.read(4000).decode(errors="replace").strip().splitlines()
-                raise SandboxError(f"it did not start ({said[-1][:300] if said else 'no word from it'})") from None
+                printed = errors.read(4000).decode(errors="replace").strip().splitlines()
+                raise SandboxError(
+                    f"it did not start ({printed[-1][:300] if printed else 'no word from it'})"
+                ) from None
 
     @contextlib.contextmanager
     def run(

@@ -19,9 +19,17 @@ from pipelines.data.chat import after_thinking
 from pipelines.errors import DataError, did_you_mean
 
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
-VERIFIERS = ("choice", "exact", "math", "number", "python", "reasoning_gym", "sql")
+VERIFIERS = (
+    "choice", "exact", "instructions", "json_schema", "math", "number", "overlap", "python", "reasoning_gym", "regex",
+    "sql", "tool_calls",
+)  # fmt: skip
 """Every verifier: a module of this package that defines `verify`."""
-POOLED: dict[str, tuple[str, ...]] = {"math": (), "reasoning_gym": ("task", "question", "metadata")}
+POOLED: dict[str, tuple[str, ...]] = {
+    "json_schema": ("schema",),
+    "math": (),
+    "reasoning_gym": ("task", "question", "metadata"),
+    "regex": ("pattern", "mode", "flags"),
+}
 """Verifiers that run in killable processes → the keys of `info` that they read."""
 SANDBOXED = ("python", "sql")
 """Verifiers that run code: `job` says what the sandbox is to do."""
@@ -146,6 +154,18 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
         for i, verdict in zip(sandboxed, _sandboxed.verify_many([rows[i] for i in sandboxed]), strict=True):
             verdicts[i] = verdict
     return [v for v in verdicts if v is not None]
+
+
+def gold(name: str, answer: str, info: dict[str, Any]) -> str | None:
+    """A completion that the verifier must call correct: the answer, where it is no test or pattern; None: there is none."""
+    module = load(name)
+    return module.gold(answer, info) if hasattr(module, "gold") else answer
+
+
+def open_ended(name: str, answer: str, info: dict[str, Any]) -> bool:
+    """Whether texts that have nothing to do with the answer may be correct, as where only a form is asked for."""
+    module = load(name)
+    return hasattr(module, "open_ended") and module.open_ended(answer, info)
 
 
 def refusal(name: str, answer: str, info: dict[str, Any]) -> str:

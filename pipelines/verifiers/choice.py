@@ -18,7 +18,7 @@ _HEDGE = re.compile(
 )
 _SAYS = re.compile(
     r"\b(?:answer|choice|option|choose|pick|select|going with|go with)"
-    r"(?:\s(?:would|must|should|will|to|this|the|question|letter|be|is|option|choice|answer|correct|best)){0,5}"
+    r"(?:\s(?:would|must|should|will|to|this|the|question|letter|be|is|either|option|choice|answer|correct|best)){0,5}"
     r"\s?(?::|=|-|—)?\s?[(\[]?(?-i:([A-Z])|(?<=[(\[])([a-z])(?=[)\]]))(?![A-Za-z'’])(?P<behind>[)\]]?)",
     re.I,
 )
@@ -26,6 +26,7 @@ _IS = re.compile(r"(?:^|(?<=[\s.,:;]))[(\[]?([A-Z])[)\]]?\s(?:is|was)\s(?:the\s)
 _BRACKETED = re.compile(r"[(\[]([A-Za-z])[)\]]")
 _PROSE = re.compile(r"\s(?!(?:because|since|as|is|which|for|due)\b)[a-z]")
 _NOT = re.compile(r"(?:\bnot|n't|\bnever) (?:option |choice )?\Z", re.I)
+_OTHER = re.compile(r"(?<![A-Za-z'’])[A-Z][)\]]?\s?(?:,|/|&|or|and)\s?(?:or\s)?(?:option |choice )?[(\[]?\Z")
 _ALONE = re.compile(r"(?<![A-Za-z'’])([B-HJ-Z])(?![A-Za-z'’])")
 
 
@@ -94,9 +95,10 @@ def _stated(text: str) -> str | None:
     for match in _SAYS.finditer(text):
         letter = match[1] or match[2]
         rest = text[match.end() : match.end() + 40]
-        if letter in "AI" and not match["behind"] and _PROSE.match(rest):
+        hedged = _HEDGE.match(rest) is not None
+        if letter in "AI" and not match["behind"] and not hedged and _PROSE.match(rest):
             continue  # "the answer is A lot of ..."
-        last = "" if _HEDGE.match(rest) else letter.upper()
+        last = "" if hedged else letter.upper()
     for match in _IS.finditer(text):
         last = match[1] if last is None else last
     return last
@@ -113,7 +115,7 @@ def _line(text: str) -> str | None:
 
 def _own(text: str) -> str | None:
     """Letters in brackets, else capitals that stand alone and are no English word; the last of them."""
-    for pattern in (_BRACKETED, _ALONE):
+    for pattern in (_BRACKETED, _ALONE):  # "A or B": A alone is no letter, but it makes B one of several
         letters = list(pattern.finditer(text))
         if letters:
             if (
@@ -122,9 +124,6 @@ def _own(text: str) -> str | None:
                 and letters[-2][1].upper() != letters[-1][1].upper()
             ):
                 return ""
-            return (
-                ""
-                if _NOT.search(text[max(0, letters[-1].start() - 12) : letters[-1].start()])
-                else letters[-1][1].upper()
-            )
+            before = text[max(0, letters[-1].start() - 24) : letters[-1].start()]
+            return "" if _NOT.search(before) or _OTHER.search(before) else letters[-1][1].upper()
     return None

@@ -42,6 +42,11 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     return verify_row("python", completion, answer, info)
 
 
+def gold(answer: str, info: dict[str, Any]) -> str | None:
+    """The reference solution; None where the answer holds the tests."""
+    return None if answer.lstrip().startswith(("{", "[")) else answer
+
+
 def source_of(completion: str, tests: Tests) -> str:
     """The program: what the completion defines, after the prompt's own lines where it goes on with them."""
     defines = rf"(?m)^[ \t]*(?:async )?def {re.escape(tests.entry_point)}\b" if tests.entry_point else ""

@@ -1,0 +1,75 @@
+"""Tool calls: ToolRL's formula on worked examples, forms of calls, what must not pay."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pipelines import verifiers
+
+GOLD = json.dumps([{"name": "add", "arguments": {"x": 1, "y": 2}}, {"name": "show", "arguments": {}}])
+
+
+def verdict(completion, answer=GOLD):
+    return verifiers.verify("tool_calls", completion, answer, {})
+
+
+def tagged(*calls):
+    return "".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls)
+
+
+ADD = {"name": "add", "arguments": {"x": 1, "y": 2}}
+SHOW = {"name": "show", "parameters": {}}
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        tagged(ADD, SHOW),
+        tagged(SHOW, ADD),
+        f"<tool_call>{json.dumps(ADD)}\n{json.dumps(SHOW)}</tool_call>",
+        GOLD,
+        f"```json\n{GOLD}\n```",
+        "<think>" + tagged({"name": "x", "arguments": {}}) + "</think>" + tagged(ADD, SHOW),
+        tagged({"type": "function", "function": {"name": "add", "arguments": '{"x": 1.0, "y": 2}'}}, SHOW),
+    ],
+)
+def test_forms_of_the_same_calls(completion):
+    assert verdict(completion).status == "correct"
+
+
+@pytest.mark.parametrize(
+    "calls, share",
+    [
+        ([ADD], (0.5 + 1 + 2) / 5),  # 1 + |G| + keys of G = 1 + 2 + 2
+        ([SHOW], (0.5 + 1 + 0) / 5),
+        ([{"name": "add", "arguments": {"x": 1, "y": 3}}, SHOW], (1 + 2 + 1) / 5),
+        ([{"name": "add", "arguments": {"x": 1}}, SHOW], (1 + 1.5 + 1) / 5),
+        ([{"name": "add", "arguments": {"x": True, "y": "2"}}, SHOW], (1 + 2 + 0) / 5),
+        ([ADD, SHOW, {"name": "other", "arguments": {}}], (2 / 3 + 2 + 2) / 5),
+        ([ADD, ADD, SHOW], (2 / 3 + 2 + 2) / 5),
+        ([{"name": "other", "arguments": {}}], 0.0),
+    ],
+)
+def test_the_formula(calls, share):
+    found = verdict(tagged(*calls))
+    assert found.status == "incorrect" and found.score == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "", "I would call add.", "<tool_call>{}</tool_call>", "<tool_call>[1]</tool_call>", tagged(ADD)[:-5],
+        '<tool_call>{"name": 3, "arguments": {}}</tool_call>', tagged(*[ADD] * 40),
+        '<tool_call>{"name": "add", "arguments": {"x": 1, "x": 1, "y": 2}}</tool_call>', "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_what_are_no_calls(completion):
+    assert verdict(completion).status == "unparsable"
+
+
+def test_where_no_call_is_wanted():
+    assert verdict("Just text.", "[]").correct
+    assert verdict(tagged(ADD), "[]").score == 0.0
+    assert verdict("x", "no json").score is None
