@@ -332,7 +332,7 @@ def _job(recipe: Recipe, stage: str, sources: dict[str, str], done: dict[str, Ar
     job: dict[str, Any] = {
         "stage": stage,
         "settings": {stage: getattr(recipe, stage).model_dump(), "model": recipe.model.model_dump()},
-        "seed": recipe.seed,
+        "seed": recipe.seed_of(stage),
         "threads": recipe.threads,
         "sandbox": recipe.sandbox,
         "inputs": {name: str(done[s].path) for name, s in sources.items()},
@@ -376,10 +376,10 @@ def _steps(work: Path, metrics: dict[str, float]) -> int | None:
 
 
 def _about(recipe: Recipe, stage: str, key: str, parts: dict[str, Any], inputs: dict[str, Artifact]) -> dict[str, Any]:
-    params = dict(flatten(keys.settings_of(recipe, stage))) | {"seed": str(recipe.seed)}
+    params = dict(flatten(keys.settings_of(recipe, stage))) | {"seed": str(recipe.seed_of(stage))}
     params |= {f"version.{k}": v for k, v in parts["versions"].items()}
     datasets = [training_data(recipe, inputs["data"])] if "data" in inputs else []
-    tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed), **record.git()}
+    tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed_of(stage)), **record.git()}
     tags |= {f"whetstone.input.{name}": f"{a.stage}-{a.key}" for name, a in inputs.items()}
     tags |= {f"whetstone.input_run.{name}": a.run_id for name, a in inputs.items() if a.run_id}
     models = [outbox.uploaded(a.path).models.get(a.stage) for a in inputs.values()]

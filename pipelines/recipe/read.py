@@ -60,6 +60,11 @@ class Recipe(Strict):
         """The stages this recipe has, in order."""
         return [name for name in STAGES if getattr(self, name) is not None]
 
+    def seed_of(self, stage: str) -> int:
+        """The seed of a stage: its own where it has one, else the recipe's."""
+        own = getattr(getattr(self, stage), "seed", None)
+        return self.seed if own is None else own
+
 
 def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     """Read and check the fields of a recipe. Methods are checked by `check`, which imports torch.

@@ -328,11 +328,24 @@ MOST_ROLLOUTS = 2**22
 """Of one step."""
 
 
+class Budget(Settings):
+    """What a run may spend; it ends with the step that spends the last of it, or after `steps`."""
+
+    tokens: int | None = Field(None, ge=1)
+    """Completion tokens sampled."""
+    seconds: float | None = Field(None, gt=0)
+    """Time in steps, over all restarts. Not reproducible: how many steps fit depends on the machine."""
+
+
 class Rlvr(Settings):
     """Reinforcement learning with verifiable rewards."""
 
     split: Label = "train"
+    seed: Seed | None = free(None)  # in the stage's key as its seed
+    """Of this stage; default: the recipe's. Runs that differ in it alone share their data and SFT."""
     steps: int = Field(100, ge=1)
+    budget: Budget = Budget()
+    """The learning rate's schedule runs over `steps` all the same."""
     prompts: int = Field(32, ge=1, le=1_000_000)
     """Problems per step."""
     group_size: int = Field(8, ge=1, le=100_000)

@@ -87,6 +87,8 @@ class Trainer:
         )
         self.phase: Callable[[str, int], None] = lambda name, step: None
         """Called when a part of a step begins, with one of `PHASES`."""
+        self.spent: dict[str, float] = {"tokens": 0, "seconds": 0.0}
+        """Completion tokens sampled and seconds of steps so far."""
         self.recent: list[float] = []
         self.best = float("-inf")
         self._set_up = False
@@ -115,15 +117,20 @@ class Trainer:
     def _run(self) -> dict[str, float]:
         self._resume()
         metrics: dict[str, float] = {}
-        for step in range(self.start_step, self.rlvr.steps):
+        step = self.start_step
+        while not self._ended(step):
             metrics = self.step(step)
+            self._spend(metrics)
             self.report.metrics(step + 1, metrics)
             note = f"reward {metrics['reward/mean']:.3f}"
             self.report.progress(step + 1, self.rlvr.steps, note)
             score = self._score(metrics["reward/mean"])
-            if (step + 1) % self.rlvr.commit.every == 0 or step + 1 == self.rlvr.steps or score is not None:
+            if (step + 1) % self.rlvr.commit.every == 0 or self._ended(step + 1) or score is not None:
                 self.phase("commit", step)
                 self._commit(step + 1, score)
+            step += 1
+        if step < self.rlvr.steps:
+            self.report.event("the budget is spent", step=step, **self.spent)
         self.committer.wait()
         state = checkpoint.best(self.committer.folder) if self.rlvr.checkpoint_selection == "best" else None
         if state is not None:
@@ -133,7 +140,21 @@ class Trainer:
             about["system_prompt"] = self.update.prompting.fn.system_prompt
         self.learner.save(self.tokenizer, self.out / "model", state, about)
         wanted = ("reward/mean", "rollout/length_mean", "policy/entropy")
-        return {"steps": float(self.rlvr.steps), **{k.replace("/", "_"): metrics[k] for k in wanted if k in metrics}}
+        return {"steps": float(step), **{k.replace("/", "_"): metrics[k] for k in wanted if k in metrics}}
+
+    def _ended(self, steps: int) -> bool:
+        """Whether a run that has done so many steps is over."""
+        budget = self.rlvr.budget
+        limits = {"tokens": budget.tokens, "seconds": budget.seconds}
+        over = any(limit is not None and self.spent[what] >= limit for what, limit in limits.items())
+        return over or steps >= self.rlvr.steps
+
+    def _spend(self, metrics: dict[str, float]) -> None:
+        """Add a step's cost; every process must come to the same sum."""
+        rows, length = metrics["rollout/rows"], metrics["rollout/length_mean"]
+        self.spent["tokens"] += round(rows * length)
+        self.spent["seconds"] += self.world.gather(metrics["time/step_s"])[0]
+        metrics |= {"tokens/sampled_so_far": float(self.spent["tokens"]), "time/so_far_s": self.spent["seconds"]}
 
     def _score(self, reward: float) -> float | None:
         """Mean reward of the last `SMOOTH` steps where it is the best so far and the best weights are asked for."""
@@ -356,6 +377,7 @@ class Trainer:
         self.update.load_state_dict(state["methods"] | state["methods_of_ranks"][self.world.rank])
         self._set_up = True
         self.start_step = state["step"]
+        self.spent = dict(state["spent"])
         self.recent, self.best = state["recent"], state["best"]
         if log.exists():
             with open(log, "ab") as handle:
@@ -369,6 +391,7 @@ class Trainer:
         log = self.work / "out" / "rollouts.jsonl"
         state = {
             "step": step,
+            "spent": dict(self.spent),
             "recent": self.recent,
             "best": self.best,
             **self.learner.state(),

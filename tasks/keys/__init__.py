@@ -65,7 +65,7 @@ def key_parts(
     parts = {
         "settings": _key_settings(recipe, stage),
         "inputs": dict(inputs),
-        "seed": recipe.seed,
+        "seed": recipe.seed_of(stage),
         "source": dict(sorted(project.items())),
         "versions": versions.of_stage(recipe, stage, installed),
         "device": device_class() if stage != "curate" or recipe.curate.difficulty is not None else "any",

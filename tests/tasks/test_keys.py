@@ -27,6 +27,8 @@ def all_keys(tmp_path, *overrides):
         ("curate.batch_rows=7", set()),
         ("rlvr.advantage=rloo", {"rlvr"}),
         ("rlvr.steps=5", {"rlvr"}),
+        ("rlvr.seed=7", {"rlvr"}),
+        ("rlvr.seed=0", set()),
         ("sft.steps=13", {"sft"}),
         ("model.dtype=bfloat16", {"sft", "rlvr", "evaluate"}),
         ("model.tokenizer.kind=bpe", {"curate", "sft"}),

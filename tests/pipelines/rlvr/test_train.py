@@ -255,6 +255,26 @@ def test_every_rank_gets_its_own_state_back(tmp_path, start):
     assert other.update.rollout.fn.shares == {"f" * 32: 0.25}
 
 
+def test_a_budget_of_tokens_ends_the_run_and_a_restart_knows_it(tmp_path, start):
+    whole = trainer(tmp_path, start, "rlvr.steps=6", "rlvr.commit.every=4")
+    whole.run()
+    spent = [values["tokens/sampled_so_far"] for _, values in history(tmp_path / "work")]
+    assert spent == sorted(spent) and len(set(spent)) == 6
+    other = tmp_path / "other"
+    other.mkdir()
+    limit = ["rlvr.steps=6", "rlvr.commit.every=4", f"rlvr.budget.tokens={int(spent[2])}"]
+    assert trainer(other, start, *limit).run()["steps"] == 3
+    assert [values["tokens/sampled_so_far"] for _, values in history(other / "work")] == spent[:3]
+    again = trainer(other, start, *limit)
+    again.run()
+    assert again.start_step == 3 and len(history(other / "work")) == 3, "nothing more is sampled"
+
+
+def test_a_budget_of_seconds_ends_the_run(tmp_path, start):
+    made = trainer(tmp_path, start, "rlvr.steps=50", "rlvr.budget.seconds=0.001")
+    assert made.run()["steps"] == 1 and made.spent["seconds"] > 0.001
+
+
 def test_reward_functions_plug_in(tmp_path, start, monkeypatch):
     (tmp_path / "my_rewards.py").write_text(
         "def shorter(prompts, completions, completion_ids, **columns):\n"
