@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows import compare, machine, promote
+from flows import compare, machine, promote, sweep
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--json", action="store_true", help="for machines: the result, or the error, as JSON")
         if name != "plan":
             sub.add_argument("--summary", metavar="FILE", help="write the run's summary as JSON")
+    sweep.add(commands)
     runs = add("runs", "list pipeline runs, newest first")
     runs.add_argument("--experiment", help="only this MLflow experiment")
     runs.add_argument("--limit", type=int, default=20)
@@ -214,7 +215,7 @@ def _unchanged(recipe: Any, planned: list[Any], began: float, arguments: argpars
 def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
     from tasks import prefect_server
 
-    _quiet_prefect()
+    quiet_prefect()
     with prefect_server.embedded() as ready:
         from flows.post_training import post_training
 
@@ -234,7 +235,7 @@ def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def _quiet_prefect() -> None:
+def quiet_prefect() -> None:
     """Keep tracebacks of failed runs out of the terminal: the error itself is printed at the end.
 
     Through the environment, because Prefect configures its loggers again when a flow starts.
@@ -253,6 +254,11 @@ def _farewell(body: dict[str, Any]) -> None:
             break
     for line in links.ui_lines(body.get("experiment_id"), body["parent_run_id"]):
         print(line)
+
+
+def sweep_command(arguments: argparse.Namespace) -> int:
+    """`whetstone sweep`."""
+    return sweep.command(arguments)
 
 
 def runs_command(arguments: argparse.Namespace) -> int:

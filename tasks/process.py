@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ from pipelines.stage.process import ERROR, JOB, METRICS, read_error
 LOG = "stage.log"
 POLL_S = 0.2
 WAITING_S = 60.0
+
+stop_all = threading.Event()
+"""Set where a signal has ended the main thread's work: stages that other threads wait for end too."""
 
 
 class StageFailed(UserError):
@@ -92,6 +96,8 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
         )
     try:
         while child.poll() is None:
+            if stop_all.is_set():
+                raise KeyboardInterrupt
             tick()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_S)

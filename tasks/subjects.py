@@ -219,7 +219,7 @@ def _subject(each: Evaluated, known: Known) -> Subject:
     return Subject(
         name=each.name,
         run_id=each.run["run_id"] if each.run else None,
-        seed=artifact.parts.get("seed"),
+        seed=last.parts.get("seed"),
         checkpoint=each.checkpoint,
         artifact=f"{last.stage}-{last.key}",
         settings=settings,

@@ -140,7 +140,8 @@ class Trainer:
             about["system_prompt"] = self.update.prompting.fn.system_prompt
         self.learner.save(self.tokenizer, self.out / "model", state, about)
         wanted = ("reward/mean", "rollout/length_mean", "policy/entropy")
-        return {"steps": float(step), **{k.replace("/", "_"): metrics[k] for k in wanted if k in metrics}}
+        done = {"steps": float(step), "tokens_sampled": float(self.spent["tokens"])}
+        return {**done, **{k.replace("/", "_"): metrics[k] for k in wanted if k in metrics}}
 
     def _ended(self, steps: int) -> bool:
         """Whether a run that has done so many steps is over."""

@@ -23,7 +23,9 @@ def test_the_order_is_that_of_the_means_and_a_clear_winner_is_sure():
     standings = rank(scores)
     assert [s.name for s in standings] == ["b", "a", "c"]
     first, _, last = standings
-    assert first.best == 1.0 and (first.rank_low, first.rank_high) == (1, 1) and (last.rank_low, last.rank_high) == (3, 3)
+    assert (
+        first.best == 1.0 and (first.rank_low, first.rank_high) == (1, 1) and (last.rank_low, last.rank_high) == (3, 3)
+    )
     assert first.mean == pytest.approx(np.mean(scores["b"])) and len(first.by_seed) == 4 and first.gain is None
     assert first.low < first.mean < first.high
 

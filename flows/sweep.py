@@ -1,0 +1,127 @@
+"""`whetstone sweep`: several settings, presets and seeds of one recipe, ranked."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """The command's options."""
+    text = "run a recipe with several settings, presets and seeds, and rank them"
+    sweep = commands.add_parser("sweep", help=text, description=text)
+    sweep.add_argument("recipe", help="a YAML file with an evaluate section")
+    sweep.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE[,VALUE]",
+        help="a field of all runs, or an axis of values",
+    )
+    sweep.add_argument(
+        "--presets", metavar="NAME[,NAME]", help="an axis of presets; all: every one that fits the recipe"
+    )
+    sweep.add_argument("--seeds", default="1", metavar="N", help="how many seeds; or which, comma separated")
+    sweep.add_argument(
+        "--tune", metavar="FIELD=VALUE,VALUE", help="judge each variant at its own best value, found in short runs"
+    )
+    sweep.add_argument("--budget", metavar="AMOUNT", help="what a run's RLVR may spend: 30m, 2h or 1e6tokens")
+    sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)")
+    sweep.add_argument("--fresh", action="store_true", help="run every stage even where nothing changed")
+    sweep.add_argument("--json", action="store_true", help="for machines: the leaderboard, or the error, as JSON")
+    sweep.add_argument("--summary", metavar="FILE", help="write the leaderboard as JSON")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run it: exit code 1 where one of the runs failed."""
+    from flows import cli
+    from pipelines.errors import UserError
+    from tasks import environment, prefect_server, preflight, store
+    from tasks import sweep as sweeps
+
+    if not 1 <= arguments.jobs <= 256:
+        raise UserError(f"--jobs {arguments.jobs}: at least 1, at most 256.")
+    preflight.summary_file(arguments.summary)
+    environment.prepare()
+    store.check(environment.home())
+    read = sweeps.read(
+        arguments.recipe, arguments.set, arguments.presets, arguments.seeds, arguments.tune, arguments.budget
+    )
+    sweeps.check(read, arguments.fresh)
+    if not arguments.json:
+        print(read.describe(), flush=True)
+    environment.check_reachable()
+    cli.quiet_prefect()
+    with prefect_server.embedded() as ready:
+        from flows import sweep_flow
+
+        ready()
+        body = sweep_flow.start(
+            arguments.jobs,
+            recipe=str(arguments.recipe),
+            settings=arguments.set,
+            presets=arguments.presets,
+            seeds=arguments.seeds,
+            tune=arguments.tune,
+            budget=arguments.budget,
+            fresh=arguments.fresh,
+        )
+    if isinstance(body, BaseException):
+        raise body
+    if arguments.summary:
+        Path(arguments.summary).write_text(json.dumps(body, indent=1))
+    if arguments.json:
+        print(json.dumps(body, indent=1))
+    else:
+        print()
+        show(body)
+    return 1 if body["failed"] else 0
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The leaderboard as text cells: for terminals, Prefect and Markdown."""
+    cells = []
+    for row in rows:
+        ends = f"{row['rank_low']}" if row["rank_low"] == row["rank_high"] else f"{row['rank_low']}-{row['rank_high']}"
+        gain = "" if row["gain"] is None else _percent(row["gain"], row["gain_low"], row["gain_high"], "+")
+        cells.append({
+            "rank": ends, "variant": row["name"], "score": _percent(row["mean"], row["low"], row["high"]),
+            "by seed": " / ".join(f"{100 * v:.1f}" for v in row["by_seed"]), "gain": gain,
+            "best": f"{100 * row['best']:.0f} %", "seconds": f"{row['cost'].get('seconds', 0):.0f}",
+            "steps": f"{row['cost'].get('steps', 0):.0f}", "tokens": f"{row['cost'].get('tokens', 0):.0f}",
+        })  # fmt: skip
+    return cells
+
+
+def _percent(value: float, low: float, high: float, sign: str = "") -> str:
+    return f"{100 * value:{sign}.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def show(body: dict[str, Any]) -> None:
+    """Print the leaderboard."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    table = Table(box=None, pad_edge=False)
+    rows = shown(body["leaderboard"])
+    for column in rows[0]:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row.values())
+    console.print(table)
+    print(
+        f"\n{body['task']}: % of the answers that are correct, with {100 * body['confidence']:g} % intervals over problems and "
+        "seeds. rank: its interval; gain: over the checkpoint that all start from; best: how often it is first when problems and "
+        "seeds are drawn anew."
+    )
+    for variant, value in body["tuned"].items():
+        print(f"tuned: {variant}: {value}")
+    for name, reason in body["left_out"].items():
+        print(f"left out: {name}: {reason}")
+    for name, error in body["failed"].items():
+        print(f"failed: {name}: {str(error).splitlines()[0]}")
+    print(f"more: whetstone compare experiment:{body['experiment']} --html sweep.html")

@@ -1,0 +1,199 @@
+"""A sweep as one Prefect flow: a pipeline run for every variant and seed, stages that they share once, a live leaderboard."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tasks import environment
+
+environment.prepare()
+
+from prefect import flow, task  # noqa: E402
+from prefect.artifacts import create_table_artifact  # noqa: E402
+from prefect.cache_policies import NO_CACHE  # noqa: E402
+from prefect.futures import as_completed  # noqa: E402
+from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
+
+from flows.post_training import find_recipe, post_training  # noqa: E402
+from flows.sweep import shown  # noqa: E402
+from pipelines.errors import UserError  # noqa: E402
+from tasks import process, tracking_client  # noqa: E402
+from tasks import sweep as sweeps  # noqa: E402
+from tasks.sweep import Cell, Outcome, Sweep  # noqa: E402
+
+log = logging.getLogger("whetstone.sweep")
+Finished = Callable[[Outcome, int, int], None]
+"""Called with an outcome, how many runs have ended, and how many there are."""
+
+
+class _Runs:
+    """Runs the cells of a sweep, some at a time."""
+
+    def __init__(self, sweep: Sweep, fresh: bool, say: Callable[[str], None]) -> None:
+        self.sweep, self.fresh, self.say = sweep, fresh, say
+        self.outcomes: list[Outcome] = []
+        self.stopped = threading.Event()
+
+    def all(self, cells: Iterable[Cell], finished: Finished) -> list[Outcome]:
+        """Outcomes in the order of the cells; a run that fails does not end the others."""
+        cells = list(cells)
+        outcomes: dict[int, Outcome] = {}
+        try:
+            futures = {_run_cell.with_options(task_run_name=c.name).submit(self, c): i for i, c in enumerate(cells)}
+            for future in as_completed(list(futures)):
+                outcome = future.result(raise_on_failure=False)
+                number = futures[future]
+                if not isinstance(outcome, Outcome):  # the task itself failed: nothing that a stage could do
+                    outcome = Outcome(cells[number], None, str(outcome))
+                outcomes[number] = outcome
+                finished(outcome, len(outcomes), len(cells))
+        except BaseException:
+            self.stopped.set()
+            process.stop_all.set()
+            raise
+        return [outcomes[i] for i in range(len(cells))]
+
+    def one(self, cell: Cell) -> Outcome:
+        """Run a cell's pipeline; what it has done before is reused."""
+        if self.stopped.is_set():
+            return Outcome(cell, None, "stopped")
+        state = post_training(
+            recipe=self.sweep.path,
+            overrides=list(cell.overrides),
+            only=list(cell.only) if cell.only else None,
+            fresh=self.fresh,
+            return_state=True,
+        )
+        result = state.result(raise_on_failure=False)
+        if isinstance(result, BaseException):
+            return Outcome(cell, None, str(result) or type(result).__name__)
+        return Outcome(cell, result)
+
+
+@task(name="run", cache_policy=NO_CACHE, persist_result=False)
+def _run_cell(runs: _Runs, cell: Cell) -> Outcome:
+    return runs.one(cell)
+
+
+@flow(name="sweep", flow_run_name="sweep {recipe}", persist_result=False)
+def sweep(
+    recipe: str,
+    settings: list[str] | None = None,
+    presets: str | None = None,
+    seeds: str = "1",
+    tune: str | None = None,
+    budget: str | None = None,
+    fresh: bool = False,
+) -> dict[str, Any]:
+    """Run a recipe with several settings, presets and seeds, and rank what comes out.
+
+    As many runs go side by side as the flow's task runner has workers. Finished runs are reused, so a sweep that was stopped
+    goes on where it was.
+
+    Args:
+        recipe: path of a YAML file, relative to the project's root where it is not found as given.
+        settings: `field=value` for all runs, `field=value1,value2` for an axis.
+        presets: names of presets, comma separated, or `all`.
+        seeds: how many, or which, comma separated.
+        tune: `field=value1,value2`: every variant is judged at its own best value, found by successive halving on the reward
+            of short runs with another seed.
+        budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`.
+        fresh: run every stage even where its artifact exists.
+
+    Returns:
+        recipe, experiment, task, confidence, leaderboard (best first), tuned (variant → value), failed
+        (run → error), left_out (preset → reason).
+
+    Raises:
+        UserError: names the option or the field and the fix; or no run came to its end.
+    """
+    read = sweeps.read(str(find_recipe(recipe)), settings or [], presets, seeds, tune, budget)
+    sweeps.check(read, fresh)
+    with (
+        tracking_client.talking()
+    ):  # before there are threads: MLflow's import and its new database are not made for them
+        tracking_client.experiment(read.experiment)
+    runs = _Runs(read, fresh, _say)
+    chosen = _tune(read, runs) if read.tune else {}
+    start = read.start()
+    cells = [*([start] if start else []), *read.cells(chosen)]
+    assert read.base.evaluate is not None
+    benchmark = read.base.evaluate.tasks[0].name
+    confidence, resamples = read.base.evaluate.confidence, read.base.evaluate.bootstrap
+    outcomes: list[Outcome] = []
+
+    def finished(outcome: Outcome, done: int, total: int) -> None:
+        outcomes.append(outcome)
+        _say(f"{done}/{total} {outcome.cell.name}: {_told(outcome, benchmark)}")
+        rows = sweeps.leaderboard(outcomes, benchmark, confidence=confidence, resamples=resamples)
+        if rows:
+            create_table_artifact(shown(rows), key="leaderboard", description=f"{read.base.name}: {benchmark}")
+
+    runs.all(cells, finished)
+    rows = sweeps.leaderboard(outcomes, benchmark, confidence=confidence, resamples=resamples)
+    failed = {o.cell.name: o.error for o in outcomes if o.error}
+    if not rows:
+        raise UserError(
+            "no run of the sweep came to its end:\n  " + "\n  ".join(f"{k}: {v}" for k, v in failed.items())
+        )
+    return {
+        "recipe": read.base.name,
+        "experiment": read.experiment,
+        "task": benchmark,
+        "confidence": confidence,
+        "leaderboard": rows,
+        "tuned": chosen,
+        "failed": failed,
+        "left_out": read.left_out,
+    }
+
+
+def _tune(read: Sweep, runs: _Runs) -> dict[str, str]:
+    """The value of the tuned field for every variant: successive halving (1603.06560, algorithm 1) on the reward of short runs."""
+    assert read.tune is not None
+    alive = {variant: list(read.tune.values) for variant in read.variants}
+    for steps in sweeps.rungs(len(read.tune.values), read.steps):
+        trials = {
+            (v, value): cell
+            for v in alive
+            for value, cell in zip(alive[v], read.trials(v, alive[v], steps), strict=True)
+        }
+
+        def finished(outcome: Outcome, done: int, total: int) -> None:
+            reward = (
+                "failed: " + outcome.error
+                if outcome.error
+                else f"reward {sweeps.trial_score(outcome.summary or {}):.3f}"
+            )
+            _say(f"trial {done}/{total} {outcome.cell.variant}: {reward}")
+
+        ended = dict(zip(trials, runs.all(trials.values(), finished), strict=True))
+        for variant, values in alive.items():
+            scores = {
+                value: sweeps.trial_score(summary) if (summary := ended[variant, value].summary) else float("-inf")
+                for value in values
+            }
+            alive[variant] = sweeps.keep_better_half(scores)
+    return {variant: values[0] for variant, values in alive.items()}
+
+
+def _told(outcome: Outcome, benchmark: str) -> str:
+    if outcome.summary is None:
+        return f"failed: {(outcome.error or '').splitlines()[0][:200]}"
+    scores = sweeps.task_scores(outcome.summary, benchmark)
+    return f"{100 * sum(scores.values()) / len(scores):.1f} %, run {outcome.summary['parent_run_id']}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def start(jobs: int, **parameters: Any) -> Any:
+    """The flow with so many runs side by side; returns its result, or the exception that ended it."""
+    runner: Any = ThreadPoolTaskRunner(max_workers=jobs)
+    state = sweep.with_options(task_runner=runner)(**parameters, return_state=True)
+    return state.result(raise_on_failure=False)

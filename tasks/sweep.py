@@ -1,0 +1,456 @@
+"""A sweep: one recipe with several settings, presets and seeds, a pipeline run each. What is to be run, and what came out."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from evaluation import samples
+from evaluation.ranking import Standing, rank
+from pipelines.errors import RecipeError, UserError
+from pipelines.recipe import yaml_text
+from pipelines.recipe.read import PRESETS, Recipe, read_recipe
+from pipelines.stage.files import REPORT
+from pipelines.stage.report import SPOOL
+from tasks import preflight
+from tasks.pipeline import Selection
+from tasks.stages import plan
+
+START = "(start)"
+"""The checkpoint that RLVR starts from, among the variants of a leaderboard."""
+MOST_RUNS = 10_000
+TRIAL_SEED = 1_000_003
+"""Added to the seed for the runs that choose a tuned value, so that the final seeds have had no part in the choice."""
+TAIL = 0.25
+"""Share of a trial's steps, at its end, over which its reward is taken."""
+UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One pipeline run of a sweep."""
+
+    variant: str
+    seed: int | None
+    """Of RLVR, or of the whole recipe where it has no RLVR; None: the recipe's own."""
+    overrides: tuple[str, ...]
+    only: tuple[str, ...] | None = None
+    """The stages to run; default: all."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.variant if self.seed is None else f"{self.variant}, seed {self.seed}"
+
+    def recipe(self, path: str | Path) -> Recipe:
+        """Its recipe.
+
+        Raises:
+            RecipeError: names the run, the field and the fix.
+        """
+        try:
+            return read_recipe(path, list(self.overrides))
+        except RecipeError as error:
+            raise RecipeError(f"{self.name}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Tune:
+    """A field of which every variant gets the value that suits it."""
+
+    field: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep runs."""
+
+    path: str
+    base: Recipe
+    """The recipe without any axis."""
+    common: tuple[str, ...]
+    """Overrides of all runs."""
+    variants: dict[str, tuple[str, ...]]
+    """Name → overrides."""
+    seeds: tuple[int, ...]
+    tune: Tune | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Presets of `--presets all` that do not fit the recipe → why."""
+
+    @property
+    def has_rl(self) -> bool:
+        """Whether the runs have RLVR, so that data and SFT are shared by all seeds."""
+        return self.base.rlvr is not None
+
+    @property
+    def steps(self) -> int:
+        """Steps of a whole run."""
+        section = self.base.rlvr or self.base.sft
+        assert section is not None
+        return section.steps or 0
+
+    @property
+    def experiment(self) -> str:
+        """MLflow experiment of the runs."""
+        return self.base.tracking.experiment or f"{self.base.name}-sweep"
+
+    def start(self) -> Cell | None:
+        """The run that scores the checkpoint from which RLVR starts; None where there is no RLVR."""
+        if not self.has_rl:
+            return None
+        checkpoint = "base" if self.base.sft is None else "sft"
+        only = tuple(stage for stage in self.base.stages() if stage != "rlvr")
+        return Cell(START, None, (*self.common, f"evaluate.checkpoints=[{checkpoint}]"), only)
+
+    def cells(self, chosen: dict[str, str] | None = None) -> list[Cell]:
+        """The runs that are ranked, seed by seed, so that a sweep that is stopped has every variant as often.
+
+        Args:
+            chosen: variant → value of the tuned field.
+        """
+        last = "rlvr" if self.has_rl else "sft"
+        scored = (f"evaluate.checkpoints=[{last}]",)
+        cells = []
+        for seed, (variant, overrides) in product(self.seeds, self.variants.items()):
+            tuned = (f"{self.tune.field}={(chosen or {})[variant]}",) if self.tune and chosen else ()
+            cells.append(Cell(variant, seed, (*self.common, *overrides, *tuned, self._seed(seed), *scored)))
+        return cells
+
+    def trials(self, variant: str, values: Sequence[str], steps: int) -> list[Cell]:
+        """Short runs of a variant, one for each value of the tuned field; they end with training."""
+        assert self.tune is not None
+        seed = max(self.seeds) + TRIAL_SEED
+        only = tuple(stage for stage in self.base.stages() if stage != "evaluate")
+        last = "rlvr" if self.has_rl else "sft"
+        return [
+            Cell(
+                f"{variant}, {short(self.tune.field)}={value}, {steps} steps",
+                seed,
+                (
+                    *self.common,
+                    *self.variants[variant],
+                    f"{self.tune.field}={value}",
+                    f"{last}.steps={steps}",
+                    self._seed(seed),
+                ),
+                only,
+            )
+            for value in values
+        ]
+
+    def describe(self) -> str:
+        """What will be run, in words."""
+        variants, seeds = len(self.variants), len(self.seeds)
+        words = f"{variants * seeds} runs: {variants} variants x {seeds} seeds"
+        if self.tune:
+            words += f", each at the best of {len(self.tune.values)} values of {self.tune.field}"
+        out = "".join(f"\nleft out: {name}: {reason}" for name, reason in self.left_out.items())
+        return f"{words}; stages that they share run once{out}"
+
+    def _seed(self, seed: int) -> str:
+        return f"rlvr.seed={seed}" if self.has_rl else f"seed={seed}"
+
+
+def read(
+    path: str,
+    sets: Sequence[str] = (),
+    presets: str | None = None,
+    seeds: str = "1",
+    tune: str | None = None,
+    budget: str | None = None,
+) -> Sweep:
+    """Read the axes of a sweep.
+
+    Args:
+        path: the recipe.
+        sets: `field=value`, or `field=value1,value2` for an axis.
+        presets: names of presets, comma separated, or `all`: an axis.
+        seeds: how many, from the recipe's own on; or which, comma separated.
+        tune: `field=value1,value2`: every variant is judged at its own best value.
+        budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`.
+
+    Raises:
+        UserError: names the option, or the run and its field, and the fix.
+    """
+    common, axes = [], []
+    for text in sets:
+        name, values = axis(text)
+        if len(values) == 1:
+            common.append(text)
+        else:
+            axes.append((name, values))
+    if budget is not None:
+        common += budget_overrides(budget)
+    base = read_recipe(path, common)
+    if base.evaluate is None:
+        raise RecipeError("evaluate: a sweep ranks what the benchmarks say, and this recipe has none. Add the section.")
+    if base.sft is None and base.rlvr is None:
+        raise RecipeError("rlvr: this recipe trains nothing, so there is nothing to compare.")
+    if tune is not None and base.rlvr is None and base.sft is not None and base.sft.steps is None:
+        raise RecipeError("sft.steps: --tune makes short runs, counted in steps. Set it.")
+    common.append(f"tracking.experiment={base.tracking.experiment or f'{base.name}-sweep'}")
+    names, left_out = _presets(path, common, presets)
+    variants: dict[str, tuple[str, ...]] = {}
+    for preset, *chosen in product(names, *(values for _, values in axes)):
+        settings = [f"{name}={value}" for (name, _), value in zip(axes, chosen, strict=True)]
+        shown = [f"{short(name)}={value}" for (name, _), value in zip(axes, chosen, strict=True)]
+        label = ", ".join([*([preset] if preset else []), *shown]) or base.name
+        variants[label] = (*([f"presets=[{preset}]"] if preset else []), *settings)
+    tuned = None
+    if tune is not None:
+        name, values = axis(tune, "--tune")
+        if len(values) < 2:
+            raise UserError(f"--tune {tune}: one value is no choice. Write it as field=value1,value2.")
+        tuned = Tune(name, tuple(values))
+    first = base.seed_of("rlvr") if base.rlvr is not None else base.seed
+    sweep = Sweep(path, base, tuple(common), variants, _seeds(seeds, first), tuned, left_out)
+    if len(variants) * len(sweep.seeds) > MOST_RUNS:
+        raise UserError(f"{len(variants) * len(sweep.seeds)} runs are more than a sweep may have ({MOST_RUNS}).")
+    for cell in sweep.cells(dict.fromkeys(variants, tuned.values[0]) if tuned else None):
+        cell.recipe(path)
+    return sweep
+
+
+def axis(text: str, option: str = "--set") -> tuple[str, list[str]]:
+    """Field and values of `field=value1,value2`; commas inside brackets, braces and quotes belong to a value.
+
+    >>> axis("rlvr.advantage=grpo,{kind: gae, lam: 0.9}")
+    ('rlvr.advantage', ['grpo', '{kind: gae, lam: 0.9}'])
+
+    Raises:
+        UserError: it is written otherwise.
+    """
+    name, equals, rest = text.partition("=")
+    if not equals or not name.strip():
+        raise UserError(f"{option} {text[:80]}: write it as field=value, or field=value1,value2 to compare values.")
+    values, depth, quote, start = [], 0, "", 0
+    for at, letter in enumerate(rest):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "[{(":
+            depth += 1
+        elif letter in "]})":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            values.append(rest[start:at].strip())
+            start = at + 1
+    values.append(rest[start:].strip())
+    if len(values) > 1 and not all(values):
+        raise UserError(f"{option} {text[:80]}: a value between two commas is empty.")
+    for value in values:
+        yaml_text.parse(value, f"{option} {name.strip()[:80]}")
+    repeated = [value for value in values if values.count(value) > 1]
+    if repeated:
+        raise UserError(f"{option} {text[:80]}: the value {repeated[0]} is named twice.")
+    return name.strip(), values
+
+
+def short(name: str) -> str:
+    """The last part of a field's name that says something.
+
+    >>> short("rlvr.optimizer.learning_rate"), short("rlvr.advantage.kind")
+    ('learning_rate', 'advantage')
+    """
+    parts = [part for part in name.split(".") if part != "kind"]
+    return parts[-1] if parts else name
+
+
+def budget_overrides(text: str) -> list[str]:
+    """Overrides for `30m`, `90s`, `2h` or `1e6tokens`.
+
+    >>> budget_overrides("30m"), budget_overrides("1e6tokens")
+    (['rlvr.budget.seconds=1800'], ['rlvr.budget.tokens=1000000'])
+
+    Raises:
+        UserError: it is none of them.
+    """
+    match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*(s|m|h|tokens?)\s*", text)
+    try:
+        amount = float(match[1]) if match else math.nan
+    except ValueError:
+        amount = math.nan
+    if match is None or not 0 < amount < 1e15:
+        raise UserError(f"--budget {text[:40]}: write it as 30m, 90s, 2h or 1e6tokens; it is what one run may spend.")
+    if match[2] in UNITS:
+        return [f"rlvr.budget.seconds={amount * UNITS[match[2]]:g}"]
+    return [f"rlvr.budget.tokens={max(1, round(amount))}"]
+
+
+def _seeds(text: str, first: int) -> tuple[int, ...]:
+    """`3` → three seeds from the recipe's on; `0,5,7` → these."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
+        raise UserError(f"--seeds {text[:40]}: write how many (3), or which (0,5,7).")
+    if len(parts) == 1:
+        if not 1 <= int(parts[0]) <= MOST_RUNS:
+            raise UserError(f"--seeds {text[:40]}: at least 1, at most {MOST_RUNS}.")
+        return tuple(range(first, first + int(parts[0])))
+    numbers = tuple(int(part) for part in parts)
+    if len(set(numbers)) < len(numbers):
+        raise UserError(f"--seeds {text[:40]}: a seed is named twice.")
+    return numbers
+
+
+def _presets(path: str, common: Sequence[str], text: str | None) -> tuple[list[str], dict[str, str]]:
+    """Names of presets ([""] where none are compared), and of `all` those that do not fit the recipe."""
+    if text is None:
+        return [""], {}
+    if text.strip() != "all":
+        names = [name.strip() for name in text.split(",")]
+        repeated = [name for name in names if names.count(name) > 1]
+        if repeated or not all(names):
+            raise UserError(
+                f"--presets {text[:80]}: {'names ' + repeated[0] + ' twice' if repeated else 'a name is empty'}."
+            )
+        return names, {}
+    from pipelines.recipe.check import check
+
+    fitting, left_out = [], {}
+    for name in sorted(p.stem for p in PRESETS.glob("*.yaml")):
+        try:
+            check(read_recipe(path, [*common, f"presets=[{name}]"]))
+            fitting.append(name)
+        except RecipeError as error:
+            left_out[name] = str(error).splitlines()[0]
+    return fitting, left_out
+
+
+def check(read: Sweep, fresh: bool = False) -> None:
+    """What `whetstone plan` checks, for every variant.
+
+    Raises:
+        UserError: all that is wrong, with the run that it belongs to.
+    """
+    start, cells = read.start(), read.cells(dict.fromkeys(read.variants, read.tune.values[0]) if read.tune else None)
+    for cell in [*([start] if start else []), *cells[: len(read.variants)]]:
+        recipe = cell.recipe(read.path)
+        chosen = Selection(only=cell.only or ()).of(recipe)
+        planned = plan(recipe, fresh=fresh, only=chosen)
+        try:
+            preflight.require(recipe, [p.stage for p in planned if p.stage in chosen and p.action == "run"])
+        except UserError as error:
+            raise UserError(f"{cell.name}: {error}") from None
+
+
+# what came out
+
+
+def trial_score(summary: dict[str, Any]) -> float:
+    """Mean reward over the last part of a trial's training; minus infinity where it was never finite."""
+    stage = "rlvr" if "rlvr" in summary["stages"] else "sft"
+    path = Path(summary["stages"][stage]["artifact"]) / REPORT / SPOOL
+    rewards = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        body = json.loads(line)
+        values = body.get("values", {})
+        if body["kind"] == "metrics":
+            value = values.get("reward/mean", -values["loss/heldout"] if "loss/heldout" in values else None)
+            rewards += [] if value is None else [value]
+    tail = rewards[-max(1, round(TAIL * len(rewards))) :] if rewards else []
+    return statistics.fmean(tail) if tail and all(map(math.isfinite, tail)) else -math.inf
+
+
+def keep_better_half(scores: dict[str, float]) -> list[str]:
+    """The values of the tuned field that go on, best first: half of them, rounded up, never all.
+
+    >>> keep_better_half({"1e-3": 0.2, "1e-4": 0.5, "1e-5": 0.4})
+    ['1e-4', '1e-5']
+    """
+    ordered = sorted(scores, key=lambda value: -scores[value])
+    return ordered[: min(len(ordered) - 1, -(-len(ordered) // 2))] if len(ordered) > 1 else ordered
+
+
+def rungs(values: int, steps: int) -> list[int]:
+    """Steps of the rounds of successive halving that leave one of so many values; each has twice the steps of the one before.
+
+    >>> rungs(4, 80), rungs(2, 80), rungs(1, 80)
+    ([20, 40], [40], [])
+    """
+    rounds = 0
+    while values > 1:
+        values = min(values - 1, -(-values // 2))
+        rounds += 1
+    return [max(1, steps // 2 ** (rounds - i)) for i in range(rounds)]
+
+
+def task_scores(summary: dict[str, Any], task: str) -> dict[str, float]:
+    """Problem → share of its answers that are correct, for the one checkpoint that a run of a sweep evaluates.
+
+    Raises:
+        UserError: the benchmark keeps no score for each problem.
+    """
+    folder = Path(summary["stages"]["evaluate"]["artifact"]) / "samples"
+    (path,) = folder.glob(f"*/{task}.jsonl")
+    problems = {
+        key: sum(score >= 1 for score in sample.scores) / len(sample.scores)
+        for key, sample in samples.read(path).items()
+    }
+    if not problems:
+        raise UserError(f"evaluate.tasks: {task} has no score for each problem, so nothing can be ranked by it.")
+    return problems
+
+
+@dataclass
+class Outcome:
+    """What a run of a sweep came to."""
+
+    cell: Cell
+    summary: dict[str, Any] | None
+    error: str | None = None
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """Seconds of training, completion tokens and steps."""
+        assert self.summary is not None
+        about = self.summary["stages"].get("rlvr") or self.summary["stages"].get("sft") or {}
+        manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
+        numbers = manifest.get("numbers") or {}
+        cost = {"seconds": float(manifest.get("seconds") or 0.0), "steps": float(numbers.get("steps") or 0.0)}
+        return cost | ({"tokens": float(numbers["tokens_sampled"])} if "tokens_sampled" in numbers else {})
+
+
+def leaderboard(
+    outcomes: Iterable[Outcome], task: str, *, confidence: float = 0.95, resamples: int = 2000
+) -> list[dict[str, Any]]:
+    """The variants, best first: their standing, cost and runs. Only problems that all runs were asked count.
+
+    Variants with fewer seeds than others (their runs failed, or have not ended) are ranked by those they have.
+    """
+    outcomes = [o for o in outcomes if o.summary is not None and "evaluate" in o.summary["stages"]]
+    ranked = [o for o in outcomes if o.cell.variant != START]
+    if not ranked:
+        return []
+    tables = [(o, task_scores(o.summary or {}, task)) for o in outcomes]
+    shared = set.intersection(*(set(table) for _, table in tables))
+    if not shared:
+        raise UserError(
+            f"evaluate.tasks: the runs were not asked one {task} problem in common, so they cannot be ranked."
+        )
+    order = [problem for problem in tables[0][1] if problem in shared]
+    scores: dict[str, list[list[float]]] = {}
+    baseline = None
+    for outcome, table in tables:
+        values = [table[problem] for problem in order]
+        if outcome.cell.variant == START:
+            baseline = values
+        else:
+            scores.setdefault(outcome.cell.variant, []).append(values)
+    standings = rank(scores, baseline, confidence=confidence, resamples=resamples)
+    return [_row(standing, [o for o in ranked if o.cell.variant == standing.name]) for standing in standings]
+
+
+def _row(standing: Standing, outcomes: list[Outcome]) -> dict[str, Any]:
+    costs = [o.cost for o in outcomes]
+    mean = {name: statistics.fmean(c[name] for c in costs) for name in costs[0] if all(name in c for c in costs)}
+    runs = [(o.summary or {}).get("parent_run_id") for o in outcomes]
+    return standing.body() | {"cost": mean, "runs": runs, "seeds": [o.cell.seed for o in outcomes]}

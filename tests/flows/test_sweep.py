@@ -1,0 +1,90 @@
+"""`whetstone sweep` for real: runs side by side, a ranking, a second start that computes nothing, a stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import toys
+
+GRID = ["--set", "rlvr.steps=2", "--set", "rlvr.advantage=grpo,rloo", "--jobs", "2"]
+
+
+def test_options_are_checked_before_anything_starts(tmp_path, home):
+    recipe = str(toys.recipe(tmp_path))
+    for options, message in ((["--jobs", "0"], "--jobs 0"), (["--presets", "dopa"], "no preset called 'dopa'")):
+        done = toys.whetstone("sweep", recipe, *options, home=home, check=False)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
+    assert not (home / "mlflow.db").exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_shares_stages_ranks_its_runs_and_reuses_them(tmp_path, home):
+    recipe = str(toys.recipe(tmp_path))
+    first = toys.whetstone(
+        "sweep", recipe, *GRID, "--seeds", "2", "--summary", str(tmp_path / "s.json"), home=home, timeout=900
+    )
+    body = json.loads((tmp_path / "s.json").read_text())
+    assert {row["name"] for row in body["leaderboard"]} == {"advantage=grpo", "advantage=rloo"} and not body["failed"]
+    assert all(row["seeds"] == [0, 1] and len(row["by_seed"]) == 2 for row in body["leaderboard"])
+    assert len({run for row in body["leaderboard"] for run in row["runs"]}) == 4, "a pipeline run each"
+    stages = [path.name.partition("-")[0] for path in (home / "runs").glob("*-*")]
+    assert sorted(stages) == ["curate"] + ["evaluate"] * 5 + ["rlvr"] * 4 + ["sft"], "shared stages run once"
+    assert "whetstone compare experiment:toy-sweep" in first.stdout
+    again = toys.whetstone("sweep", recipe, *GRID, "--seeds", "2", "--json", home=home, timeout=900)
+    same = json.loads(again.stdout)["leaderboard"]
+    assert [row["by_seed"] for row in same] == [row["by_seed"] for row in body["leaderboard"]]
+    assert len(list((home / "runs").glob("*-*"))) == len(stages), "nothing was computed again"
+    compared = json.loads(toys.whetstone("compare", "experiment:toy-sweep", "--json", home=home).stdout)
+    assert sorted(len(arm["subjects"]) for arm in compared["arms"]) == [1, 2, 2], "seeds are one arm, and the start is another"
+
+
+@pytest.mark.slow
+def test_every_variant_is_tuned_and_a_failure_leaves_the_others(tmp_path, home):
+    (tmp_path / "fails.py").write_text("def score(completions, **rest):\n    raise ValueError('no score today')\n")
+    recipe = str(toys.recipe(tmp_path))
+    options = ["--set", "rlvr.reward_functions=[],['fails:score']", "--tune", "rlvr.optimizer.learning_rate=1e-5,1e-3"]
+    environment = {"PYTHONPATH": f"{toys.ROOT}{os.pathsep}{tmp_path}"}
+    done = toys.whetstone("sweep", recipe, *options, "--json", home=home, timeout=900, check=False, **environment)
+    assert done.returncode == 1, done.stderr[-3000:]
+    body = json.loads(done.stdout)
+    assert [row["name"] for row in body["leaderboard"]] == ["reward_functions=[]"]
+    (failure,) = body["failed"].values()
+    assert "no score today" in failure or "fails:score" in failure
+    assert set(body["tuned"]) == {"reward_functions=[]", "reward_functions=['fails:score']"}
+    assert set(body["tuned"].values()) <= {"1e-5", "1e-3"} and "trial 2/4" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_stop_ends_the_stages_of_all_runs(tmp_path, home):
+    recipe = str(toys.recipe(tmp_path))
+    toys.whetstone("run", recipe, "--until", "sft", home=home, timeout=600)
+    command = [sys.executable, "-m", "flows.cli", "sweep", recipe, "--set", "rlvr.steps=5000", *GRID[2:]]
+    environment = toys.environment(WHETSTONE_HOME=str(home))
+    running = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    jobs = home / "runs" / ".work"
+    until = time.monotonic() + 300
+    while sum((work / "spool.jsonl").exists() for work in jobs.glob("rlvr-*")) < 2:
+        assert running.poll() is None and time.monotonic() < until, running.stderr.read()[-3000:]
+        time.sleep(0.2)
+    assert len(stages_of(home)) >= 2
+    running.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 130 and "stopped by SIGINT" in told, told[-3000:]
+    assert time.monotonic() - began < 20
+    while stages_of(home) and time.monotonic() - began < 10:
+        time.sleep(0.1)
+    assert not stages_of(home)
+
+
+def stages_of(home):
+    """Processes of stages below a home."""
+    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    return re.findall(rf"^\s*(\d+) .*pipelines\.stage\.launch.*{re.escape(str(home))}", listing, flags=re.M)
