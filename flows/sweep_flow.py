@@ -21,7 +21,7 @@ from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
 from flows.post_training import find_recipe, post_training  # noqa: E402
 from flows.sweep import shown  # noqa: E402
 from pipelines.errors import UserError  # noqa: E402
-from tasks import process, tracking_client  # noqa: E402
+from tasks import process, tracking_client, worker  # noqa: E402
 from tasks import sweep as sweeps  # noqa: E402
 from tasks.sweep import Cell, Outcome, Sweep  # noqa: E402
 
@@ -111,6 +111,7 @@ def sweep(
     Raises:
         UserError: names the option or the field and the fix; or no run came to its end.
     """
+    worker.enter()
     read = sweeps.read(str(find_recipe(recipe)), settings or [], presets, seeds, tune, budget)
     sweeps.check(read, fresh)
     with (

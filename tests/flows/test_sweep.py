@@ -42,7 +42,9 @@ def test_a_sweep_shares_stages_ranks_its_runs_and_reuses_them(tmp_path, home):
     assert [row["by_seed"] for row in same] == [row["by_seed"] for row in body["leaderboard"]]
     assert len(list((home / "runs").glob("*-*"))) == len(stages), "nothing was computed again"
     compared = json.loads(toys.whetstone("compare", "experiment:toy-sweep", "--json", home=home).stdout)
-    assert sorted(len(arm["runs"]) for arm in compared["arms"]) == [1, 2, 2], "seeds are one arm, and the start is another"
+    assert sorted(len(arm["runs"]) for arm in compared["arms"]) == [1, 2, 2], (
+        "seeds are one arm, and the start is another"
+    )
 
 
 @pytest.mark.slow
