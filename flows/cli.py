@@ -21,16 +21,24 @@ def parser() -> argparse.ArgumentParser:
         description="Curate, fine-tune, train with verifiable rewards, evaluate: tracked and resumable.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _that_run(commands)
+    _that_show(commands)
+    _that_operate(commands)
+    return top
 
-    def add(name: str, text: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=text, description=text)
 
+def _add(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
+    return commands.add_parser(name, help=text, description=text)  # type: ignore[no-any-return]
+
+
+def _that_run(commands: Any) -> None:
+    """Commands that run recipes."""
     for name, text in (
         ("run", "run a recipe; unchanged stages are reused"),
         ("plan", "say what a run would do, and why"),
         ("rerun", "run the recipe of an earlier run again, or a part of it, from what MLflow holds"),
     ):
-        sub = add(name, text)
+        sub = _add(commands, name, text)
         if name == "rerun":
             sub.add_argument("run", help="the id of the run, or its first characters")
         else:
@@ -46,24 +54,30 @@ def parser() -> argparse.ArgumentParser:
         if name != "plan":
             sub.add_argument("--summary", metavar="FILE", help="write the run's summary as JSON")
     sweep.add(commands)
-    runs = add("runs", "list pipeline runs, newest first")
+
+
+def _that_show(commands: Any) -> None:
+    """Commands that say what there is."""
+    runs = _add(commands, "runs", "list pipeline runs, newest first")
     runs.add_argument("--experiment", help="only this MLflow experiment")
     runs.add_argument("--limit", type=int, default=20)
     runs.add_argument("--remote", action="store_true", help="ask MLflow itself: runs of other machines too (slower)")
     runs.add_argument("--json", action="store_true")
-    show = add("show", "one pipeline run: stages, scores, files")
+    show = _add(commands, "show", "one pipeline run: stages, scores, files")
     show.add_argument("run", help="the id of the run, or its first characters")
     show.add_argument("--json", action="store_true")
-    report = add(
-        "report", "one HTML file: answers of two checkpoints, flips first, and rollouts while the policy learned"
+    report = _add(
+        commands,
+        "report",
+        "one HTML file: answers of two checkpoints, flips first, and rollouts while the policy learned",
     )
     report.add_argument("run", help="the id of the run, or its first characters")
     report.add_argument("--out", metavar="FILE", help="where to write it; default: report-RUN.html")
-    methods = add("methods", "the catalogue of methods, or one of them")
+    methods = _add(commands, "methods", "the catalogue of methods, or one of them")
     methods.add_argument("name", nargs="?")
     methods.add_argument("--slot", help="only this slot")
     methods.add_argument("--json", action="store_true")
-    verify = add("verify", "score the rows {completion, answer, verifier?, info?} of a JSONL file")
+    verify = _add(commands, "verify", "score the rows {completion, answer, verifier?, info?} of a JSONL file")
     verify.add_argument("file", metavar="FILE", help="JSONL, also .gz; - is standard input")
     verify.add_argument("--verifier", metavar="NAME", help="for rows that name none")
     verify.add_argument("--jobs", type=int, metavar="N", help="worker processes; default: one per processor, at most 8")
@@ -73,17 +87,22 @@ def parser() -> argparse.ArgumentParser:
         "--json", action="store_true", help="for machines: the summary, or the error, as JSON (with --out)"
     )
     compare.add(commands)
-    deploy = add(
-        "deploy", "make the work pool, the gpu limit and the deployments on the Prefect server; safe to repeat"
+
+
+def _that_operate(commands: Any) -> None:
+    """Commands for servers, machines and stores."""
+    deploy = _add(
+        commands,
+        "deploy",
+        "make the work pool, the gpu limit and the deployments on the Prefect server; safe to repeat",
     )
     deploy.add_argument("--file", type=Path, help="deployments; the project's prefect.yaml unless given")
     deploy.add_argument("--gpus", type=int, default=1, help="stages that may use a GPU at once, over all machines")
-    worker = add("worker", "work on the deployments, in this project folder")
+    worker = _add(commands, "worker", "work on the deployments, in this project folder")
     worker.add_argument("--queue", action="append", default=[], choices=["cpu", "gpu"], help="only this kind of stage")
     promote.add(commands)
-    add("doctor", "versions, devices, stores: what would fail and how to fix it")
-    add("sync", "send to MLflow what earlier runs could not")
-    return top
+    _add(commands, "doctor", "versions, devices, stores: what would fail and how to fix it")
+    _add(commands, "sync", "send to MLflow what earlier runs could not")
 
 
 def main(argv: list[str] | None = None) -> None:
