@@ -258,8 +258,7 @@ def _run(
     def tick() -> None:
         tracker.tick()
         if show:
-            kinds = {"done": (int, float), "total": (int, float), "rate": (int, float), "what": str, "unit": str}
-            show(stage, read_object(work / PROGRESS, **kinds) or {})  # type: ignore[arg-type]
+            show(stage, _progress(work))
 
     _clear_scraps(work)
     try:
@@ -294,6 +293,11 @@ def _run(
     artifact = artifacts.put(work / "out", runs_folder(), stage, key, body)
     outbox.flush(outbox.add(work), patience)
     return StageResult(stage, "ran", artifact, why, seconds, outbox.uploaded(artifact.path).models)
+
+
+def _progress(work: Path) -> dict[str, Any]:
+    kinds = {"done": (int, float), "total": (int, float), "rate": (int, float), "what": str, "unit": str}
+    return read_object(work / PROGRESS, **kinds) or {}  # type: ignore[arg-type]
 
 
 def _close_run(tracker: Any, patience: Patience, error: BaseException) -> None:
