@@ -283,16 +283,21 @@ def _run(
         "run_id": tracker.run_id,
         "pipeline_run": parent,
     }
-    steps = _steps(work, metrics)
-    upload = {
-        "kind": "stage", "stage": stage, "key": key, "upload_models": recipe.tracking.upload_models, "time": measured,
-        "experiment": experiment_name(recipe), "parent": parent, "about": about, "steps": {} if steps is None else {stage: steps},
-        "checkpoints": checkpoints_read(recipe, stage, done), "model_params": record.params(recipe, ("model", stage)),
-    }  # fmt: skip
+    upload = {"stage": stage, "key": key, "parent": parent, "about": about, "time": measured}
+    upload |= _upload(recipe, stage, done, _steps(work, metrics))
     outbox.note(work, upload)
     artifact = artifacts.put(work / "out", runs_folder(), stage, key, body)
     outbox.flush(outbox.add(work), patience)
     return StageResult(stage, "ran", artifact, why, seconds, outbox.uploaded(artifact.path).models)
+
+
+def _upload(recipe: Recipe, stage: str, done: dict[str, Artifact], steps: int | None) -> dict[str, Any]:
+    """What the upload of a stage needs to know of its recipe."""
+    return {
+        "kind": "stage", "upload_models": recipe.tracking.upload_models, "experiment": experiment_name(recipe),
+        "steps": {} if steps is None else {stage: steps}, "checkpoints": checkpoints_read(recipe, stage, done),
+        "model_params": record.params(recipe, ("model", stage)),
+    }  # fmt: skip
 
 
 def _progress(work: Path) -> dict[str, Any]:
