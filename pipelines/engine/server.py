@@ -31,7 +31,7 @@ AT_ONCE = 64
 """Requests under way per server; it batches them."""
 
 
-def _silent(text: str, **about: Any) -> None:
+def _no_event(text: str, **about: Any) -> None:
     del text, about
 
 
@@ -59,7 +59,7 @@ class ServerSampler:
         context: int,
         dtype: str = "float32",
         work: Path | None = None,
-        event: Callable[..., None] = _silent,
+        event: Callable[..., None] = _no_event,
     ) -> None:
         self.settings, self.stop, self.context, self.dtype, self.event = settings, sorted(stop), context, dtype, event
         self.folder = server_endpoint.weights_folder(settings, work)
@@ -84,7 +84,7 @@ class ServerSampler:
         tokens = server_probe.sequences(model.config.get_text_config().vocab_size, self.context)
         trainer = server_probe.trainer_logps(model, tokens, self.dtype)
 
-        def one(endpoint: Endpoint) -> float | None:
+        def weights_mismatch(endpoint: Endpoint) -> float | None:
             try:
                 endpoint.reload(self._patience())
                 answer = [endpoint.prompt_logps(ids, self._patience()) for ids in tokens]
@@ -94,7 +94,7 @@ class ServerSampler:
             return self._probe(endpoint).judge(trainer, torch.tensor(answer, dtype=torch.float32).flatten())
 
         with ThreadPoolExecutor(len(self.endpoints)) as pool:
-            differences = [d for d in pool.map(one, self._living()) if d is not None]
+            differences = [d for d in pool.map(weights_mismatch, self._living()) if d is not None]
         self._living()
         self.metrics["server/weights_mismatch"] = max(differences)
 
@@ -126,7 +126,7 @@ class ServerSampler:
             self._drop(endpoint, Unreachable(f"{endpoint.name} does not answer"))
             return
         endpoint.examine(config)
-        room = endpoint.said("model_config", "max_model_len")
+        room = endpoint.reported("model_config", "max_model_len")
         if room and room < self.context:
             self.event("a decoding server has less context than the model", server=endpoint.name, tokens=room)
             self.context = room

@@ -55,7 +55,7 @@ class Endpoint:
             else None,
         )
 
-    def said(self, section: str, name: str, default: Any = None) -> Any:
+    def reported(self, section: str, name: str, default: Any = None) -> Any:
         """A field of the server's configuration, such as ("device_config", "device")."""
         part = (self.about or {}).get(section)
         return part.get(name, default) if isinstance(part, dict) else default
@@ -63,32 +63,32 @@ class Endpoint:
     @property
     def model(self) -> str:
         """The model's name in requests."""
-        served = self.said("model_config", "served_model_name")
+        served = self.reported("model_config", "served_model_name")
         served = served[0] if isinstance(served, list) and served else served
         return self.settings.model or served or str(self.settings.weights)
 
     @property
     def dtype(self) -> str:
         """What it computes in, such as "float32"; "" where it does not say."""
-        return str(self.said("model_config", "dtype", "")).removeprefix("torch.")
+        return str(self.reported("model_config", "dtype", "")).removeprefix("torch.")
 
     @property
     def on_cpu(self) -> bool:
         """Whether it is a CPU build."""
-        return self.said("device_config", "device") == "cpu"
+        return self.reported("device_config", "device") == "cpu"
 
     @property
     def seeds(self) -> bool:
         """Whether requests carry a seed. A CPU build with chunked prefill dies of one ("CPU Generator does not use offset")."""
         if self.settings.seeds is not None:
             return self.settings.seeds
-        return not (self.on_cpu and self.said("scheduler_config", "enable_chunked_prefill", True))
+        return not (self.on_cpu and self.reported("scheduler_config", "enable_chunked_prefill", True))
 
     @property
     def reload_method(self) -> str:
         """The worker's method that reads the weights folder again."""
-        ours = str(self.said("parallel_config", "worker_extension_cls", "")).endswith(EXTENSION)
-        return "whetstone_reload" if ours else "reload_weights"
+        extended = str(self.reported("parallel_config", "worker_extension_cls", "")).endswith(EXTENSION)
+        return "whetstone_reload" if extended else "reload_weights"
 
     def ready(self) -> bool:
         """Whether it answers now."""
@@ -130,9 +130,9 @@ class Endpoint:
         body = answer.json() if answer.status_code == 200 else {}
         sections = body.get("vllm_config") if isinstance(body, dict) else None
         self.about = sections if isinstance(sections, dict) else {}
-        mode = self.said("model_config", "logprobs_mode", "processed_logprobs")
-        quantization = self.said("model_config", "quantization")
-        replicas = self.said("parallel_config", "data_parallel_size", 1)
+        mode = self.reported("model_config", "logprobs_mode", "processed_logprobs")
+        quantization = self.reported("model_config", "quantization")
+        replicas = self.reported("parallel_config", "data_parallel_size", 1)
         text = config.get_text_config()
         head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         if mode != "processed_logprobs":
