@@ -318,12 +318,12 @@ def _server(sampler: Any) -> Iterator[Problem]:
             f"export {sampler.api_key_env}=...",
         )
     for number, address in enumerate(sampler.urls):
-        yield from _answers(f"rlvr.sampler.urls.{number}", address, key)
+        yield from _health(f"rlvr.sampler.urls.{number}", address, key)
     if sampler.url is not None:
-        yield from _answers("rlvr.sampler.url", sampler.url, key)
+        yield from _health("rlvr.sampler.url", sampler.url, key)
 
 
-def _answers(field: str, address: str, key: str | None) -> Iterator[Problem]:
+def _health(field: str, address: str, key: str | None) -> Iterator[Problem]:
     fix = "Start it on the weights folder (docs/recipes.md says how), or leave the sampler section out."
     try:
         request = urllib.request.Request(address.rstrip("/") + "/health")
