@@ -315,6 +315,7 @@ def _remote_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 def show_command(arguments: argparse.Namespace) -> int:
     """`whetstone show`."""
     from flows import table
+    from tasks import links
 
     body = _find_run(arguments)
     if arguments.json:
@@ -331,6 +332,8 @@ def show_command(arguments: argparse.Namespace) -> int:
     else:
         for stage in body.get("stages", []):
             print(f"  {stage['name']:<30} {stage['status']}")
+    if body.get("experiment_id"):
+        print(links.run(body["experiment_id"], body["run_id"]))
     return 0
 
 

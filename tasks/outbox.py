@@ -67,6 +67,7 @@ def add_answers(artifact: str, body: dict[str, Any]) -> Path:
     """Keep the answers or rollouts of an artifact (`evaluate-KEY`, `rlvr-KEY`) to be shown; returns the entry."""
     entry = folder() / f"answers-{artifact}"
     entry.mkdir(parents=True, exist_ok=True)
+    (entry / ARRIVED).unlink(missing_ok=True)  # of an earlier upload of that key, under other runs
     note(entry, {"kind": "answers", "artifact": artifact, **body})
     return entry
 

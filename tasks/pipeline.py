@@ -197,13 +197,12 @@ class Pipeline:
         if self.alive:
             self.alive.stop()
         metrics = record.scores(summary)
-        told = True
+        told = arrived = True
         if self.parent and status == "KILLED":
-            told = self._mark_killed(summary, metrics)
+            told = self._mark_killed(summary)
         elif self.parent:
             entry = outbox.add_run(self.parent, self._told(status, summary, metrics))
-            outbox.flush(entry, Patience(self.recipe.tracking.timeout_s))
-            self._show_answers()
+            arrived = outbox.flush(entry, Patience(self.recipe.tracking.timeout_s))
         if self.parent:
             index.end(self.parent, status, summary, metrics)
         if status == "FINISHED":
@@ -213,13 +212,14 @@ class Pipeline:
             self.claim.leave(status, told=told)
         elif self.claim:
             self.claim.release()
+        if self.parent and status != "KILLED":
+            self._show_answers(Patience(min(ANSWERS_S, self.recipe.tracking.timeout_s) if arrived else 0.0))
         return summary
 
-    def _show_answers(self) -> None:
+    def _show_answers(self, patience: Patience) -> None:
         """Send answers and rollouts of new stages, last of all and for some seconds; the next start or `whetstone sync` goes on."""
         settings = self.recipe.tracking
         done = self.before | {name: result.artifact for name, result in self.results.items()}
-        patience = Patience(min(ANSWERS_S, settings.timeout_s))
         for stage, limit in (("evaluate", settings.answers), ("rlvr", settings.rollouts)):
             if stage not in self.results or self.results[stage].status != "ran" or not limit:
                 continue
@@ -229,12 +229,14 @@ class Pipeline:
                 "experiment": experiment_name(self.recipe),
                 "checkpoints": checkpoints_read(self.recipe, stage, done),
             }
-            outbox.flush(outbox.add_answers(f"{stage}-{done[stage].key}", body), patience)
+            entry = outbox.add_answers(f"{stage}-{done[stage].key}", body)
+            if not patience.over:
+                outbox.flush(entry, patience)
 
-    def _mark_killed(self, summary: dict[str, Any], metrics: dict[str, float]) -> bool:
+    def _mark_killed(self, summary: dict[str, Any]) -> bool:
         from tasks import tracking
 
-        body = {"summary": summary, "metrics": metrics, "time": int(time.time() * 1000)}
+        body = {"summary": summary, "metrics": {}, "time": int(time.time() * 1000)}  # the run that goes on has metrics
         try:
             Patience(5.0).run(lambda: tracking.end_pipeline(self.parent or "", "KILLED", body))
         except TrackerError as error:

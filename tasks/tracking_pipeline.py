@@ -91,7 +91,9 @@ def end_pipeline(run_id: str, status: str, body: dict[str, Any]) -> None:
     experiment_id = run.info.experiment_id
     summary = body["summary"]
     store.log_dict(run_id, summary, "summary.json")
-    store.log_batch(run_id, metrics=[Metric(k, v, body["time"], 0) for k, v in body["metrics"].items()])
+    told = run.data.metrics
+    metrics = {name: value for name, value in body["metrics"].items() if told.get(name) != value}
+    store.log_batch(run_id, metrics=[Metric(name, value, body["time"], 0) for name, value in metrics.items()])
     inputs = dataset_inputs(body.get("datasets") or [])
     if inputs:
         store.log_inputs(run_id, inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -41,8 +42,9 @@ def test_first_run(ran):
     assert (
         set(cell) == {"value", "low", "high", "n"} and cell["low"] <= cell["value"] <= cell["high"] and cell["n"] == 6
     )
-    for words in ("checkpoint", "RLVR", "MLflow:", "Prefect:", "model:"):
+    for words in ("checkpoint", "RLVR", "MLflow:", "Prefect:", "model:", "workflowType=machine_learning"):
         assert words in done.stdout
+    assert not re.findall("already exists|Registered|View run|WARNING", done.stdout + done.stderr), "noise"
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     for stage in ("sft", "rlvr"):
