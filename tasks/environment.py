@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from pipelines.errors import UserError
-from pipelines.project import ROOT
+from pipelines.project import ROOT, home
 from pipelines.recipe.secrets import redact
 from tasks import store
 
@@ -22,11 +22,6 @@ ANSWER_S = 5.0
 
 class Unreachable(UserError):
     """A server that the environment names does not answer, or answers that it will not serve us."""
-
-
-def home() -> Path:
-    """The project folder: `WHETSTONE_HOME`, else `.whetstone` in the working directory."""
-    return Path(os.environ.get("WHETSTONE_HOME") or Path.cwd() / ".whetstone").resolve()
 
 
 def runs_folder() -> Path:

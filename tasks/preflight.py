@@ -23,8 +23,9 @@ from typing import Any
 
 from pipelines.curate.formats import ENDINGS
 from pipelines.data.files import data_files
-from pipelines.errors import RecipeError, did_you_mean
+from pipelines.errors import ModelError, RecipeError, did_you_mean
 from pipelines.recipe.check import check
+from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.secrets import redact
 from pipelines.sandbox import SandboxError, levels
@@ -35,6 +36,7 @@ from tasks import environment, estimate, machine, probe
 FEWEST_INODES = 1000
 SERVER_SECONDS = 5.0
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+GGUF_EXTRA = 'Run: pip install "whetstone[gguf]" (or gguf)'
 _passed: set[tuple[str, str]] = set()
 
 
@@ -165,11 +167,12 @@ def _mark(question: dict[str, Any]) -> str | None:
     if question["ask"] == "function":
         return None
     parts: list[Any] = [question]
-    for name in ("torch", "transformers", "tokenizers", "reasoning-gym", "lm_eval"):
+    for name in ("torch", "transformers", "tokenizers", "reasoning-gym", "lm_eval", "gguf"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             parts.append(importlib.metadata.version(name))
     folders = [Path(str(question[k])) for k in ("path", "include") if question.get(k)]
-    files = [f for folder in folders for f in sorted(folder.expanduser().rglob("*")) if f.is_file()]
+    entries = [f for folder in folders for f in (folder.expanduser(), *sorted(folder.expanduser().rglob("*")))]
+    files = [f for f in entries if f.is_file()]
     files += [f for f in [Path(question.get("chat_template") or "{")] if "{" not in str(f) and f.is_file()]
     files += sorted((environment.ROOT / "pipelines" / "environments").glob("*.py"))
     for file in files:
@@ -234,7 +237,19 @@ def _files(field: str, path: str) -> Iterator[Problem]:
 
 
 def _hub(field: str, name: str, what: str) -> Iterator[Problem]:
-    """A local folder that is there, or what can be a name on the hub."""
+    """A local folder that is there, for models also a GGUF file, or what can be a name on the hub."""
+    if what == "model":
+        try:
+            file = gguf_of(name)
+        except ModelError as error:
+            yield Problem(field, str(error).removeprefix("model.path: "))
+            return
+        if file is not None:
+            if importlib.util.find_spec("gguf") is None:
+                yield Problem(field, f"{name} is a GGUF file, and the package gguf is missing", GGUF_EXTRA)
+            elif not os.access(file, os.R_OK):
+                yield Problem(field, f"{file} may not be read", f"Run: chmod u+r {file}")
+            return
     local = Path(name).expanduser()
     if name.startswith(("/", ".", "~")):
         if not local.is_dir():
@@ -268,9 +283,12 @@ def _model(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> 
     path = str(model.path)
     hub = list(_hub("model.path", path, "model"))
     yield from hub
-    if not hub and Path(path).expanduser().is_dir():
-        about = {"path": str(Path(path).expanduser()), **render}
-        questions.append(("model.path", "", {"ask": "folder", **about, "trust_remote_code": model.trust_remote_code}))
+    if hub:
+        return
+    local = gguf_of(path) or Path(path).expanduser()
+    if local.exists():
+        about = {"path": str(local), **render, "trust_remote_code": model.trust_remote_code}
+        questions.append(("model.path", "", {"ask": "folder" if local.is_dir() else "gguf", **about}))
 
 
 def _rlvr(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:
@@ -410,7 +428,8 @@ def _room(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]]) -
         yield Problem(
             "WHETSTONE_HOME", f"the disk of {home} can hold {inodes} more files", "Delete some, or set it elsewhere."
         )
-    parameters = known.get("model.fresh", {}).get("parameters") or estimate.parameters_of(recipe.model.path)
+    base_known = known.get("model.fresh") or known.get("model.path") or {}
+    parameters = base_known.get("parameters") or estimate.parameters_of(recipe.model.path)
     if not parameters:
         return
     needed, free = estimate.disk(recipe, stages, parameters), free_bytes(base) + estimate.already(home, stages)

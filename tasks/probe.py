@@ -106,6 +106,19 @@ def _folder(question: dict[str, Any]) -> dict[str, Any]:
     return {"positions": _positions(config)}
 
 
+def _gguf(question: dict[str, Any]) -> dict[str, Any]:
+    """A GGUF file, by its header; nothing is converted yet."""
+    from pipelines.engine import gguf_models, models
+
+    file = Path(question["path"])
+    header = gguf_models.check_header(file)
+    if question["chat_template"] is not None:
+        models.template_text(question["chat_template"])
+    elif not header["chat_template"]:
+        return {"problem": f"{file} has no chat template; give one in the recipe (model.chat_template)"}
+    return {"positions": header["positions"], "parameters": header["parameters"]}
+
+
 def _fresh_model(question: dict[str, Any]) -> dict[str, Any]:
     """A fresh model: built without memory, so that its parameters can be counted."""
     import torch
@@ -170,6 +183,7 @@ def _benchmarks(question: dict[str, Any]) -> dict[str, Any]:
 ANSWERS = {
     "function": _function,
     "folder": _folder,
+    "gguf": _gguf,
     "fresh": _fresh_model,
     "problems": _problems,
     "benchmark": _benchmarks,

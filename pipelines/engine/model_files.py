@@ -5,16 +5,17 @@ transformers fills tensors that a checkpoint lacks with random numbers and goes 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import pickle
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import ModelError
+from pipelines.errors import ModelError, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,9 @@ def check_folder(folder: Path) -> None:
             "(peft: merge_and_unload) and name the merged folder."
         )
     if "config.json" not in bodies:
-        raise ModelError(f"model.path: {folder} has no config.json; give a transformers model folder or a hub name.")
+        raise ModelError(
+            f"model.path: {folder} has no config.json; give a transformers model folder, a .gguf file or a hub name."
+        )
     quantised = bodies["config.json"].get("quantization_config")
     if quantised:
         method = quantised.get("quant_method", "unknown method") if isinstance(quantised, dict) else quantised
@@ -287,3 +290,26 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: dict[str, Any],
             "Resize the embedding, or take the tokenizer that belongs to the model."
         )
     log.warning("%s: special tokens without a row in the embedding, unused: %s", where, listed(sorted(beyond)))
+
+
+@contextlib.contextmanager
+def reading(what: str, hint: str) -> Iterator[None]:
+    """Make whatever a library says about a user's model files a ModelError.
+
+    transformers, tokenizers, safetensors, pickle and Jinja raise two dozen types for damaged files, bare `Exception` among
+    them, so no list of types is whole; the cause stays chained.
+    """
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's; curation does without importing it
+            raise
+        raise ModelError(f"{what} ({first_line(error)}). {hint}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line that a library's message has, and the next one where it ends with a colon; at most 300 characters."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:300]

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.data import chat
-from pipelines.engine import model_files
-from pipelines.errors import ModelError, UserError
+from pipelines.engine import gguf_models, model_files
+from pipelines.engine.model_files import first_line, reading
+from pipelines.errors import ModelError
+from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.settings import Model
 from pipelines.stage.files import digest
 
@@ -91,7 +93,7 @@ def load_tokenizer(
 
     where, revision = local(path), model.revision if model else None
     trust = trust_remote_code if trust_remote_code is not None else bool(model and model.trust_remote_code)
-    with _reading(
+    with reading(
         f"model.path: no tokenizer could be loaded from {where}",
         "Save the tokenizer beside the model, or check the name and the network.",
     ):
@@ -116,7 +118,7 @@ def load_tokenizer(
                 "tokenizer_config.json (pad_token, eos_token)."
             )
         tokenizer.pad_token = tokenizer.eos_token
-    with _reading(f"model.chat_template: the chat template of {where} cannot be used", "Correct its Jinja text."):
+    with reading(f"model.chat_template: the chat template of {where} cannot be used", "Correct its Jinja text."):
         set_template_options(tokenizer, model)
         tokenizer.apply_chat_template([{"role": "user", "content": "?"}], tokenize=False, add_generation_prompt=True)
     model_files.check_vocabulary(tokenizer, config, where)
@@ -124,7 +126,14 @@ def load_tokenizer(
 
 
 def local(path: str | Path) -> str:
-    """A folder's path with `~` written out; a hub name as it is."""
+    """A folder's path with `~` written out, for a GGUF file the folder that it is converted to; a hub name as it is.
+
+    Raises:
+        ModelError: the path names a GGUF file that is not there or cannot be read.
+    """
+    file = gguf_of(path)
+    if file is not None:
+        return str(gguf_models.converted(file))
     folder = Path(path).expanduser()
     return str(folder) if folder.is_dir() else str(path)
 
@@ -142,26 +151,9 @@ def _configuration(where: str, revision: str | None, trust: bool) -> dict[str, A
     if not trust:
         model_files.check_code(bodies, where)
     if "config.json" in bodies:
-        with _reading(f"model.path: config.json of {where} is refused", "Correct it, or take the model's own."):
+        with reading(f"model.path: config.json of {where} is refused", "Correct it, or take the model's own."):
             AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=trust)
     return bodies.get("config.json", {})
-
-
-@contextlib.contextmanager
-def _reading(what: str, hint: str) -> Iterator[None]:
-    """Make whatever a library says about a user's model files a ModelError.
-
-    transformers, tokenizers, safetensors, pickle and Jinja raise two dozen types for damaged files, bare `Exception` among
-    them, so no list of types is whole; the cause stays chained.
-    """
-    try:
-        yield
-    except (UserError, MemoryError):
-        raise
-    except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError":  # torch's; curation does without importing it
-            raise
-        raise ModelError(f"{what} ({_first_line(error)}). {hint}") from error
 
 
 def template_text(value: str) -> str:
@@ -233,9 +225,7 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
         torch.manual_seed(seed)
         network = AutoModelForCausalLM.from_config(config, attn_implementation=_attention(model))
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise ModelError(
-            f"model.fresh: {model.fresh.architecture} refuses this config: {_first_line(error)}"
-        ) from error
+        raise ModelError(f"model.fresh: {model.fresh.architecture} refuses this config: {first_line(error)}") from error
     return network.to(torch.float32)
 
 
@@ -255,7 +245,7 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
     if Path(where).is_dir():
         model_files.check_folder(Path(where))
     with (
-        _reading(
+        reading(
             f"model.path: the weights of {where} could not be loaded", "Check the files, the name and the network."
         ),
         torch.random.fork_rng(devices=[]),
@@ -354,9 +344,4 @@ def with_lora(model: PreTrainedModel, lora: Any) -> Any:
     try:
         return get_peft_model(model, config)
     except ValueError as error:
-        raise ModelError(f"lora.target_modules: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
-    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:300]
+        raise ModelError(f"lora.target_modules: {first_line(error)}") from error

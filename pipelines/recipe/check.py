@@ -11,8 +11,9 @@ from typing import Any
 from pipelines.contract.catalogue import Bound
 from pipelines.contract.columns import COLUMNS, HOOK_PHASE, Phase, phase_of
 from pipelines.data.files import check_readable, data_files
-from pipelines.errors import DataError, RecipeError, did_you_mean
+from pipelines.errors import DataError, ModelError, RecipeError, did_you_mean
 from pipelines.recipe import settings as s
+from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe, bind_providers, bind_slots, bound_list, column_options
 
 
@@ -177,9 +178,15 @@ def _check_files(recipe: Recipe) -> None:
                     f"curate.sources.{source_index}.verifier: unknown verifier {source.verifier!r}. {hint}"
                 )
     base = recipe.model.path
-    if base and (base.startswith((".", "/", "~")) or Path(base).exists()):
+    try:
+        gguf = gguf_of(base)
+    except ModelError as error:
+        raise RecipeError(str(error)) from None
+    if base and gguf is None and (base.startswith((".", "/", "~")) or Path(base).exists()):
         folder = Path(base).expanduser()
         if not (folder / "config.json").exists():
-            raise RecipeError(f"model.path: {base} has no config.json; give a transformers model folder or a hub name.")
+            raise RecipeError(
+                f"model.path: {base} has no config.json; give a transformers model folder, a .gguf file or a hub name."
+            )
         if not any((folder / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
             raise RecipeError(f"model.path: {base} has no tokenizer (tokenizer.json); save it beside the model.")

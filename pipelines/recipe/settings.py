@@ -49,7 +49,8 @@ class Model(Settings):
     """Which policy: a folder or hub name, or a fresh one."""
 
     path: Line | None = None
-    """Folder or Hugging Face hub name of a pretrained model with its tokenizer."""
+    """A pretrained model with its tokenizer: a folder, a Hugging Face hub name, a `.gguf` file, or `package:NAME` for the one
+    that an installed Python package ships (`package:NAME/FILE.gguf` where there are several)."""
     revision: Line | None = None
     fresh: Fresh | None = None
     tokenizer: Tokenizer = Tokenizer()

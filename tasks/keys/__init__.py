@@ -81,7 +81,7 @@ def _key_settings(recipe: Recipe, stage: str) -> dict[str, Any]:
     model = settings["model"]
     if not files.reads_base(recipe, stage):
         model |= {"path": None, "revision": None, "allow_missing": [], "allow_unexpected": []}
-    elif files.local_folder(model["path"]):
+    elif files.is_local(model["path"]):
         model["path"] = ELSEWHERE
     template = model["chat_template"]
     if template and "{" not in template and Path(template).expanduser().is_file():
@@ -91,13 +91,13 @@ def _key_settings(recipe: Recipe, stage: str) -> dict[str, Any]:
             if data_source.kind in ("file", "hub") and files.source_files(data_source)[1]:
                 settings["curate"]["sources"][index]["path"] = ELSEWHERE
         difficulty = settings["curate"]["difficulty"]
-        if difficulty is not None and files.local_folder(difficulty["model"]):
+        if difficulty is not None and files.is_local(difficulty["model"]):
             difficulty["model"] = ELSEWHERE
         if "decontaminate_against" in settings:
             settings["decontaminate_against"] = settings["decontaminate_against"][:-1]
     if stage == "rlvr":
         for provider in settings["rlvr"]["providers"]:
-            if files.local_folder(provider.get("path")):
+            if files.is_local(provider.get("path")):
                 provider["path"] = ELSEWHERE
     if stage == "evaluate":
         settings["evaluate"]["include"] = None

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from pipelines.data.files import data_files, data_root
+from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Source
 from pipelines.stage.files import file_sha256
@@ -56,12 +57,30 @@ def local_folder(path: str | None) -> Path | None:
     return folder if folder is not None and folder.is_dir() else None
 
 
+def model_source(path: str | None, *, weights: bool, code: bool) -> tuple[Path, list[Path]] | None:
+    """The files that a model path names and the folder that their names are relative to; None for hub names.
+
+    Raises:
+        ModelError: the path names a GGUF file that is not there.
+    """
+    gguf = gguf_of(path)
+    if gguf is not None:
+        return gguf.parent, [gguf]
+    folder = local_folder(path)
+    return None if folder is None else (folder, model_files(folder, weights=weights, code=code))
+
+
 def source_files(source: Source) -> tuple[Path, list[Path]]:
     """The files that a source reads and the folder that their names are relative to: a glob's part without wildcards."""
     if source.kind == "hub":
         folder = Path(str(source.path)).expanduser()
         return folder, [p for p in _below(folder) if not _unread(p, keep_readme=True)] if folder.is_dir() else []
     return data_root(str(source.path)), [p for p in data_files(str(source.path)) if p.is_file()]
+
+
+def is_local(path: str | None) -> bool:
+    """Whether the files of a model path are on this machine, and so in the key."""
+    return gguf_of(path) is not None or local_folder(path) is not None
 
 
 def model_files(folder: Path, *, weights: bool, code: bool) -> list[Path]:
@@ -186,15 +205,10 @@ def of_stage(recipe: Recipe, stage: str, benchmarks: Path) -> tuple[Files, list[
         folders = [benchmarks, *([include] if include else [])]
         code = benchmark_files([t.name for t in recipe.evaluate.tasks], folders, files)
     model, trust = recipe.model, recipe.model.trust_remote_code
-    base = local_folder(model.path)
-    if base is not None and reads_base(recipe, stage):
-        files.add("model", base, model_files(base, weights=stage != "curate", code=trust))
-    judge = recipe.curate.difficulty
-    if stage == "curate" and judge is not None and (folder := local_folder(judge.model)):
-        files.add("difficulty", folder, model_files(folder, weights=True, code=trust))
-    for number, provider in enumerate(recipe.rlvr.providers if stage == "rlvr" and recipe.rlvr else []):
-        if folder := local_folder(provider.get("path")):
-            files.add(f"providers.{number}", folder, model_files(folder, weights=True, code=trust))
+    for label, path in model_paths(recipe, stage).items():
+        own_weights = stage != "curate" or label != "model"  # curation reads the model's tokenizer only
+        if read_files := model_source(path, weights=own_weights, code=trust):
+            files.add(label, *read_files)
     template = (
         Path(model.chat_template).expanduser() if model.chat_template and "{" not in model.chat_template else None
     )
@@ -209,3 +223,15 @@ def reads_base(recipe: Recipe, stage: str) -> bool:
     if stage == "rlvr":
         return recipe.sft is None
     return stage != "evaluate" or (recipe.evaluate is not None and "base" in recipe.evaluate.checkpoints)
+
+
+def model_paths(recipe: Recipe, stage: str) -> dict[str, str]:
+    """Label in the key → path as it is spelled, of every model that the stage loads by a path of the recipe."""
+    paths: dict[str, str | None] = {}
+    if reads_base(recipe, stage):
+        paths["model"] = recipe.model.path
+    if stage == "curate" and recipe.curate.difficulty is not None:
+        paths["difficulty"] = recipe.curate.difficulty.model
+    for number, provider in enumerate(recipe.rlvr.providers if stage == "rlvr" and recipe.rlvr else []):
+        paths[f"providers.{number}"] = provider.get("path")
+    return {label: path for label, path in paths.items() if path}

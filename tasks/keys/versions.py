@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 from functools import cache
 
+from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
+from tasks.keys.files import model_paths
 from tasks.keys.source import environments
 
 VERIFIERS = ("reasoning-gym", "math-verify", "sympy", "latex2sympy2_extended", "antlr4-python3-runtime")
@@ -30,6 +32,8 @@ def of_stage(recipe: Recipe, stage: str, installed: dict[str, str] | None = None
         names.append("lm_eval")
     if stage == "curate" and recipe.curate.difficulty is not None:
         names += MODEL
+    if any(gguf_of(path) is not None for path in model_paths(recipe, stage).values()):
+        names.append("gguf")
     if environments(recipe, stage):
         names.append("gymnasium")
     return {name: (installed or {}).get(name) or _version(name) for name in sorted(set(names))}
