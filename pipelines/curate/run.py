@@ -73,6 +73,11 @@ def run(
     return {"rows": float(sum(splits.values())), "read": float(counts.read), "quarantined": float(counts.quarantined)}
 
 
+def question_text(problem: Problem) -> str:
+    """What the user says."""
+    return "\n".join(m["content"] for m in problem.prompt if m["role"] == "user")
+
+
 def prompt_text(problem: Problem) -> str:
     """What the repeat and leak filters compare: the user's and system's words."""
     return "\n".join(m["content"] for m in problem.prompt if m["role"] != "assistant")
@@ -142,7 +147,8 @@ def _first_pass(curate: Curate, work: Path, counts: card.Counts, leaks: Contamin
             except RowError as error:
                 counts.quarantine(label, row, error)
                 continue
-            leak = leaks.hit(text) if leaks else None
+            # A benchmark's question comes without the system message that this recipe may put before it.
+            leak = (leaks.hit(text) or leaks.hit(question_text(problem))) if leaks else None
             if leak:
                 counts.drop("contaminated", problem, f"overlaps with a question of {leak}")
                 continue

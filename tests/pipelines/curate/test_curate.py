@@ -159,6 +159,18 @@ def test_minhash_estimates_jaccard():
     assert abs(estimate - 300 / 500) < 0.1
 
 
+def test_a_system_message_does_not_hide_a_benchmarks_question(tmp_path):
+    rows = [{"prompt": f"What is {i} + 1?", "answer": str(i + 1), "system": "Be brief."} for i in range(30)]
+    source = {
+        "columns": {"system": "system"},
+        "kind": "file",
+        "path": str(tmp_path / "rows.jsonl"),
+        "verifier": "exact",
+    }
+    _, card = curate(tmp_path, rows, lambda: [("sums", "What is 7 + 1?")], sources=[source], near_duplicates=None)
+    assert card["rows"]["contaminated"] == 1 and sum(card["splits"].values()) == 29
+
+
 def test_template_wording_is_not_contamination():
     questions = [
         ("t", f"please solve this very long and always equal instruction text with {i} and {i * 3}") for i in range(100)
