@@ -1,6 +1,6 @@
 """Write the test files of evaluation/benchmarks. Run once; the files are committed.
 
-python scripts/make_benchmarks.py                       palindromes
+python scripts/make_benchmarks.py                       palindromes and sums, made with reasoning-gym
 python scripts/make_benchmarks.py --gsm8k test.jsonl    GSM8K's own test file, answers split off
 """
 
@@ -34,6 +34,15 @@ def palindromes(count: int = 250, seed: int = 90_001) -> None:
     write("palindromes", list(by_question.values())[:count])
 
 
+def sums(count: int = 120, seed: int = 90_001) -> None:
+    """Distinct sums and differences of two numbers below 100, asked as recipes/smollm2.yaml asks them."""
+    config = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}
+    dataset = reasoning_gym.create_dataset("chain_sum", size=count * 2, seed=seed, **config)
+    questions = {f"What is {entry['metadata']['expression']}?": entry["answer"] for entry in dataset}
+    rows = [{"question": q, "answer": a, "verifier": "number", "info": ""} for q, a in questions.items()]
+    write("sums", rows[:count])
+
+
 def gsm8k(path: Path) -> None:
     """The test questions with the final number as the answer."""
     questions = []
@@ -56,4 +65,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gsm8k", type=Path)
     arguments = parser.parse_args()
-    palindromes() if arguments.gsm8k is None else gsm8k(arguments.gsm8k)
+    if arguments.gsm8k is not None:
+        gsm8k(arguments.gsm8k)
+    else:
+        palindromes()
+        sums()

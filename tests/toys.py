@@ -17,6 +17,7 @@ import yaml
 from benchmarks import examples
 from pipelines.contract.columns import COLUMNS, Phase
 from pipelines.engine.distribution import generator
+from pipelines.project import python_path
 from pipelines.recipe.settings import Sampling
 
 TRAINED = ("sft.steps=300", "sft.tokens_per_step=1024")
@@ -222,7 +223,7 @@ def whetstone(
     environment = {
         k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")
     }
-    environment |= {"WHETSTONE_HOME": str(home), "PYTHONPATH": str(ROOT), **env}
+    environment |= {"WHETSTONE_HOME": str(home), "PYTHONPATH": python_path(), **env}
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli", *arguments],
         capture_output=True,

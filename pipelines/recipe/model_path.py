@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def gguf_of(path: str | Path | None) -> Path | None:
     text = str(path or "")
     if text.startswith(PACKAGE):
         return _of_package(text)
-    file = Path(text).expanduser()
+    file = Path(os.path.expanduser(text))
     if not text.lower().endswith(".gguf") or file.is_dir():
         return None
     if not file.is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
 import pytest
@@ -22,6 +23,11 @@ def test_every_recipe_binds(path):
     missing = [s.path for s in recipe.curate.sources if s.kind == "file" and not list(toys.ROOT.glob(str(s.path)))]
     if missing:
         pytest.skip(f"{path.name} reads {missing[0]}, which is not here")
+    package = (recipe.model.path or "").partition("package:")[2]
+    if package and importlib.util.find_spec(package) is None:  # all but the package is checked
+        with pytest.raises(RecipeError, match=f"package {package} is not installed"):
+            check(recipe)
+        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": "owner/name"})})
     check(recipe)
 
 
