@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows import compare, machine, promote, sweep
+from flows import compare, lineage, machine, promote, sweep
 
 
 def parser() -> argparse.ArgumentParser:
@@ -101,6 +101,7 @@ def _that_operate(commands: Any) -> None:
     worker = _add(commands, "worker", "work on the deployments, in this project folder")
     worker.add_argument("--queue", action="append", default=[], choices=["cpu", "gpu"], help="only this kind of stage")
     promote.add(commands)
+    lineage.add(commands)
     _add(commands, "doctor", "versions, devices, stores: what would fail and how to fix it")
     _add(commands, "sync", "send to MLflow what earlier runs could not")
 
@@ -369,6 +370,16 @@ def report_command(arguments: argparse.Namespace) -> int:
 def promote_command(arguments: argparse.Namespace) -> int:
     """`whetstone promote`."""
     return promote.command(arguments)
+
+
+def lineage_command(arguments: argparse.Namespace) -> int:
+    """`whetstone lineage`."""
+    return lineage.command(arguments)
+
+
+def rows_command(arguments: argparse.Namespace) -> int:
+    """`whetstone rows`."""
+    return lineage.rows_command(arguments)
 
 
 def methods_command(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ h1{font-size:26px;margin:0 0 4px}h2{font-size:18px;margin:36px 0 10px}h3{font-si
 p{margin:6px 0}.muted,.note{color:var(--muted)}.note{font-size:13px}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:6px 10px;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
-th{font-weight:600;color:var(--muted)}td.number,th.number{text-align:right;overflow-wrap:normal}
+th{font-weight:600;color:var(--muted);white-space:nowrap}td.number,th.number{text-align:right;overflow-wrap:normal}
 .scroll{overflow-x:auto}.grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(330px,1fr));gap:16px}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px 16px}
 .verdict{font-size:17px}.better{color:var(--good);font-weight:600}.worse{color:var(--bad);font-weight:600}

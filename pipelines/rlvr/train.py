@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,8 @@ from pipelines.engine.server import ServerSampler
 from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr import algorithm, diagnostics, rollout_log, scoring
 from pipelines.rlvr.learner import Learner
+from pipelines.rlvr.output_log import DRAWS, OutputLog, draws
+from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.pack import pack, padded
 from pipelines.stage.report import Report
 
@@ -80,6 +81,7 @@ class Trainer:
                 rlvr.sampler, stop=stop, context=own.context, dtype=model.dtype, work=work, event=report.event
             )
         self.sampler: Sampler = self.server or own
+        self.log = OutputLog(work / "out")
         self.start_step = 0
         best = rlvr.commit.keep_best if rlvr.checkpoint_selection == "best" else 0
         self.committer = checkpoint.Committer(
@@ -356,23 +358,24 @@ class Trainer:
         return {id(row): columns["advantage"][place[id(row)], : len(row.tokens)].tolist() for row in chosen}
 
     def _log(self, step: int, rows: list[Trajectory], advantages: dict[int, list[float]]) -> None:
-        if self.rlvr.log_rollouts and self.world.rank == 0:
+        if self.world.rank > 0:
+            return
+        self.log.append(DRAWS, [draws(step + 1, rows)])
+        if self.rlvr.log_rollouts:
             chosen = self._logged(rows)
-            lines = rollout_log.entries(
-                step + 1, chosen, self.by_uid, advantages, lambda ids: str(self.tokenizer.decode(ids))
+            self.log.append(
+                ROLLOUTS_FILE,
+                rollout_log.entries(
+                    step + 1, chosen, self.by_uid, advantages, lambda ids: str(self.tokenizer.decode(ids))
+                ),
             )
-            with open(self.work / "out" / "rollouts.jsonl", "a") as handle:
-                handle.writelines(json.dumps(line, default=str) + "\n" for line in lines)
 
     def _resume(self) -> None:
         state = checkpoint.load(self.work / "checkpoints")
-        (self.work / "out").mkdir(parents=True, exist_ok=True)
-        log = self.work / "out" / "rollouts.jsonl"
-        if self.world.rank > 0:
-            log = self.work / f"rank{self.world.rank}.log"
+        if self.world.rank == 0:
+            self.log.rewind(state["log_bytes"] if state else {})
         if state is None:
             self.report.rewind(0)
-            log.unlink(missing_ok=True)
             return
         self.learner.load_state(state)
         self.update.load_state_dict(state["methods"] | state["methods_of_ranks"][self.world.rank])
@@ -380,16 +383,12 @@ class Trainer:
         self.start_step = state["step"]
         self.spent = dict(state["spent"])
         self.recent, self.best = state["recent"], state["best"]
-        if log.exists():
-            with open(log, "ab") as handle:
-                handle.truncate(state["log_bytes"])
         self.report.rewind(state["cursor"] if self.world.rank == 0 else 0)
         self.report.event("resumed from a commit", step=self.start_step)
 
     def _commit(self, step: int, score: float | None = None) -> None:
         methods = self.update.state_dict()
         own = {name: state for name, state in methods.items() if name.split("/")[0] in PER_PROCESS}
-        log = self.work / "out" / "rollouts.jsonl"
         state = {
             "step": step,
             "spent": dict(self.spent),
@@ -398,7 +397,7 @@ class Trainer:
             **self.learner.state(),
             "methods": methods,
             "methods_of_ranks": self.world.gather(own),
-            "log_bytes": log.stat().st_size if log.exists() else 0,
+            "log_bytes": self.log.sizes(),
             "cursor": self.report.cursor(),
         }
         if self.world.rank == 0:

@@ -45,7 +45,7 @@ def history(work):
 
 def result(work):
     weights = hashlib.sha256((work / "out/model/model.safetensors").read_bytes()).hexdigest()
-    return weights, history(work), (work / "out/rollouts.jsonl").read_text()
+    return weights, history(work), (work / "out/rollouts.jsonl").read_text() + (work / "out/draws.jsonl").read_text()
 
 
 ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if "for environments" not in p.read_text())

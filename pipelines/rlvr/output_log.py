@@ -1,0 +1,56 @@
+"""Line-by-line records among a stage's outputs, cut back to the last commit on a restart; and the record of draws."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pipelines.data.records import Trajectory
+
+ROLLOUTS, DRAWS = "rollouts.jsonl", "draws.jsonl"
+FILES = (ROLLOUTS, DRAWS)
+
+
+class OutputLog:
+    """`rollouts.jsonl` (texts of some rollouts) and `draws.jsonl` (rewards of all) in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def append(self, name: str, entries: Iterable[dict[str, Any]]) -> None:
+        """Add lines to one of `FILES`."""
+        with open(self.folder / name, "a", encoding="utf-8") as handle:
+            handle.writelines(json.dumps(entry, default=str) + "\n" for entry in entries)
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file, for a commit."""
+        paths = {name: self.folder / name for name in FILES}
+        return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
+
+    def rewind(self, sizes: dict[str, int]) -> None:
+        """Drop what was written after the commit that recorded `sizes`; a file that it does not know goes."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            path = self.folder / name
+            if name not in sizes:
+                path.unlink(missing_ok=True)
+            elif path.exists():
+                with open(path, "ab") as handle:
+                    handle.truncate(sizes[name])
+
+
+def draws(step: int, rows: Iterable[Trajectory]) -> dict[str, Any]:
+    """What a step drew.
+
+    Args:
+        step: counted from 1.
+
+    Returns:
+        `step`, and `rewards`: uid → the score of each of its rollouts, before shaping; None where it was not scored.
+    """
+    rewards: dict[str, list[float | None]] = {}
+    for row in rows:
+        rewards.setdefault(row.uid, []).append(row.score)
+    return {"step": step, "rewards": rewards}

@@ -1,0 +1,250 @@
+"""From a score back to the rows that it came from, with every file held against its manifest on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evaluation import paired, samples
+from pipelines.errors import did_you_mean
+from pipelines.stage.files import read_object
+from tasks import artifacts
+from tasks.artifacts import Artifact
+from tasks.known import CHECKPOINTS, Known, Unknown
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Node:
+    """A thing in the drawing."""
+
+    id: str
+    kind: str
+    """score, stage, model or source."""
+    title: str
+    about: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    """What is not as it was when it was produced."""
+
+
+@dataclass
+class Graph:
+    """Nodes with edges from what was made to what it was made from."""
+
+    name: str
+    nodes: dict[str, Node] = field(default_factory=dict)
+    edges: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, node: Node, reader: str | None) -> None:
+        """A node that `reader` was made from."""
+        self.nodes.setdefault(node.id, node)
+        if reader is not None and (reader, node.id) not in self.edges:
+            self.edges.append((reader, node.id))
+
+    @property
+    def faults(self) -> list[str]:
+        """Every fault with the thing that it is about."""
+        return [f"{node.title}: {fault}" for node in self.nodes.values() for fault in node.faults]
+
+    def body(self) -> dict[str, Any]:
+        """For JSON."""
+        nodes = [asdict(node) for node in self.nodes.values()]
+        return {"name": self.name, "nodes": nodes, "edges": self.edges, "faults": self.faults}
+
+
+def trace(name: str, progress: Progress = lambda what: None) -> Graph:
+    """The lineage of a score, a model or a run.
+
+    Args:
+        name: `[RUN:]checkpoint/benchmark/metric` (of the newest run that has it, where none is named), a model or another artifact
+            as `stage-key` or folder, or a run.
+
+    Raises:
+        Unknown: nothing here has this name.
+    """
+    known = Known()
+    tracer = _Tracer(known, Graph(name), progress)
+    run_name, score = _score_of(name)
+    if score is not None:
+        tracer.score(_evaluation(run_name, score, known), *score)
+        return tracer.graph
+    artifact = known.by_name(name)
+    if artifact is not None:
+        tracer.artifact(artifact, None)
+        return tracer.graph
+    run = known.run(name)
+    if run is None:
+        raise known.unknown(name)
+    stages = list((run.get("summary") or {}).get("stages") or {})
+    root = Node(run["run_id"], "run", f"run {run['run_id'][:8]}", [run["name"], run["status"]])
+    tracer.graph.add(root, None)
+    for stage in reversed(stages):
+        produced = known.stage_of(run, stage)
+        if produced is None:
+            root.faults.append(f"its {stage} artifact is not here")
+        elif f"{produced.stage}-{produced.key}" not in tracer.graph.nodes:
+            tracer.artifact(produced, root.id)
+    return tracer.graph
+
+
+def _score_of(name: str) -> tuple[str | None, tuple[str, str, str] | None]:
+    """(run, (checkpoint, benchmark, metric)) of a score's name.
+
+    >>> _score_of("3f2a:rlvr/gsm8k/pass@1"), _score_of("rlvr-0123")
+    (('3f2a', ('rlvr', 'gsm8k', 'pass@1')), (None, None))
+    """
+    run, _, score = name.rpartition(":")
+    parts = score.replace("_at_", "@").split("/")
+    if len(parts) == 3 and parts[0] in CHECKPOINTS and not Path(name).exists():
+        return run or None, (parts[0], parts[1], parts[2])
+    return None, None
+
+
+def _evaluation(run_name: str | None, score: tuple[str, str, str], known: Known) -> Artifact:
+    """The evaluation that holds a score."""
+    if run_name is not None:
+        run = known.run(run_name)
+        evaluations = [known.stage_of(run, "evaluate")] if run else [known.by_name(run_name)]
+        if run is None and evaluations == [None]:
+            raise known.unknown(run_name)
+    else:
+        evaluations = [a for a in known.artifacts if a.stage == "evaluate"]
+    there: list[str] = []
+    for artifact in evaluations:
+        stored = _stored(artifact) if artifact else {}
+        if artifact and score[2] in stored.get(score[0], {}).get(score[1], {}):
+            return artifact
+        there += [f"{c}/{t}/{m}" for c, by in stored.items() for t, ms in by.items() for m in ms]
+    raise Unknown(f"{'/'.join(score)}: no evaluation here has this score. {did_you_mean('/'.join(score), set(there))}")
+
+
+def _stored(evaluation: Artifact) -> dict[str, Any]:
+    return (read_object(evaluation.path / "results.json", evaluation=dict) or {}).get("evaluation") or {}
+
+
+@dataclass
+class _Tracer:
+    known: Known
+    graph: Graph
+    progress: Progress
+
+    def score(self, evaluation: Artifact, checkpoint: str, task: str, metric: str) -> None:
+        """A score, what it is when computed again from the stored answers, and the evaluation behind it."""
+        cell = _stored(evaluation)[checkpoint][task][metric]
+        about = [f"{cell['value']:.4f} [{cell['low']:.4f}, {cell['high']:.4f}] over {cell['n']} problems"]
+        node = Node("score", "score", f"{checkpoint}/{task}/{metric}", about)
+        again = _again(evaluation.path / "samples" / checkpoint / f"{task}.jsonl", metric)
+        if again is not None and abs(again - cell["value"]) > 1e-9:
+            node.faults.append(f"the stored answers give {again:.4f}")
+        elif again is not None:
+            node.about.append("the stored answers give the same value")
+        self.graph.add(node, None)
+        self.artifact(evaluation, node.id, only=checkpoint)
+
+    def artifact(self, produced: Artifact, reader: str | None, only: str | None = None) -> None:
+        """An artifact and all that it was made from.
+
+        Args:
+            only: for an evaluation, the checkpoint that matters; the others are left out.
+        """
+        name = f"{produced.stage}-{produced.key}"
+        if name in self.graph.nodes:
+            self.graph.add(self.graph.nodes[name], reader)
+            return
+        self.progress(f"verifying {name}")
+        node = Node(name, "model" if produced.stage in CHECKPOINTS else "stage", name, _about(produced))
+        fault = artifacts.foreign(produced.path, produced.stage, produced.key)
+        if fault is not None:
+            node.faults.append(fault)
+        self.graph.add(node, reader)
+        for source, digest in (produced.parts.get("inputs") or {}).items():
+            if only in CHECKPOINTS and source in CHECKPOINTS and source != (only if only != "base" else "sft"):
+                continue
+            origin = self.known.by_digest(str(digest), produced)
+            if origin is None:
+                node.faults.append(
+                    f"the {source} that it read (contents {str(digest)[:12]}) is not here{self._instead(produced, source)}"
+                )
+            else:
+                self.artifact(origin, name)
+        self._sources(produced, name)
+
+    def _instead(self, produced: Artifact, source: str) -> str:
+        """Where the same pipeline run names an artifact for that input, that its contents are others."""
+        runs = [r for r in self.known.runs if self.known.stage_of(r, produced.stage) == produced]
+        stage = "curate" if source == "data" else source
+        other = next((a for r in runs if (a := self.known.stage_of(r, stage)) is not None), None)
+        return f": {other.path.name} holds other contents ({other.digest[:12]})" if other else ""
+
+    def _sources(self, produced: Artifact, reader: str) -> None:
+        """What comes from outside: data sources of a curation, the base model of a training."""
+        settings = produced.parts.get("settings") or {}
+        files = produced.parts.get("files") or {}
+        where = produced.parts.get("where") or {}
+        for number, source in enumerate((settings.get("curate") or {}).get("sources") or []):
+            names = [n for n in files if n.startswith((f"source/{number}", f"sources/{number}"))] or list(files)
+            place = source.get("task") or next((where[n] for n in names if n in where), None) or source.get("path")
+            about = [
+                f"{k}: {source[k]}" for k in ("kind", "size", "seed", "split", "licence") if source.get(k) is not None
+            ]
+            node = Node(f"{reader}/source{number}", "source", f"{source.get('kind')}: {place}", about)
+            if source.get("kind") in ("file", "hub"):
+                node.about += [f"{where.get(n, n)} sha256 {str(files[n])[:12]}" for n in names[:8]]
+            self.graph.add(node, reader)
+        model = settings.get("model") or {}
+        if produced.stage == "sft" and (model.get("path") or model.get("fresh")):
+            what = (
+                model.get("path")
+                or f"new {(model.get('fresh') or {}).get('architecture')} model, seed {produced.parts.get('seed')}"
+            )
+            self.graph.add(Node(f"{reader}/base", "source", f"base: {what}"), reader)
+
+
+def _about(produced: Artifact) -> list[str]:
+    lines = [f"contents {produced.digest[:12]}, seed {produced.parts.get('seed')}, {produced.seconds:.0f} s"]
+    if produced.run_id:
+        lines.append(f"MLflow run {produced.run_id}")
+    settings = produced.parts.get("settings") or {}
+    if produced.stage in ("sft", "rlvr"):
+        own = settings.get(produced.stage) or {}
+        advantage = (own.get("advantage") or {}).get("kind")
+        lines.append(
+            f"{own.get('steps')} steps of split {own.get('split')}" + (f", advantage {advantage}" if advantage else "")
+        )
+    if produced.stage == "curate":
+        card = read_object(produced.path / "card.json", rows=dict, splits=dict) or {}
+        lines.append(", ".join(f"split {k}: {v} rows" for k, v in (card.get("splits") or {}).items()))
+        lines.append(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in (card.get("rows") or {}).items()))
+    if produced.stage == "rlvr":
+        drawn = rows_drawn(produced.path)
+        if drawn:
+            lines.append(f"drew {len(drawn)} rows (draws.jsonl): `whetstone rows UID` for one of them")
+    return [line for line in lines if line]
+
+
+def rows_drawn(folder: Path) -> dict[str, list[int]]:
+    """uid → steps in which an RLVR artifact drew it; empty where it was trained before draws were recorded."""
+    drawn: dict[str, list[int]] = {}
+    path = folder / "draws.jsonl"
+    if path.is_file():
+        with open(path, encoding="utf-8") as handle:
+            for line in handle:
+                body = json.loads(line)
+                for uid in body["rewards"]:
+                    drawn.setdefault(uid, []).append(body["step"])
+    return drawn
+
+
+def _again(path: Path, metric: str) -> float | None:
+    """pass@k or avg@k from the stored answers; None for other metrics."""
+    kind, _, k = metric.partition("@")
+    if kind not in ("pass", "avg") or not k.isdigit() or not path.is_file():
+        return None
+    scores = [s.scores for s in samples.read(path).values()]
+    if not scores or min(map(len, scores)) < int(k):
+        return None
+    return float(paired.passes(scores, [1 if kind == "avg" else int(k)]).mean())
