@@ -13,17 +13,21 @@ from typing import Any
 
 from pipelines.errors import DataError
 from pipelines.verifiers import UNPARSABLE, Verdict, answer_text, correct_or_incorrect
+from pipelines.verifiers._expressions import arithmetic, formula, literal
 
-_EXECUTES = "its scoring runs the answer as Python, which waits for a sandbox"
 _NO_ANSWER = "its entries have no fixed answer that could verify itself"
 REFUSED = {
-    **dict.fromkeys(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"), _EXECUTES),
-    **dict.fromkeys(("countdown", "intermediate_integration", "polynomial_multiplication"), _EXECUTES),
-    **dict.fromkeys(("puzzle24", "simple_integration"), _EXECUTES),
     **dict.fromkeys(("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"), _NO_ANSWER),
     "composite": "it mixes other tasks; name them as sources of their own",
 }
 """Task → why it cannot be used."""
+
+LITERALS = ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion")
+"""The library runs what is not the very answer; here it is read as a literal first."""
+FORMULAS = ("intermediate_integration", "polynomial_multiplication", "simple_integration")
+"""The library's parser runs names and attributes; only plain formulas get there."""
+ARITHMETIC = ("countdown", "puzzle24")
+"""Scored here: the library takes 49/2 for 24, and for puzzle24 any four numbers."""
 
 _SUM = re.compile(r"[0-9a-fxA-FX+\-*()<>&|^~ ]{1,2000}")
 _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
@@ -32,8 +36,8 @@ _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 def refusal(task: Any) -> str | None:
     """Why a task cannot be used, as a sentence that names it; None where it can.
 
-    >>> refusal("knights_knaves"), refusal("countdown")
-    (None, 'reasoning-gym task countdown is refused: its scoring runs the answer as Python, which waits for a sandbox.')
+    >>> refusal("countdown"), refusal("rush_hour")
+    (None, 'reasoning-gym task rush_hour is refused: its entries have no fixed answer that could verify itself.')
     """
     return f"reasoning-gym task {task} is refused: {REFUSED[task]}." if task in REFUSED else None
 
@@ -68,6 +72,12 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
         return UNPARSABLE
     if task == "coin_flip":  # the library pays 1 for "0", as the first digit of any probability
         return _probability(text, answer)
+    if task in ARITHMETIC:
+        return _arithmetic(task, text, entry["metadata"])
+    if task in LITERALS:
+        text = _literal(text, entry)
+    if task in FORMULAS and not _formula(text, entry):
+        return UNPARSABLE
     dataset = _dataset(task)
     try:
         score = float(dataset.score_answer(text, entry))
@@ -76,6 +86,38 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
             raise
         return UNPARSABLE
     return Verdict(score, "correct" if score >= 1.0 else "incorrect")
+
+
+def _arithmetic(task: str, text: str, metadata: dict[str, Any]) -> Verdict:
+    """Every number is used once, and the value is exact."""
+    parsed = arithmetic(text)
+    if parsed is None:
+        return UNPARSABLE
+    value, numbers = parsed
+    target = 24 if task == "puzzle24" else int(metadata["target"])
+    return correct_or_incorrect(value == target and sorted(numbers) == sorted(int(n) for n in metadata["numbers"]))
+
+
+def _literal(text: str, entry: dict[str, Any]) -> str:
+    """The answer itself, or a literal as Python writes it, or nothing: all that the library may run."""
+    if text in (entry["answer"].strip(), *map(str, entry["metadata"].get("valid_answers", ()))):
+        return text
+    value = literal(text)
+    return repr(value) if isinstance(value, list | tuple) else ""
+
+
+def _formula(text: str, entry: dict[str, Any]) -> bool:
+    """Whether the answer is a plain formula; so must be what the row compares it with.
+
+    Raises:
+        ValueError: the row's own formula is none.
+    """
+    metadata = entry["metadata"]
+    names = [str(name) for name in metadata.get("variables") or [metadata.get("variable", "x")]]
+    gold = metadata.get("integrand", entry["answer"])
+    if not all(re.fullmatch(r"[A-Za-z]", name) for name in names) or not formula(str(gold), names):
+        raise ValueError("the row's formula is none")
+    return formula(text, [*names, "C"])
 
 
 def _probability(text: str, answer: str) -> Verdict:
@@ -91,6 +133,8 @@ def _entry(task: str, answer: str, info: dict[str, Any]) -> dict[str, Any]:
     metadata = info.get("metadata") or {}
     if isinstance(metadata, str):
         metadata = json.loads(metadata)
+    if "valid_answers" in metadata:
+        metadata = {**metadata, "valid_answers": [str(board) for board in metadata["valid_answers"]]}
     if task in ("arc_agi", "rearc"):
         metadata = {**metadata, "output": tuple(tuple(row) for row in metadata["output"])}
     if task == "bitwise_arithmetic" and not _SUM.fullmatch(str(metadata.get("problem", ""))):

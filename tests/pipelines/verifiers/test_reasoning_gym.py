@@ -10,12 +10,14 @@ from pipelines import verifiers
 from pipelines.curate import sources
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Source
+from pipelines.verifiers import reasoning_gym
 from pipelines.verifiers.reasoning_gym import REFUSED
 
 NONSENSE = ["", "xyzzy", "I do not know", "{}", "[]", "None", "nan", "(", "\ud800"]
 TASKS = [
     "arc_agi", "rearc", "game_of_life", "game_of_life_halting", "prime_factorization", "coin_flip", "complex_arithmetic",
-    "knights_knaves", "number_sorting", "bitwise_arithmetic", "palindrome_generation",
+    "knights_knaves", "number_sorting", "bitwise_arithmetic", "palindrome_generation", "binary_matrix", "n_queens",
+    "spiral_matrix", "string_insertion", "countdown", "puzzle24", "polynomial_multiplication", "simple_integration",
 ]  # fmt: skip
 
 
@@ -60,3 +62,52 @@ def test_rows_of_a_file_execute_nothing(tmp_path):
         info = {"task": task, "metadata": metadata}
         assert verifiers.verify("reasoning_gym", "[]", answer, info).status == "verifier_failed"
         assert not (tmp_path / "owned").exists()
+
+
+EXECUTING = [*reasoning_gym.LITERALS, *reasoning_gym.FORMULAS, *reasoning_gym.ARITHMETIC]
+
+
+@pytest.mark.parametrize("task", EXECUTING)
+def test_an_answer_is_never_run(task, tmp_path):
+    (answer, info), *_ = entries(task, 1)
+    for attack in (
+        f"__import__('os').system('touch {tmp_path}/owned')",
+        f"[open('{tmp_path}/owned', 'w')]",
+        f"[c for c in ().__class__.__base__.__subclasses__() if open('{tmp_path}/owned', 'w')]",
+        f"exec(open('{tmp_path}/owned', 'w'))",
+        f"sin(open('{tmp_path}/owned', 'w'))",
+        "x.__class__",
+        "lambda: 0",
+        "[" * 50_000,
+    ):
+        verdict = verifiers.verify("reasoning_gym", f"<answer>{attack}</answer>", answer, info)
+        assert not verdict.correct and verdict.score is not None
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("task", reasoning_gym.FORMULAS)
+def test_a_row_is_never_run(task, tmp_path):
+    (_, info), *_ = entries(task, 1)
+    attack = f"open('{tmp_path}/owned', 'w')"
+    metadata = json.loads(info["metadata"]) | {"integrand": attack, "variable": "x"}
+    info = info | {"metadata": json.dumps(metadata)}
+    verdict = verifiers.verify("reasoning_gym", "x", attack, info)
+    assert verdict.score is None and not (tmp_path / "owned").exists()
+
+
+def test_numbers_are_used_once_and_values_are_exact():
+    for answer, info in entries("puzzle24", 3):
+        numbers = json.loads(info["metadata"])["numbers"]
+        for text in ("6*4*1*1", "24", "+".join(map(str, numbers)) + "*0+24", "49/2"):
+            assert not verifiers.verify("reasoning_gym", text, answer, info).correct
+    for answer, info in entries("countdown", 3):
+        target = json.loads(info["metadata"])["target"]
+        assert not verifiers.verify("reasoning_gym", str(target), answer, info).correct
+        assert not verifiers.verify("reasoning_gym", f"{answer} = {target}", answer, info).correct
+
+
+def test_an_unevaluated_integral_is_no_answer():
+    for answer, info in entries("simple_integration", 2):
+        integrand = json.loads(info["metadata"])["integrand"]
+        for text in (f"Integral({integrand}, x)", f"integrate({integrand}, x)"):
+            assert verifiers.verify("reasoning_gym", text, answer, info).status == "unparsable"
