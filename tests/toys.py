@@ -287,3 +287,30 @@ def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Any
 def columns_of(batch: Any) -> dict[str, Any]:
     """The columns that exist."""
     return {k: v for k, v in vars(batch).items() if v is not None}
+
+
+def rough(seed: int = 0) -> Any:
+    """A random step with everything that happens: five groups, rows that nobody scored, holes between trained tokens.
+
+    Group 0 is mixed, 1 all correct, 2 all incorrect, 3 has one row left and 4 none; three rows are unscored, packed as `pack`
+    does: no token in `mask`, not in the loss. Their other columns hold whatever was sampled. A filter took a row of group 1 out.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    group = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 0])
+    reward = torch.tensor([1, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 0, 1, 0]).float()
+    order = torch.randperm(len(group), generator=draw)
+    group, reward = group[order], reward[order]
+    lonely = (group == 3) & (reward == 0)
+    scored = ~(lonely | (group == 4))
+    scored[int(((group == 0) & (reward == 0)).nonzero()[0])] = False
+    scored[int(((group == 2) & (reward == 0)).nonzero()[1])] = False
+    place, length = torch.arange(10), torch.randint(3, 10, (len(group),), generator=draw)
+    row = (place > 0) & (place <= length[:, None])
+    hole = (torch.rand(row.shape, generator=draw) < 0.25) & (place != 1)
+    columns = examples.columns(row, group, reward, torch.where(row, place // 4, -1), seed=seed)
+    mask = row & ~hole & scored[:, None]
+    in_loss = scored.clone()
+    in_loss[int((scored & (group == 1)).nonzero()[1])] = False
+    share, penalty = mask.float(), columns["token_penalty"] * mask
+    columns |= {"mask": mask, "scored": scored, "in_loss": in_loss, "loss_share": share, "token_penalty": penalty}
+    return Batch(**columns)

@@ -1,6 +1,6 @@
 """Mutate every method file and see whether its tests notice.
 
-    python tests/mutation [--sample N] [--quick] [pipelines/rlvr/advantage/grpo.py ...]
+    python tests/mutation [--sample N] [--quick] [--tests PATH ...] [--] [pipelines/rlvr/advantage/grpo.py ...]
 
 Mutants are swapped into this process (`swap.py`), and the tests that run the changed function are called one after another,
 the fastest first, until one fails. What no test notices must stand in survivors.yaml with a reason; prints a line per file
@@ -62,6 +62,11 @@ class Listed:
         return listed or next((why for pattern, why in self.patterns.items() if re.search(pattern, change)), "")
 
 
+def _inside(scope: str, mutant: Mutant) -> bool:
+    """Whether a function that a test runs may see the change: it is in it, or in the body of its class or file."""
+    return not mutant.scope or scope == mutant.scope or scope.startswith(f"{mutant.scope}.")
+
+
 def sample(work: list[tuple[Path, Mutant]], count: int) -> list[tuple[Path, Mutant]]:
     """The same part of the mutants every time, spread over all files."""
 
@@ -110,10 +115,7 @@ class Run:
     def _try(self, path: Path, mutant: Mutant, checks: list[Check]) -> str:
         """The test that notices, empty where none does."""
         module: Any = importlib.import_module(f"pipelines.rlvr.{path.parent.name}.{path.stem}")
-        place = (str(path), mutant.scope)
-        fitting = [
-            c for c in checks if place in c.touched or (not mutant.scope and any(f == place[0] for f, _ in c.touched))
-        ]
+        fitting = [c for c in checks if any(file == str(path) and _inside(scope, mutant) for file, scope in c.touched)]
         try:
             with planted(module, mutant):
                 for check in fitting:
@@ -155,13 +157,16 @@ def main() -> int:
     parser.add_argument("files", nargs="*", type=Path, help="method files; none: all")
     parser.add_argument("--sample", type=int, help="so many mutants only, the same every time")
     parser.add_argument("--quick", action="store_true", help="without the tests that need a trained model")
+    parser.add_argument(
+        "--tests", nargs="+", default=TESTS, help="with these tests alone, while they are being written"
+    )
     parser.add_argument("--verbose", action="store_true", help="a line for each mutant")
     chosen = parser.parse_args()
     files = [f.resolve() for f in chosen.files] or method_files()
     work = [(path, mutant) for path in files for mutant in mutants(path)]
     if chosen.sample:
         work = sample(work, chosen.sample)
-    return with_checks(Run(work, not chosen.sample and not chosen.files, chosen.verbose), TESTS, chosen.quick)
+    return with_checks(Run(work, not chosen.sample and not chosen.files, chosen.verbose), chosen.tests, chosen.quick)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ class arpo(Rollout):
             first_entropies: id of an episode → H of its first turn.
         """
         unfinished = [e for e in episodes if self._goes_on(e)]
-        for episode in unfinished if len(episodes) < request.rollouts else []:
+        for episode in unfinished:
             probability = self.chance(turn_entropies[id(episode)], first_entropies[id(episode)])
             if len(episodes) < request.rollouts and float(torch.rand(1, generator=generator)) < probability:
                 episodes.append(episode.fork())

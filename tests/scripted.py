@@ -1,0 +1,90 @@
+"""Rollouts without a model: the sampler reads its answers from a script, everything else is real."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+
+from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
+from pipelines.data.records import Problem, Stop, Trajectory
+from pipelines.recipe.settings import Sampling
+
+Script = Callable[[str, int], str]
+"""(text of the prefix, number of the completion in its call, from 0) → what the policy says; "" says nothing."""
+
+
+@cache
+def tokenizer() -> Any:
+    """A real tokenizer with a token for every printable character."""
+    from pipelines.engine.models import train_tokenizer
+
+    return train_tokenizer("char", 128, [string.printable])
+
+
+def ids(text: str) -> list[int]:
+    """Token ids of a text, nothing added."""
+    return tokenizer()(text, add_special_tokens=False)["input_ids"]
+
+
+def show(tokens: Sequence[int]) -> str:
+    """The text of token ids, special tokens left out."""
+    return tokenizer().decode(list(tokens), skip_special_tokens=True)
+
+
+@dataclass
+class Call:
+    """One call of the sampler."""
+
+    prefixes: list[str]
+    max_tokens: int
+    entropy: bool
+
+
+@dataclass
+class Sampler:
+    """Completions with an end token, cut at the limit; log-prob -(i + 1) / 10 and entropy (i + 1) / 4 of token i."""
+
+    script: Script
+    calls: list[Call] = field(default_factory=list)
+
+    def extend(self, prefixes, sampling, generator, *, entropy=False):
+        self.calls.append(Call([show(p) for p in prefixes], sampling.max_tokens, entropy))
+        return [self._completion(self.script(show(p), i), sampling, entropy) for i, p in enumerate(prefixes)]
+
+    def _completion(self, text: str, sampling: Sampling, entropy: bool) -> Completion:
+        tokens = [*ids(text), tokenizer().eos_token_id] if text else []
+        stop = Stop.LENGTH if len(tokens) > sampling.max_tokens else Stop.END
+        tokens = tokens[: sampling.max_tokens]
+        logp = [-(i + 1) / 10 for i in range(len(tokens))]
+        return Completion(tokens, logp, stop, [(i + 1) / 4 for i in range(len(tokens))] if entropy else None)
+
+
+def context(script: Script, *, max_tokens: int = 8, entropy: bool = False, seed: int = 0) -> RolloutContext:
+    """A context whose sampler follows the script."""
+    generator = torch.Generator().manual_seed(seed)
+    sampling = Sampling(max_tokens=max_tokens)
+    return RolloutContext(Sampler(script), sampling, 2, generator, entropy, version=3, tokenizer=tokenizer())
+
+
+def request(name: str, rollouts: int, *, group: int = 0, hint: str = "", answer: str = "ok", **info) -> RolloutRequest:
+    """A request whose prompt is the text `name`; its uid begins with the group."""
+    problem = Problem(
+        uid=f"{group:032x}", prompt=[{"role": "user", "content": name}], answer=answer, verifier="exact", source="toy",
+        licence="MIT", info=info,
+    )  # fmt: skip
+    return RolloutRequest(problem, ids(name), group, rollouts, ids(hint))
+
+
+def parts(row: Trajectory) -> list[tuple[int, str]]:
+    """The row as (role, text) of its stretches of one role; the text of special tokens is empty."""
+    out: list[tuple[int, list[int]]] = []
+    for token, role in zip(row.tokens, row.role, strict=True):
+        if not out or out[-1][0] != role:
+            out.append((role, []))
+        out[-1][1].append(token)
+    return [(role, show(tokens)) for role, tokens in out]
