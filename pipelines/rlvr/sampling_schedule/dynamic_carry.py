@@ -38,7 +38,7 @@ class dynamic_carry(SamplingSchedule):
 
     def collect(self, draw: Callable[[], list[DrawnProblem]], prompts: int) -> list[DrawnProblem]:
         """Carried problems, the oldest first, then new ones; what is beyond `prompts` is carried on."""
-        chosen = [(age + 1, problem) for age, problem in self.carried if age < self.max_age]
+        chosen = [(age + 1, problem) for age, problem in self.carried]
         for _ in range(self.max_draws):
             if len(chosen) >= prompts:
                 break

@@ -29,7 +29,7 @@ def hints(shares, **settings):
     ctx = context(script)
     rows = rollout.run(requests, ctx)
     assert [row.group for row in rows] == [i for i in range(len(shares)) for _ in range(4)]
-    hinted = [call for call in ctx.sampler.calls[1].prefixes]
+    hinted = ctx.sampler.calls[1].prefixes
     assert len(ctx.sampler.calls) == 2 and len(hinted) == 2 * len(shares)
     for i in range(len(shares)):
         for row in rows[4 * i + 2 : 4 * i + 4]:

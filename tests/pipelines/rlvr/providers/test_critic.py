@@ -1,0 +1,70 @@
+"""The value network's regression, on a model of random weights."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from provider_toys import provider_context, rows
+
+from pipelines.contract.catalogue import bind
+
+
+def critic(tmp_path, **settings):
+    part = bind("rlvr.providers", {"kind": "critic", **settings}).fn
+    part.setup(provider_context(tmp_path, "rlvr.optimizer.max_grad_norm=1000000.0"))
+    return part
+
+
+def test_its_step_is_the_gradient_of_half_the_squared_error(tmp_path):
+    """Values start at 0, so the loss is half the mean of the squared rewards of rows that were not cut off."""
+    part = critic(tmp_path)
+    with torch.no_grad():
+        for weight in part.network.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    tokens, columns = rows()
+    mask = columns["mask"] & ~columns["truncated"][:, None]
+    slow = copy.deepcopy(part.network)
+    error = torch.cat([
+        slow(layout) - columns["reward"][layout.target // 9]
+        for row in mask.any(1).nonzero().flatten()
+        for layout in part.passes.layouts(tokens, mask, row[None])
+    ])  # fmt: skip
+    (0.5 * error.square().mean()).backward()
+    gradients = []
+    step = part.optimizer.step
+    part.optimizer.step = lambda: (gradients.append([p.grad.clone() for p in part.network.parameters()]), step())
+    part.fill(tokens, columns)
+    metrics = part.update(tokens, columns)
+    assert metrics["critic/loss"] == pytest.approx(0.5 * float(error.detach().square().mean()), rel=1e-5)
+    assert metrics["critic/value_mean"] == pytest.approx(float(columns["value"][mask].mean()))
+    for fast, weight in zip(gradients[0], slow.parameters(), strict=True):
+        torch.testing.assert_close(fast, weight.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_it_learns_the_rewards_and_the_loss_is_the_last_epoch_s(tmp_path):
+    part = critic(tmp_path, learning_rate=0.01, epochs=30)
+    tokens, columns = rows()
+    part.fill(tokens, columns)
+    assert not columns["value"].any()
+    first = part.update(tokens, columns)["critic/loss"]
+    second = part.update(tokens, columns)["critic/loss"]
+    assert second < first < 0.1
+    part.fill(tokens, columns)
+    mask = columns["mask"] & ~columns["truncated"][:, None]
+    reached = (columns["value"] - columns["reward"][:, None])[mask]
+    assert reached.abs().mean() < 0.15 and not columns["value"][~columns["mask"]].any()
+
+
+def test_a_step_without_known_outcomes_leaves_it_alone(tmp_path):
+    part = critic(tmp_path, learning_rate=0.01)
+    tokens, columns = rows()
+    part.fill(tokens, columns)
+    part.update(tokens, columns)
+    before = copy.deepcopy(part.state_dict())
+    columns["truncated"] |= True
+    part.fill(tokens, columns)
+    assert part.update(tokens, columns) == {"critic/loss": 0.0, "critic/value_mean": 0.0}
+    for name, weight in part.state_dict()["network"].items():
+        assert torch.equal(weight, before["network"][name])
