@@ -292,8 +292,9 @@ def columns_of(batch: Any) -> dict[str, Any]:
 def rough(seed: int = 0) -> Any:
     """A random step with everything that happens: five groups, rows that nobody scored, holes between trained tokens.
 
-    Group 0 is mixed, 1 all correct, 2 all incorrect, 3 has one row left and 4 none; three rows are unscored, packed as `pack`
+    Group 0 is mixed, 1 all correct, 2 all incorrect, 3 has one row left and 4 none; unscored rows are packed as `pack`
     does: no token in `mask`, not in the loss. Their other columns hold whatever was sampled. A filter took a row of group 1 out.
+    Every third row has a hint or is a demonstration.
     """
     draw = torch.Generator().manual_seed(seed)
     group = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 0])
@@ -303,7 +304,8 @@ def rough(seed: int = 0) -> Any:
     lonely = (group == 3) & (reward == 0)
     scored = ~(lonely | (group == 4))
     scored[int(((group == 0) & (reward == 0)).nonzero()[0])] = False
-    scored[int(((group == 2) & (reward == 0)).nonzero()[1])] = False
+    if seed % 2:
+        scored[int((group == 2).nonzero()[1])] = False
     place, length = torch.arange(10), torch.randint(3, 10, (len(group),), generator=draw)
     row = (place > 0) & (place <= length[:, None])
     hole = (torch.rand(row.shape, generator=draw) < 0.25) & (place != 1)
@@ -312,5 +314,7 @@ def rough(seed: int = 0) -> Any:
     in_loss = scored.clone()
     in_loss[int((scored & (group == 1)).nonzero()[1])] = False
     share, penalty = mask.float(), columns["token_penalty"] * mask
+    teacher = mask & ((mask.cumsum(1) <= 1) | (torch.arange(len(group)) % 6 == 0)[:, None])
+    columns["teacher_forced"] = teacher & (torch.arange(len(group)) % 3 == 0)[:, None]
     columns |= {"mask": mask, "scored": scored, "in_loss": in_loss, "loss_share": share, "token_penalty": penalty}
     return Batch(**columns)

@@ -49,7 +49,7 @@ def spo_tree(
     gain = (value - parent_value) * known
     if scale == "std":
         gain = gain / (deviation + eps)
-    token_node = torch.searchsorted(nodes, node.clamp(min=0)).clamp(max=max(0, len(nodes) - 1))
+    token_node = torch.searchsorted(nodes, node)
     uncertain = logp_old < torch.tensor(certain).log() if certain < 1 else torch.ones_like(mask)
     in_tree = (node >= 0) & mask & scored[:, None]
     copies = _copies(node, in_tree)
@@ -84,8 +84,8 @@ def _node_values(
     leaf = path.gather(1, (depth - 1).clamp(min=0)[:, None]).squeeze(1)[valued]
     value[leaf], known[leaf] = reward.double()[valued], True
     root, n_roots = group_index(group)  # parents are numbered roots first, then nodes
-    for level in range(int(depth.max()) - 1 if len(depth) else -1, -1, -1):
-        rows = (depth > level) & scored
+    for level in range(int(depth.max()) - 1, -1, -1):
+        rows = depth > level
         parent_of_rows = path[rows, level - 1] + n_roots if level > 0 else root[rows]
         edges = torch.stack([path[rows, level], parent_of_rows]).unique(dim=1)
         child, parent = edges[:, known[edges[0]]]

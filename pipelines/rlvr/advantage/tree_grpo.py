@@ -2,7 +2,8 @@
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.ops import group_index, standardised
+from pipelines.rlvr.ops import standardised
+from pipelines.rlvr.ops_turns import pair_index
 
 
 @method(
@@ -24,6 +25,5 @@ def tree_grpo(reward: PerRow, group: PerRow, scored: PerRow, mask: PerToken, nod
     [1.2071, -2.2071, 0.5, 0.5]
     """
     first = mask.long().argmax(1, keepdim=True)
-    root, _ = group_index(node.gather(1, first).squeeze(1))
-    tree = group * (int(root.max()) + 1) + root
+    tree = pair_index(group, node.gather(1, first).squeeze(1))
     return (standardised(reward, tree, scored) + standardised(reward, group, scored)).float()

@@ -14,7 +14,7 @@ from pipelines.contract.method import BASES
 from pipelines.recipe.read import SLOTS
 
 CALLED = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}") if f"rlvr.{slot}" not in BASES]
-ZERO_OUTSIDE = ("advantage", "objective", "loss_aggregation")
+ZERO_OUTSIDE = ("advantage", "credit", "objective", "loss_aggregation")
 """Slots whose token values are 0 where nothing is trained."""
 OF_THE_LOSS = ("objective", "divergence", "auxiliary_loss", "loss_aggregation")
 """Slots that see what is in the loss alone, where a method does not ask for `scored`; the others see what is scored."""

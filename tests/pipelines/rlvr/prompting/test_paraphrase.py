@@ -35,5 +35,5 @@ def test_the_template_rewords_the_last_message():
 
 
 def test_a_problem_without_either_is_refused():
-    with pytest.raises(RecipeError, match="no info.paraphrase"):
+    with pytest.raises(RecipeError, match=r"no info\.paraphrase"):
         views(says("two and two"), None)
