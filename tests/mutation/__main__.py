@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import importlib
 import os
-import re
 import resource
 import sys
 import time
@@ -27,12 +26,11 @@ for place in (ROOT, ROOT / "tests"):
 os.environ.setdefault("HYPOTHESIS_PROFILE", "mutants")
 os.chdir(ROOT)
 
-import yaml  # noqa: E402
+from mutation.listed import Listed  # noqa: E402
 from mutation.operators import Mutant, mutants  # noqa: E402
 from mutation.session import METHODS, Check, with_checks  # noqa: E402
 from mutation.swap import planted  # noqa: E402
 
-SURVIVORS = Path(__file__).with_name("survivors.yaml")
 TESTS = ["tests/pipelines/rlvr", "pipelines/rlvr"]
 LONGEST = 30.0
 """Tests that take longer (s) are left out."""
@@ -43,23 +41,6 @@ MEMORY = 12 * 2**30
 def method_files() -> list[Path]:
     """The file of every method; helpers beside them, and the loop, are not mutated."""
     return sorted(p for p in METHODS.glob("*/*.py") if not p.stem.startswith("_"))
-
-
-class Listed:
-    """survivors.yaml: `equivalent`, reasons by the pattern of a change; and file → change → reason.
-
-    A reason that begins with "open" says that no test notices yet though one could.
-    """
-
-    def __init__(self, path: Path = SURVIVORS) -> None:
-        body = yaml.safe_load(path.read_text()) if path.exists() else {}
-        self.patterns: dict[str, str] = body.pop("equivalent", {})
-        self.files: dict[str, dict[str, str]] = body
-
-    def reason(self, file: str, change: str) -> str:
-        """Why a change may survive, empty where nobody said so."""
-        listed = self.files.get(file, {}).get(change, "")
-        return listed or next((why for pattern, why in self.patterns.items() if re.search(pattern, change)), "")
 
 
 def _inside(scope: str, mutant: Mutant) -> bool:
@@ -82,7 +63,6 @@ class Run:
     def __init__(self, work: list[tuple[Path, Mutant]], whole: bool, verbose: bool) -> None:
         self.work, self.whole, self.verbose = work, whole, verbose
         self.counts: dict[Path, list[int]] = defaultdict(lambda: [0, 0, 0])
-        self.open = 0
         self.unlisted: list[str] = []
         self.stale: list[str] = []
 
@@ -133,7 +113,6 @@ class Run:
         for path, (count, killed, _) in sorted(self.counts.items()):
             name = str(path.relative_to(METHODS))
             told = [c for c in alive[name] if listed.reason(name, c)]
-            self.open += sum(listed.reason(name, c).startswith("open") for c in told)
             print(f"{name:40} {count:7} {killed:7} {len(told):7}")
             self.unlisted += [f"{name}  {c}" for c in alive[name] if c not in told]
             if self.whole:
@@ -143,10 +122,7 @@ class Run:
             if lines:
                 print(title, *lines, sep="\n  ")
         listed_count = total - killed - len(self.unlisted)
-        print(
-            f"{killed} of {total} killed, {listed_count} survivors listed ({self.open} of them open), "
-            f"{len(self.unlisted)} not, {seconds:.0f} s"
-        )
+        print(f"{killed} of {total} killed, {listed_count} survivors listed, {len(self.unlisted)} not, {seconds:.0f} s")
         sys.stdout.flush()
         return 1 if self.unlisted else 0
 

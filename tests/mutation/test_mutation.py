@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import subprocess
+import sys
 
+import pytest
 import toys
+from mutation.listed import Listed
 from mutation.operators import mutants
+from mutation.session import METHODS
 from mutation.swap import planted
 
 SOURCE = '''
@@ -50,3 +55,39 @@ def test_a_mutant_is_in_force_for_whoever_imported_the_function_before():
     with planted(module, start):
         assert bracket.__code__ is not before
     assert bracket.__code__ is before and bracket(4) == [0, 3, 1, 2]
+
+
+def run(*arguments):
+    """Exit code and output of the command."""
+    done = subprocess.run(
+        [sys.executable, "tests/mutation", *arguments],
+        cwd=toys.ROOT,
+        env=toys.environment(),
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("tests", [["tests/pipelines/rlvr/filter"], []], ids=["whole", "a_test_less"])
+def test_a_survivor_that_is_not_listed_fails_the_run(tests):
+    """The docstring's example of this filter has no row that is incorrect and out of the loss; a test beside it has."""
+    file = "pipelines/rlvr/filter/incorrect.py"
+    code, output = run("--tests", file, *tests, "--", file)
+    survivor = "filter/incorrect.py  incorrect: in_loss & (correct == 0) → correct == 0"
+    assert code == (0 if tests else 1), output
+    assert (f"survive without a reason:\n  {survivor}" in output) == (not tests), output
+
+
+@pytest.mark.slow
+def test_a_fixed_sample_of_mutants_is_noticed_or_listed():
+    """The same mutants every time, spread over all files; `make test-mutants` runs all of them."""
+    code, output = run("--quick", "--sample", "60")
+    assert code == 0, output
+
+
+def test_every_survivor_has_a_reason_and_a_file():
+    listed = Listed()
+    assert all((METHODS / file).is_file() for file in listed.files)
+    reasons = [*listed.patterns.values(), *(why for changes in listed.files.values() for why in changes.values())]
+    assert all(len(why.split()) > 2 for why in reasons)
