@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -16,14 +18,14 @@ def gain(size=4, seed=0, **settings):
 
 
 def test_problems_are_drawn_in_proportion_to_their_weight():
-    """The first of a draw; exp(-i^2 / 2) of four problems are 57, 35, 8 and 1 in a hundred."""
-    counts = torch.zeros(4)
+    """The first of a draw; exp(-(i / 3)^2 / 2) of eight problems: 0.24 of the draws at first, 0.02 at last."""
+    counts = torch.zeros(8)
     for seed in range(2000):
-        [drawn] = gain(seed=seed).propose(1, 2)
+        [drawn] = gain(size=8, seed=seed, sigma=3.0).propose(1, 2)
         counts[drawn.problem] += 1
-    weights = torch.exp(-(torch.arange(4.0) ** 2) / 2)
-    torch.testing.assert_close(gain().weights().float(), weights / weights.sum())
-    torch.testing.assert_close(counts / 2000, weights / weights.sum(), atol=0.04, rtol=0)
+    weights = torch.exp(-((torch.arange(8.0) / 3) ** 2) / 2)
+    torch.testing.assert_close(gain(size=8, sigma=3.0).weights().float(), weights / weights.sum())
+    torch.testing.assert_close(counts / 2000, weights / weights.sum(), atol=0.025, rtol=0)
 
 
 def test_a_draw_is_without_replacement_until_all_were_drawn():
@@ -37,6 +39,15 @@ def test_the_window_starts_at_the_first_problem_and_draws_are_counted():
     part.observe([])
     part.observe([])
     assert part.state_dict()["steps"] == 2
+
+
+def test_settings_in_problems_are_the_paper_s_at_1024_prompts():
+    """At 512 prompts a step of 250 problems, and at most 500."""
+    part = gain(sigma=None)
+    part.propose(512, 1)
+    assert part.shift(1.0, 0.0) == 250 * math.tanh(1.0)
+    assert gain(sigma=None, step=9999.0).shift(1.0, 0.0) == 1000.0
+    assert part._log_weight(500) == -0.5
 
 
 def test_angles_are_of_unit_vectors():
