@@ -19,12 +19,13 @@ def gain(size=4, seed=0, **settings):
 
 def test_problems_are_drawn_in_proportion_to_their_weight():
     """The first of a draw; exp(-(i / 3)^2 / 2) of eight problems: 0.24 of the draws at first, 0.02 at last."""
-    counts = torch.zeros(8)
+    counts, part = torch.zeros(8), gain(size=8, sigma=3.0)
     for seed in range(2000):
-        [drawn] = gain(size=8, seed=seed, sigma=3.0).propose(1, 2)
+        part.start(8, seed)
+        [drawn] = part.propose(1, 2)
         counts[drawn.problem] += 1
     weights = torch.exp(-((torch.arange(8.0) / 3) ** 2) / 2)
-    torch.testing.assert_close(gain(size=8, sigma=3.0).weights().float(), weights / weights.sum())
+    torch.testing.assert_close(part.weights().float(), weights / weights.sum())
     torch.testing.assert_close(counts / 2000, weights / weights.sum(), atol=0.025, rtol=0)
 
 

@@ -82,6 +82,19 @@ def test_a_last_segment_that_is_cut_ends_with_the_limit_and_a_silent_one_with_an
     assert len(calls) == 1, "it ended: nothing grows on"
 
 
+def test_a_segment_that_ends_the_answer_is_a_leaf_at_any_depth():
+    """Of two children of the first segment one ends at once; only the other has a third level."""
+    rows, calls = run(
+        lambda prefix, n: "z" if prefix == "pabc" and n == 0 else LETTERS,
+        [request("p", 1)],
+        factors=[1, 2, 1],
+        segment=3,
+        max_tokens=9,
+    )
+    assert [len(call.prefixes) for call in calls] == [1, 2, 1]
+    assert [row.text for row in rows] == ["abcz", "abcabcabc"] and rows[0].stop == Stop.END
+
+
 def test_rows_of_a_problem_stand_together_and_trees_share_no_node():
     """The second problem ends in the first round, so its leaves are known before those of the first."""
     rows, _ = run(
