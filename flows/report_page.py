@@ -145,8 +145,8 @@ def _prompt(row: dict[str, Any]) -> str:
 def _rollout(row: dict[str, Any], largest: float) -> str:
     parts = [f"{name} {value:.3g}" for name, value in (row.get("components") or {}).items() if value is not None]
     score = "unscored" if row.get("score") is None else f"score {row['score']:.3g}"
-    one = row.get("advantage")
-    mark = f", advantage {one:+.3g}" if isinstance(one, int | float) else ""
+    advantage = row.get("advantage")
+    mark = f", advantage {advantage:+.3g}" if isinstance(advantage, int | float) else ""
     about = escape(f"{row.get('status', '')}, {score}{mark}" + (f" ({', '.join(parts)})" if parts else ""))
     kind = "" if row.get("correct") is None else " correct" if row["correct"] else " incorrect"
     return f"<div class='rollout{kind}'><span class='who'>{about}</span><div class='text'>{_coloured(row, largest)}</div></div>"
@@ -157,10 +157,10 @@ def _coloured(row: dict[str, Any], largest: float) -> str:
     if row.get("tokens"):
         return "".join(_token(text, value, largest) for text, value in row["tokens"])
     if row.get("turns"):
-        one = row.get("advantage")
+        advantage = row.get("advantage")
         return "".join(
             f"<div class='{escape(who)}'><span class='who'>{escape(who)}</span> "
-            f"{_token(text, one if who == 'policy' else None, largest)}</div>"
+            f"{_token(text, advantage if who == 'policy' else None, largest)}</div>"
             for who, text in row["turns"]
         )
     return _token(row.get("text", ""), row.get("advantage"), largest)

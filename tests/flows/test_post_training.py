@@ -36,7 +36,7 @@ def run(tmp_path, monkeypatch, home):
         "plan": lambda *_, **__: given,
         "progress": lambda: None,
         "bring": lambda *_: None,
-        "Pipeline": SimpleNamespace(open=lambda _: pipeline),
+        "Pipeline": SimpleNamespace(open=lambda *_, **__: pipeline),
     }.items():
         monkeypatch.setattr(post_training, name, value)
     monkeypatch.setattr(post_training.preflight, "passed", lambda *_: True)

@@ -10,6 +10,11 @@ ROWS = "tests/flows/test_table.py::test_rows_are_checkpoints_and_columns_the_end
 SELECT = "tests/tasks/test_pipeline.py::test_a_selection_keeps_the_order_and_both_ends"
 MACHINE = "tests/flows/test_machine.py"
 PLANTED = {
+    "a parent run's scores are in any order": ("tasks/record.py", "    names.sort(", "    names[:0].sort(", ["tests/tasks/test_record.py::test_the_headline_score_of_the_last_checkpoint_comes_first_and_intervals_follow"]),
+    "an interval's ends are one": ("tasks/record.py", '{f"_{end}": cell[end]', '{f"_{end}": cell["low"]', ["tests/tasks/test_record.py::test_the_headline_score_of_the_last_checkpoint_comes_first_and_intervals_follow"]),
+    "params hold every default": ("tasks/record.py", 'mode="json", exclude_defaults=True', 'mode="json"', ["tests/tasks/test_record.py::test_params_hold_what_somebody_set_and_what_runs_are_sorted_by"]),
+    "a dirty checkout is clean": ("tasks/record.py", "str(bool(status)).lower()", "str(status is None).lower()", ["tests/tasks/test_record.py::test_a_dirty_checkout_says_so"]),
+    "what was lost counts as gained": ("flows/report.py", "(False, True): \"gained\", (True, False): \"lost\"", "(False, True): \"lost\", (True, False): \"gained\"", ["tests/flows/test_report.py::test_the_page_is_whole_and_says_it_all"]),
     "--from ignores the earlier stages": (FLOW, "done = needed_before(read, chosen, plan(read)) if chosen != read.stages() else {}", "done = {}", [FROM]),
     "--from starts a stage late": ("tasks/pipeline.py", "first <= i <= last", "first < i <= last or not self.start", [SELECT]),
     "--until stops a stage early": ("tasks/pipeline.py", "first <= i <= last", "first <= i < last or i == last and not self.until", [SELECT]),
