@@ -74,6 +74,22 @@ FAULTS = [
         "flows/test_faults.py::test_a_killed_worker",
     ),
     Fault(
+        "`whetstone worker`: SIGTERM, Ctrl+C", "while a flow works", "as above, within 10 seconds", "143, 130",
+        "nothing; a service manager should signal this process alone (systemd: `KillMode=mixed`)",
+        "flows/test_operations.py::test_a_worker_that_is_asked_to_leave",
+    ),
+    Fault(
+        "worker, flow and stage at once: SIGKILL, power", "while a flow works",
+        "upkeep marks the flow run Crashed at its second look and starts it again, at most twice; it goes on from the last commit, "
+        "in the same MLflow runs",
+        "–", "nothing", "flows/test_operations.py::test_everything_killed_at_once",
+    ),
+    Fault(
+        "Prefect's and MLflow's servers", "for minutes, while a stage trains",
+        "training goes on; when they are back, every point arrives once and the flow run is Completed",
+        "–", "nothing", "flows/test_operations.py::test_both_servers_away_in_mid_training",
+    ),
+    Fault(
         "the machine of a worker or a command", "for good",
         "15 minutes after its last sign of life the next run in any project folder of the store, `whetstone sync` and the upkeep "
         "deployment close its MLflow runs with the reason; upkeep marks its flow run Crashed and starts it elsewhere",
