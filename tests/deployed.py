@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,8 +104,15 @@ class Deployed:
         request = urllib.request.Request(
             self.api + path, data, {"content-type": "application/json"}, method=method or ("POST" if data else "GET")
         )
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            text = reply.read()
+        for again in range(10):  # its SQLite database is locked now and then on a busy machine: 503
+            try:
+                with urllib.request.urlopen(request, timeout=60) as reply:
+                    text = reply.read()
+                break
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or again == 9:
+                    raise
+                time.sleep(1)
         return json.loads(text) if text else None
 
     def submit(self, deployment: str, **parameters: Any) -> str:
