@@ -16,7 +16,9 @@ def ran(tmp_path_factory):
     """A run whose project folder is gone but for the store: (folder, store, summary)."""
     folder = tmp_path_factory.mktemp("rerun")
     recipe = toys.recipe(folder, rlvr={"steps": 2, "prompts": 4, "group_size": 4, "sampling": {"max_tokens": 8}})
-    toys.whetstone("run", str(recipe), "--until", "rlvr", "--summary", str(folder / "s.json"), home=folder / "home")
+    toys.whetstone(
+        "run", str(recipe), "--until", "rlvr", "--summary", str(folder / "s.json"), home=folder / "home", timeout=900
+    )
     (folder / "home" / "runs").rename(folder / "elsewhere")
     recipe.unlink()
     return folder, f"sqlite:///{folder / 'home' / 'mlflow.db'}", json.loads((folder / "s.json").read_text())
@@ -25,11 +27,12 @@ def ran(tmp_path_factory):
 def rerun(ran, home, *more, check=True):
     folder, store, summary = ran
     arguments = ["rerun", summary["parent_run_id"][:10], *more, "--summary", str(folder / "again.json")]
-    done = toys.whetstone(*arguments, home=folder / home, check=check, MLFLOW_TRACKING_URI=store)
+    done = toys.whetstone(*arguments, home=folder / home, check=check, timeout=900, MLFLOW_TRACKING_URI=store)
     return done, json.loads((folder / "again.json").read_text()) if done.returncode == 0 else None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_one_stage_with_a_change(ran):
     folder, _, before = ran
     _, summary = rerun(ran, "other", "--only", "rlvr", "--set", "rlvr.advantage=rloo")
@@ -43,6 +46,7 @@ def test_one_stage_with_a_change(ran):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_without_a_change_every_stage_comes_from_the_store(ran):
     _, summary = rerun(ran, "third", "--until", "rlvr")
     assert {s["status"] for s in summary["stages"].values()} == {"reused"}
@@ -50,6 +54,7 @@ def test_without_a_change_every_stage_comes_from_the_store(ran):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_a_run_that_is_not_there(ran):
     folder, store, _ = ran
     done = toys.whetstone("rerun", "zzzz", home=folder / "other", check=False, MLFLOW_TRACKING_URI=store)

@@ -1,0 +1,44 @@
+"""What a selection of stages reads, and what of it is fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import toys
+
+from pipelines.recipe.read import read_recipe
+from tasks import stages
+from tasks.artifacts import Artifact
+
+
+@pytest.fixture
+def recipe(tmp_path, home):
+    return read_recipe(toys.recipe(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "read"),
+    [
+        (["curate"], set()),
+        (["rlvr"], {"curate", "sft"}),
+        (["evaluate"], {"curate", "sft", "rlvr"}),
+        (["sft", "rlvr"], {"curate"}),
+        (["rlvr", "evaluate"], {"curate", "sft"}),
+    ],
+)
+def test_a_selection_reads_all_that_its_inputs_were_made_from(recipe, chosen, read):
+    assert stages._read_by(recipe, chosen) == read
+
+
+@pytest.mark.parametrize(("held", "fetched"), [(("curate", "sft"), ["curate", "sft"]), ((), ["curate"])])
+def test_stages_are_fetched_in_order_until_one_is_missing(recipe, monkeypatch, held, fetched):
+    asked = []
+
+    def from_store(recipe, stage, key, patience):
+        asked.append(stage)
+        return Artifact(stage, key, Path(stage), f"digest of {stage}") if stage in held else None
+
+    monkeypatch.setattr(stages, "_from_store", from_store)
+    stages.bring(recipe, ["rlvr"])
+    assert asked == fetched, "without its input's digest a stage has no key"
