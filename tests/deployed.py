@@ -173,12 +173,13 @@ class Deployed:
         return ranks[0]
 
     def mlflow(self) -> list[Any]:
-        """All runs in MLflow, oldest first."""
+        """The runs of pipelines and stages in MLflow, oldest first."""
         from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri=self.tracking)
         runs = client.search_runs([e.experiment_id for e in client.search_experiments()])
-        return sorted(runs, key=lambda r: r.info.start_time)
+        counted = [r for r in runs if r.data.tags.get("whetstone.kind") in ("pipeline", "stage")]
+        return sorted(counted, key=lambda r: r.info.start_time)
 
     def points(self, run: str, metric: str) -> list[int]:
         """The steps of a metric, in order."""
