@@ -10,7 +10,12 @@ from typing import Any
 
 import httpx
 from prefect import runtime
-from prefect.artifacts import create_link_artifact, create_progress_artifact, update_progress_artifact
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    update_progress_artifact,
+)
 
 from tasks.stages import Show
 
@@ -47,6 +52,14 @@ def link(address: str) -> None:
         create_link_artifact(address, "this run in MLflow", key="mlflow", description="The pipeline's run in MLflow")
     except httpx.HTTPError as error:
         log.warning("Prefect did not take the link to MLflow: %s", error)
+
+
+def scores(table: str, description: str) -> None:
+    """Put the table of scores, as Markdown, on the page."""
+    try:
+        create_markdown_artifact(table, key="benchmarks", description=description)
+    except httpx.HTTPError as error:
+        log.warning("Prefect did not take the table of scores: %s", error)
 
 
 class Bars:

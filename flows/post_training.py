@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks import claims, environment, outbox, worker
+from tasks import claims, environment, links, outbox, worker
 
 environment.prepare()
 
 from prefect import flow  # noqa: E402
-from prefect.artifacts import create_markdown_artifact  # noqa: E402
 
 from flows import page  # noqa: E402
 from flows.table import markdown  # noqa: E402
@@ -61,13 +60,14 @@ def post_training(
     outbox.flush_all(read.tracking.timeout_s)
     pipeline = Pipeline.open(read, source=recipe, overrides=overrides)
     pipeline.before = dict(done)
-    claims.close_abandoned()
-    claims.close_unresponsive()
-    show = progress()
-    if deployed():
-        show = page.Bars(show)
-        link_to_mlflow(pipeline)
     try:
+        claims.close_abandoned()
+        claims.close_unresponsive()
+        show = progress()
+        if deployed():
+            show = page.Bars(show)
+            if pipeline.parent and pipeline.experiment_id and environment.tracking_uri().startswith("http"):
+                page.link(links.run(pipeline.experiment_id, pipeline.parent))
         for stage in chosen:
             result = stage_task.with_options(task_run_name=stage)(stage, read, done, pipeline.parent, fresh, show)
             done[stage] = result.artifact
@@ -79,26 +79,13 @@ def post_training(
     if summary:
         Path(summary).write_text(json.dumps(body, indent=1))
     if body["evaluation"]:
-        create_markdown_artifact(markdown(body), key="benchmarks", description=f"{read.name}: benchmark scores")
+        page.scores(markdown(body), f"{read.name}: benchmark scores")
     return body
 
 
 def deployed() -> bool:
     """Whether a worker runs this flow, so that its page in Prefect is where people look."""
     return worker.FLOW_RUN in os.environ
-
-
-def link_to_mlflow(pipeline: Pipeline) -> None:
-    """The page of the flow run leads to the run in MLflow."""
-    from tasks import tracking_open
-    from tasks.patience import TrackerError
-
-    try:
-        address = tracking_open.address(pipeline.parent) if pipeline.parent else None
-    except TrackerError:
-        return
-    if address:
-        page.link(address)
 
 
 def find_recipe(path: str) -> Path:

@@ -1,4 +1,4 @@
-"""Pipeline runs that are open in MLflow: signs of life, those that give none any more, and where a run is seen.
+"""Pipeline runs that are open in MLflow: signs of life, those that give none any more, and the recipe of a run.
 
 Every function raises `Away` or `Refused`, nothing else of MLflow's.
 """
@@ -11,8 +11,6 @@ from pathlib import Path
 
 from mlflow.entities import ViewType
 
-from pipelines.recipe.secrets import redact
-from tasks.environment import tracking_uri
 from tasks.tracking_client import client, talking
 
 HEARTBEAT = "whetstone.heartbeat"
@@ -49,16 +47,6 @@ def unresponsive(limit_s: float) -> dict[str, tuple[str, float]]:
         if not token:
             break
     return late
-
-
-@talking()
-def address(run_id: str) -> str | None:
-    """The run's page, in the view for model training; None where MLflow is no server."""
-    uri = redact(tracking_uri()).rstrip("/")
-    if not uri.startswith("http"):
-        return None
-    experiment = client().get_run(run_id).info.experiment_id
-    return f"{uri}/#/experiments/{experiment}/runs/{run_id}?workflowType=machine_learning"
 
 
 @talking()

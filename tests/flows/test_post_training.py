@@ -26,7 +26,7 @@ def run(tmp_path, monkeypatch, home):
             raise RuntimeError
         return StageResult(stage, "ran", SimpleNamespace(path=Path(stage), key="k", run_id=None), "", 1.0)
 
-    pipeline = SimpleNamespace(results={}, parent="p")
+    pipeline = SimpleNamespace(results={}, parent="p", experiment_id=None)
     pipeline.close = lambda status="FINISHED": (
         closed.append(status) or {"evaluation": {}, "stages": list(pipeline.results)}
     )
