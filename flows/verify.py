@@ -16,7 +16,7 @@ from typing import IO, Any, BinaryIO
 from pipelines import verifiers
 from pipelines.errors import UserError, did_you_mean
 from pipelines.sandbox import pool as sandboxes
-from pipelines.verifiers import Verdict
+from pipelines.verifiers import Verdict, _sandboxed
 
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 32 << 20
@@ -95,6 +95,7 @@ def score_file(source: str, out: str | None, default: str | None, jobs: int | No
         verifiers.use_workers(jobs)
     if out is not None and source != "-" and Path(out).resolve() == Path(source).resolve():
         raise UserError(f"--out {out}: the output would replace the input; name another file.")
+    _sandboxed.be_patient()
     summary, began = Summary(), time.monotonic()
     with _opened(source) as rows_in, _output(out) as verdicts_out:
         reported = began

@@ -110,7 +110,7 @@ def command(level: Level, settings: str) -> list[str]:
     wall += ["--proc", "/proc", "--dev", "/dev", "--perms", "0755", "--dir", "/z"]
     for file in sorted(INSIDE.glob("*.py")):
         wall += ["--ro-bind", str(file), f"/z/{file.name}"]
-    wall += ["--perms", "0755", "--dir", "/tmp", "--remount-ro", "/", "--chdir", "/tmp"]
+    wall += ["--perms", "0755", "--dir", "/tmp", "--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/tmp"]
     return [*wall, "--", python, "-P", "-s", "-S", "/z/zygote.py", settings]
 
 

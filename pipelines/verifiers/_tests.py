@@ -25,6 +25,8 @@ class Case:
     keywords: dict[str, Any]
     expected: Any
     literal: bool
+    raises: str
+    """The built-in exception that the call must raise, instead of a value; empty: none."""
     """Whether the value was written as a Python literal: then a tuple is no list."""
 
 
@@ -90,10 +92,14 @@ def _read(body: dict[str, Any]) -> Tests:
     common: dict[str, Any] = {
         "graded": bool(body.get("graded", False)),
         "limits": Limits(
-            cpu_s=max(1, min(MOST_SECONDS, round(float(body.get("timeout_s", Limits.cpu_s))))),
+            cpu_s=max(
+                1, min(MOST_SECONDS, round(float(body.get("timeout_s") or body.get("time_limit") or Limits.cpu_s)))
+            ),
             memory_bytes=max(64 << 20, min(MOST_BYTES, int(float(body.get("memory_mb", 512)) * 2**20))),
         ),
     }
+    if "cases" in body and not name and all(isinstance(c, dict) and _is_run(c) for c in body["cases"]):
+        return Tests(runs=[_run(case) for case in body["cases"]], **common)
     if "cases" in body:
         return Tests(_needed(name), cases=[_case(case) for case in body["cases"]], **common)
     if "inputs" in body and name:
@@ -104,8 +110,8 @@ def _read(body: dict[str, Any]) -> Tests:
             runs=[(_text(a), _text(b)) for a, b in zip(body["inputs"], body["outputs"], strict=True)], **common
         )
     runs = body.get("stdin") or body.get("stdio")
-    if runs:
-        return Tests(runs=[(_text(run.get("input", "")), _text(run["output"])) for run in runs], **common)
+    if isinstance(runs, list) and runs:
+        return Tests(runs=[_run(run) for run in runs], **common)
     sources = body.get("asserts") or body.get("test_list") or body.get("check") or body.get("test")
     sources = [sources] if isinstance(sources, str) else list(sources or ())
     if not all(isinstance(source, str) for source in sources):
@@ -116,6 +122,18 @@ def _read(body: dict[str, Any]) -> Tests:
     if check and len(sources) > 1:
         raise ValueError("check(candidate) is one text")
     return Tests(name or _called(sources), sources=sources, check=check, setup=setup, prompt=prompt, **common)
+
+
+def _is_run(case: dict[str, Any]) -> bool:
+    return any(isinstance(case.get(key), str) for key in ("stdin", "input")) or "stdout" in case
+
+
+def _run(case: dict[str, Any]) -> tuple[str, str]:
+    """Standard input, and what must come out."""
+    for key in ("output", "stdout", "expected"):
+        if key in case:
+            return _text(case.get("input", case.get("stdin", ""))), _text(case[key])
+    raise ValueError("a run without output")
 
 
 def _needed(name: str) -> str:
@@ -132,12 +150,12 @@ def _case(case: Any) -> Case:
         arguments = list(ast.literal_eval(case["args_literal"]))
     if not isinstance(arguments, list):
         raise ValueError("args is a list")
-    literal = "expected_literal" in case
-    if not literal and "expected" not in case and "output" not in case:
+    literal, raises = "expected_literal" in case, str(case.get("raises") or "")
+    if not literal and not raises and "expected" not in case and "output" not in case:
         raise ValueError("a case without expected")
     expected = ast.literal_eval(case["expected_literal"]) if literal else case.get("expected", case.get("output"))
     keywords = {str(key): wire.encode(item) for key, item in (case.get("kwargs") or {}).items()}
-    return Case([wire.encode(item) for item in arguments], keywords, wire.encode(expected), literal)
+    return Case([wire.encode(item) for item in arguments], keywords, wire.encode(expected), literal, raises)
 
 
 def _only(value: Any) -> Any:

@@ -96,7 +96,11 @@ def _cases(worker: Worker, source: str, tests: Tests) -> Verdict:
         for case in tests.cases:
             call = {"name": tests.entry_point, "args": case.arguments, "kwargs": case.keywords}
             reply = running.ask(call)
-            if "value" in reply and equal(case.expected, reply["value"], tuples=not case.literal):
+            if case.raises:
+                passed = reply.get("error") == case.raises
+            else:
+                passed = "value" in reply and equal(case.expected, reply["value"], tuples=not case.literal)
+            if passed:
                 outcome.passed += 1
             elif "gone" in reply:
                 outcome.stopped = reply["gone"]

@@ -47,6 +47,8 @@ def job(completion: str, answer: str, info: dict[str, Any]) -> Any:
         ValueError: the row has no schema.
     """
     schema = info.get("schema")
+    if isinstance(schema, list):
+        schema = ";\n".join(map(str, schema))
     if not isinstance(schema, str) or not schema.strip():
         raise ValueError("the row has no schema")
     gold = query(answer)

@@ -17,6 +17,8 @@ from pipelines.verifiers import verify_many
 pytestmark = pytest.mark.hostile
 
 PROGRAMS = yaml.safe_load((Path(__file__).parent / "programs.yaml").read_text())
+STATUSES: dict[str, list[str]] = {}
+"""Level → what the programs came to: they must not differ."""
 SQUARES = [[3, 9], [5, 25], [0, 0], [-4, 16]]
 CHECK = "def check(candidate):\n" + "".join(f"    assert candidate({x}) == {y}\n" for x, y in SQUARES)
 
@@ -73,6 +75,10 @@ def test_no_program_has_success(level, places, monkeypatch):
             if verdict.status not in program["is"]
         }
         assert not wrong
+        STATUSES[level] = [verdict.status for verdict in verdicts]
+        for other in STATUSES.values():
+            for program, status, there in zip(PROGRAMS, STATUSES[level], other, strict=True):
+                assert status == there or len(program["is"]) > 1, (program["name"], status, there)
     finally:
         pool.configure(workers=0)
         pool._settings.clear()

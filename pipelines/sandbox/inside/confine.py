@@ -64,6 +64,7 @@ SPECIAL = {
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 CLONE3, LANDLOCK = 435, (444, 445, 446)
 CLONE_THREAD = 0x10000
+SIGKILL, SIGSTOP = 9, 19
 OWNERS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a signal to whoever is named
 OWNER_IOCTLS = (0x8901, 0x8902, 0x5412)  # FIOSETOWN, SIOCSPGRP, TIOCSTI
 
@@ -118,8 +119,9 @@ def filter_program(architecture: str, pid: int) -> bytes:
     code.append((_EQUAL, 0, 1, CLONE3))
     answer(MISSING)  # its flags cannot be read here; the C library falls back to clone
     call("clone", [argument(0), (_SET, 1, 0, CLONE_THREAD), deny, allow])
-    for name in ("kill", "tgkill"):
-        call(name, [argument(0), (_EQUAL, 1, 0, pid), deny, allow])
+    for name, signal_at in (("kill", 1), ("tgkill", 2)):  # init of a namespace cannot be stopped, so none can
+        own = [argument(0), (_EQUAL, 0, 3, pid), argument(signal_at), (_EQUAL, 1, 0, SIGKILL), (_EQUAL, 0, 1, SIGSTOP)]
+        call(name, [*own, deny, allow])
     call("prlimit64", [argument(0), (_EQUAL, 2, 0, 0), (_EQUAL, 1, 0, pid), deny, allow])
     call("fcntl", [argument(1), *((_EQUAL, len(OWNERS) - i, 0, n) for i, n in enumerate(OWNERS)), allow, deny])
     call(

@@ -6,6 +6,8 @@ Its only input is a packet socket: `run` with three descriptors (stdin, stdout, 
 
 from __future__ import annotations
 
+import _sitebuiltins
+import builtins
 import fcntl
 import gc
 import json
@@ -48,6 +50,8 @@ def main() -> None:
         os.close(inherited)
     for name in WARM.split():
         __import__(name)
+    for name in ("exit", "quit"):  # what the module site adds, which is not loaded
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
     if settings["drop_to"]:
         _drop(settings["drop_to"])
     confine.libc.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import verifiers
+from pipelines.verifiers import _sandboxed
 from pipelines.verifiers import _tests as hidden
 
 HUMANEVAL = Path("/work/shared/data/humaneval/HumanEval.jsonl.gz")
@@ -32,6 +33,10 @@ FORMS = {
     "asserts": {"asserts": ["assert add(1, 2) == 3", "assert add('a', 'b') == 'ab'"]},
     "MBPP": {"test_list": ["assert math.isclose(add(1, 2), 3)"], "test_setup_code": "import math"},
     "HumanEval": {"test": "def check(candidate):\n    assert candidate(1, 2) == 3\n", "entry_point": "add"},
+    "raises": {
+        "entry_point": "add",
+        "cases": [{"args": [1, "a"], "raises": "TypeError"}, {"args": [1, 2], "expected": 3}],
+    },
     "APPS": {"input_output": json.dumps({"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]})},
 }
 
@@ -44,6 +49,16 @@ def test_every_form_of_tests(info):
     assert verdict("I do not know.", info).status in ("unparsable", "incorrect")
 
 
+def test_a_run_of_many_rows_that_sleep_costs_no_other_row_its_turn(monkeypatch):
+    monkeypatch.setattr(_sandboxed, "BATCH_S", 0.0)
+    monkeypatch.setattr(_sandboxed, "_row_s", 0.0)
+    info = CASES | {"timeout_s": 1}
+    assert verdict(ADD, info).status == "timed_out"
+    _sandboxed.be_patient()
+    rows = [("python", f"import time\ntime.sleep(60 + {i})", "", info) for i in range(2)] + [("python", ADD, "", info)]
+    assert [v.status for v in verifiers.verify_many(rows)] == ["timed_out", "timed_out", "correct"]
+
+
 def test_tests_may_be_in_the_answer():
     assert verdict(ADD, {}, json.dumps(CASES)).correct
     assert verdict(ADD, {}, json.dumps(["assert add(1, 1) == 2"])).correct
@@ -54,6 +69,7 @@ def test_standard_input():
     assert verdict("print(sum(map(int, input().split())))", info).correct
     assert verdict("a, b = map(int, input().split())\nprint(a * b)", info).status == "incorrect"
     assert verdict("print(3)", info | {"graded": True}).score == 0.5
+    assert verdict("print(3)", {"cases": [{"stdin": "", "stdout": "3"}]}).correct
     apps = {"input_output": {"inputs": ["1 2"], "outputs": ["3"]}}
     assert verdict("print(sum(map(int, input().split())))", apps).correct
 
