@@ -20,7 +20,7 @@ from evaluation.gate import Pair, Rule
 from evaluation.samples import Sample
 from pipelines.errors import UserError, did_you_mean
 from pipelines.stage.files import write_atomic
-from tasks import environment, process, stages, subjects
+from tasks import environment, outbox, process, subjects
 from tasks.artifacts import Artifact
 from tasks.environment import home
 from tasks.known import Evaluated, Known
@@ -79,7 +79,7 @@ def candidate(run: str, name: str | None = None) -> Candidate:
             f"{run}: only a trained checkpoint whose artifact is here can be promoted, not {subject.checkpoint}."
         )
     intact(model)
-    model_id = stages.logged_model(model, subject.checkpoint)
+    model_id = outbox.uploaded(model.path).models.get(subject.checkpoint)
     if model_id is None:
         raise GateError(f"{run}: {model.path.name} has no model in MLflow yet. `whetstone sync` sends what is pending.")
     parent = evaluated.run["run_id"] if evaluated.run else None

@@ -145,7 +145,8 @@ def draws(model: Artifact, uid: str) -> list[dict[str, Any]]:
     path, complete = model.path / "draws.jsonl", True
     steps = [{"step": line["step"], "rewards": line["rewards"][uid]} for line in _lines(path) if uid in line["rewards"]]
     if not path.is_file():
-        complete, by_step = False, {}
+        complete = False
+        by_step: dict[int, list[float | None]] = {}
         for line in _lines(model.path / "rollouts.jsonl"):
             if line.get("uid") == uid:
                 by_step.setdefault(line["step"], []).append(line.get("score"))
