@@ -72,8 +72,11 @@ def add_answers(artifact: str, body: dict[str, Any]) -> Path:
     return entry
 
 
-def flush(entry: Path, patience: Patience) -> bool:
+def flush(entry: Path, patience: Patience, *, away: int = logging.WARNING) -> bool:
     """Send one entry within the budget; True where MLflow took all of it. What it refuses is set aside.
+
+    Args:
+        away: level at which it is said that not everything arrived in time.
 
     A call that hangs is left behind in its thread; the entry stays locked by it, so that nobody sends it twice at once.
     """
@@ -81,7 +84,7 @@ def flush(entry: Path, patience: Patience) -> bool:
     try:
         return patience.run(lambda: _flush(entry, patience))
     except Away as error:
-        log.warning("%s: MLflow did not take everything (%s); the rest is kept for `whetstone sync`", name, error)
+        log.log(away, "%s: MLflow did not take everything (%s); the rest is kept for `whetstone sync`", name, error)
         return False
     except Refused as error:
         log.warning(

@@ -231,7 +231,7 @@ class Pipeline:
             }
             entry = outbox.add_answers(f"{stage}-{done[stage].key}", body)
             if not patience.over:
-                outbox.flush(entry, patience)
+                outbox.flush(entry, patience, away=logging.INFO)
 
     def _mark_killed(self, summary: dict[str, Any]) -> bool:
         from tasks import tracking
