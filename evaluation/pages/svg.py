@@ -50,7 +50,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [10.0, 20.0, 30.0, 40.0])
     """
     span = high - low
-    if not math.isfinite(span) or span <= 0:
+    if not math.isfinite(span) or span <= 1e-9 * max(abs(low), abs(high)):  # nothing that digits could tell apart
         return [low] if math.isfinite(low) else []
     raw = span / count
     base = 10.0 ** math.floor(math.log10(raw))
