@@ -33,8 +33,8 @@ Finished = Callable[[Outcome, int, int], None]
 class _Runs:
     """Runs the cells of a sweep, some at a time."""
 
-    def __init__(self, sweep: Sweep, fresh: bool, say: Callable[[str], None]) -> None:
-        self.sweep, self.fresh, self.say = sweep, fresh, say
+    def __init__(self, sweep: Sweep, rerun: bool, say: Callable[[str], None]) -> None:
+        self.sweep, self.rerun, self.say = sweep, rerun, say
         self.outcomes: list[Outcome] = []
         self.stopped = threading.Event()
 
@@ -57,7 +57,7 @@ class _Runs:
             raise
         return [outcomes[i] for i in range(len(cells))]
 
-    def one(self, cell: Cell) -> Outcome:
+    def run_cell(self, cell: Cell) -> Outcome:
         """Run a cell's pipeline; what it has done before is reused."""
         if self.stopped.is_set():
             return Outcome(cell, None, "stopped")
@@ -65,7 +65,7 @@ class _Runs:
             recipe=self.sweep.path,
             overrides=list(cell.overrides),
             only=list(cell.only) if cell.only else None,
-            fresh=self.fresh,
+            fresh=self.rerun,
             return_state=True,
         )
         result = state.result(raise_on_failure=False)
@@ -76,7 +76,7 @@ class _Runs:
 
 @task(name="run", cache_policy=NO_CACHE, persist_result=False)
 def _run_cell(runs: _Runs, cell: Cell) -> Outcome:
-    return runs.one(cell)
+    return runs.run_cell(cell)
 
 
 @flow(name="sweep", flow_run_name="sweep {recipe}", persist_result=False)

@@ -295,10 +295,10 @@ def _seeds(text: str, first: int) -> tuple[int, ...]:
         if not 1 <= int(parts[0]) <= MOST_RUNS:
             raise UserError(f"--seeds {text[:40]}: at least 1, at most {MOST_RUNS}.")
         return tuple(range(first, first + int(parts[0])))
-    numbers = tuple(int(part) for part in parts)
-    if len(set(numbers)) < len(numbers):
+    listed = tuple(int(part) for part in parts)
+    if len(set(listed)) < len(listed):
         raise UserError(f"--seeds {text[:40]}: a seed is named twice.")
-    return numbers
+    return listed
 
 
 def _presets(path: str, common: Sequence[str], text: str | None) -> tuple[list[str], dict[str, str]]:
@@ -414,9 +414,9 @@ class Outcome:
         assert self.summary is not None
         about = self.summary["stages"].get("rlvr") or self.summary["stages"].get("sft") or {}
         manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
-        numbers = manifest.get("numbers") or {}
-        cost = {"seconds": float(manifest.get("seconds") or 0.0), "steps": float(numbers.get("steps") or 0.0)}
-        return cost | ({"tokens": float(numbers["tokens_sampled"])} if "tokens_sampled" in numbers else {})
+        metrics = manifest.get("numbers") or {}
+        cost = {"seconds": float(manifest.get("seconds") or 0.0), "steps": float(metrics.get("steps") or 0.0)}
+        return cost | ({"tokens": float(metrics["tokens_sampled"])} if "tokens_sampled" in metrics else {})
 
 
 def leaderboard(

@@ -296,7 +296,8 @@ def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list
     ids: set[int] = set()
     turn = chat.end_of_turn(tokenizer) if tokenizer.chat_template else None
     if turn is not None:
-        ids.add(tokenizer.convert_tokens_to_ids(turn))
+        turn_id = tokenizer.convert_tokens_to_ids(turn)
+        ids.update(turn_id if isinstance(turn_id, list) else [turn_id])
     for end_ids in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
         if end_ids is not None:
             ids.update(end_ids if isinstance(end_ids, list) else [end_ids])
