@@ -85,7 +85,7 @@ def test_a_worker_that_is_asked_to_leave(site):
 
 def test_both_servers_away_in_mid_training(site):
     """Killed and started again while SFT trains: it goes on meanwhile, and every point is there once."""
-    known, steps = known_runs(site), 4000
+    known, steps = known_runs(site), 2000
     with site.worker():
         sets = ("name=away", "seed=33", f"sft.steps={steps}", "sft.commit.every=50", f"sft.evaluate_every={steps}")
         run = site.submit(CHAIN, **parameters(site, *sets, until="sft"))
