@@ -87,7 +87,9 @@ FAULTS = [
     Fault(
         "Prefect's and MLflow's servers", "for minutes, while a stage trains",
         "training goes on; when they are back, every point arrives once and the flow run is Completed",
-        "–", "nothing; Prefect's worker has stopped asking for cancellations of that run, so to cancel it stop `whetstone worker`", "flows/test_operations.py::test_both_servers_away_in_mid_training",
+        "–",
+        "nothing; Prefect's worker has stopped asking for cancellations of that run, so to cancel it stop `whetstone worker`",
+        "flows/test_operations.py::test_both_servers_away_in_mid_training",
     ),
     Fault(
         "the machine of a worker or a command", "for good",
