@@ -64,10 +64,11 @@ class ServerSampler:
         self.settings, self.stop, self.context, self.dtype, self.event = settings, sorted(stop), context, dtype, event
         self.folder = server_endpoint.weights_folder(settings, work)
         self.endpoints = [Endpoint(settings, address=address) for address in settings.addresses]
-        for number in range(settings.serve.count if settings.serve else 0):
-            log = (work or Path.cwd()) / f"server-{number}.log"
-            process = ServerProcess(settings.serve, weights=self.folder, dtype=dtype, log=log)
-            self.endpoints.append(Endpoint(settings, process=process))
+        if settings.serve is not None:
+            for number in range(settings.serve.count):
+                log = (work or Path.cwd()) / f"server-{number}.log"
+                process = ServerProcess(settings.serve, weights=self.folder, dtype=dtype, log=log)
+                self.endpoints.append(Endpoint(settings, process=process))
         self.probes: dict[str, Probe] = {}
         self.metrics: dict[str, float] = {}
         """Of the last push and what was decoded since."""
