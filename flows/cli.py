@@ -51,6 +51,14 @@ def _that_run(commands: Any) -> None:
         sub.add_argument("--only", action="append", default=[], metavar="STAGE", help="this stage only (repeatable)")
         sub.add_argument("--fresh", action="store_true", help="run the chosen stages even where nothing changed")
         sub.add_argument("--json", action="store_true", help="for machines: the result, or the error, as JSON")
+        if name == "plan":
+            sub.add_argument(
+                "--memory", action="store_true", help="what each training stage will need, and what lowers it"
+            )
+            sub.add_argument(
+                "--limit", type=float, metavar="GB", help="with --memory: another limit than this machine's"
+            )
+            sub.add_argument("--prompt-tokens", type=int, metavar="N", help="with --memory: length of a prompt")
         if name != "plan":
             sub.add_argument("--summary", metavar="FILE", help="write the run's summary as JSON")
     sweep.add(commands)
@@ -151,6 +159,10 @@ def plan_command(arguments: argparse.Namespace) -> int:
 
     recipe = read_recipe(arguments.recipe, arguments.set)
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
+    if arguments.memory:
+        from flows import memory
+
+        return memory.show(recipe, chosen, arguments.json, arguments.limit, arguments.prompt_tokens)
     planned = [p for p in plan(recipe, fresh=arguments.fresh, only=chosen) if p.stage in chosen]
     will_run = [p.stage for p in planned if p.action == "run"]
     if arguments.json:

@@ -1,6 +1,6 @@
-"""Lower bounds of what a run takes, from the sizes of the model and the recipe; nothing is loaded.
+"""Lower bounds of the disk that a run takes, from the sizes of the model and the recipe; nothing is loaded.
 
-Weights, gradients and AdamW's two moments are float32: 4 bytes a parameter each.
+Weights and AdamW's two moments are float32: 4 bytes a parameter each.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 from pipelines.recipe.read import Recipe
 
-WEIGHTS, GRADIENTS, MOMENTS = 4, 4, 8
+WEIGHTS, MOMENTS = 4, 8
 """Bytes per parameter."""
 
 
@@ -31,16 +30,6 @@ def parameters_of(path: str | None) -> int | None:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
     return count or None
-
-
-def training_memory(section: Any, parameters: int) -> int:
-    """Bytes that training holds at once, activations left out.
-
-    Args:
-        section: the `sft` or `rlvr` section; with `lora` the adapters' share is left out.
-    """
-    per = WEIGHTS if section.lora is not None else WEIGHTS + GRADIENTS + MOMENTS
-    return per * parameters
 
 
 def disk(recipe: Recipe, stages: list[str], parameters: int) -> int:

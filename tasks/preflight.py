@@ -24,6 +24,7 @@ from typing import Any
 from pipelines.curate.formats import ENDINGS
 from pipelines.data.files import data_files
 from pipelines.errors import ModelError, RecipeError, did_you_mean
+from pipelines.recipe import memory
 from pipelines.recipe.check import check
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
@@ -144,6 +145,24 @@ def examine(recipe: Recipe, stages: list[str]) -> list[Problem]:
         lines = [Problem(line.partition(":")[0], line) for line in str(error).splitlines()]
         problems = [p for p in lines if p.field not in fields] + problems
     return problems
+
+
+def shape_of(recipe: Recipe) -> memory.Shape | None:
+    """Sizes of the recipe's model; None where they cannot be read, such as before a download.
+
+    Raises:
+        NotReady: the model cannot be loaded.
+    """
+    questions: list[tuple[str, str, dict[str, Any]]] = []
+    problems = list(_model(recipe, questions))
+    answers = _answers([question for *_, question in questions])
+    problems += [
+        Problem(f, a["problem"], fix) for (f, fix, _), a in zip(questions, answers, strict=True) if a.get("problem")
+    ]
+    if problems:
+        raise NotReady(problems)
+    shape = answers[0].get("shape") if answers else None
+    return memory.Shape(**shape) if shape else None
 
 
 def _answers(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -276,6 +295,7 @@ def _model(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> 
             "ask": "fresh",
             "architecture": model.fresh.architecture,
             "config": model.fresh.config,
+            "vocabulary": model.tokenizer.vocab_size,
             **render,
         }
         questions.append(("model.fresh", "", ask))
@@ -439,17 +459,22 @@ def _room(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]]) -
             f"checkpoints and models take at least {machine.gigabytes(needed)}, and {machine.gigabytes(free)} are free at {home}",
             "Free space, lower commit.keep_last, or set WHETSTONE_HOME elsewhere.",
         )
+    shape = (known.get("model.fresh") or known.get("model.path") or {}).get("shape")
     for stage in ("sft", "rlvr"):
-        section = getattr(recipe, stage)
-        if stage not in stages or section is None:
-            continue
-        gpus = machine.gpu_bytes()[: getattr(section, "processes", 1)]
-        bytes_available, where = (sum(gpus), f"{len(gpus)} GPUs") if gpus else (machine.memory_bytes(), "this machine")
-        bytes_needed = estimate.training_memory(section, parameters)
-        if bytes_needed > bytes_available:
-            yield Problem(
-                f"{stage}.lora" if section.lora is None else "model",
-                f"{parameters / 1e9:.2f} billion parameters take at least {machine.gigabytes(bytes_needed)} to train, and "
-                f"{where} has {machine.gigabytes(bytes_available)}",
-                "Train adapters (lora: {}), use a smaller model, or more GPUs.",
-            )
+        if stage in stages and getattr(recipe, stage) is not None and shape:
+            yield from _memory(recipe, stage, memory.Shape(**shape))
+
+
+def _memory(recipe: Recipe, stage: str, shape: memory.Shape) -> Iterator[Problem]:
+    """What no setting gets below must fit; `whetstone plan --memory` says what is needed beyond it."""
+    section = getattr(recipe, stage)
+    gpus = machine.gpu_bytes()[: getattr(section, "processes", 1)]
+    bytes_available, where = (sum(gpus), f"{len(gpus)} GPUs") if gpus else (machine.memory_bytes(), "this machine")
+    bytes_needed = memory.least(memory.of_stage(recipe, stage, shape), shape) * getattr(section, "processes", 1)
+    if bytes_needed > bytes_available:
+        yield Problem(
+            f"{stage}.lora" if section.lora is None else "model",
+            f"{shape.parameters / 1e9:.2f} billion parameters take at least {machine.gigabytes(bytes_needed)} to train, and "
+            f"{where} has {machine.gigabytes(bytes_available)}",
+            "Train adapters (lora: {}), use a smaller model, or more GPUs; whetstone plan --memory lists what takes it.",
+        )

@@ -6,17 +6,21 @@ the asker knows which question a crash or a hang belongs to. An answer is `{"pro
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pipelines.errors import UserError
 from pipelines.project import python_path
+from pipelines.recipe.memory import Shape
+from tasks import estimate
 
 SECONDS = 120.0
 """For one question; the slowest that is meant to pass, lm-eval's whole index, took 8 s on two cores."""
@@ -103,7 +107,8 @@ def _folder(question: dict[str, Any]) -> dict[str, Any]:
     model = Model.model_validate({k: question[k] for k in ("path", *TEMPLATE, "trust_remote_code")})
     _render(models.load_tokenizer(question["path"], model))
     config = AutoConfig.from_pretrained(question["path"], trust_remote_code=model.trust_remote_code)
-    return {"positions": _positions(config)}
+    parameters = estimate.parameters_of(question["path"])
+    return {"positions": _positions(config), "shape": _shape(config, parameters)}
 
 
 def _gguf(question: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +142,20 @@ def _fresh_model(question: dict[str, Any]) -> dict[str, Any]:
     config = AutoConfig.for_model(question["architecture"], **{**question["config"], **special})
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    return {"positions": _positions(config), "parameters": sum(p.numel() for p in model.parameters())}
+        config.get_text_config().vocab_size = question["vocabulary"]
+        full = AutoModelForCausalLM.from_config(config)
+    return {
+        "positions": _positions(config),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "shape": _shape(config, sum(p.numel() for p in full.parameters())),
+    }
+
+
+def _shape(config: Any, parameters: int | None) -> dict[str, int] | None:
+    """Sizes for the memory planner; None where the parameters cannot be counted or the family has other fields."""
+    with contextlib.suppress(AttributeError, TypeError):
+        return asdict(Shape.of(config.get_text_config(), parameters)) if parameters else None
+    return None
 
 
 def _render(tokenizer: Any) -> None:

@@ -1,0 +1,73 @@
+"""`whetstone plan --memory`: a table of what each training stage needs, and the settings that lower it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pipelines.errors import ModelError, UserError
+from pipelines.recipe import memory
+from pipelines.recipe.read import Recipe
+from tasks import machine, preflight
+
+PARTS = ("process", "weights", "gradients", "optimizer", "commit", "activations", "logits", "cache")
+
+
+def show(recipe: Recipe, stages: list[str], as_json: bool, limit: float | None, prompt_tokens: int | None) -> int:
+    """Print the plan; 1 where a stage needs more than the limit.
+
+    Args:
+        stages: those asked for; curate and evaluate hold no optimizer and are left out.
+        limit: GB (10^9 bytes) instead of this machine's memory.
+        prompt_tokens: length of a prompt, where the recipe has no bound.
+
+    Raises:
+        ModelError: the sizes of the model cannot be read.
+    """
+    shape = preflight.shape_of(recipe)
+    if shape is None:
+        raise ModelError(
+            "model.path: the sizes of this model are not on this machine; give a folder, or plan after a download."
+        )
+    trained = [stage for stage in ("sft", "rlvr") if stage in stages and getattr(recipe, stage) is not None]
+    if not trained:
+        raise UserError("plan --memory is about sft and rlvr, and neither is among the chosen stages.")
+    gpus = machine.gpu_bytes()
+    available = int(limit * 1e9) if limit else (min(gpus) if gpus else machine.memory_bytes())
+    plans = [_planned(recipe, stage, shape, prompt_tokens) for stage in trained]
+    if as_json:
+        print(json.dumps({"limit": available, "stages": plans}, indent=1))
+    else:
+        for body in plans:
+            _table(body, available)
+    return int(any(body["peak"] > available for body in plans))
+
+
+def _planned(recipe: Recipe, stage: str, shape: memory.Shape, prompt_tokens: int | None) -> dict[str, Any]:
+    needs = memory.of_stage(recipe, stage, shape, prompt_tokens=prompt_tokens)
+    levers = memory.levers(recipe, stage, shape, prompt_tokens=prompt_tokens)
+    return {**needs.body(), "levers": [{"set": name, "peak": peak} for name, peak in levers]}
+
+
+def _table(body: dict[str, Any], available: int) -> None:
+    """One stage."""
+    print(f"{body['stage']}: at most {_gigabytes(body['peak'])} in one process")
+    for part in PARTS:
+        if body[part]:
+            print(f"  {part:<12} {_gigabytes(body[part]):>9}")
+    print("  fullest in " + max(body["phases"], key=body["phases"].__getitem__))
+    if body["levers"]:
+        best = body["levers"][0]
+        print(f"  largest lever: --set '{best['set']}' leaves {_gigabytes(best['peak'])}")
+    if body["peak"] > available:
+        enough = [lever["set"] for lever in body["levers"] if lever["peak"] <= available]
+        fix = (
+            f"enough by itself: {enough[-1]}"
+            if enough
+            else "no single setting is enough: combine them, or use a smaller model"
+        )
+        print(f"  over the limit of {_gigabytes(available)}; {fix}")
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"
