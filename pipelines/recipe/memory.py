@@ -11,15 +11,19 @@ size of a head, V the vocabulary, W the width of a packed row, b bytes of a comp
     commit        12 T while the copy of a commit is written, on the host
     activations   N L b (8 h + 4 a d + 2 a d + 4 i + W): norms, projections, attention, MLP, the mask of packed rows;
                   with gradient checkpointing N b (L h + those of one layer)
-    logits        min(M V, CHUNK) 4 (x TRUNCATED where top-k, top-p or min-p cut the distribution)
+                  adapters add N L b (2 a d + 2 k d + 2 h + 2 i): what each of them puts out
+    logits        min(M V, CHUNK) 4 (x TRUNCATED where top-k, top-p or min-p cut the distribution), and the head's gradient, 4 V h
     cache         R C L 2 k d b, and DRAWN R V 4 for the logits that tokens are drawn from
 
-Training holds weights, gradients, optimizer, activations and logits; a commit weights, optimizer and its copy; decoding weights,
-optimizer and cache. The peak is the process and the largest of the three. With `processes: n` what is trained is divided by n
-and each process keeps a full copy of the weights for decoding.
+Training holds weights, optimizer, and the larger of gradients on one side, activations and logits on the other: gradients come
+while activations go. A commit holds weights, optimizer, its copy and the gradients of the step that goes on meanwhile; decoding
+weights, optimizer and cache. The peak is the process and the largest of the three; where the disk is so slow that a whole step
+passes while a commit is written, up to the copy's size comes on top. With `processes: n` what is trained is divided by n and
+each process keeps a full copy of the weights for decoding.
 
 Left out: critics and teachers, experts that are computed for few tokens (all are counted as one MLP of `intermediate`), what
-the allocator keeps. A prompt's length is not in the recipe: `prompt_tokens` is what is assumed of it.
+the allocator keeps. It is an upper bound on what the recipe leaves open: every completion has `max_tokens`, every row of SFT is scored
+in all of its tokens, no row is skipped. A prompt's length is not in the recipe: `prompt_tokens` is what is assumed of it.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ PROCESS = 620_000_000
 """Bytes of a stage's process before it has a model; measured on Linux with torch's CPU build."""
 CHUNK = 1 << 27
 """Most logits in memory at a time (`CHUNK_FLOATS` in pipelines/engine/policy.py)."""
+TREE_WIDTH = 512
+"""Rows that share prefixes are laid out in trees up to this width (pipelines/engine/layout.py)."""
 TRUNCATED = 6
 DRAWN = 4
 PROMPT_TOKENS = 256
@@ -94,8 +100,8 @@ class Needs:
         """What is held at once, beside the process."""
         state = self.weights + self.optimizer
         return {
-            "training": state + self.gradients + self.activations + self.logits,
-            "commit": state + self.commit,
+            "training": state + max(self.gradients, self.activations + self.logits),
+            "commit": state + self.gradients + self.commit,
             "decoding": state + self.cache,
         }
 
@@ -128,8 +134,11 @@ def of_stage(recipe: Recipe, stage: str, shape: Shape, *, prompt_tokens: int | N
     else:
         length = prompt + section.sampling.max_tokens
         rows = min(section.decode_rows, section.prompts * section.group_size)
-        tokens = max(length, min(section.micro_batch_tokens, section.prompts * section.group_size * length))
-        scored, width = tokens * section.sampling.max_tokens // length, min(512, tokens)
+        completions = section.prompts * section.group_size * section.sampling.max_tokens
+        prompts = section.prompts * prompt * (1 if section.share_prefixes else section.group_size)
+        tokens = max(length, min(section.micro_batch_tokens, prompts + completions))
+        scored = min(tokens, completions)
+        width = max(length, min(TREE_WIDTH, prompt + section.group_size * section.sampling.max_tokens))
         cache = rows * length * shape.layers * 2 * shape.key_heads * shape.head_size * value
         cache += DRAWN * rows * shape.vocabulary * 4
         sampling = section.sampling
@@ -143,17 +152,20 @@ def of_stage(recipe: Recipe, stage: str, shape: Shape, *, prompt_tokens: int | N
         gradients=4 * trained // shards,
         optimizer=8 * trained // shards,
         commit=12 * trained // shards,
-        activations=_activations(shape, tokens, width, value, section.gradient_checkpointing),
-        logits=min(scored * shape.vocabulary, CHUNK) * 4 * (TRUNCATED if truncated else 1),
+        activations=_activations(shape, tokens, width, value, section),
+        logits=min(scored * shape.vocabulary, CHUNK) * 4 * (TRUNCATED if truncated else 1)
+        + (4 * shape.vocabulary * shape.hidden if section.lora is None else 0),
         cache=cache,
     )
 
 
-def _activations(shape: Shape, tokens: int, width: int, value: int, checkpointing: bool) -> int:
+def _activations(shape: Shape, tokens: int, width: int, value: int, section: Sft | Rlvr) -> int:
     """Bytes that the backward pass reads again."""
     queries = shape.heads * shape.head_size
     layer = 8 * shape.hidden + 6 * queries + 4 * shape.intermediate + width
-    if checkpointing:
+    if section.lora is not None:
+        layer += 2 * queries + 2 * shape.key_heads * shape.head_size + 2 * shape.hidden + 2 * shape.intermediate
+    if section.gradient_checkpointing:
         return tokens * value * (shape.layers * shape.hidden + layer)
     return tokens * value * shape.layers * layer
 

@@ -21,6 +21,11 @@ from tasks import estimate, machine, preflight
 ALL = ["curate", "sft", "rlvr", "evaluate"]
 
 
+SHAPE = dict.fromkeys(("layers", "hidden", "intermediate", "heads", "key_heads", "head_size", "vocabulary"), 0)
+SHAPE["parameters"] = 20_000
+"""Nothing but parameters, so that the least memory is easy to say."""
+
+
 @pytest.fixture
 def known(monkeypatch):
     """Heavy questions are answered well without being asked; tests of the questions do without this."""
@@ -28,7 +33,7 @@ def known(monkeypatch):
 
     def answers(questions):
         asked.extend(questions)
-        return [{"positions": 64, "parameters": 20_000} for _ in questions]
+        return [{"positions": 64, "parameters": 20_000, "shape": SHAPE} for _ in questions]
 
     monkeypatch.setattr(preflight, "_answers", answers)
     return asked

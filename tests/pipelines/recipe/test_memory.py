@@ -1,0 +1,140 @@
+"""The memory planner: its arithmetic, and its plans against the peaks of real stage processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+import toys
+import yaml
+
+from benchmarks import sides
+from pipelines.recipe import memory
+from pipelines.recipe.read import read_recipe
+
+SHAPE = memory.Shape(10**6, layers=2, hidden=32, intermediate=64, heads=4, key_heads=2, head_size=8, vocabulary=1000)
+
+
+def planned(tmp_path, stage, *overrides, prompt_tokens=16):
+    return memory.of_stage(
+        read_recipe(toys.recipe(tmp_path), list(overrides)), stage, SHAPE, prompt_tokens=prompt_tokens
+    )
+
+
+def test_full_fine_tuning(tmp_path):
+    needs = planned(tmp_path, "sft")
+    assert (needs.weights, needs.gradients, needs.optimizer, needs.commit) == (
+        4 * 10**6,
+        4 * 10**6,
+        8 * 10**6,
+        12 * 10**6,
+    )
+    assert needs.logits == 512 * 1000 * 4 + 4 * 1000 * 32 and needs.cache == 0
+    assert needs.activations == 512 * 2 * 4 * (8 * 32 + 6 * 32 + 4 * 64 + 64)
+    assert needs.peak == needs.process + max(needs.phases.values())
+
+
+def test_decoding(tmp_path):
+    needs = planned(tmp_path, "rlvr")
+    rows, length = 4 * 4, 16 + 8
+    assert needs.cache == rows * length * 2 * 2 * 2 * 8 * 4 + 4 * rows * 1000 * 4
+    assert planned(tmp_path, "rlvr", "rlvr.decode_rows=4").cache == needs.cache // 4
+    head = 4 * 1000 * 32
+    assert planned(tmp_path, "rlvr", "rlvr.sampling.top_p=0.9").logits == 6 * (needs.logits - head) + head
+    halved = planned(tmp_path, "rlvr", "rlvr.processes=2")
+    assert halved.optimizer == needs.optimizer // 2 and halved.weights > needs.weights
+    reference = planned(tmp_path, "rlvr", "rlvr.divergence={kind: k3, coefficient: 0.1}")
+    assert reference.weights == 2 * needs.weights
+
+
+def test_settings_that_lower_it(tmp_path):
+    recipe = read_recipe(toys.recipe(tmp_path), ["sft.tokens_per_step=4096", "sft.micro_batch_tokens=4096"])
+    before = memory.of_stage(recipe, "sft", SHAPE).peak
+    levers = memory.levers(recipe, "sft", SHAPE)
+    assert [peak for _, peak in levers] == sorted(peak for _, peak in levers)
+    assert {name.partition("=")[0] for name, _ in levers} == {
+        "sft.lora", "sft.gradient_checkpointing", "sft.micro_batch_tokens",
+    }  # fmt: skip
+    for name, peak in levers:
+        changed = read_recipe(toys.recipe(tmp_path), ["sft.tokens_per_step=4096", "sft.micro_batch_tokens=4096", name])
+        assert memory.of_stage(changed, "sft", SHAPE).peak == peak < before
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """42 M parameters with 32,000 words; prompts of 16 words, answers of 110."""
+    folder = tmp_path_factory.mktemp("wide")
+    model, _ = sides.wide(folder / "base")
+    draw = random.Random(0)
+
+    def words(count):
+        return " ".join(f"w{draw.randrange(31_000)}" for _ in range(count))
+
+    rows = [json.dumps({"prompt": words(16), "answer": words(110)}) for _ in range(200)]
+    (folder / "rows.jsonl").write_text("\n".join(rows))
+    body = {
+        "name": "memory", "threads": 1, "model": {"path": str(model)},
+        "curate": {
+            "sources": [{"kind": "file", "path": str(folder / "rows.jsonl"), "verifier": "exact"}],
+            "near_duplicates": None, "decontaminate": None, "self_check": False, "splits": {"train": 1.0},
+        },
+        "sft": {
+            "heldout": None, "steps": 2, "max_length": 256, "tokens_per_step": 2048, "micro_batch_tokens": 2048,
+            "target": "answer", "commit": {"every": 1},
+        },
+        "rlvr": {
+            "steps": 2, "prompts": 8, "group_size": 4, "sampling": {"max_tokens": 64}, "micro_batch_tokens": 2048,
+            "reward_functions": ["benchmarks.families:varied_reward"],
+        },
+    }  # fmt: skip
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(body))
+    (folder / "data").mkdir()
+    (folder / "sft").mkdir()
+    (folder / "sft" / "model").symlink_to(model)
+    from pipelines.curate.run import run as curate
+    from pipelines.stage.report import Report
+
+    recipe = read_recipe(folder / "recipe.yaml", [])
+    curate(recipe.curate, recipe.model, out=folder / "data", report=Report(folder / "c"), seed=0)
+    return folder
+
+
+def measured(work, recipe, stage, inputs):
+    """The largest resident set of the stage's own process, bytes."""
+    (work / "out").mkdir(parents=True)
+    settings = {stage: getattr(recipe, stage).model_dump(), "model": recipe.model.model_dump()}
+    job = {"stage": stage, "seed": 0, "threads": 1, "settings": settings, "inputs": inputs}
+    (work / "job.json").write_text(json.dumps(job))
+    command = [sys.executable, "-m", f"pipelines.{stage}", str(work)]
+    child = subprocess.Popen(command, env=toys.environment(OMP_NUM_THREADS="1"), stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    assert status == 0
+    return usage.ru_maxrss * 1024
+
+
+CASES = {
+    "sft": ("sft", []),
+    "sft, LoRA": ("sft", ["sft.lora={rank: 8}"]),
+    "sft, checkpointing": ("sft", ["sft.gradient_checkpointing=true"]),
+    "sft, small passes": ("sft", ["sft.micro_batch_tokens=512", "sft.tokens_per_step=1024"]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_plans_are_within_a_fifth_of_the_measured_peak(tmp_path, wide, case):
+    stage, overrides = CASES[case]
+    recipe = read_recipe(wide / "recipe.yaml", overrides)
+    from transformers import AutoConfig
+
+    from tasks.estimate import parameters_of
+
+    base = str(recipe.model.path)
+    shape = memory.Shape.of(AutoConfig.from_pretrained(base), parameters_of(base) or 0)
+    needs = memory.of_stage(recipe, stage, shape, prompt_tokens=18)
+    peak = measured(tmp_path / "work", recipe, stage, {"data": str(wide / "data"), "sft": str(wide / "sft")})
+    assert abs(needs.peak - peak) < 0.2 * peak, f"planned {needs.peak / 1e9:.2f} GB, measured {peak / 1e9:.2f} GB"
