@@ -50,12 +50,12 @@ def arithmetic(text: str) -> tuple[Fraction, list[int]] | None:
         return None
     try:
         tree = ast.parse(text.strip(), mode="eval")
-        numbers = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
         value = _value(tree.body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
-    numbers.sort(key=lambda node: (node.lineno, node.col_offset))
-    return value, [int(str(node.value)) for node in numbers]
+    constants.sort(key=lambda node: (node.lineno, node.col_offset))
+    return value, [int(str(node.value)) for node in constants]
 
 
 def _value(node: ast.expr) -> Fraction:
@@ -64,15 +64,15 @@ def _value(node: ast.expr) -> Fraction:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
         return -_value(node.operand) if isinstance(node.op, ast.USub) else _value(node.operand)
     if isinstance(node, ast.BinOp):
-        left, right = _value(node.left), _value(node.right)
+        first, second = _value(node.left), _value(node.right)
         if isinstance(node.op, ast.Add):
-            return left + right
+            return first + second
         if isinstance(node.op, ast.Sub):
-            return left - right
+            return first - second
         if isinstance(node.op, ast.Mult):
-            return left * right
+            return first * second
         if isinstance(node.op, ast.Div):
-            return left / right
+            return first / second
     raise ValueError("no arithmetic")
 
 

@@ -93,9 +93,9 @@ def _arithmetic(task: str, text: str, metadata: dict[str, Any]) -> Verdict:
     parsed = arithmetic(text)
     if parsed is None:
         return UNPARSABLE
-    value, numbers = parsed
+    value, integers = parsed
     target = 24 if task == "puzzle24" else int(metadata["target"])
-    return correct_or_incorrect(value == target and sorted(numbers) == sorted(int(n) for n in metadata["numbers"]))
+    return correct_or_incorrect(value == target and sorted(integers) == sorted(int(n) for n in metadata["numbers"]))
 
 
 def _literal(text: str, entry: dict[str, Any]) -> str:
