@@ -42,7 +42,7 @@ class Subject:
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     cost: dict[str, float] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=dict)
-    """stage → digest of its source and its libraries' versions."""
+    """`stage file` → digest, `stage library` → version."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -307,12 +307,15 @@ def _cost(arm: Arm) -> dict[str, Any]:
 
 
 def _code_notes(arms: Sequence[Arm]) -> list[str]:
-    notes = []
+    """What changed of the files and libraries that the runs have in common; a method's own file is no change of the code."""
     subjects = [s for arm in arms for s in arm.subjects]
-    for stage in dict.fromkeys(stage for s in subjects for stage in s.code):
-        digests = {s.code[stage] for s in subjects if stage in s.code}
-        if len(digests) > 1:
-            notes.append(
-                f"{stage}: the runs were made with {len(digests)} different versions of the code or its libraries"
-            )
-    return notes
+    changed: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for s in subjects for name in s.code):
+        if len({s.code[name] for s in subjects if name in s.code}) > 1:
+            stage, _, part = name.partition(" ")
+            changed.setdefault(stage, []).append(part)
+    return [
+        f"{stage}: the runs were made with different code or libraries: {', '.join(parts[:4])}"
+        + (f" and {len(parts) - 4} more" if len(parts) > 4 else "")
+        for stage, parts in changed.items()
+    ]

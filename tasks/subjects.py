@@ -12,7 +12,7 @@ from typing import Any
 from evaluation import samples
 from evaluation.comparison import Subject
 from pipelines.errors import UserError, did_you_mean
-from pipelines.stage.files import digest, publish, read_manifest, read_object
+from pipelines.stage.files import publish, read_manifest, read_object
 from pipelines.stage.report import lines_of
 from tasks import artifacts, environment
 from tasks.artifacts import Artifact
@@ -228,7 +228,11 @@ def _subject(each: Evaluated, known: Known) -> Subject:
         tasks=_tasks(artifact),
         curves=_curves(made_of),
         cost=_cost(made_of, artifact, each.checkpoint),
-        code={s: digest([a.parts.get("source"), a.parts.get("versions")])[:12] for s, a in made_of.items()},
+        code={
+            f"{s} {name}": str(value)
+            for s, a in made_of.items()
+            for name, value in {**(a.parts.get("source") or {}), **(a.parts.get("versions") or {})}.items()
+        },
         notes=notes,
     )
 

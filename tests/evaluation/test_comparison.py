@@ -108,8 +108,9 @@ def test_bands_span_the_seeds():
 
 
 def test_changed_code_is_said():
-    arms = comparison.arms_of([subject(0.3, code={"rlvr": "x"}), subject(0.7, code={"rlvr": "y"})])
-    assert any("2 different versions of the code" in note for note in comparison.compare(arms)["notes"])
+    code = [{"rlvr loop.py": "x", "rlvr grpo.py": "g"}, {"rlvr loop.py": "y", "rlvr rloo.py": "r"}]
+    arms = comparison.arms_of([subject(0.3, code=code[0]), subject(0.7, code=code[1])])
+    assert comparison.compare(arms)["notes"] == ["rlvr: the runs were made with different code or libraries: loop.py"]
 
 
 @pytest.mark.parametrize("count", [2, 30])
