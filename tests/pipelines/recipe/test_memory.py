@@ -121,6 +121,7 @@ CASES = {
     "sft, LoRA": ("sft", ["sft.lora={rank: 8}"]),
     "sft, checkpointing": ("sft", ["sft.gradient_checkpointing=true"]),
     "sft, small passes": ("sft", ["sft.micro_batch_tokens=512", "sft.tokens_per_step=1024"]),
+    "rlvr": ("rlvr", []),
 }
 
 
