@@ -5,6 +5,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # cpu: torch without CUDA, and never CUDA by accident. cuda: what PyPI serves, for machines with a GPU.
 TORCH  ?= $(shell if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
+# Tests that run side by side, a thread each.
+JOBS   ?= 2
 TORCH_VERSION  := 2.13.0
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
@@ -14,10 +16,10 @@ run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
 
 test: install
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
 
 test-slow: install
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n $(JOBS) --dist worksteal
 
 test-mutants: install
 	$(BIN)/python tests/mutation --quick
