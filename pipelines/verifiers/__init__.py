@@ -33,6 +33,8 @@ POOLED: dict[str, tuple[str, ...]] = {
 """Verifiers that run in killable processes → the keys of `info` that they read."""
 SANDBOXED = ("python", "sql")
 """Verifiers that run code: `job` says what the sandbox is to do."""
+READ_THINKING = ("regex",)
+"""Verifiers that judge the form of the whole completion; the others are given what follows its reasoning."""
 MAX_CHARS = 1_000_000
 """A longer completion is unparsable for them."""
 
@@ -113,7 +115,8 @@ def verify(name: str, completion: str, answer: str, info: dict[str, Any]) -> Ver
 
 
 def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Verdict]:
-    """Score (verifier, completion, answer, info) rows, in order. Of a completion that thinks first, the answer alone is judged.
+    """Score (verifier, completion, answer, info) rows, in order. Of a completion that
+    thinks first, the answer alone is judged, except by `READ_THINKING`.
 
     Verifiers that do more than linear work run in processes that can be killed: such a row comes back `timed_out` when
     its time is over, and `verifier_failed` (unscored) when its process dies. Equal rows are computed once.
@@ -122,7 +125,7 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
         DataError: a verifier has no such name, or refuses the row's task.
         SandboxError: a verifier runs code, and there is no sandbox.
     """
-    rows = [(name, after_thinking(text), answer, info) for name, text, answer, info in rows]
+    rows = [(name, _judged(name, text), answer, info) for name, text, answer, info in rows]
     verdicts: list[Verdict | None] = []
     pooled: list[int] = []
     sandboxed: list[int] = []
@@ -189,6 +192,10 @@ def use_workers(count: int) -> None:
     sandboxes.configure(workers=count)
 
 
+def _judged(name: str, completion: str) -> str:
+    return completion if name in READ_THINKING else after_thinking(completion)
+
+
 def extract_answer(name: str, completion: str) -> str:
     """The answer in a completion in a form that equal answers share; empty where there is none.
 
@@ -202,7 +209,7 @@ def extract_answer(name: str, completion: str) -> str:
 
 def extract_answers(rows: Sequence[tuple[str, str]]) -> list[str]:
     """`extract_answer` of (verifier, completion) rows, under the limits of `verify_many`; empty where they end it."""
-    rows = [(name, after_thinking(text)) for name, text in rows]
+    rows = [(name, _judged(name, text)) for name, text in rows]
     answers = ["" if n in POOLED else extract_here(n, text) for n, text in rows]
     pooled = [i for i, (name, text) in enumerate(rows) if name in POOLED and len(text) <= MAX_CHARS]
     if pooled:

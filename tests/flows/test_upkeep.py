@@ -18,7 +18,7 @@ NOW = datetime.now(UTC)
 
 
 def flow_run(state, minutes_ago=60.0, **fields):
-    created = NOW - timedelta(minutes=minutes_ago)
+    created = datetime.now(UTC) - timedelta(minutes=minutes_ago)
     about = {"flow_id": uuid4(), "deployment_id": DEPLOYMENT, "parameters": {"recipe": "r"}, "tags": ["whetstone"]}
     return FlowRun(
         **{"id": uuid4(), "created": created, "start_time": created, "state": state, "end_time": NOW, **about, **fields}

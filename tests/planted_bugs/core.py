@@ -47,7 +47,7 @@ PLANTED = {
     'an override makes a section of a value': ('pipelines/recipe/read.py', 'elif not isinstance(child, dict | list):', 'elif not isinstance(child, dict | list | str | int | float):', ['tests/hostile/test_recipes.py::test_overrides']),
     'the preset beats the recipe': ('pipelines/recipe/read.py', '{**merged, **(body.get("rlvr") or {})}', '{**(body.get("rlvr") or {}), **merged}', ['tests/pipelines/recipe/test_read.py::test_the_recipe_beats_its_presets']),
     'a pipe is a data file': ('tasks/preflight.py', 'elif not stat.S_ISREG(about.st_mode):', 'elif False:', ['tests/tasks/test_preflight.py::test_files']),
-    'training without gradients': ('tasks/estimate.py', 'else WEIGHTS + GRADIENTS + MOMENTS', 'else WEIGHTS + MOMENTS', ['tests/tasks/test_preflight.py::test_room']),
+    'training without gradients': ('pipelines/recipe/memory.py', 'gradients=4 * trained // shards', 'gradients=0', ['tests/pipelines/recipe/test_memory.py::test_full_fine_tuning']),
     'stages that are reused are checked': ('tasks/preflight.py', 'if recipe.rlvr is not None and "rlvr" in stages:', 'if recipe.rlvr is not None:', ['tests/tasks/test_preflight.py::test_stages_that_do_not_run_are_not_looked_at']),
     'a half line is forwarded': ('pipelines/stage/report.py', '        cut_half_line(folder / SPOOL)\n', '', ['tests/pipelines/stage/test_report.py::test_half_a_line_is_cut_off_when_the_stage_starts_again']),
     'rewinding fills up with zeros': ('pipelines/stage/report.py', 'self._file.truncate(min(cursor, self.cursor()))', 'self._file.truncate(cursor)', ['tests/pipelines/stage/test_report.py::test_rewind_past_the_end_adds_no_bytes']),

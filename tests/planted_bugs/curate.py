@@ -20,7 +20,7 @@ PLANTED = {
     'the last of repeated keys wins': ('pipelines/curate/values.py', 'if len(members) < len(pairs):', 'if False:', ['tests/hostile/test_data.py::test_a_json_line_and_its_neighbours']),
     'nesting is not bounded': ('pipelines/curate/values.py', '> MAX_DEPTH and (levels := depth(text)) > MAX_DEPTH:', '> 10**9 and (levels := depth(text)) > MAX_DEPTH:', ['tests/hostile/test_data.py::test_a_json_line_and_its_neighbours']),
     'content: null is text': ('pipelines/curate/mapping.py', '    if content is None:\n        raise RowError', '    if content is None:\n        return "None"\n        raise RowError', ['tests/hostile/test_data.py::test_a_row_of_python_values']),
-    'gold answers are not checked': ('pipelines/curate/mapping.py', '        if not verdict.correct:\n', '        if False:\n', ['tests/pipelines/curate/test_curate.py::test_gold_answers_must_verify_themselves']),
+    'gold answers are not checked': ('pipelines/curate/mapping.py', '        if not verdict.correct if example', '        if False if example', ['tests/pipelines/curate/test_curate.py::test_gold_answers_must_verify_themselves']),
     'a growing file is followed': ('pipelines/data/files.py', '        snapshot.check_unchanged()\n', '', ['tests/hostile/test_data.py::test_a_file_that_changes_while_it_is_read']),
     'bombs unpack': ('pipelines/data/files.py', 'if self.count > self.limit:', 'if False:', ['tests/hostile/test_data.py::test_a_gzip_bomb_is_refused_early_whatever_its_lines']),
     'long rows are read whole': ('pipelines/data/files.py', 'handle.readline(limit + 2):\n        number', 'handle.readline():\n        number', ['tests/pipelines/curate/test_formats.py::test_a_long_line_is_never_held_whole']),
