@@ -9,7 +9,7 @@ import deployed
 import pytest
 import toys
 
-pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.deployed, pytest.mark.server, pytest.mark.timeout(1500)]
 CHAIN, NIGHTLY, UPKEEP = "post-training/on-demand", "post-training/nightly", "upkeep/every-ten-minutes"
 
 
