@@ -120,7 +120,8 @@ def check_database(path: Path, owner: str, holds: str) -> None:
     if path.is_file() and path.stat().st_size == 0:  # what a full disk leaves of a new one, and SQLite begins in it
         return
     try:
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+        # for writing, because SQLite undoes what a killed process left half written when the file is opened next
+        connection = sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=5)
         try:
             tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
             for table in tables & {"runs", "experiments", "alembic_version", "flow_run"}:
