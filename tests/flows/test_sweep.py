@@ -88,5 +88,5 @@ def test_a_stop_ends_the_stages_of_all_runs(tmp_path, home):
 
 def stages_of(home):
     """Processes of stages below a home."""
-    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(["ps", "-eww", "-o", "pid,args"], capture_output=True, text=True, check=True).stdout
     return re.findall(rf"^\s*(\d+) .*pipelines\.stage\.launch.*{re.escape(str(home))}", listing, flags=re.M)
