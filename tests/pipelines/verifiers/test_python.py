@@ -5,15 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from pathlib import Path
 
 import pytest
+import toys
 
 from pipelines import verifiers
 from pipelines.verifiers import _sandboxed
 from pipelines.verifiers import _tests as hidden
 
-HUMANEVAL = Path("/work/shared/data/humaneval/HumanEval.jsonl.gz")
+HUMANEVAL = toys.ROOT.parent / "shared" / "data" / "humaneval" / "HumanEval.jsonl.gz"
 ADD = "def add(a, b):\n    return a + b\n"
 CASES = {
     "entry_point": "add",
