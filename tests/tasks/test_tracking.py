@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -162,3 +163,24 @@ def test_server_gone_at_the_end_leaves_an_upload_that_sync_sends(server, home, t
     server.start()
     toys.whetstone("sync", home=home, MLFLOW_TRACKING_URI=server.address)
     assert not list((home / "runs" / ".outbox").glob("*"))
+
+
+def test_a_folder_may_vanish_while_its_bytes_are_counted(tmp_path):
+    """A download that ends is moved away while its progress is looked at."""
+    from tasks import tracking
+
+    def make(folder):
+        for i in range(60):
+            (folder / str(i) / "part").mkdir(parents=True)
+            (folder / str(i) / "part" / "weights").write_bytes(b"1234")
+
+    make(tmp_path / "whole")
+    assert tracking.size_of(tmp_path / "whole") == 240
+    for attempt in range(30):
+        folder = tmp_path / f"download{attempt}"
+        make(folder)
+        remover = threading.Thread(target=shutil.rmtree, args=(folder,))
+        remover.start()
+        while remover.is_alive():
+            assert 0 <= tracking.size_of(folder) <= 240
+        remover.join()
