@@ -31,7 +31,7 @@ from pipelines.data.dataset import read_split
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.read import PRESETS, read_recipe
+from pipelines.recipe.read import preset_names, read_recipe
 from pipelines.recipe.settings import Model, Sampling
 from pipelines.rlvr.train import Trainer
 from pipelines.stage.report import Report
@@ -183,7 +183,7 @@ def main() -> None:
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
     start, data = sides.quickstart(args.folder / "start")
-    names = sorted(p.stem for p in PRESETS.glob("*.yaml")) if args.presets == "all" else args.presets.split(",")
+    names = preset_names() if args.presets == "all" else args.presets.split(",")
     scores = evaluate(start, data, args.problems, 16)
     before = {
         "avg": statistics.mean(statistics.mean(s) for s in scores),

@@ -10,7 +10,7 @@ from typing import Any
 from evaluation import agent, harness, model, plots, statistics
 from pipelines.engine import models
 from pipelines.errors import ModelError
-from pipelines.recipe.settings import Evaluate, Model
+from pipelines.recipe.settings import CHECKPOINTS, Evaluate, Model
 from pipelines.stage.report import Report
 
 
@@ -120,9 +120,10 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def checkpoints_of(job: dict[str, Any]) -> dict[str, str]:
     """Where each wanted checkpoint is: stage artifacts, or the recipe's own model for the base."""
-    requested, inputs, out = job["settings"]["evaluate"]["checkpoints"], job["inputs"], {}
+    requested, inputs = job["settings"]["evaluate"]["checkpoints"], job["inputs"]
+    out: dict[str, str] = {}
     base = job["settings"]["model"].get("path")
-    for name in ("base", "sft", "rlvr"):
+    for name in CHECKPOINTS:
         if name not in requested:
             continue
         if name == "base":

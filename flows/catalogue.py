@@ -12,7 +12,7 @@ from pipelines.contract import catalogue
 from pipelines.contract.columns import COLUMNS, Phase, phase_of
 from pipelines.contract.method import Method
 from pipelines.errors import UserError, did_you_mean
-from pipelines.recipe.read import PRESETS, SLOTS, read_preset
+from pipelines.recipe.read import PRESETS, SLOTS, preset_names, read_preset
 
 PLACES = (*SLOTS, "providers")
 """Slots, and the providers of columns."""
@@ -93,7 +93,7 @@ def show(name: str | None, slot: str | None, as_json: bool) -> int:
     for method in methods:
         table.add_row(method["slot"], method["name"], method["paper"], method["checked"], ", ".join(method["needs"]))
     console.print(table)
-    presets = sorted(p.stem for p in PRESETS.glob("*.yaml"))
+    presets = preset_names()
     print(f"\n{len(methods)} methods. Presets: {', '.join(presets)}. whetstone methods NAME says more.")
     return 0
 
@@ -153,12 +153,12 @@ def markdown() -> str:
                 lines.append("")
             lines += ["```text", method["doc"], "```", ""]
     lines += ["## Presets", "", "| preset | paper | sets |", "|---|---|---|"]
-    for path in sorted(PRESETS.glob("*.yaml")):
+    for name in preset_names():
         import yaml
 
-        body = yaml.safe_load(path.read_text())
-        sets = ", ".join(f"`{k}`" for k in read_preset(path.stem))
-        lines.append(f"| `{path.stem}` | [{body.get('title', '')}]({link(str(body.get('paper', '')))}) | {sets} |")
+        body = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
+        sets = ", ".join(f"`{k}`" for k in read_preset(name))
+        lines.append(f"| `{name}` | [{body.get('title', '')}]({link(str(body.get('paper', '')))}) | {sets} |")
     return "\n".join(lines) + "\n"
 
 

@@ -30,10 +30,20 @@ class Artifact:
     """MLflow LoggedModel of its `model/` folder."""
     seconds: float = 0.0
 
+    @property
+    def name(self) -> str:
+        """`stage-key`: the name of its folder, and of the artifact wherever one is named."""
+        return name_of(self.stage, self.key)
+
+
+def name_of(stage: str, key: str) -> str:
+    """The name of the artifact of a stage and key."""
+    return f"{stage}-{key}"
+
 
 def folder(runs: Path, stage: str, key: str) -> Path:
     """Where the artifact of a stage and key lives."""
-    return runs / f"{stage}-{key}"
+    return runs / name_of(stage, key)
 
 
 def find(runs: Path, stage: str, key: str) -> tuple[Artifact | None, str | None]:
@@ -50,7 +60,7 @@ def find(runs: Path, stage: str, key: str) -> tuple[Artifact | None, str | None]
 def _other(path: Path, stage: str, key: str) -> str | None:
     body = read_manifest(path) or {}
     if (body.get("stage"), body.get("key")) != (stage, key):
-        return f"it is {body.get('stage')}-{body.get('key')} under another name"
+        return f"it is {name_of(str(body.get('stage')), str(body.get('key')))} under another name"
     return None
 
 

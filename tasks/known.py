@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import UserError, did_you_mean
+from pipelines.recipe.settings import CHECKPOINTS
 from tasks import artifacts, index
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
-
-CHECKPOINTS = ("base", "sft", "rlvr")
 
 
 class Unknown(UserError):
@@ -55,7 +54,7 @@ class Known:
         if path.is_dir():
             folders = [p for p in (path.resolve(), path.resolve().parent) if p.parent == runs_folder().resolve()]
             name = folders[0].name if folders else name
-        matching = [a for a in self.artifacts if f"{a.stage}-{a.key}".startswith(name) and len(name) > len(a.stage) + 4]
+        matching = [a for a in self.artifacts if a.name.startswith(name) and len(name) > len(a.stage) + 4]
         return matching[0] if len(matching) == 1 else None
 
     def run(self, name: str) -> dict[str, Any] | None:
@@ -74,7 +73,7 @@ class Known:
     def unknown(self, name: str) -> Unknown:
         """The error for a name that means nothing here, with the nearest ones that do."""
         ids = [r["run_id"][: max(8, len(name))] for r in self.runs[:50]]
-        names = [f"{a.stage}-{a.key}" for a in self.artifacts if a.stage in CHECKPOINTS]
+        names = [a.name for a in self.artifacts if a.stage in CHECKPOINTS]
         experiments = [f"experiment:{r.get('experiment')}" for r in self.runs]
         hint = did_you_mean(name, dict.fromkeys([*ids, *(r["name"] for r in self.runs), *names, *experiments]))
         if hint.startswith("Known") and len(hint) > 400:

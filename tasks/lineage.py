@@ -10,10 +10,11 @@ from typing import Any
 
 from evaluation import paired, samples
 from pipelines.errors import did_you_mean
+from pipelines.recipe.settings import CHECKPOINTS
 from pipelines.stage.files import read_object
 from tasks import artifacts
 from tasks.artifacts import Artifact
-from tasks.known import CHECKPOINTS, Known, Unknown
+from tasks.known import Known, Unknown
 
 Progress = Callable[[str], None]
 
@@ -86,7 +87,7 @@ def trace(name: str, progress: Progress = lambda what: None) -> Graph:
         produced = known.stage_of(run, stage)
         if produced is None:
             root.faults.append(f"its {stage} artifact is not here")
-        elif f"{produced.stage}-{produced.key}" not in tracer.graph.nodes:
+        elif produced.name not in tracer.graph.nodes:
             tracer.artifact(produced, root.id)
     return tracer.graph
 
@@ -151,7 +152,7 @@ class _Tracer:
         Args:
             only: for an evaluation, the checkpoint that matters; the others are left out.
         """
-        name = f"{produced.stage}-{produced.key}"
+        name = produced.name
         if name in self.graph.nodes:
             self.graph.add(self.graph.nodes[name], reader)
             return

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelines.stage.files import damage, read_manifest, read_object, write_atomic
-from tasks import benchmarks, rollouts
+from tasks import artifacts, benchmarks, rollouts
 from tasks.environment import runs_folder
 from tasks.patience import Away, Patience, Refused, TrackerError
 
@@ -190,7 +190,7 @@ def _send_stage(entry: Path, body: dict[str, Any], patience: Patience) -> None:
     from tasks import tracking
 
     stage, key = body["stage"], body["key"]
-    path = runs_folder() / f"{stage}-{key}"
+    path = artifacts.folder(runs_folder(), stage, key)
     damage_found = damage(path) if path.exists() else "it is gone"
     tracker = tracking.StageTracker(
         stage, entry, body.get("experiment") or stage, body.get("parent"), body.get("about") or {}
@@ -208,7 +208,7 @@ def _send_stage(entry: Path, body: dict[str, Any], patience: Patience) -> None:
     tracker.send()
     assert tracker.run_id is not None
     experiment = body.get("experiment") or stage
-    tags = {"whetstone.key": f"{stage}-{key}"}
+    tags = {"whetstone.key": path.name}
     models = tracking.store(
         tracker.run_id, path, stage, upload_models=body.get("upload_models", True), tags=tags, allow=patience.allow,
         params=body.get("model_params") or {}, steps=body.get("steps") or {},

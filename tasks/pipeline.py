@@ -229,7 +229,7 @@ class Pipeline:
                 "experiment": experiment_name(self.recipe),
                 "checkpoints": checkpoints_read(self.recipe, stage, done),
             }
-            entry = outbox.add_answers(f"{stage}-{done[stage].key}", body)
+            entry = outbox.add_answers(done[stage].name, body)
             if not patience.over:
                 outbox.flush(entry, patience, away=logging.INFO)
 
@@ -252,11 +252,11 @@ class Pipeline:
         body: dict[str, Any] = {"kind": "pipeline", "status": status, "summary": summary, "metrics": metrics}
         body |= {"time": int(time.time() * 1000), "experiment": experiment_name(self.recipe)}
         body["datasets"] = [training_data(self.recipe, done["curate"])] if "curate" in done else []
-        trained = {name: f"{name}-{done[name].key}" for name in ("sft", "rlvr") if name in done}
+        trained = {name: done[name].name for name in ("sft", "rlvr") if name in done}
         body["checkpoints"] = trained
         if "evaluate" in self.results:
             evaluated = done["evaluate"]
-            body["evaluated"] = f"evaluate-{evaluated.key}"
+            body["evaluated"] = evaluated.name
             body["datasets"] += benchmarks.datasets(evaluated.path)
             body["checkpoints"] = checkpoints_read(self.recipe, "evaluate", done) | trained
             if status == "FINISHED" and self.results["evaluate"].status == "ran" and trained:

@@ -23,7 +23,6 @@ ALWAYS = (
     "rlvr.objective.kind", "rlvr.divergence.kind", "rlvr.loss_aggregation.kind",
 )  # fmt: skip
 """Settings that runs are sorted by: given as parameters even where they are the default."""
-CHECKPOINTS = ("base", "sft", "rlvr")
 HEADLINES = ("pass@1", "exact_match", "acc_norm", "acc")
 """Metrics that come first, in this order."""
 DIGITS = 6

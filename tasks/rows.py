@@ -11,9 +11,10 @@ from typing import Any
 from evaluation import samples
 from pipelines.data import dataset
 from pipelines.errors import UserError
+from pipelines.recipe.settings import CHECKPOINTS
 from pipelines.stage.files import read_object
 from tasks.artifacts import Artifact
-from tasks.known import CHECKPOINTS, Known
+from tasks.known import Known
 
 Progress = Callable[[str], None]
 STEPS = ("exact_duplicate", "contaminated", "near_duplicate", "length", "difficulty")
@@ -57,20 +58,16 @@ def describe(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]
         "row": row,
         "data": [{k: v for k, v in p.items() if k not in ("row", "uid")} for p in places],
         "draws": [d for model in readers if model.stage == "rlvr" for d in draws(model, uids[0])],
-        "sft": [_name(m) for m in readers if m.stage == "sft" and _split(m) in _splits_of(m, places, known)],
+        "sft": [m.name for m in readers if m.stage == "sft" and _split(m) in _splits_of(m, places, known)],
         "overlaps": _overlaps(known, row, places) if row else [],
     }
-
-
-def _name(artifact: Artifact) -> str:
-    return f"{artifact.stage}-{artifact.key}"
 
 
 def _places(curation: Artifact, uid: str) -> Iterator[dict[str, Any]]:
     """Where a curation has rows whose uid starts with `uid`."""
     import pyarrow.parquet as pq
 
-    about = {"artifact": _name(curation), "run_id": curation.run_id}
+    about = {"artifact": curation.name, "run_id": curation.run_id}
     for path in sorted(curation.path.glob("*.parquet")):
         column = pq.read_table(path, columns=["uid"]).column("uid").to_pylist()
         wanted = {i for i, value in enumerate(column) if value.startswith(uid)}
@@ -123,7 +120,7 @@ def _source(curation: Artifact, name: str) -> dict[str, Any]:
 
 def _readers(known: Known, data: list[str]) -> list[Artifact]:
     """Models trained on these curations."""
-    digests = {a.digest for a in known.artifacts if _name(a) in data}
+    digests = {a.digest for a in known.artifacts if a.name in data}
     return [
         a for a in known.artifacts if a.stage in CHECKPOINTS and (a.parts.get("inputs") or {}).get("data") in digests
     ]
@@ -136,7 +133,7 @@ def _split(model: Artifact) -> str:
 def _splits_of(model: Artifact, places: list[dict[str, Any]], known: Known) -> set[str]:
     """Splits that hold the row in the data that a model read."""
     digest = (model.parts.get("inputs") or {}).get("data")
-    data = {_name(a) for a in known.artifacts if a.digest == digest}
+    data = {a.name for a in known.artifacts if a.digest == digest}
     return {p["split"] for p in places if "split" in p and p["artifact"] in data}
 
 
@@ -151,7 +148,7 @@ def draws(model: Artifact, uid: str) -> list[dict[str, Any]]:
             if line.get("uid") == uid:
                 by_step.setdefault(line["step"], []).append(line.get("score"))
         steps = [{"step": step, "rewards": rewards} for step, rewards in by_step.items()]
-    return [{"model": _name(model), "run_id": model.run_id, "complete": complete, "steps": steps}] if steps else []
+    return [{"model": model.name, "run_id": model.run_id, "complete": complete, "steps": steps}] if steps else []
 
 
 def _overlaps(known: Known, row: dict[str, Any], places: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -163,7 +160,7 @@ def _overlaps(known: Known, row: dict[str, Any], places: list[dict[str, Any]]) -
         for path in evaluation.path.glob("samples/*/*.jsonl"):
             asked |= {(path.stem, samples.question_of(line)): None for line in _lines(path)}
     curations = {p["artifact"] for p in places}
-    settings = [(a.parts.get("settings") or {}).get("curate") or {} for a in known.artifacts if _name(a) in curations]
+    settings = [(a.parts.get("settings") or {}).get("curate") or {} for a in known.artifacts if a.name in curations]
     ngram = next((s["decontaminate"]["ngram"] for s in settings if s.get("decontaminate")), NGRAM)
     prompt = "\n".join(m["content"] for m in row["prompt"] if m["role"] != "assistant")
     task = Contamination(ngram, asked).hit(prompt) if asked else None
@@ -190,18 +187,18 @@ def taint(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]:
         certain = "" if draw["complete"] else ", of the rollouts that were logged"
         times = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, first in step {steps[0]}"
         how[draw["model"]] = f"drew it in {times}{certain}"
-    by_name = {_name(a): a for a in known.artifacts}
+    by_name = {a.name: a for a in known.artifacts}
     waiting = list(how)
     while waiting:
         parent = by_name[waiting.pop()]
         for child in known.artifacts:
             inputs = (child.parts.get("inputs") or {}).values()
-            if child.stage in CHECKPOINTS and parent.digest in inputs and _name(child) not in how:
-                how[_name(child)] = f"made from {_name(parent)}"
-                waiting.append(_name(child))
+            if child.stage in CHECKPOINTS and parent.digest in inputs and child.name not in how:
+                how[child.name] = f"made from {parent.name}"
+                waiting.append(child.name)
     models = [{"model": name, "run_id": by_name[name].run_id, "how": text} for name, text in how.items()]
     unrecorded = [
-        _name(a) for a in _readers(known, [p["artifact"] for p in about["data"] if "split" in p])
-        if a.stage == "rlvr" and _name(a) not in how and not (a.path / "draws.jsonl").is_file()
+        a.name for a in _readers(known, [p["artifact"] for p in about["data"] if "split" in p])
+        if a.stage == "rlvr" and a.name not in how and not (a.path / "draws.jsonl").is_file()
     ]  # fmt: skip
     return {"uid": about["uid"], "models": models, "unknown": unrecorded}

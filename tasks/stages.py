@@ -116,7 +116,7 @@ def bring(recipe: Recipe, chosen: list[str]) -> None:
         if stage not in needed or any(s not in done for s in sources.values()):
             continue
         key = keys.stage_key(keys.key_parts(recipe, stage, {name: done[s].digest for name, s in sources.items()}))
-        with process.lock(runs_folder() / ".locks" / f"{stage}-{key}"):
+        with process.lock(runs_folder() / ".locks" / artifacts.name_of(stage, key)):
             artifact = artifacts.find(runs_folder(), stage, key)[0] or _from_store(recipe, stage, key, patience)
         if artifact is not None:
             done[stage] = artifact
@@ -181,7 +181,7 @@ def run_stage(
     def waiting(who: str) -> None:
         log.warning("%s: waits for %s, which works on the same stage", stage, who)
 
-    with process.lock(runs_folder() / ".locks" / f"{stage}-{key}", parent, waiting):
+    with process.lock(runs_folder() / ".locks" / artifacts.name_of(stage, key), parent, waiting):
         artifact, damage = artifacts.find(runs_folder(), stage, key)
         if artifact is None and not fresh:
             artifact = _from_store(recipe, stage, key, patience)
@@ -203,7 +203,7 @@ def _from_store(recipe: Recipe, stage: str, key: str, patience: Patience) -> Art
     """Another machine's result: fetched from MLflow, held against the key that was wanted, published locally."""
     from tasks import tracking
 
-    folder = runs_folder() / ".fetched" / f"{stage}-{key}"
+    folder = runs_folder() / ".fetched" / artifacts.name_of(stage, key)
     shutil.rmtree(folder, ignore_errors=True)
     try:
         remote = patience.run(lambda: tracking.find_remote(stage, key, experiment_name(recipe)))
@@ -246,7 +246,7 @@ def _run(
 ) -> StageResult:
     from tasks import tracking
 
-    work = runs_folder() / ".work" / f"{stage}-{key}"
+    work = runs_folder() / ".work" / artifacts.name_of(stage, key)
     if fresh:
         shutil.rmtree(work, ignore_errors=True)
     sources = inputs_of(recipe, stage)
@@ -373,7 +373,7 @@ def checkpoints_read(recipe: Recipe, stage: str, done: dict[str, Artifact]) -> d
 
 
 def _name(artifact: Artifact | None) -> str | None:
-    return f"{artifact.stage}-{artifact.key}" if artifact else None
+    return artifact.name if artifact else None
 
 
 def _steps(work: Path, metrics: dict[str, float]) -> int | None:
@@ -389,7 +389,7 @@ def _about(recipe: Recipe, stage: str, key: str, parts: dict[str, Any], inputs: 
     params |= {f"version.{k}": v for k, v in parts["versions"].items()}
     datasets = [training_data(recipe, inputs["data"])] if "data" in inputs else []
     tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed_of(stage)), **record.git()}
-    tags |= {f"whetstone.input.{name}": f"{a.stage}-{a.key}" for name, a in inputs.items()}
+    tags |= {f"whetstone.input.{name}": a.name for name, a in inputs.items()}
     tags |= {f"whetstone.input_run.{name}": a.run_id for name, a in inputs.items() if a.run_id}
     models = [outbox.uploaded(a.path).models.get(a.stage) for a in inputs.values()]
     about = {"name": f"{stage}-{recipe.name}", "params": params, "datasets": datasets, "tags": tags}

@@ -12,12 +12,13 @@ from typing import Any
 from evaluation import samples
 from evaluation.comparison import Subject
 from pipelines.errors import UserError, did_you_mean
+from pipelines.recipe.settings import CHECKPOINTS
 from pipelines.stage.files import publish, read_manifest, read_object
 from pipelines.stage.report import lines_of
 from tasks import artifacts, environment
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
-from tasks.known import CHECKPOINTS, Evaluated, Known
+from tasks.known import Evaluated, Known
 from tasks.names import flatten
 
 log = logging.getLogger("whetstone.subjects")
@@ -221,7 +222,7 @@ def _subject(each: Evaluated, known: Known) -> Subject:
         run_id=each.run["run_id"] if each.run else None,
         seed=last.parts.get("seed"),
         checkpoint=each.checkpoint,
-        artifact=f"{last.stage}-{last.key}",
+        artifact=last.name,
         settings=settings,
         samples={c: _samples(artifact.path / "samples" / c) for c in dict.fromkeys((first, each.checkpoint))},
         reported=(results.get("evaluation") or {}).get(each.checkpoint) or {},

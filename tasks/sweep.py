@@ -16,7 +16,7 @@ from evaluation import samples
 from evaluation.ranking import Standing, rank
 from pipelines.errors import RecipeError, UserError
 from pipelines.recipe import yaml_text
-from pipelines.recipe.read import PRESETS, Recipe, read_recipe
+from pipelines.recipe.read import Recipe, preset_names, read_recipe
 from pipelines.stage.files import REPORT
 from pipelines.stage.report import SPOOL
 from tasks import preflight
@@ -316,7 +316,7 @@ def _presets(path: str, common: Sequence[str], text: str | None) -> tuple[list[s
     from pipelines.recipe.check import check
 
     fitting, left_out = [], {}
-    for name in sorted(p.stem for p in PRESETS.glob("*.yaml")):
+    for name in preset_names():
         try:
             check(read_recipe(path, [*common, f"presets=[{name}]"]))
             fitting.append(name)

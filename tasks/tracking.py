@@ -15,6 +15,7 @@ import mlflow
 
 from pipelines.recipe.secrets import redact
 from pipelines.stage.files import MANIFEST, is_inside, read_object
+from tasks.artifacts import name_of
 from tasks.names import flatten
 from tasks.patience import Away, Refused
 from tasks.tracking_client import client, experiment, talking
@@ -56,7 +57,7 @@ def find_remote(stage: str, key: str, experiment_name: str) -> tuple[str, str] |
     known = to.get_experiment_by_name(experiment_name)
     if known is None:
         return None
-    wanted = f"tags.`whetstone.key` = '{stage}-{key}' and attributes.status = 'FINISHED'"
+    wanted = f"tags.`whetstone.key` = '{name_of(stage, key)}' and attributes.status = 'FINISHED'"
     runs = to.search_runs([known.experiment_id], wanted, max_results=1)
     return (runs[0].info.run_id, runs[0].info.experiment_id) if runs else None
 

@@ -12,9 +12,10 @@ import time
 import zlib
 from typing import Any
 
+from pipelines.recipe.settings import CHECKPOINTS
 from tasks.links import SEEDS_VIEW, VIEW
 from tasks.names import clean
-from tasks.record import CHECKPOINTS, HEADLINES
+from tasks.record import HEADLINES
 from tasks.tracking_client import client
 
 TAG = "mlflow.sharedViewState."

@@ -128,9 +128,14 @@ def _field_of(override: str) -> str:
     return override.partition("=")[0].strip()
 
 
+def preset_names() -> list[str]:
+    """Every preset, sorted."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
 def read_preset(name: str) -> dict[str, Any]:
     """The `rlvr` fields that a preset sets: one file is one paper."""
-    known = [p.stem for p in PRESETS.glob("*.yaml")]
+    known = preset_names()
     if name not in known:
         raise RecipeError(f"presets: no preset called {_shown(name)}. {did_you_mean(name[:120], known)}")
     path = PRESETS / f"{name}.yaml"

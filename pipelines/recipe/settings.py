@@ -5,7 +5,7 @@ A field marked `free()` cannot change a result (threads, logging, disk housekeep
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
@@ -452,6 +452,11 @@ class Task(Settings):
     """Put prompts through the chat template; default: yes, where the model has one."""
 
 
+Checkpoint = Literal["base", "sft", "rlvr"]
+CHECKPOINTS: tuple[Checkpoint, ...] = get_args(Checkpoint)
+"""Every model of a chain, in its order."""
+
+
 class Evaluate(Settings):
     """Benchmarks for every checkpoint of the chain."""
 
@@ -460,7 +465,7 @@ class Evaluate(Settings):
     )
     include: Line | None = None
     """Folder with more lm-eval task YAMLs."""
-    checkpoints: list[Literal["base", "sft", "rlvr"]] = Field(["base", "sft", "rlvr"], min_length=1)
+    checkpoints: list[Checkpoint] = Field(list(CHECKPOINTS), min_length=1)
     batch_size: int = Field(256, ge=1)
     confidence: float = Field(0.95, gt=0.5, lt=1)
     bootstrap: int = Field(2000, ge=100, le=1_000_000)
