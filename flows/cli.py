@@ -219,11 +219,11 @@ def run_command(arguments: argparse.Namespace) -> int:
 def rerun_command(arguments: argparse.Namespace) -> int:
     """`whetstone rerun`."""
     from flows import rerun
-    from tasks import environment
+    from tasks import environment, lookup
 
     environment.prepare()
     environment.check_reachable()
-    arguments.recipe = rerun.recipe_of(rerun.whole_id(arguments.run), arguments.set)
+    arguments.recipe = rerun.recipe_of(lookup.find_run(arguments.run)["run_id"], arguments.set)
     return run_command(arguments)
 
 
@@ -295,9 +295,12 @@ def sweep_command(arguments: argparse.Namespace) -> int:
 
 def runs_command(arguments: argparse.Namespace) -> int:
     """`whetstone runs`."""
-    from tasks import index
+    from tasks import index, lookup
 
-    listed = _remote_runs(arguments) if arguments.remote else index.runs(arguments.experiment)[: arguments.limit]
+    if arguments.remote:
+        listed = lookup.mlflow_runs(arguments.experiment, arguments.limit)
+    else:
+        listed = index.runs(arguments.experiment)[: arguments.limit]
     if arguments.json:
         print(json.dumps([{k: v for k, v in run.items() if k != "summary"} for run in listed], indent=1))
         return 0
@@ -310,27 +313,12 @@ def runs_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _remote_runs(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """What MLflow itself lists: runs of other machines and of older stores too."""
-    from tasks import environment
-
-    environment.prepare()
-    environment.check_reachable()
-    from tasks import tracking
-    from tasks.patience import TrackerError
-
-    try:
-        return tracking.recent(getattr(arguments, "experiment", None), getattr(arguments, "limit", 1000))
-    except TrackerError as error:
-        raise environment.Unreachable(f"MLflow did not list its runs: {error}") from None
-
-
 def show_command(arguments: argparse.Namespace) -> int:
     """`whetstone show`."""
     from flows import table
-    from tasks import links
+    from tasks import links, lookup
 
-    body = _find_run(arguments)
+    body = lookup.find_run(arguments.run)
     if arguments.json:
         print(json.dumps(body, indent=1))
         return 0
@@ -348,23 +336,6 @@ def show_command(arguments: argparse.Namespace) -> int:
     if body.get("experiment_id"):
         print(links.run(body["experiment_id"], body["run_id"]))
     return 0
-
-
-def _find_run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The run from the store's own index; what it does not know is asked of MLflow."""
-    from pipelines.errors import UserError
-    from tasks import index
-
-    matching = index.find(arguments.run)
-    if len(matching) == 1:
-        return matching[0]
-    ids = [run["run_id"] for run in matching or _remote_runs(arguments) if run["run_id"].startswith(arguments.run)]
-    if len(ids) != 1:
-        what = "no pipeline run" if not ids else f"{len(ids)} pipeline runs"
-        raise UserError(f"{what} with an id that starts with {arguments.run!r}; see `whetstone runs`.")
-    from tasks import tracking
-
-    return tracking.show(ids[0])
 
 
 def compare_command(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import UserError
-from tasks import benchmarks, rollouts
+from tasks import benchmarks, lookup, rollouts
 
 QUESTIONS, SAMPLED_STEPS, FOLLOWED = 200, 8, 6
 """Questions of a benchmark, steps of sampled rollouts, and problems followed over steps."""
@@ -61,7 +61,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Write the file of a run, and say where it is."""
     from flows import report_page
 
-    body = run_of(arguments.run)
+    body = lookup.find_run(arguments.run, ask_mlflow=False)
     summary = body.get("summary") or {}
     places = {name: Path(about["artifact"]) for name, about in (summary.get("stages") or {}).items()}
     if not places:
@@ -80,18 +80,3 @@ def command(arguments: argparse.Namespace) -> int:
         raise UserError(f"--out {out}: cannot be written ({error.strerror}).") from None
     print(out)
     return 0
-
-
-def run_of(prefix: str) -> dict[str, Any]:
-    """The run of this store's index whose id starts with the prefix.
-
-    Raises:
-        UserError: there is none, or there are several.
-    """
-    from tasks import index
-
-    matching = index.find(prefix)
-    if len(matching) != 1:
-        what = f"{len(matching)} pipeline runs" if matching else "no pipeline run of this store"
-        raise UserError(f"{what} with an id that starts with {prefix!r}; see `whetstone runs`.")
-    return matching[0]

@@ -37,23 +37,3 @@ def recipe_of(run_id: str, overrides: list[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, body)
     return path
-
-
-def whole_id(prefix: str) -> str:
-    """The id of the one pipeline run that starts so, of this project folder or in MLflow.
-
-    Raises:
-        UserError: there is none, or there are several.
-    """
-    from tasks import index, tracking
-    from tasks.patience import TrackerError
-
-    local = {run["run_id"] for run in index.find(prefix)}
-    try:
-        matching = local or {run["run_id"] for run in tracking.recent(None, 1000) if run["run_id"].startswith(prefix)}
-    except TrackerError as error:
-        raise environment.Unreachable(f"MLflow did not list its runs: {error}") from None
-    if len(matching) != 1:
-        what = "no pipeline run" if not matching else f"{len(matching)} pipeline runs"
-        raise UserError(f"{what} with an id that starts with {prefix!r}; see `whetstone runs --remote`.")
-    return matching.pop()

@@ -77,11 +77,6 @@ def runs(experiment: str | None = None) -> list[dict[str, Any]]:
     return sorted(chosen, key=lambda r: -r["started"])
 
 
-def find(prefix: str) -> list[dict[str, Any]]:
-    """Runs whose id starts with the prefix."""
-    return [r for r in runs() if r["run_id"].startswith(prefix)]
-
-
 def rebuild() -> None:
     """Write the index from the manifests: which pipeline run made which artifact, and what it measured."""
     made_by: dict[str, list[tuple[Path, dict[str, Any]]]] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.errors import UserError, did_you_mean
 from pipelines.recipe.settings import CHECKPOINTS
-from tasks import artifacts, index
+from tasks import artifacts, index, lookup
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
 
@@ -63,7 +63,7 @@ class Known:
         Raises:
             Unknown: several runs match.
         """
-        matching = [r for r in self.runs if r["run_id"].startswith(name)] if len(name) >= 4 else []
+        matching = lookup.starting_with(name, self.runs) if len(name) >= 4 else []
         matching = matching or [r for r in self.runs if r["name"] == name]
         if len(matching) > 1:
             ids = ", ".join(r["run_id"][:8] for r in matching[:6])

@@ -15,7 +15,7 @@ from pipelines.errors import UserError, did_you_mean
 from pipelines.recipe.settings import CHECKPOINTS
 from pipelines.stage.files import publish, read_manifest, read_object
 from pipelines.stage.report import lines_of
-from tasks import artifacts, environment
+from tasks import artifacts, environment, lookup
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
 from tasks.known import Evaluated, Known
@@ -150,18 +150,10 @@ def _remote(name: str, known: Known) -> dict[str, Any]:
     database = environment.database()
     if not re.fullmatch("[0-9a-f]{4,32}", name) or (database is not None and not database.is_file()):
         raise known.unknown(name)
-    environment.prepare()
-    environment.check_reachable()
-    from tasks import tracking
-    from tasks.patience import TrackerError
-
     try:
-        ids = [r["run_id"] for r in tracking.recent(None, 1000) if r["run_id"].startswith(name)]
-        if len(ids) != 1:
-            raise known.unknown(name)
-        return tracking.show(ids[0])
-    except TrackerError as error:
-        raise environment.Unreachable(f"{name} is not known here, and MLflow did not answer: {error}") from None
+        return lookup.find_in_mlflow(name)
+    except lookup.NoSuchRun:
+        raise known.unknown(name) from None
 
 
 def _experiment_of(run: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import sys
 
 import toys
 
-from tasks import artifacts, index
+from tasks import artifacts, index, lookup
 
 
 def summary(run):
@@ -31,7 +31,8 @@ def test_start_and_end_are_one_run(home):
     (run,) = index.runs("e")
     assert (run["status"], run["seconds"], run["metrics"], run["tags"]) == ("FINISHED", 2.0, {"m": 1.0}, {"k": "v"})
     assert [r["name"] for r in index.runs()] == ["s", "r"], "newest first"
-    assert [r["name"] for r in index.find("aa")] == ["r"] and index.find("c") == []
+    assert [r["name"] for r in lookup.starting_with("aa", index.runs())] == ["r"]
+    assert lookup.starting_with("c", index.runs()) == []
 
 
 def test_a_run_whose_process_is_gone_is_not_running(home):
