@@ -317,7 +317,9 @@ def _uploaded(path: Path) -> Path:
 
 
 def remember(path: Path, run_id: str) -> None:
-    """Note which run of MLflow's an artifact was fetched from."""
+    """Note which run of MLflow's an artifact was fetched from; what is known of that run's models stays."""
+    if (read_object(_uploaded(path), run_id=str) or {}).get("run_id") == run_id:
+        return
     write_atomic(_uploaded(path), json.dumps({"run_id": run_id}), durable=False)
 
 

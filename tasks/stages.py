@@ -14,9 +14,9 @@ from typing import Any
 
 from pipelines.recipe.read import Recipe, resolve
 from pipelines.recipe.secrets import redact
-from pipelines.stage.files import REPORT, publish, read_json, read_object, write_atomic
+from pipelines.stage.files import REPORT, read_json, read_object, write_atomic
 from pipelines.stage.report import PROGRESS, SPOOL, lines_of
-from tasks import artifacts, keys, outbox, process, record
+from tasks import artifacts, fetch, keys, outbox, process, record
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
 from tasks.names import flatten
@@ -200,30 +200,15 @@ def _remember(recipe: Recipe, stage: str, parts: dict[str, Any]) -> None:
 
 
 def _from_store(recipe: Recipe, stage: str, key: str, patience: Patience) -> Artifact | None:
-    """Another machine's result: fetched from MLflow, held against the key that was wanted, published locally."""
-    from tasks import tracking
-
-    folder = runs_folder() / ".fetched" / artifacts.name_of(stage, key)
-    shutil.rmtree(folder, ignore_errors=True)
+    """Another machine's result; None where MLflow has none that can be used, or does not say."""
     try:
-        remote = patience.run(lambda: tracking.find_remote(stage, key, experiment_name(recipe)))
-        if remote is None:
-            return None
-        arrived = folder.with_name(folder.name + ".download")
-        if not patience.run(lambda: tracking.fetch(*remote, folder), growing=lambda: tracking.size_of(arrived)):
-            return None
-        mismatch = artifacts.foreign(folder, stage, key)
-        if mismatch is not None:
-            log.warning("%s: the artifact that MLflow holds for it is not used: %s", stage, mismatch)
-            return None
-        publish(folder, artifacts.folder(runs_folder(), stage, key))
-        outbox.remember(artifacts.folder(runs_folder(), stage, key), remote[0])
+        artifact, mismatch = fetch.from_mlflow(stage, key, experiment_name(recipe), patience)
     except TrackerError as error:
         log.warning("%s: could not look for its artifact in MLflow: %s", stage, error)
         return None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return artifacts.find(runs_folder(), stage, key)[0]
+    if mismatch is not None:
+        log.warning("%s: the artifact that MLflow holds for it is not used: %s", stage, mismatch)
+    return artifact
 
 
 def experiment_name(recipe: Recipe) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,14 @@ from evaluation import samples
 from evaluation.comparison import Subject
 from pipelines.errors import UserError, did_you_mean
 from pipelines.recipe.settings import CHECKPOINTS
-from pipelines.stage.files import publish, read_manifest, read_object
+from pipelines.stage.files import read_manifest, read_object
 from pipelines.stage.report import lines_of
-from tasks import artifacts, environment, lookup
+from tasks import artifacts, environment, fetch, lookup
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
 from tasks.known import Evaluated, Known
 from tasks.names import flatten
+from tasks.patience import Patience, TrackerError
 
 log = logging.getLogger("whetstone.subjects")
 CURVES = {
@@ -167,27 +167,20 @@ def _fetch(run: dict[str, Any], about: dict[str, Any], name: str, damage: str | 
         UserError: it is neither here nor in MLflow.
     """
     key = str(about.get("key"))
-    why = f"cannot be used here ({damage})" if damage else "is not here"
+    what = f"{name}: its evaluation {artifacts.name_of('evaluate', key)} "
+    what += f"cannot be used here ({damage})" if damage else "is not here"
     advice = "Run its recipe with --only evaluate to make it again."
     if not about.get("run_id"):
-        raise UserError(f"{name}: its evaluation evaluate-{key} {why}, and it was never sent to MLflow. {advice}")
+        raise UserError(f"{what}, and it was never sent to MLflow. {advice}")
     environment.prepare()
     environment.check_reachable()
-    from tasks import tracking
-    from tasks.patience import TrackerError
-
-    folder = runs_folder() / ".fetched" / f"evaluate-{key}"
-    shutil.rmtree(folder, ignore_errors=True)
     try:
-        remote = tracking.find_remote("evaluate", key, _experiment_of(run))
-        there = tracking.fetch(*remote, folder) if remote else False
+        artifact, mismatch = fetch.from_mlflow("evaluate", key, _experiment_of(run), Patience(None))
     except TrackerError as error:
-        raise UserError(f"{name}: its evaluation evaluate-{key} {why}, nor in MLflow ({error}). {advice}") from None
-    mismatch = artifacts.foreign(folder, "evaluate", key) if there else "MLflow holds no files for it"
-    if mismatch:
-        raise UserError(f"{name}: its evaluation evaluate-{key} {why}, and not in MLflow: {mismatch}. {advice}")
-    publish(folder, artifacts.folder(runs_folder(), "evaluate", key))
-    return artifacts.read(artifacts.folder(runs_folder(), "evaluate", key))
+        raise UserError(f"{what}, nor in MLflow ({error}). {advice}") from None
+    if artifact is None:
+        raise UserError(f"{what}, and not in MLflow: {mismatch or 'MLflow holds no files for it'}. {advice}")
+    return artifact
 
 
 def _subject(each: Evaluated, known: Known) -> Subject:

@@ -193,6 +193,17 @@ def test_a_fetched_artifact_must_be_the_one_that_was_wanted(home):
     assert "does not give its key" in artifacts.foreign(path, "sft", key)
 
 
+def test_fetching_an_artifact_back_keeps_what_is_known_of_its_models(home):
+    path = home / "runs" / "sft-0123456789abcdef"
+    sent = home / "runs" / ".uploaded" / f"{path.name}.json"
+    sent.parent.mkdir(parents=True)
+    sent.write_text(json.dumps({"run_id": "r", "models": {"sft": "m"}, "runs": {"sft": "a"}}))
+    outbox.remember(path, "r")
+    assert outbox.uploaded(path) == ("r", {"sft": "m"}, {"sft": "a"})
+    outbox.remember(path, "another")
+    assert outbox.uploaded(path) == ("another", {}, {})
+
+
 def test_names_that_leave_the_artifact_are_not_downloaded():
     from mlflow.entities import FileInfo
 
