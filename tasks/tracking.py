@@ -21,17 +21,13 @@ from tasks.patience import Away, Refused
 from tasks.tracking_client import client, experiment, talking
 from tasks.tracking_evaluation import record_evaluation
 from tasks.tracking_models import (
-    CANDIDATE,
-    CHAMPION,
     SIDE_FILES,
     external_base,
     link_inputs,
     model_of,
     register,
-    set_alias,
     size_of,
     store,
-    version_of,
 )
 from tasks.tracking_pipeline import close_abandoned, end_pipeline, experiment_of, recent, reopen, show, start_pipeline
 from tasks.tracking_stage import StageTracker
@@ -120,7 +116,7 @@ def metric_history(run_id: str, name: str) -> list[tuple[int, float]]:
 
 
 __all__ = [
-    "AWAY", "CANDIDATE", "CHAMPION", "StageTracker", "client", "close", "close_abandoned", "end_pipeline", "experiment",
+    "AWAY", "StageTracker", "client", "close", "close_abandoned", "end_pipeline", "experiment",
     "experiment_of", "external_base", "fetch", "find_remote", "flatten", "link_inputs", "metric_history", "model_of", "recent",
-    "record_evaluation", "register", "reopen", "send_shown", "set_alias", "show", "size_of", "start_pipeline", "store", "version_of",
+    "record_evaluation", "register", "reopen", "send_shown", "show", "size_of", "start_pipeline", "store",
 ]  # fmt: skip

@@ -20,8 +20,8 @@ from tasks.tracking_client import client, experiment, talking
 
 SIDE_FILES = ("MLmodel", "requirements.txt", "python_env.yaml", "conda.yaml", "components", "registered_model_meta")
 """What MLflow needs or leaves beside a model folder to load it; no part of the artifact."""
-CANDIDATE, CHAMPION = "candidate", "champion"
-"""Aliases of a registered model: the newest version, and the one that was promoted."""
+CANDIDATE = "candidate"
+"""Alias of a registered model: its newest version. The promoted one has an alias too (`tasks.tracking_registry`)."""
 
 
 @talking()
@@ -250,19 +250,3 @@ def register(model_id: str, name: str, tags: dict[str, str]) -> str:
     )  # fmt: skip
     to.set_registered_model_alias(name, CANDIDATE, str(version.version))
     return str(version.version)
-
-
-@talking()
-def version_of(name: str, alias: str) -> str | None:
-    """The version that an alias of a registered model names; None where it has none."""
-    to = client()
-    for model in to.search_registered_models(f"name='{name}'"):
-        version = (model.aliases or {}).get(alias)
-        return None if version is None else str(version)
-    return None
-
-
-@talking()
-def set_alias(name: str, alias: str, version: str) -> None:
-    """Point an alias of a registered model (`candidate`, `champion`) to a version."""
-    client().set_registered_model_alias(name, alias, version)

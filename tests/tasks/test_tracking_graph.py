@@ -86,14 +86,15 @@ def test_scores_have_one_name_linked_to_model_and_benchmark(told):
 
 def test_versions_have_aliases(told):
     client, first, second = told
-    from tasks import tracking
+    from tasks import tracking_models, tracking_registry
 
     versions = client.search_model_versions("name='toy-0.5b'")
     assert {v.version: v.tags["whetstone.parent_run"] for v in versions} == {1: first.parent, 2: second.parent}
-    assert tracking.version_of("toy-0.5b", tracking.CANDIDATE) == "2"
-    assert tracking.version_of("toy-0.5b", tracking.CHAMPION) is None
-    tracking.set_alias("toy-0.5b", tracking.CHAMPION, "1")
-    assert tracking.version_of("toy-0.5b", tracking.CHAMPION) == "1"
+    assert str(client.get_registered_model("toy-0.5b").aliases[tracking_models.CANDIDATE]) == "2"
+    assert tracking_registry.champion("toy-0.5b") is None
+    tracking_registry.set_champion("toy-0.5b", "1", {})
+    champion = tracking_registry.champion("toy-0.5b")
+    assert champion is not None and champion[0] == "1" and champion[1]["whetstone.parent_run"] == first.parent
 
 
 def test_a_registered_model_loads_with_mlflow(told):
