@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.stage.files import digest
+from pipelines.stage.files import digest, json_lines
 
 SCORES = ("scores", "acc", "exact_match", "acc_norm")
 """Where a task's log holds its scores: one a sample, or one in all."""
@@ -36,18 +36,16 @@ def read(path: Path) -> dict[str, Sample]:
     """
     times: Counter[str] = Counter()
     problems: dict[str, Sample] = {}
-    with open(path, encoding="utf-8") as handle:
-        for line in handle:
-            row = json.loads(line)
-            scores = scores_of(row)
-            if scores is None:
-                continue
-            mark = digest(row.get("doc", row.get("doc_id")))[:20]
-            times[mark] += 1
-            key = mark if times[mark] == 1 else f"{mark}-{times[mark]}"
-            problems[key] = Sample(
-                key, scores, question_of(row), str(row.get("target", "")), _answers(row), row.get("prompt_hash")
-            )
+    for row in json_lines(path):
+        scores = scores_of(row)
+        if scores is None:
+            continue
+        mark = digest(row.get("doc", row.get("doc_id")))[:20]
+        times[mark] += 1
+        key = mark if times[mark] == 1 else f"{mark}-{times[mark]}"
+        problems[key] = Sample(
+            key, scores, question_of(row), str(row.get("target", "")), answers_of(row), row.get("prompt_hash")
+        )
     return problems
 
 
@@ -68,19 +66,29 @@ def scores_of(row: dict[str, Any]) -> list[float] | None:
 
 def question_of(row: dict[str, Any]) -> str:
     """What was asked, in words."""
+    return "\n".join(str(message["content"]) for message in messages_of(row))
+
+
+def messages_of(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was asked, as messages; a question that was none is one message of the user.
+
+    >>> messages_of({"doc": {"question": "1 + 1?"}})
+    [{'role': 'user', 'content': '1 + 1?'}]
+    """
     doc = row.get("doc")
     if not isinstance(doc, dict):
-        return str(doc if doc is not None else row.get("doc_id"))
+        return [{"role": "user", "content": str(doc if doc is not None else row.get("doc_id"))}]
     for name in ("question", "problem", "query", "prompt", "context"):
         value = doc.get(name)
         if isinstance(value, str):
-            return value
+            return [{"role": "user", "content": value}]
         if isinstance(value, list) and value and all(isinstance(m, dict) and "content" in m for m in value):
-            return "\n".join(str(m["content"]) for m in value)
-    return json.dumps(doc, ensure_ascii=False)
+            return value
+    return [{"role": "user", "content": json.dumps(doc, ensure_ascii=False, default=str)}]
 
 
-def _answers(row: dict[str, Any]) -> list[str]:
+def answers_of(row: dict[str, Any]) -> list[str]:
+    """What the model wrote, a text a sample."""
     answers = row.get("resps") or []
     while len(answers) == 1 and isinstance(answers[0], list):
         answers = answers[0]

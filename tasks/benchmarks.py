@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipelines.stage.files import digest, read_object
+from evaluation import samples
+from pipelines.stage.files import digest, json_lines, read_object
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def datasets(artifact: Path) -> list[dict[str, Any]]:
     by_task = {}
     for path in sorted(artifact.glob("samples/*/*.jsonl")):
         if path.stem not in by_task:
-            docs = [row.get("doc") for row in _rows(path)]
+            docs = [row.get("doc") for row in json_lines(path)]
             by_task[path.stem] = {
                 "name": path.stem, "digest": digest(docs)[:32], "source": path.stem, "context": "evaluation",
                 "profile": json.dumps({"questions": len(docs)}),
@@ -69,7 +69,7 @@ def answers(artifact: Path, checkpoint: str, limit: int | None = None) -> list[A
     """The answers of a checkpoint, at most `limit` questions of each task, the first ones: the same for every checkpoint."""
     listed: list[Answer] = []
     for path in sorted((artifact / "samples" / checkpoint).glob("*.jsonl")):
-        listed += [_answer(path.stem, row) for row in islice(_rows(path), limit)]
+        listed += [_answer(path.stem, row) for row in islice(json_lines(path), limit)]
     return listed
 
 
@@ -86,33 +86,13 @@ def shown(answer: Answer) -> Shown:
 
 
 def _answer(task: str, row: dict[str, Any]) -> Answer:
-    doc: dict[str, Any] = row["doc"] if isinstance(row.get("doc"), dict) else {}
-    texts = row.get("filtered_resps") or row.get("resps") or []
-    if texts and isinstance(texts[0], list):
-        texts = texts[0]
-    question = doc.get("prompt") if isinstance(doc.get("prompt"), list) else None
-    if question is None:
-        question = [
-            {"role": "user", "content": str(doc.get("question", doc.get("problem", json.dumps(doc, default=str))))}
-        ]
-    expected = row.get("target", doc.get("answer"))
-    scores = row.get("scores")
-    if scores is None:
-        single = row.get("exact_match", row.get("acc"))
-        scores = [float(single)] if isinstance(single, int | float) else []
+    doc = row.get("doc")
+    expected = row["target"] if "target" in row else doc.get("answer") if isinstance(doc, dict) else None
     return Answer(
         task=task,
-        question=question,
+        question=samples.messages_of(row),
         uid=str(row.get("doc_id")),
         expected=None if expected is None else str(expected),
-        texts=[t if isinstance(t, str) else json.dumps(t, default=str) for t in texts],
-        scores=[float(s) for s in scores],
+        texts=samples.answers_of(row),
+        scores=samples.scores_of(row) or [],
     )
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    with open(path, encoding="utf-8") as handle:
-        for line in handle:
-            row = json.loads(line)
-            if isinstance(row, dict):
-                yield row

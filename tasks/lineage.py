@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from evaluation import paired, samples
 from pipelines.errors import did_you_mean
 from pipelines.recipe.settings import CHECKPOINTS
-from pipelines.stage.files import read_object
+from pipelines.stage.files import json_lines, read_object
 from tasks import artifacts
 from tasks.artifacts import Artifact
 from tasks.known import Known, Unknown
@@ -230,13 +229,9 @@ def _about(produced: Artifact) -> list[str]:
 def rows_drawn(folder: Path) -> dict[str, list[int]]:
     """uid → steps in which an RLVR artifact drew it; empty where it was trained before draws were recorded."""
     drawn: dict[str, list[int]] = {}
-    path = folder / "draws.jsonl"
-    if path.is_file():
-        with open(path, encoding="utf-8") as handle:
-            for line in handle:
-                body = json.loads(line)
-                for uid in body["rewards"]:
-                    drawn.setdefault(uid, []).append(body["step"])
+    for line in json_lines(folder / "draws.jsonl"):
+        for uid in line["rewards"]:
+            drawn.setdefault(uid, []).append(line["step"])
     return drawn
 
 

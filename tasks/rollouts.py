@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from pipelines.stage.files import json_lines
 from tasks.benchmarks import Shown
 
 AT_A_STEP = 4
@@ -14,15 +14,8 @@ AT_A_STEP = 4
 
 def read(artifact: Path) -> list[dict[str, Any]]:
     """The rows of `rollouts.jsonl`, each with its prompt where any row has it; lines that cannot be read are passed over."""
-    path = artifact / "rollouts.jsonl"
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
-            rows.append(row)
+    logged = json_lines(artifact / "rollouts.jsonl", skip_damaged=True)
+    rows = [row for row in logged if isinstance(row.get("step"), int)]
     prompts = {row.get("uid"): row["prompt"] for row in rows if row.get("prompt")}
     return [{**row, "prompt": row.get("prompt") or prompts.get(row.get("uid"))} for row in rows]
 

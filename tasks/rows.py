@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from evaluation import samples
 from pipelines.data import dataset
 from pipelines.errors import UserError
 from pipelines.recipe.settings import CHECKPOINTS
-from pipelines.stage.files import read_object
+from pipelines.stage.files import json_lines, read_object
 from tasks.artifacts import Artifact
 from tasks.known import Known
 
@@ -78,15 +76,9 @@ def _places(curation: Artifact, uid: str) -> Iterator[dict[str, Any]]:
                         "uid": problem.uid, "split": path.stem, "row": asdict(problem), "kept": _kept(curation),
                         "source": _source(curation, problem.source),
                     }  # fmt: skip
-    for line in _lines(curation.path / "dropped.jsonl"):
+    for line in json_lines(curation.path / "dropped.jsonl"):
         if str(line.get("uid", "")).startswith(uid):
             yield about | {"uid": line["uid"], "dropped": line.get("step"), "reason": line.get("reason")}
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    if path.is_file():
-        with open(path, encoding="utf-8") as handle:
-            yield from map(json.loads, handle)
 
 
 def _kept(curation: Artifact) -> list[str]:
@@ -140,11 +132,13 @@ def _splits_of(model: Artifact, places: list[dict[str, Any]], known: Known) -> s
 def draws(model: Artifact, uid: str) -> list[dict[str, Any]]:
     """When an RLVR model drew a row: at most one entry, with `steps` (step, rewards) and whether all draws were recorded."""
     path, complete = model.path / "draws.jsonl", True
-    steps = [{"step": line["step"], "rewards": line["rewards"][uid]} for line in _lines(path) if uid in line["rewards"]]
+    steps = [
+        {"step": line["step"], "rewards": line["rewards"][uid]} for line in json_lines(path) if uid in line["rewards"]
+    ]
     if not path.is_file():
         complete = False
         by_step: dict[int, list[float | None]] = {}
-        for line in _lines(model.path / "rollouts.jsonl"):
+        for line in json_lines(model.path / "rollouts.jsonl"):
             if line.get("uid") == uid:
                 by_step.setdefault(line["step"], []).append(line.get("score"))
         steps = [{"step": step, "rewards": rewards} for step, rewards in by_step.items()]
@@ -158,7 +152,7 @@ def _overlaps(known: Known, row: dict[str, Any], places: list[dict[str, Any]]) -
     asked: dict[tuple[str, str], None] = {}
     for evaluation in (a for a in known.artifacts if a.stage == "evaluate"):
         for path in evaluation.path.glob("samples/*/*.jsonl"):
-            asked |= {(path.stem, samples.question_of(line)): None for line in _lines(path)}
+            asked |= {(path.stem, samples.question_of(line)): None for line in json_lines(path)}
     curations = {p["artifact"] for p in places}
     settings = [(a.parts.get("settings") or {}).get("curate") or {} for a in known.artifacts if a.name in curations]
     ngram = next((s["decontaminate"]["ngram"] for s in settings if s.get("decontaminate")), NGRAM)

@@ -17,7 +17,7 @@ from evaluation.ranking import Standing, rank
 from pipelines.errors import RecipeError, UserError
 from pipelines.recipe import yaml_text
 from pipelines.recipe.read import Recipe, preset_names, read_recipe
-from pipelines.stage.files import REPORT
+from pipelines.stage.files import REPORT, json_lines
 from pipelines.stage.report import SPOOL
 from tasks import preflight
 from tasks.pipeline import Selection
@@ -350,10 +350,9 @@ def trial_score(summary: dict[str, Any]) -> float:
     stage = "rlvr" if "rlvr" in summary["stages"] else "sft"
     path = Path(summary["stages"][stage]["artifact"]) / REPORT / SPOOL
     rewards = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        body = json.loads(line)
-        values = body.get("values", {})
-        if body["kind"] == "metrics":
+    for line in json_lines(path):
+        if line["kind"] == "metrics":
+            values = line["values"]
             value = values.get("reward/mean", -values["loss/heldout"] if "loss/heldout" in values else None)
             rewards += [] if value is None else [value]
     tail = rewards[-max(1, round(TAIL * len(rewards))) :] if rewards else []

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import UserError
+from pipelines.errors import DataError, UserError
 
 MANIFEST = "manifest.json"
 REPORT = "report"
@@ -125,6 +125,29 @@ def read_object(path: Path, **fields: type | tuple[type, ...]) -> dict[str, Any]
         if value is not None and (unwanted_bool or not isinstance(value, kind)):
             return None
     return body
+
+
+def json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[dict[str, Any]]:
+    """The objects of a JSONL file, one a line; nothing where there is no file.
+
+    Args:
+        skip_damaged: pass over lines that are no object, such as the last one of a log that a kill cut short.
+
+    Raises:
+        DataError: a line is no JSON object.
+    """
+    if not path.is_file():
+        return
+    with open(path, "rb") as handle:
+        for number, raw in enumerate(handle, 1):
+            try:
+                line = json.loads(raw)
+            except (ValueError, RecursionError):
+                line = None
+            if isinstance(line, dict):
+                yield line
+            elif not skip_damaged:
+                raise DataError(f"{path}, line {number}: not a JSON object; the file is damaged.")
 
 
 @contextlib.contextmanager

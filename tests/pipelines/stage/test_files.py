@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.errors import DataError
 from pipelines.stage import files
 
 
@@ -86,3 +87,12 @@ def test_write_atomic_names_the_file(tmp_path, monkeypatch):
 def test_other_errors_are_not_a_full_disk(tmp_path):
     assert files.disk_full(ValueError("shapes differ"), tmp_path) is None
     assert files.disk_full(OSError(errno.EACCES, "no"), tmp_path) is None
+
+
+def test_lines_of_objects(tmp_path):
+    path = tmp_path / "x.jsonl"
+    assert list(files.json_lines(path)) == []
+    path.write_text('{"a": 1}\n{"b": "\u2028"}\n[3]\n{"c": ', encoding="utf-8")
+    assert list(files.json_lines(path, skip_damaged=True)) == [{"a": 1}, {"b": "\u2028"}]
+    with pytest.raises(DataError, match="line 3: not a JSON object"):
+        list(files.json_lines(path))
