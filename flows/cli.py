@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import time
@@ -245,14 +244,11 @@ def _unchanged(recipe: Any, planned: list[Any], began: float, arguments: argpars
 
 
 def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
-    from tasks import prefect_server
+    from flows import embedded
 
-    quiet_prefect()
-    with prefect_server.embedded() as ready:
-        from flows.post_training import post_training
-
-        ready()
-        state = post_training(
+    body: dict[str, Any] = embedded.run_flow(
+        "flows.post_training",
+        lambda module: module.post_training(
             recipe=str(arguments.recipe),
             overrides=arguments.set,
             from_stage=arguments.start,
@@ -260,20 +256,9 @@ def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
             only=arguments.only or None,
             fresh=arguments.fresh,
             return_state=True,
-        )
-        result = state.result(raise_on_failure=False)
-    if isinstance(result, BaseException):
-        raise result
-    return result
-
-
-def quiet_prefect() -> None:
-    """Keep tracebacks of failed runs out of the terminal: the error itself is printed at the end.
-
-    Through the environment, because Prefect configures its loggers again when a flow starts.
-    """
-    for name in ("FLOW_RUNS", "TASK_RUNS"):
-        os.environ.setdefault(f"PREFECT_LOGGING_LOGGERS_PREFECT_{name}_LEVEL", "CRITICAL")
+        ),
+    )
+    return body
 
 
 def _farewell(body: dict[str, Any]) -> None:

@@ -37,9 +37,9 @@ def add(commands: Any) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run it: exit code 1 where one of the runs failed."""
-    from flows import cli
+    from flows import embedded
     from pipelines.errors import UserError
-    from tasks import environment, prefect_server, preflight, store
+    from tasks import environment, preflight, store
     from tasks import sweep as sweeps
 
     if not 1 <= arguments.jobs <= 256:
@@ -54,12 +54,9 @@ def command(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         print(read.describe(), flush=True)
     environment.check_reachable()
-    cli.quiet_prefect()
-    with prefect_server.embedded() as ready:
-        from flows import sweep_flow
-
-        ready()
-        body = sweep_flow.start(
+    body = embedded.run_flow(
+        "flows.sweep_flow",
+        lambda module: module.start(
             arguments.jobs,
             recipe=str(arguments.recipe),
             settings=arguments.set,
@@ -68,9 +65,8 @@ def command(arguments: argparse.Namespace) -> int:
             tune=arguments.tune,
             budget=arguments.budget,
             fresh=arguments.fresh,
-        )
-    if isinstance(body, BaseException):
-        raise body
+        ),
+    )
     if arguments.summary:
         Path(arguments.summary).write_text(json.dumps(body, indent=1))
     if arguments.json:

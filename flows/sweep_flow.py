@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,7 +23,8 @@ from tasks import process, tracking_client, worker  # noqa: E402
 from tasks import sweep as sweeps  # noqa: E402
 from tasks.sweep import Cell, Outcome, Sweep  # noqa: E402
 
-log = logging.getLogger("whetstone.sweep")
+LIVE_RESAMPLES = 200
+"""Bootstrap resamples behind the leaderboard that Prefect shows while runs are still to come."""
 Finished = Callable[[Outcome, int, int], None]
 """Called with an outcome, how many runs have ended, and how many there are."""
 
@@ -33,10 +32,8 @@ Finished = Callable[[Outcome, int, int], None]
 class _Runs:
     """Runs the cells of a sweep, some at a time."""
 
-    def __init__(self, sweep: Sweep, rerun: bool, say: Callable[[str], None]) -> None:
-        self.sweep, self.rerun, self.say = sweep, rerun, say
-        self.outcomes: list[Outcome] = []
-        self.stopped = threading.Event()
+    def __init__(self, sweep: Sweep, rerun: bool) -> None:
+        self.sweep, self.rerun = sweep, rerun
 
     def all(self, cells: Iterable[Cell], finished: Finished) -> list[Outcome]:
         """Outcomes in the order of the cells; a run that fails does not end the others."""
@@ -48,18 +45,17 @@ class _Runs:
                 outcome = future.result(raise_on_failure=False)
                 number = futures[future]
                 if not isinstance(outcome, Outcome):  # the task itself failed: nothing that a stage could do
-                    outcome = Outcome(cells[number], None, str(outcome))
+                    outcome = Outcome(cells[number], None, str(outcome) or type(outcome).__name__)
                 outcomes[number] = outcome
                 finished(outcome, len(outcomes), len(cells))
         except BaseException:
-            self.stopped.set()
             process.stop_all.set()
             raise
         return [outcomes[i] for i in range(len(cells))]
 
     def run_cell(self, cell: Cell) -> Outcome:
         """Run a cell's pipeline; what it has done before is reused."""
-        if self.stopped.is_set():
+        if process.stop_all.is_set():
             return Outcome(cell, None, "stopped")
         state = post_training(
             recipe=self.sweep.path,
@@ -114,11 +110,10 @@ def sweep(
     worker.enter()
     read = sweeps.read(str(find_recipe(recipe)), settings or [], presets, seeds, tune, budget)
     sweeps.check(read, fresh)
-    with (
-        tracking_client.talking()
-    ):  # before there are threads: MLflow's import and its new database are not made for them
+    # before there are threads: MLflow's import and its new database are not made for them
+    with tracking_client.talking():
         tracking_client.experiment(read.experiment)
-    runs = _Runs(read, fresh, _say)
+    runs = _Runs(read, fresh)
     chosen = _tune(read, runs) if read.tune else {}
     start = read.start()
     cells = [*([start] if start else []), *read.cells(chosen)]
@@ -130,7 +125,8 @@ def sweep(
     def finished(outcome: Outcome, done: int, total: int) -> None:
         outcomes.append(outcome)
         _say(f"{done}/{total} {outcome.cell.name}: {_told(outcome, benchmark)}")
-        rows = sweeps.leaderboard(outcomes, benchmark, confidence=confidence, resamples=resamples)
+        live = min(resamples, LIVE_RESAMPLES)
+        rows = sweeps.leaderboard(outcomes, benchmark, confidence=confidence, resamples=live)
         if rows:
             create_table_artifact(shown(rows), key="leaderboard", description=f"{read.base.name}: {benchmark}")
 
@@ -185,7 +181,7 @@ def _tune(read: Sweep, runs: _Runs) -> dict[str, str]:
 def _told(outcome: Outcome, benchmark: str) -> str:
     if outcome.summary is None:
         return f"failed: {(outcome.error or '').splitlines()[0][:200]}"
-    scores = sweeps.task_scores(outcome.summary, benchmark)
+    scores = outcome.scores(benchmark)
     return f"{100 * sum(scores.values()) / len(scores):.1f} %, run {outcome.summary['parent_run_id']}"
 
 
@@ -194,7 +190,6 @@ def _say(text: str) -> None:
 
 
 def start(jobs: int, **parameters: Any) -> Any:
-    """The flow with so many runs side by side; returns its result, or the exception that ended it."""
+    """Run the flow with so many runs side by side; returns its final state."""
     runner: Any = ThreadPoolTaskRunner(max_workers=jobs)
-    state = sweep.with_options(task_runner=runner)(**parameters, return_state=True)
-    return state.result(raise_on_failure=False)
+    return sweep.with_options(task_runner=runner)(**parameters, return_state=True)

@@ -52,8 +52,9 @@ def embedded() -> Iterator[Callable[[], None]]:
     folder = Path(os.environ["PREFECT_HOME"])
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "server.log"
-    if log.exists() and log.stat().st_size > LOG_BYTES:
-        log.unlink()
+    with contextlib.suppress(FileNotFoundError):  # another process may remove it first
+        if log.stat().st_size > LOG_BYTES:
+            log.unlink()
     before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE")}
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"

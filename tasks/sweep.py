@@ -17,12 +17,13 @@ from evaluation.ranking import Standing, rank
 from pipelines.errors import RecipeError, UserError
 from pipelines.recipe import yaml_text
 from pipelines.recipe.read import Recipe, preset_names, read_recipe
-from pipelines.stage.files import REPORT, json_lines
+from pipelines.stage.files import REPORT, digest, json_lines
 from pipelines.stage.report import SPOOL
 from tasks import preflight
 from tasks.pipeline import Selection
 from tasks.stages import plan
 
+_checked: set[str] = set()
 START = "(start)"
 """The checkpoint that RLVR starts from, among the variants of a leaderboard."""
 MOST_RUNS = 10_000
@@ -326,7 +327,7 @@ def _presets(path: str, common: Sequence[str], text: str | None) -> tuple[list[s
 
 
 def check(read: Sweep, fresh: bool = False) -> None:
-    """What `whetstone plan` checks, for every variant.
+    """What `whetstone plan` checks, for every variant; a variant that has passed is not looked at again in this process.
 
     Raises:
         UserError: all that is wrong, with the run that it belongs to.
@@ -335,11 +336,15 @@ def check(read: Sweep, fresh: bool = False) -> None:
     for cell in [*([start] if start else []), *cells[: len(read.variants)]]:
         recipe = cell.recipe(read.path)
         chosen = Selection(only=cell.only or ()).of(recipe)
+        mark = digest([recipe.model_dump(mode="json"), chosen, fresh])
+        if mark in _checked:
+            continue
         planned = plan(recipe, fresh=fresh, only=chosen)
         try:
             preflight.require(recipe, [p.stage for p in planned if p.stage in chosen and p.action == "run"])
         except UserError as error:
             raise UserError(f"{cell.name}: {error}") from None
+        _checked.add(mark)
 
 
 # what came out
@@ -406,6 +411,14 @@ class Outcome:
     cell: Cell
     summary: dict[str, Any] | None
     error: str | None = None
+    _scores: dict[str, dict[str, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def scores(self, task: str) -> dict[str, float]:
+        """`task_scores` of the run, read once."""
+        assert self.summary is not None
+        if task not in self._scores:
+            self._scores[task] = task_scores(self.summary, task)
+        return self._scores[task]
 
     @property
     def cost(self) -> dict[str, float]:
@@ -429,7 +442,7 @@ def leaderboard(
     ranked = [o for o in outcomes if o.cell.variant != START]
     if not ranked:
         return []
-    tables = [(o, task_scores(o.summary or {}, task)) for o in outcomes]
+    tables = [(o, o.scores(task)) for o in outcomes]
     shared = set.intersection(*(set(table) for _, table in tables))
     if not shared:
         raise UserError(
