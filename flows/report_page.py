@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from html import escape
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from evaluation.pages import page as html
 from flows import table
 from tasks import benchmarks
 
@@ -14,15 +14,14 @@ if TYPE_CHECKING:
     from flows.report import Flips
 
 STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:76rem;margin:2rem auto;padding:0 1rem;color:#1b1f24;background:#fff}
-h2{margin-top:2.4rem;border-bottom:1px solid #d5d9de}table{border-collapse:collapse;width:100%}
-td,th{border:1px solid #d5d9de;padding:.35rem .6rem;text-align:left;vertical-align:top}th{background:#f4f6f8}
-.text{white-space:pre-wrap;overflow-wrap:anywhere;font-family:ui-monospace,monospace;font-size:13px}
-.who{color:#57606a;font-size:12px}.environment{background:#f4f6f8}.rollout{border-left:3px solid #d5d9de;padding-left:.7rem;margin:.6rem 0}
-.correct{border-color:#1a7f37}.incorrect{border-color:#cf222e}.gained td:first-child{border-left:4px solid #1a7f37}
-.lost td:first-child{border-left:4px solid #cf222e}.muted{color:#57606a}summary{cursor:pointer;font-weight:600}
-.scale span{padding:0 .5rem}
+td{border-left:1px solid var(--line)}.text{white-space:pre-wrap;overflow-wrap:anywhere;font-family:ui-monospace,monospace;font-size:13px}
+.who{color:var(--muted);font-size:12px}.environment{background:var(--card)}
+.rollout{border-left:3px solid var(--line);padding-left:.7rem;margin:.6rem 0}
+.correct{border-color:var(--good)}.incorrect{border-color:var(--bad)}
+.gained td:first-child{border-left:4px solid var(--good)}.lost td:first-child{border-left:4px solid var(--bad)}
+summary{font-weight:600}.scale span{padding:0 .5rem}
 """
+"""Beside what all pages share."""
 
 
 def page(
@@ -36,35 +35,28 @@ def page(
         followed: uid → rollouts of the same problem at several steps.
         sampled: rollouts of some steps.
     """
-    title = escape(f"{run['name']} {run['run_id'][:8]}")
+    title = f"{run['name']} {run['run_id'][:8]}"
     shown = [*sampled, *chain.from_iterable(followed.values())]
     largest = max((abs(value) for row in shown for value in advantages(row)), default=0.0)
     parts = [
-        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{STYLE}</style>",
-        f"<h1>{title}</h1>",
+        f"<h1>{html.text(title)}</h1>",
         _scores(run),
         *[_flips(task) for task in pairs],
         _followed(followed, largest),
         _sampled(sampled, largest),
-        "</html>",
     ]
-    return "\n".join(part for part in parts if part)
+    return html.page(title, [part for part in parts if part], STYLE)
 
 
 def _scores(run: dict[str, Any]) -> str:
     summary = run["summary"]
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["started"]))
-    about = f"<p class='muted'>{escape(run['run_id'])}, started {started}, {escape(run['status'])}</p>"
+    about = f"<p class='muted'>{html.text(run['run_id'])}, started {started}, {html.text(run['status'])}</p>"
     if not summary.get("evaluation"):
         return about
     header, lines = table.rows(summary)
-    body = "".join(f"<tr>{_cells(line)}</tr>" for line in lines)
-    gains = "".join(f"<li>{escape(text)}</li>" for text in table.differences(summary))
-    return f"{about}<table><tr>{_cells(header, 'th')}</tr>{body}</table><ul>{gains}</ul>"
-
-
-def _cells(values: list[str], tag: str = "td") -> str:
-    return "".join(f"<{tag}>{escape(value)}</{tag}>" for value in values)
+    gains = "".join(f"<li>{html.text(text)}</li>" for text in table.differences(summary))
+    return f"{about}{html.table(header, lines)}<ul>{gains}</ul>"
 
 
 def _flips(task: Flips) -> str:
@@ -81,10 +73,11 @@ def _flips(task: Flips) -> str:
         ]
         row = "".join(f"<td>{cell}</td>" for cell in cells)
         lines.append(f"<tr class='{side(before, after)}'>{row}</tr>")
-    header = _cells(["question", "expected", task.before, task.after], "th")
+    columns = ("question", "expected", task.before, task.after)
+    header = "".join(f"<th>{html.text(column)}</th>" for column in columns)
     shown = "" if len(task.pairs) == sum(task.counts.values()) else f" The first {len(task.pairs)} are below."
     return (
-        f"<h2>{escape(task.task)}: {escape(task.before)} → {escape(task.after)}</h2>"
+        f"<h2>{html.text(task.task)}: {html.text(task.before)} → {html.text(task.after)}</h2>"
         f"<p>Correct is a question with at least half of its answers correct: {counts}.{shown}</p>"
         f"<table><tr>{header}</tr>{''.join(lines)}</table>"
     )
@@ -105,7 +98,7 @@ def _answers(answer: benchmarks.Answer) -> str:
 
 
 def _text(text: str) -> str:
-    return f"<div class='text'>{escape(text) or '<span class=muted>(empty)</span>'}</div>"
+    return f"<div class='text'>{html.text(text) or '<span class=muted>(empty)</span>'}</div>"
 
 
 def _followed(followed: dict[str, list[dict[str, Any]]], largest: float) -> str:
@@ -113,7 +106,7 @@ def _followed(followed: dict[str, list[dict[str, Any]]], largest: float) -> str:
         return ""
     parts = ["<h2>The same problem while the policy learned</h2>", _scale(largest)]
     for uid, rows in followed.items():
-        parts.append(f"<details open><summary>{escape(uid[:8])}</summary>{_prompt(rows[0])}")
+        parts.append(f"<details open><summary>{html.text(uid[:8])}</summary>{_prompt(rows[0])}")
         for step in sorted({row["step"] for row in rows}):
             group = [row for row in rows if row["step"] == step]
             parts.append(f"<h4>step {step}</h4>" + "".join(_rollout(row, largest) for row in group))
@@ -139,7 +132,7 @@ def _sampled(rows: list[dict[str, Any]], largest: float) -> str:
 
 def _prompt(row: dict[str, Any]) -> str:
     messages = row.get("prompt") or []
-    return "".join(f"<p class='who'>{escape(m['role'])}</p>{_text(m['content'])}" for m in messages)
+    return "".join(f"<p class='who'>{html.text(m['role'])}</p>{_text(m['content'])}" for m in messages)
 
 
 def _rollout(row: dict[str, Any], largest: float) -> str:
@@ -147,7 +140,7 @@ def _rollout(row: dict[str, Any], largest: float) -> str:
     score = "unscored" if row.get("score") is None else f"score {row['score']:.3g}"
     advantage = row.get("advantage")
     mark = f", advantage {advantage:+.3g}" if isinstance(advantage, int | float) else ""
-    about = escape(f"{row.get('status', '')}, {score}{mark}" + (f" ({', '.join(parts)})" if parts else ""))
+    about = html.text(f"{row.get('status', '')}, {score}{mark}" + (f" ({', '.join(parts)})" if parts else ""))
     kind = "" if row.get("correct") is None else " correct" if row["correct"] else " incorrect"
     return f"<div class='rollout{kind}'><span class='who'>{about}</span><div class='text'>{_coloured(row, largest)}</div></div>"
 
@@ -159,7 +152,7 @@ def _coloured(row: dict[str, Any], largest: float) -> str:
     if row.get("turns"):
         advantage = row.get("advantage")
         return "".join(
-            f"<div class='{escape(who)}'><span class='who'>{escape(who)}</span> "
+            f"<div class='{html.text(who)}'><span class='who'>{html.text(who)}</span> "
             f"{_token(text, advantage if who == 'policy' else None, largest)}</div>"
             for who, text in row["turns"]
         )
@@ -168,9 +161,9 @@ def _coloured(row: dict[str, Any], largest: float) -> str:
 
 def _token(text: str, value: float | None, largest: float) -> str:
     if value is None or not largest:
-        return f"<span>{escape(text)}</span>"
+        return f"<span>{html.text(text)}</span>"
     colour = "26,127,55" if value >= 0 else "207,34,46"
-    return f"<span style='background:rgba({colour},{0.6 * abs(value) / largest:.2f})' title='{value:+.4g}'>{escape(text)}</span>"
+    return f"<span style='background:rgba({colour},{0.6 * abs(value) / largest:.2f})' title='{value:+.4g}'>{html.text(text)}</span>"
 
 
 def _scale(largest: float) -> str:

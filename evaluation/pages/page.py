@@ -31,13 +31,19 @@ border-radius:6px;font-size:13px}
 """
 
 
-def page(title: str, body: Sequence[str]) -> str:
-    """A whole document: no script may run in it and nothing may be loaded, whatever the texts hold."""
+def page(title: str, body: Sequence[str], style: str = "") -> str:
+    """A whole document: no script may run in it and nothing may be loaded, whatever the texts hold.
+
+    Args:
+        style: CSS of this page's own.
+    """
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{text(title)}</title><style>{STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
+        f"<title>{text(title)}</title><style>{STYLE}{style}</style></head><body>\n"
+        + "\n".join(body)
+        + "\n</body></html>\n"
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html.parser
 import json
 
 import chain
+import html_pages
 import pytest
 
 from flows import cli, report, report_page
@@ -24,7 +24,7 @@ def run(home, tmp_path):
     lines = [
         {**ROW, "step": 1, "text": "ab", "prompt": [{"role": "user", "content": "<b>go</b>"}], "advantage": -0.5},
         {**ROW, "step": 9, "text": "ba", "tokens": [["b", 1.0], ["a", -1.0], ["!", None]]},
-        {**ROW, "uid": "v" * 32, "step": 9, "text": "x", "turns": [["policy", "left"], ["environment", "wall"]]},
+        {**ROW, "uid": "v" * 32, "step": 9, "text": "x", "turns": [["policy", "le\u202eft"], ["environment", "wall"]]},
     ]
     (trained / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
     home.mkdir(parents=True)
@@ -43,14 +43,14 @@ def test_the_page_is_whole_and_says_it_all(run, capsys):
         cli.main(["report", "aaaa", "--out", str(run / "r.html")])
     assert left.value.code == 0 and capsys.readouterr().out.strip() == str(run / "r.html")
     text = (run / "r.html").read_text()
-    check(text)
+    html_pages.check(text)
     assert "toy seed=3" in text and "gained 1, lost 0, both 1, neither 0" in text
     assert text.index("palindrome 0") < text.index("palindrome 1"), "the flip comes first"
     assert "The same problem while the policy learned" in text and "step 9" in text
     assert "&lt;b&gt;go&lt;/b&gt;" in text and "<b>go" not in text
     assert "rgba(26,127,55,0.60)' title='+1'>b<" in text and "rgba(207,34,46,0.60)' title='-1'>a<" in text
-    assert "<span>!</span>" in text and "class='environment'" in text and "verifier 1" in text
-    assert "http" not in text and "<script" not in text
+    assert "<span>!</span>" in text and "class='environment'" in text and "le\ufffdft" in text and "verifier 1" in text
+    assert "http" not in text.replace("http-equiv", "") and "<script" not in text
 
 
 def test_an_unknown_run_is_one_line(home, capsys):
@@ -75,22 +75,3 @@ def test_problems_met_most_often_are_followed_from_first_to_last_step():
 def test_advantages_colour_by_the_largest():
     assert report_page.advantages({"tokens": [["a", 0.5], ["b", None]]}) == [0.5]
     assert report_page.advantages({"text": "a"}) == [] and report_page.advantages({"advantage": -2}) == [-2]
-
-
-class Balanced(html.parser.HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.open = []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
-def check(text):
-    parser = Balanced()
-    parser.feed(text)
-    assert parser.open == []
