@@ -160,12 +160,17 @@ def completion_text(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> st
 
 
 def after_thinking(text: str) -> str:
-    """A completion without its reasoning: what follows the last `</think>`.
+    """A completion without its reasoning: what follows the last `</think>`, from its first line on that is not empty.
 
-    >>> after_thinking("<think>6 * 7 is 42.</think>\\n\\n42"), after_thinking("42")
-    ('42', '42')
+    >>> after_thinking("<think>6 * 7 is 42.</think>\\n\\n42"), after_thinking("42"), after_thinking("</think>\\n  return 42")
+    ('42', '42', '  return 42')
     """
-    return text.rpartition(THINK_END)[2].lstrip() if THINK_END in text else text
+    if THINK_END not in text:
+        return text
+    rest = text.rpartition(THINK_END)[2]
+    answer = rest.lstrip()
+    space = rest[: len(rest) - len(answer)]
+    return space.rpartition("\n")[2] + answer if "\n" in space else answer
 
 
 def with_options(template: str, options: dict[str, Any], today: str) -> str:

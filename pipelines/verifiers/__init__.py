@@ -1,7 +1,7 @@
 """Text to score. A verifier is a module with `verify(completion, answer, info) -> Verdict`.
 
 It may raise only where the gold answer or the row is bad. Verifiers whose work is linear in the text run in this process;
-the others (`POOLED`) run in a pool of processes that can be killed, and bring two more functions: `known` gives the
+the others (`POOLED`) run in a pool of processes that can be killed, and may bring two more functions: `known` gives the
 verdicts that need no process, `warm` loads what a worker should have before its first row.
 """
 
@@ -138,7 +138,7 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
         if name not in POOLED:
             verdicts.append(verify_here(name, completion, answer, info))
             continue
-        known = module.known(completion, answer, info) if len(completion) <= MAX_CHARS else UNPARSABLE
+        known = _known(module, completion, answer, info) if len(completion) <= MAX_CHARS else UNPARSABLE
         if known is None:
             pooled.append(len(verdicts))
         verdicts.append(known)
@@ -176,10 +176,15 @@ def refusal(name: str, answer: str, info: dict[str, Any]) -> str:
     module = load(name)
     try:
         if name in POOLED:
-            module.known("", answer, info)
+            _known(module, "", answer, info)
     except DataError as error:
         return str(error)
     return ""
+
+
+def _known(module: ModuleType, completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
+    """The verdict of a pooled verifier that needs no process; None where it needs one."""
+    return module.known(completion, answer, info) if hasattr(module, "known") else None
 
 
 def use_workers(count: int) -> None:

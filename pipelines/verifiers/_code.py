@@ -9,15 +9,6 @@ from pipelines.verifiers import answer_text
 _FENCE = re.compile(r"^[ \t]{0,3}(```+|~~~+)[ \t]*([\w+#.-]*)[^\n`]*$")
 
 
-def after_thinking(completion: str) -> str:
-    """What follows the last `</think>`; inside an `<answer>` where there is one.
-
-    >>> after_thinking("<think>x</think> y"), after_thinking("<answer>z</answer>")
-    ('y', 'z')
-    """
-    return answer_text(completion.rpartition("</think>")[2])
-
-
 def blocks(text: str) -> list[tuple[str, str]]:
     """Fenced blocks as (language in lower case, contents); one that is never closed goes to the end.
 
@@ -42,7 +33,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def program(completion: str, languages: tuple[str, ...], wanted: str = "") -> str:
-    """The program in a completion: its last fenced block, or all of it where there is none.
+    """The program in a completion: its last fenced block, or all of it (of its `<answer>`) where there is none.
 
     Args:
         languages: names of a fence that are meant; a fence without a name always is.
@@ -51,7 +42,7 @@ def program(completion: str, languages: tuple[str, ...], wanted: str = "") -> st
     >>> program("Use:\\n```python\\ndef f(): pass\\n```\\nfor example\\n```\\nf()\\n```", ("python",), r"def f\\b")
     'def f(): pass'
     """
-    text = after_thinking(completion)
+    text = answer_text(completion)
     fenced = blocks(text)
     if not fenced:
         return text

@@ -21,7 +21,7 @@ def formula(text: str, names: Collection[str]) -> bool:
     >>> formula("-3*x**2/2 + sin(x) + C", ["x", "C"]), formula("x.real", ["x"]), formula("Integral(x, x)", ["x"])
     (True, False, False)
     """
-    if len(text) > MOST_CHARACTERS or _depth(text) > MOST_BRACKETS or not _FORMULA.fullmatch(text):
+    if len(text) > MOST_CHARACTERS or depth(text) > MOST_BRACKETS or not _FORMULA.fullmatch(text):
         return False
     return all(word in FUNCTIONS or word in names for word in _NAME.findall(text))
 
@@ -32,7 +32,7 @@ def literal(text: str) -> object:
     >>> literal("[[0, 1], ['a']]"), literal("open('x')")
     ([[0, 1], ['a']], None)
     """
-    if len(text) > 20 * MOST_CHARACTERS or _depth(text) > MOST_BRACKETS:
+    if len(text) > 20 * MOST_CHARACTERS or depth(text) > MOST_BRACKETS:
         return None
     try:
         return ast.literal_eval(text)
@@ -46,7 +46,7 @@ def arithmetic(text: str) -> tuple[Fraction, list[int]] | None:
     >>> arithmetic("10*(8 - 5) - 6")
     (Fraction(24, 1), [10, 8, 5, 6])
     """
-    if len(text) > MOST_CHARACTERS or _depth(text) > MOST_BRACKETS or not _ARITHMETIC.fullmatch(text):
+    if len(text) > MOST_CHARACTERS or depth(text) > MOST_BRACKETS or not _ARITHMETIC.fullmatch(text):
         return None
     try:
         tree = ast.parse(text.strip(), mode="eval")
@@ -76,12 +76,17 @@ def _value(node: ast.expr) -> Fraction:
     raise ValueError("no arithmetic")
 
 
-def _depth(text: str) -> int:
-    depth = deepest = 0
+def depth(text: str, opening: str = "([{", closing: str = ")]}") -> int:
+    """Levels of brackets, those in strings counted too.
+
+    >>> depth("[(1), [2]]"), depth("((", "[{", "]}")
+    (2, 0)
+    """
+    level = deepest = 0
     for character in text:
-        if character in "([{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in ")]}":
-            depth -= 1
+        if character in opening:
+            level += 1
+            deepest = max(deepest, level)
+        elif character in closing:
+            level -= 1
     return deepest

@@ -37,91 +37,76 @@ _TWO = '<tool_call>{"name": "add", "arguments": {"x": 1, "y": [2]}}</tool_call>'
 _ORDERS = {"instructions": [{"id": "punctuation:no_comma"}, {"id": "keywords:existence", "keywords": ["yes"]}]}
 _GYM = {"task": "game_of_life_halting"}
 
+
+def _examples(answer: str, info: dict[str, Any], **texts: str | Example) -> tuple[Example, ...]:
+    """Rows with one answer, one of each kind; a kind that needs another answer or info brings a row of its own."""
+    rows = [(kind, texts.get(kind, "")) for kind in KINDS]
+    return tuple(t if isinstance(t, Example) else Example(kind, t, answer, info) for kind, t in rows)
+
+
 EXAMPLES: dict[str, tuple[Example, ...]] = {
-    "choice": (
-        Example("gold", "The answer is (B).", "B"),
-        Example("junk", "I do not know.", "B"),
-        Example("empty", "", "B"),
-        Example("hedged", "The answer is A or B.", "B"),
-        Example("bomb", "A or " * 20_000, "B"),
+    "choice": _examples(
+        "B", {}, gold="The answer is (B).", junk="I do not know.", hedged="The answer is A or B.", bomb="A or " * 20_000
     ),
-    "exact": (
-        Example("gold", " a  b ", "a b"),
-        Example("junk", "c", "a b"),
-        Example("empty", "", "a b"),
-        Example("hedged", "a b or c", "a b"),
-        Example("bomb", " a" * 100_000, "a b"),
+    "exact": _examples("a b", {}, gold=" a  b ", junk="c", hedged="a b or c", bomb=" a" * 100_000),
+    "instructions": _examples(
+        "", _ORDERS, gold="Well yes.", junk="No, no.", hedged="yes, or no", bomb="*[<<," * 20_000
     ),
-    "instructions": (
-        Example("gold", "Well yes.", "", _ORDERS),
-        Example("junk", "No, no.", "", _ORDERS),
-        Example("empty", "", "", _ORDERS),
-        Example("hedged", "yes, or no", "", _ORDERS),
-        Example("bomb", "*[<<," * 20_000, "", _ORDERS),
+    "json_schema": _examples(
+        "", _SCHEMA, gold='```json\n{"a": "bb"}\n```', junk='{"a": 1}', hedged='{"a": "b", "a": 1}', bomb="[" * 100_000
     ),
-    "json_schema": (
-        Example("gold", '```json\n{"a": "bb"}\n```', "", _SCHEMA),
-        Example("junk", '{"a": 1}', "", _SCHEMA),
-        Example("empty", "", "", _SCHEMA),
-        Example("hedged", '{"a": "b", "a": 1}', "", _SCHEMA),
-        Example("bomb", "[" * 100_000, "", _SCHEMA),
+    "math": _examples(
+        "7",
+        {},
+        gold=Example("gold", r"so \boxed{\frac{x}{2}}", "x/2"),
+        junk=Example("junk", "who knows", "x/2"),
+        hedged=Example("hedged", "The answer is 3, 4 or 5.", "3"),
+        bomb="$10^{10^{10}}$",
     ),
-    "math": (
-        Example("gold", r"so \boxed{\frac{x}{2}}", "x/2"),
-        Example("junk", "who knows", "x/2"),
-        Example("empty", "", "7"),
-        Example("hedged", "The answer is 3, 4 or 5.", "3"),
-        Example("bomb", "$10^{10^{10}}$", "7"),
+    "number": _examples(
+        "7",
+        {},
+        gold=Example("gold", "#### 1,007.0", "1007"),
+        junk="none",
+        hedged="#### 3 or 7",
+        bomb="<answer>" * 20_000,
     ),
-    "number": (
-        Example("gold", "#### 1,007.0", "1007"),
-        Example("junk", "none", "7"),
-        Example("empty", "", "7"),
-        Example("hedged", "#### 3 or 7", "7"),
-        Example("bomb", "<answer>" * 20_000, "7"),
+    "overlap": _examples(
+        "the cat",
+        {"metric": "f1"},
+        gold=Example("gold", "<answer>the cat, the dog</answer>", '["the cat", "the dog"]', {"metric": "pair_order"}),
+        junk=Example("junk", "a stone", "the cat", {"metric": "em"}),
+        hedged=Example(
+            "hedged", "a dog or a cow or a pig or a hen or a fox or a cat or a goat", "cat", {"metric": "sub_em"}
+        ),
+        bomb=Example("bomb", "a b " * 50_000, "c d", {"metric": "rouge_l"}),
     ),
-    "overlap": (
-        Example("gold", "<answer>the cat, the dog</answer>", '["the cat", "the dog"]', {"metric": "pair_order"}),
-        Example("junk", "a stone", "the cat", {"metric": "em"}),
-        Example("empty", "", "the cat", {"metric": "f1"}),
-        Example("hedged", "a dog or a cow or a pig or a hen or a fox or a cat or a goat", "cat", {"metric": "sub_em"}),
-        Example("bomb", "a b " * 50_000, "c d", {"metric": "rouge_l"}),
+    "python": _examples(
+        "",
+        _PYTHON,
+        gold="```python\ndef f(x):\n    return x * x\n```",
+        junk="no code here",
+        hedged="def f(x): return [9, 4]",
+        bomb="import os\nwhile True: os.fork()",
     ),
-    "python": (
-        Example("gold", "```python\ndef f(x):\n    return x * x\n```", "", _PYTHON),
-        Example("junk", "no code here", "", _PYTHON),
-        Example("empty", "", "", _PYTHON),
-        Example("hedged", "def f(x): return [9, 4]", "", _PYTHON),
-        Example("bomb", "import os\nwhile True: os.fork()", "", _PYTHON),
+    "reasoning_gym": _examples("True", _GYM, gold="yes", junk="who knows", hedged="yes or no", bomb="(" * 20_000),
+    "regex": _examples(
+        r"<a>\d+</a>",
+        {},
+        gold="<a>7</a>\n",
+        junk="<b>7</b>",
+        hedged="<a>7</a> <a>8</a>",
+        bomb=Example("bomb", "a" * 60 + "b", r"(a+)+"),
     ),
-    "reasoning_gym": (
-        Example("gold", "yes", "True", _GYM),
-        Example("junk", "who knows", "True", _GYM),
-        Example("empty", "", "True", _GYM),
-        Example("hedged", "yes or no", "True", _GYM),
-        Example("bomb", "(" * 20_000, "True", _GYM),
+    "sql": _examples(
+        "SELECT a FROM t",
+        _SQL,
+        gold="```sql\nSELECT a FROM t;\n```",
+        junk="DROP TABLE t",
+        hedged="SELECT a FROM t; SELECT 1",
+        bomb="SELECT count(*) FROM t" + ", t" * 40,
     ),
-    "regex": (
-        Example("gold", "<a>7</a>\n", r"<a>\d+</a>"),
-        Example("junk", "<b>7</b>", r"<a>\d+</a>"),
-        Example("empty", "", r"<a>\d+</a>"),
-        Example("hedged", "<a>7</a> <a>8</a>", r"<a>\d+</a>"),
-        Example("bomb", "a" * 60 + "b", r"(a+)+"),
-    ),
-    "sql": (
-        Example("gold", "```sql\nSELECT a FROM t;\n```", "SELECT a FROM t", _SQL),
-        Example("junk", "DROP TABLE t", "SELECT a FROM t", _SQL),
-        Example("empty", "", "SELECT a FROM t", _SQL),
-        Example("hedged", "SELECT a FROM t; SELECT 1", "SELECT a FROM t", _SQL),
-        Example("bomb", "SELECT count(*) FROM t" + ", t" * 40, "SELECT a FROM t", _SQL),
-    ),
-    "tool_calls": (
-        Example("gold", _TWO, _CALL),
-        Example("junk", "I call add.", _CALL),
-        Example("empty", "", _CALL),
-        Example("hedged", _TWO + _TWO, _CALL),
-        Example("bomb", "<tool_call>" * 20_000, _CALL),
-    ),
+    "tool_calls": _examples(_CALL, {}, gold=_TWO, junk="I call add.", hedged=_TWO + _TWO, bomb="<tool_call>" * 20_000),
 }
 
 

@@ -25,9 +25,9 @@ class Case:
     keywords: dict[str, Any]
     expected: Any
     literal: bool
+    """Whether the value was written as a Python literal: then a tuple is no list."""
     raises: str
     """The built-in exception that the call must raise, instead of a value; empty: none."""
-    """Whether the value was written as a Python literal: then a tuple is no list."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,28 @@ def _read(body: dict[str, Any]) -> Tests:
     if not all(isinstance(source, str) for source in sources):
         raise ValueError("tests that are not text")
     prompt = str(body.get("prompt") or "")
-    setup = str(body.get("setup") or body.get("test_setup_code") or prompt)
+    setup = str(body.get("setup") or body.get("test_setup_code") or closed(prompt))
     check = any("def check(" in source for source in sources)
     if check and len(sources) > 1:
         raise ValueError("check(candidate) is one text")
     return Tests(name or _called(sources), sources=sources, check=check, setup=setup, prompt=prompt, **common)
+
+
+def closed(prompt: str) -> str:
+    """A prompt as Python that runs by itself: a function that it leaves open gets an empty body; empty where it is no Python.
+
+    >>> closed("def f(x):\\n"), closed("Write a function.")
+    ('def f(x):\\n    pass\\n', '')
+    """
+    last_line = prompt.rstrip().rpartition("\n")[2]
+    indent = last_line[: len(last_line) - len(last_line.lstrip())]
+    for text in (prompt, f"{prompt.rstrip()}\n{indent}    pass\n"):
+        try:
+            ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        return text
+    return ""
 
 
 def _is_run(case: dict[str, Any]) -> bool:

@@ -155,15 +155,16 @@ def instructions_of(info: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
-    """The share of instructions that the text after `</think>` follows.
+    """The share of instructions that the completion follows.
 
     Raises:
         ValueError, KeyError: an instruction is unknown, or lacks an argument.
     """
     listed = instructions_of(info)
-    text = completion.rpartition("</think>")[2]
-    followed = {f"{name}/{at}": float(FAMILIES[name](text, arguments)) for at, (name, arguments) in enumerate(listed)}
-    if not text.strip():
+    followed = {
+        f"{name}/{at}": float(FAMILIES[name](completion, arguments)) for at, (name, arguments) in enumerate(listed)
+    }
+    if not completion.strip():
         return UNPARSABLE
     share = sum(followed.values()) / len(followed)
     components = {"followed": share} | followed

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
 from pipelines.verifiers._code import program
+from pipelines.verifiers._expressions import depth
 
 DEPTH = 100
 
@@ -26,21 +27,9 @@ def strict(text: str) -> Any:
     Raises:
         ValueError: it is none, has a key twice, a number that is none, or is nested too deeply.
     """
-    if text.count("[") + text.count("{") > DEPTH and _depth(text) > DEPTH:
+    if text.count("[") + text.count("{") > DEPTH and depth(text, "[{", "]}") > DEPTH:
         raise _NotStrict("nested too deeply")
     return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
-
-
-def _depth(text: str) -> int:
-    """Levels of brackets, those in strings counted too."""
-    depth = deepest = 0
-    for character in text:
-        if character in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "]}":
-            depth -= 1
-    return deepest
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -89,11 +78,6 @@ def open_ended(answer: str, info: dict[str, Any]) -> bool:
 def gold(answer: str, info: dict[str, Any]) -> str | None:
     """A text that must be correct: the row's `example`, or the answer where the schema is in `info`."""
     return info.get("example") or (answer if info.get("schema") else None)
-
-
-def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
-    """None: every row needs the schema."""
-    return None
 
 
 def warm(detail: str) -> None:

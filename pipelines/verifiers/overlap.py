@@ -144,12 +144,11 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
 
 
 def _answer(completion: str) -> str:
-    text = completion.rpartition("</think>")[2]
-    inner = marked(text)
+    inner = marked(completion)
     if inner is not None:
         return inner
-    statement = stated(text)
-    return statement if statement is not None else text.strip()
+    statement = stated(completion)
+    return statement if statement is not None else completion.strip()
 
 
 def _choices(answer: str) -> list[str]:

@@ -14,7 +14,7 @@ from pipelines.sandbox.worker import Program, Worker, ended_late
 from pipelines.verifiers import UNPARSABLE, Verdict
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program
-from pipelines.verifiers._tests import Tests, tests_of
+from pipelines.verifiers._tests import Tests, closed, tests_of
 
 LANGUAGES = ("python", "py", "python3")
 
@@ -54,7 +54,7 @@ def source_of(completion: str, tests: Tests) -> str:
     if not tests.prompt:
         return source
     if defines and re.search(defines, source):
-        return f"{tests.prompt}\n\n{source}"
+        return f"{closed(tests.prompt)}\n\n{source}"
     fenced = "```" in completion or "~~~" in completion
     return tests.prompt + (source if fenced else completion)  # a body keeps its first line's indentation
 

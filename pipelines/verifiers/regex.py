@@ -49,12 +49,3 @@ def open_ended(answer: str, info: dict[str, Any]) -> bool:
 def gold(answer: str, info: dict[str, Any]) -> str | None:
     """A text that must be correct: the row's `example`."""
     return info.get("example")
-
-
-def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
-    """None: every row needs the pattern."""
-    return None
-
-
-def warm(detail: str) -> None:
-    """Nothing to load."""

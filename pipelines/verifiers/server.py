@@ -82,7 +82,8 @@ def _load(wanted: list[str]) -> None:
             _loaded.add(entry)
             name, _, detail = entry.partition("/")
             module = importlib.import_module(f"pipelines.verifiers.{name}")
-            module.warm(detail)
+            if hasattr(module, "warm"):
+                module.warm(detail)
 
 
 _loaded: set[str] = set()

@@ -37,7 +37,6 @@ def calls(text: str) -> list[Call]:
     >>> calls('<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>')
     [('f', {'x': 1})]
     """
-    text = text.rpartition("</think>")[2]
     if OPEN in text:
         parts = text.split(OPEN)[1:]
         if not all(CLOSE in part for part in parts):

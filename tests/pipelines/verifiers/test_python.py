@@ -118,6 +118,19 @@ def test_where_the_program_is(completion):
     assert verdict(completion, CASES).correct
 
 
+def test_the_body_of_a_prompt_s_function_keeps_its_indentation():
+    info = {"prompt": "def add(a, b):\n", "entry_point": "add", "asserts": ["assert add(1, 2) == 3"]}
+    assert verdict("    return a + b", info).correct
+    assert verdict("<think>A sum.</think>\n\n    return a + b", info).correct
+    assert verdict("    return a - b", info).score == 0.0
+
+
+@pytest.mark.parametrize("prompt", ["def add(a, b):\n", "class A:\n    def add(a, b):", "Write add(a, b)."])
+def test_a_prompt_that_is_no_whole_program_spoils_no_answer(prompt):
+    info = {"prompt": prompt, "entry_point": "add", "asserts": ["assert add(1, 2) == 3"]}
+    assert verdict(f"```python\n{ADD}```", info).correct
+
+
 @pytest.mark.parametrize(
     "info, why",
     [
