@@ -21,6 +21,8 @@ from tasks.tracking_client import client
 TAG = "mlflow.sharedViewState."
 MOST_PARAMS, MOST_SCORES, LOOK_AT = 12, 8, 200
 PIPELINES = "tags.`whetstone.kind` = 'pipeline'"
+SEEDS = ("seed", "rlvr.seed")
+"""The parameters in which the seeds of one setting differ: a sweep sets RLVR's own."""
 DIFFERENCE_GROUPS = ["Model metrics", "Parameters"]
 
 
@@ -32,7 +34,7 @@ def update_views(experiment_id: str) -> None:
     metrics = score_columns([list(r.data.metrics) for r in runs])
     views = {
         VIEW: ("Whetstone: pipeline runs", _state(params, metrics, None)),
-        SEEDS_VIEW: ("Whetstone: averaged over seeds", _state(params, metrics, [p for p in params if p != "seed"])),
+        SEEDS_VIEW: ("Whetstone: averaged over seeds", _state(params, metrics, but_seeds(params))),
     }
     tags = to.get_experiment(experiment_id).tags
     for key, (name, state) in views.items():
@@ -51,6 +53,15 @@ def differing(params: list[dict[str, str]]) -> list[str]:
     kinds = {name: len({run.get(name) for run in params}) for name in names}
     chosen = sorted((n for n in names if kinds[n] > 1), key=lambda n: (kinds[n], n))
     return chosen[:MOST_PARAMS]
+
+
+def but_seeds(params: list[str]) -> list[str]:
+    """The parameters that runs are averaged over seeds by.
+
+    >>> but_seeds(["rlvr.advantage.kind", "rlvr.seed", "seed", "rlvr.steps"])
+    ['rlvr.advantage.kind', 'rlvr.steps']
+    """
+    return [name for name in params if name not in SEEDS]
 
 
 def score_columns(metrics: list[list[str]]) -> list[str]:

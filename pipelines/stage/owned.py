@@ -6,7 +6,6 @@ ends, however, or when this one gets SIGTERM, the program is asked to leave and 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -31,7 +30,7 @@ def main() -> None:
         if child is not None and not ended.is_set():
             child.terminate()
             deadline = time.monotonic() + GRACE_S
-            while time.monotonic() < deadline and owner.started(child.pid) is not None and not _zombie(child.pid):
+            while time.monotonic() < deadline and owner.running(child.pid):
                 time.sleep(0.05)
         _kill_group()
 
@@ -45,12 +44,6 @@ def main() -> None:
     ended.set()
     print(f"{sys.argv[1]} ended with code {code}", file=sys.stderr, flush=True)
     _kill_group()
-
-
-def _zombie(pid: int) -> bool:
-    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat") as handle:
-        return handle.read().rsplit(")", 1)[1].split()[0] == "Z"
-    return False
 
 
 def _kill_group() -> NoReturn:

@@ -24,13 +24,31 @@ def started(pid: int) -> str | None:
     Elsewhere than on Linux, psutil's start time in seconds.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat") as handle:
-            return handle.read().rsplit(")", 1)[1].split()[19]
-        return None
+        fields = stat(pid)
+        return fields[19] if fields else None
     import psutil
 
     with contextlib.suppress(psutil.Error):
         return str(psutil.Process(pid).create_time())
+    return None
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there and has not ended; one that has ended and was not reaped yet is not."""
+    if sys.platform == "linux":
+        fields = stat(pid)
+        return fields is not None and fields[0] != "Z"
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def stat(pid: int) -> list[str] | None:
+    """The fields of `/proc/PID/stat` behind the program's name, which may hold anything: state first; None: not there."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as handle:
+        return handle.read().rpartition(")")[2].split() or None
     return None
 
 

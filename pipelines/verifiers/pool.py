@@ -21,10 +21,10 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelines.project import python_path
+from pipelines.stage import owner
 from pipelines.verifiers import TIMED_OUT, Verdict
 from pipelines.verifiers.worker import HEADER
 
@@ -97,12 +97,8 @@ class _Worker:
 
     def cpu(self) -> float:
         """Processor time used so far, in seconds; 10 ms grain."""
-        try:
-            text = Path(f"/proc/{self.pid}/stat").read_text()
-        except OSError:
-            return 0.0
-        fields = text.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        fields = owner.stat(self.pid)
+        return (int(fields[11]) + int(fields[12])) / TICKS if fields else 0.0
 
     def next_row(self, now: float, cpu: float) -> None:
         """The row in hand is another one from now on."""

@@ -72,3 +72,13 @@ def test_a_program_that_ends_leaves_no_children(tmp_path):
     assert b"ended with code 0" in keeper.communicate(timeout=30)[1]
     assert keeper.returncode == -signal.SIGKILL
     wait_gone(started, 5)
+
+
+def test_a_process_that_has_ended_and_was_not_reaped_does_not_run():
+    child = subprocess.Popen(["sleep", "600"])
+    assert owner.running(child.pid) and owner.started(child.pid) is not None
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not owner.running(child.pid) and owner.started(child.pid) is not None, "a zombie still has its pid"
+    child.wait()
+    assert not owner.running(child.pid) and owner.started(child.pid) is None
