@@ -10,6 +10,7 @@ docs/recipes.md says how to start a server, and what has been run.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,8 +73,18 @@ class ServerSampler:
         self.probes: dict[str, Probe] = {}
         self.metrics: dict[str, float] = {}
         """Of the last push and what was decoded since."""
+        self.closed = False
+        """Whether the run is over: what is still under way may fail."""
         self._lock = threading.Lock()
         self._last_problem = ""
+        self._decoded_s = 0.0
+        self._began: float | None = None
+
+    @property
+    def decoding_s(self) -> float:
+        """Seconds so far in which completions were under way."""
+        began = self._began
+        return self._decoded_s + (time.perf_counter() - began if began is not None else 0.0)
 
     def push(self, model: Any, tokenizer: Any) -> None:
         """Write the weights where the servers read them, have them loaded, and check that they are."""
@@ -159,6 +170,7 @@ class ServerSampler:
             if 0 < len(prefix) < self.context:
                 places.setdefault(tuple(prefix), []).append(i)
         seeds = torch.randint(2**31, (len(places),), generator=generator, device=generator.device).tolist()
+        began = self._began = time.perf_counter()
         with ThreadPoolExecutor(AT_ONCE * len(self.endpoints)) as pool:
             futures = [
                 pool.submit(self._complete, list(prefix), len(indices), sampling, seed)
@@ -167,11 +179,14 @@ class ServerSampler:
             for indices, future in zip(places.values(), futures, strict=True):
                 for i, completion in zip(indices, future.result(), strict=True):
                     out[i] = completion
+        self._decoded_s, self._began = self._decoded_s + time.perf_counter() - began, None
         return out
 
     def _complete(self, prompt: list[int], count: int, sampling: Sampling, seed: int) -> list[Completion]:
         """Completions of one prompt from the server with the fewest requests; from another one if it dies."""
         while True:
+            if self.closed:
+                raise Interrupted("rlvr.sampler: the run is over.")
             with self._lock:
                 endpoint = min(self._living(), key=lambda candidate: candidate.under_way)
                 endpoint.under_way += 1
@@ -215,5 +230,6 @@ class ServerSampler:
 
     def close(self) -> None:
         """Hang up, and stop the servers that we started."""
+        self.closed = True
         for endpoint in self.endpoints:
             endpoint.close()

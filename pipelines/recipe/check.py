@@ -15,6 +15,7 @@ from pipelines.errors import DataError, ModelError, RecipeError, did_you_mean
 from pipelines.recipe import settings as s
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe, bind_providers, bind_slots, bound_list, column_options
+from pipelines.recipe.staleness import check_staleness
 
 
 def check(recipe: Recipe) -> None:
@@ -37,6 +38,7 @@ def check(recipe: Recipe) -> None:
     _check_rewards(bound, methods)
     column_options(methods)
     _check_server(rl, bound)
+    check_staleness(rl, bound, methods)
     if rl.sampling.temperature == 0:
         raise RecipeError("rlvr.sampling.temperature: 0 is greedy; RL needs to explore. Use a value above 0.")
 

@@ -5,7 +5,7 @@ scored, R the rows decoded side by side, C their positions, L layers, h hidden, 
 size of a head, V the vocabulary, W the width of a packed row, b bytes of a compute value (4, in bfloat16 2). In bytes:
 
     process       PROCESS: Python, torch, transformers and their libraries, on the host
-    weights       4 P (+ 2 P in bfloat16: rounded copies; + 4 P for a full reference policy)
+    weights       4 P (+ 2 P in bfloat16: rounded copies; + 4 P for a full reference policy; + 4 P a step of `staleness`)
     gradients     4 T
     optimizer     8 T
     commit        12 T while the copy of a commit is written, on the host
@@ -144,7 +144,8 @@ def of_stage(recipe: Recipe, stage: str, shape: Shape, *, prompt_tokens: int | N
         sampling = section.sampling
         truncated = sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
         reference = 4 * shape.parameters if section.divergence is not None and section.lora is None else 0
-    weights = (4 if value == 4 else 6) * shape.parameters + reference
+    copies = section.staleness if isinstance(section, Rlvr) else 0
+    weights = (4 if value == 4 else 6) * shape.parameters + reference + 4 * shape.parameters * copies
     return Needs(
         stage=stage,
         process=PROCESS,

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from pipelines.contract.fields import Day, Identifier, Label, Line, Seed, Settings, free
+from pipelines.recipe.sampling import AdaptiveTemperature as AdaptiveTemperature
+from pipelines.recipe.sampling import Mismatch, Sampling
 from pipelines.recipe.server import Server
 
 
@@ -272,57 +274,6 @@ class Sft(Settings):
         return self
 
 
-class AdaptiveTemperature(Settings):
-    """temperature * (1 + tau * h), h a token's log-entropy against the pivot, from -1 at `bottom` below it to 1 at `top` above."""
-
-    tau: float = Field(ge=0, lt=1)
-    """How far the temperature moves."""
-    pivot: float
-    """Log-entropy (nats) whose temperature does not move."""
-    top: float = Field(ge=0)
-    bottom: float = Field(ge=0)
-
-
-class Sampling(Settings):
-    """How completions are drawn."""
-
-    temperature: float = Field(1.0, ge=0, le=100)
-    """0 is greedy."""
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
-    """0 switches it off."""
-    min_p: float = Field(0.0, ge=0, lt=1)
-    max_tokens: int = Field(256, ge=1)
-    adaptive: AdaptiveTemperature | None = None
-    """A temperature per token; set by methods that adapt it from step to step."""
-
-
-class Mismatch(Settings):
-    """Sampler-trainer mismatch: how far their log-probs of the sampled tokens may differ before the first update.
-
-    Limits that are not given are those of the compute dtype (`BOUNDS` in pipelines/rlvr/mismatch.py).
-    """
-
-    max: float | None = Field(None, gt=0)
-    """Largest absolute difference of a token, nats."""
-    p999: float | None = Field(None, gt=0)
-    """99.9th percentile of the absolute differences, nats."""
-    mean: float | None = Field(None, gt=0)
-    """Mean absolute difference, nats."""
-    kl: float | None = Field(None, gt=0)
-    """k3 estimate of KL(sampler || trainer), nats a token."""
-    ess: float | None = Field(None, gt=0, le=1)
-    """Least effective sample size of the importance weights, as a share of the tokens."""
-    on_breach: Literal["stop", "warn"] = "stop"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _old_name(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "bound" in data:
-            data = {"max": data["bound"], **{k: v for k, v in data.items() if k != "bound"}}
-        return data
-
-
 Function = Annotated[Line, Field(pattern=r"^\w+(\.\w+)*:\w+$")]
 """`package.module:function`."""
 MOST_ROLLOUTS = 2**22
@@ -386,6 +337,9 @@ class Rlvr(Settings):
     samplers that are another engine; the credit part `truncated_is` then corrects the mismatch."""
     sampler: Server | None = None
     """Decode on a vLLM server; default: in the trainer's own process, with the weights that are trained."""
+    staleness: int = Field(0, ge=0, le=64)
+    """With a server: steps that the weights a batch is sampled with are behind those that it trains; meanwhile the trainer
+    goes on. 0: sampling and training take turns."""
     providers: Parts = []
     """Models that fill columns which methods read: `critic` (advantage: gae), `teacher`, `implicit_prm`, ..."""
     processes: int = Field(1, ge=1, le=100_000)

@@ -52,14 +52,18 @@ class Update:
         """Every part, in the order of the slots; hooks are called on all of them alike."""
         return [part.fn for part in self.bound()]
 
+    def parts(self) -> list[tuple[str, Bound]]:
+        """slot/position/name of each part, and the part."""
+        return [(f"{part.slot}/{i}/{part.name}", part) for i, part in enumerate(self.bound())]
+
     def state_dict(self) -> dict[str, Any]:
         """slot/position/name → what the part remembers."""
-        return {f"{part.slot}/{i}/{part.name}": part.fn.state_dict() for i, part in enumerate(self.bound())}
+        return {key: part.fn.state_dict() for key, part in self.parts()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        for i, part in enumerate(self.bound()):
-            part.fn.load_state_dict(state[f"{part.slot}/{i}/{part.name}"])
+        for key, part in self.parts():
+            part.fn.load_state_dict(state[key])
 
     def column_options(self) -> dict[str, Any]:
         """Column → how it is to be made, as the parts ask for it."""

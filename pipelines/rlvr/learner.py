@@ -17,7 +17,7 @@ from pipelines.engine.policy import Policy, without_dropout
 from pipelines.recipe.read import bind_providers
 from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr import algorithm, diagnostics
-from pipelines.rlvr.mismatch import MismatchMonitor, Tokens
+from pipelines.rlvr.mismatch import MismatchMonitor, Tokens, measure
 from pipelines.rlvr.passes import ForwardPasses, out_of_memory, to_rows
 from pipelines.stage.report import Report
 
@@ -90,6 +90,8 @@ class Learner:
         self.stepper = optimizer.Stepper(self.optimizer, rlvr.optimizer, total, rlvr.max_bad_steps)
         self.updates_done = 0
         self.mismatch = MismatchMonitor(rlvr.mismatch, model.dtype)
+        self.sampled_by: Tokens | None = None
+        """Where older weights sampled the step's rows: the difference between those weights' log-probs and the sampler's."""
         self.release_memory: Callable[[], None] = lambda: None
         """Called when memory runs out, for others to give back what they can do without."""
 
@@ -130,15 +132,17 @@ class Learner:
         Where the step's own update comes first, the log-probs of its first pass are compared and the check costs nothing. Where
         a replay update comes first, the same rows (the step's own first mini-batch) are compared before it: with
         `old_logp: trainer` from that column, which holds the trainer's log-probs already, otherwise with one pass over them
-        without gradient.
+        without gradient. Where older weights sampled the rows (`sampled_by`), what was compared with those is judged, and the
+        difference to the present weights is measured as `staleness/*`.
         """
-        metrics: dict[str, float] = {}
+        metrics = self._mismatch([self.sampled_by]) if self.sampled_by is not None else {}
         ratios = diagnostics.Ratios()
         total = 0.0
         own = own_update(updates)
         replay_first = updates[0] is not own
         if replay_first:
-            metrics |= self._mismatch_before(own.columns, self._mini_batches(own, updates.index(own))[0])
+            first_rows = self._mini_batches(own, updates.index(own))[0]
+            metrics |= self._mismatch_before(own.columns, first_rows)
         start = self.updates_done
         for place, update in enumerate(updates):
             for rows in self._mini_batches(update, place):
@@ -273,7 +277,7 @@ class Learner:
             if batch.compares:
                 compared.append(Tokens.of(taken, logp, tokens[part], part))
         if batch.compares:
-            metrics |= self._mismatch(compared)
+            metrics |= self._mismatch(compared) if self.sampled_by is None else self._drift(compared)
         if batch.first and layouts:
             metrics |= diagnostics.of_layouts(layouts, columns["mask"], rows[self.world.rank :: self.world.size])
         return total
@@ -288,7 +292,8 @@ class Learner:
             with torch.no_grad():
                 logp = self.passes.per_token(self.passes.log_probs, tokens, mask)
         compared = Tokens.of(algorithm.take(columns, live), logp[live], tokens[live], live)
-        return self._mismatch([compared] if self.world.rank == 0 else [])
+        parts = [compared] if self.world.rank == 0 else []
+        return self._mismatch(parts) if self.sampled_by is None else self._drift(parts)
 
     def _mismatch(self, compared: list[Tokens]) -> dict[str, float]:
         """The step's sampler-trainer mismatch over all processes, judged before the weights change."""
@@ -297,6 +302,12 @@ class Learner:
         if warning:
             self.report.event(warning)
         return metrics
+
+    def _drift(self, compared: list[Tokens]) -> dict[str, float]:
+        """How far the present weights are from those that sampled the step's rows; in one process."""
+        difference = Tokens.join(compared).difference if compared else torch.zeros(0)
+        measured = measure(difference) if len(difference) else {}
+        return {name.replace("mismatch/", "staleness/"): value for name, value in measured.items()}
 
     def state(self) -> dict[str, Any]:
         """Weights, optimizer and counters, for a commit; every process must call."""

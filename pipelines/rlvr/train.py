@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import copy
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,35 +11,25 @@ from typing import Any
 import torch
 
 from pipelines.contract.method import HiddenStatistics, PolicyUpdate, own_update
-from pipelines.contract.rollout import (
-    Allocation,
-    DrawnProblem,
-    GroupOutcome,
-    RolloutContext,
-    RolloutRequest,
-    Sampler,
-    SetupContext,
-)
-from pipelines.data import chat, dataset
-from pipelines.data.records import Problem, Trajectory, by_group
+from pipelines.contract.rollout import Allocation, Sampler, SetupContext
+from pipelines.data import dataset
+from pipelines.data.records import Trajectory
 from pipelines.engine import checkpoint, distribution, models, parallel
 from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
 from pipelines.recipe.settings import Model, Rlvr
-from pipelines.rlvr import algorithm, diagnostics, rollout_log, scoring
+from pipelines.rlvr import algorithm, diagnostics, rollout_log
+from pipelines.rlvr.collect import SETUP, Batch, Collector
 from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.output_log import DRAWS, OutputLog, draws
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
+from pipelines.rlvr.overlap import Idle, Overlap
 from pipelines.rlvr.pack import pack, padded
 from pipelines.stage.report import Report
 
-ROLLOUTS = 1
-"""RNG stream id of the sampler."""
 REPLAY = 3
 """RNG stream id of the draws from stored rows."""
-SETUP = 4
-"""RNG stream id of setup-time rollouts."""
 SMOOTH = 10
 """Steps over which the mean reward is taken when the best weights are looked for."""
 PHASES = ("rollout", "credit", "update", "metrics", "commit")
@@ -56,7 +46,6 @@ class Trainer:
     ) -> None:
         self.rlvr, self.settings, self.out, self.work, self.report, self.seed = rlvr, model, out, work, report, seed
         self.update = algorithm.Update.of(rlvr)
-        self.functions = scoring.load_functions(rlvr.reward_functions)
         self.tokenizer = models.load_tokenizer(start, model)
         models.check_template(dataset.about(data).get("template"), self.tokenizer, "rlvr")
         self.problems = dataset.read_split(data, rlvr.split)
@@ -94,11 +83,20 @@ class Trainer:
         self.recent: list[float] = []
         self.best = float("-inf")
         self._set_up = False
-        self._draws = 0
-        """Draws of the step so far."""
-        self._groups = 0
-        """The next draw's first group."""
-        self._packed: tuple[list[Trajectory], dict[str, Any]] | None = None
+        self.collector = Collector(
+            rlvr,
+            self.update,
+            self.problems,
+            tokenizer=copy.deepcopy(self.tokenizer) if rlvr.staleness else self.tokenizer,
+            sampler=self.sampler,
+            seed=seed,
+            world=self.world,
+            device=self.device,
+        )
+        self.idle = Idle(self.server) if self.server is not None else None
+        self.overlap: Overlap | None = None
+        if self.server is not None and rlvr.staleness:
+            self.overlap = Overlap(rlvr, model, self.collector, self.learner, self.server)
 
     @property
     def resumes(self) -> str:
@@ -115,6 +113,8 @@ class Trainer:
         finally:
             if self.server is not None:
                 self.server.close()
+            if self.overlap is not None:
+                self.overlap.close()
 
     def _run(self) -> dict[str, float]:
         self._resume()
@@ -176,116 +176,67 @@ class Trainer:
         """One step: sample, score, assign credit, update."""
         self.phase("rollout", step)
         began = time.perf_counter()
-        sampled, rows = self.collect(step)
-        sampled = sampled or rows  # a step that carried problems fill
-        metrics = diagnostics.of_rollouts(sampled) | (self.server.metrics if self.server else {})
-        metrics["time/rollout_s"] = time.perf_counter() - began
-        metrics["rollout/tokens_per_s"] = metrics["rollout/length_mean"] * len(sampled) / metrics["time/rollout_s"]
+        if self.idle is not None:
+            self.idle.begin()
+        batch = self._batch(step)
+        waited = time.perf_counter() - began
+        rows, sampled = batch.rows, batch.sampled or batch.rows  # a step that carried problems fill
+        metrics = diagnostics.of_rollouts(sampled) | batch.metrics
+        metrics["time/rollout_s"] = batch.seconds
+        metrics["rollout/tokens_per_s"] = metrics["rollout/length_mean"] * len(sampled) / batch.seconds
         advantages: dict[int, list[float]] = {}
         self.phase("credit", step)
-        columns = self._filtered(self._pack(rows, step)) if rows else None
+        columns = self.collector.filtered(self.collector.pack(rows, step, batch.version)) if rows else None
         if columns is not None and columns["in_loss"].any():
-            self.learner.fill(columns["token"], columns)
-            credited = time.perf_counter()
-            columns = algorithm.assign_credit(self.update, columns)
-            metrics["time/credit_s"] = time.perf_counter() - credited
-            metrics |= diagnostics.of_columns(columns)
+            metrics |= self._train(batch, columns)
             advantages = self._advantages(sampled, rows, columns)
-            updates = self._updates(columns, step)
-            metrics["replay/rows"] = float(sum(len(update.columns["group"]) for update in updates) - len(rows))
-            self.phase("update", step)
-            trained = time.perf_counter()
-            metrics |= self.learner.learn(updates)
-            metrics["time/train_s"] = time.perf_counter() - trained
-            metrics["train/tokens_per_s"] = metrics["tokens/trained"] / metrics["time/train_s"]
         else:
             self.report.event("no row to learn from: nothing was scored or kept", step=step + 1)
         self._log(step, sampled, advantages)
         metrics["time/step_s"] = time.perf_counter() - began
+        if self.idle is not None:
+            metrics |= self.idle.of_step(waited if self.overlap is None else self.overlap.take_waited())
         self.phase("metrics", step)
+        return metrics
+
+    def _train(self, batch: Batch, columns: dict[str, Any]) -> dict[str, float]:
+        """Credit and updates of a batch; `columns` get what is computed on the way."""
+        self.learner.fill(columns["token"], columns)
+        credited = time.perf_counter()
+        columns |= algorithm.assign_credit(self.update, columns)
+        metrics = {"time/credit_s": time.perf_counter() - credited} | diagnostics.of_columns(columns)
+        updates = self._updates(columns, batch.step)
+        metrics["replay/rows"] = float(sum(len(update.columns["group"]) for update in updates) - len(batch.rows))
+        self.phase("update", batch.step)
+        trained = time.perf_counter()
+        if self.overlap is not None:
+            self.learner.sampled_by = self.overlap.sampled_by(batch)
+        metrics |= self.learner.learn(updates)
+        metrics["time/train_s"] = time.perf_counter() - trained
+        metrics["train/tokens_per_s"] = metrics["tokens/trained"] / metrics["time/train_s"]
         return metrics
 
     def collect(self, step: int) -> tuple[list[Trajectory], list[Trajectory]]:
         """Everything sampled in the step, and the rows that it goes on with."""
+        batch = self._batch(step)
+        return batch.sampled, batch.rows
+
+    def _batch(self, step: int) -> Batch:
+        """What the step trains on: collected now, or while the steps before it trained."""
+        if self.overlap is not None:
+            if not self._set_up:  # a method may ask for rollouts of the starting policy
+                self.overlap.push_now(self.learner.updates_done)
+                self._setup()
+            batch = self.overlap.next_batch(step, self.learner.updates_done)
+            self.learner.policy.sampling = batch.sampling
+            return batch
         if self.server is not None:
             self.server.push(self.learner.weights.full, self.tokenizer)
-        sampling = self.rlvr.sampling
-        for method in self.update.methods():
-            sampling = method.sampling(sampling)
-        self.learner.policy.sampling = sampling
+        self.learner.policy.sampling = self.collector.begin(self.learner.updates_done)
         self._setup()
-        sampled: list[Trajectory] = []
-
-        def draw() -> list[DrawnProblem]:
-            rows = self._rollouts(step, self._draws, self._groups)
-            sampled.extend(rows)
-            return self._judged(rows, step)
-
-        self._draws = self._groups = 0
-        drawn = self.update.sampling_schedule.fn.collect(draw, self.rlvr.prompts)
-        return sampled, sorted((row for problem in drawn for row in problem.rows), key=lambda row: row.group)
-
-    def _judged(self, rows: list[Trajectory], step: int) -> list[DrawnProblem]:
-        """The problems of a draw, with the filter's verdict.
-
-        A problem's paraphrases are groups `prompts` apart: with 4 prompts from group 8 on, 8 and 12 are one problem's.
-        """
-        for method in self.update.methods():
-            rows = method.on_rollouts(rows)
-        verdict = self._filtered(self._pack(rows, step))["in_loss"].tolist()
-        problems: dict[int, tuple[list[Trajectory], list[bool]]] = {}
-        for row, trains in zip(rows, verdict, strict=True):
-            members, votes = problems.setdefault((row.group - self._groups) % self.rlvr.prompts, ([], []))
-            members.append(row)
-            votes.append(trains)
-        self._draws, self._groups = self._draws + 1, max(row.group for row in rows) + 1
-        return [DrawnProblem(members, any(votes)) for _, (members, votes) in sorted(problems.items())]
-
-    def _filtered(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """The columns with rows taken out of the loss by the filter; where its card says so, out of the statistics too."""
-        kept = self.update.filter(columns)
-        columns = columns | {"in_loss": columns["in_loss"] & kept}
-        if self.update.filter.card.leaves_statistics:
-            columns["scored"] = columns["scored"] & kept
-            columns |= {name: columns[name] & kept[:, None] for name in ("mask", "teacher_forced")}
-        return columns
-
-    def _rollouts(self, step: int, draw: int, first: int) -> list[Trajectory]:
-        """Scored rollouts of the next problems, whose groups are numbered from `first` on."""
-        curriculum = self.update.curriculum.fn
-        allocations = curriculum.propose(self.rlvr.prompts, self.rlvr.group_size)
-        rows = self._sample(allocations, first, (step, draw, ROLLOUTS))
-        groups = by_group(rows)
-        curriculum.observe([GroupOutcome.of(a.problem, groups.get(first + i, [])) for i, a in enumerate(allocations)])
-        return rows
-
-    def _sample(self, allocations: list[Allocation], first: int, stream: tuple[int, ...]) -> list[Trajectory]:
-        """Scored rollouts of problems, in the order of their groups; every process has all of them."""
-        prompts = self._rendered([self.problems[a.problem] for a in allocations])
-        requests = [
-            RolloutRequest(self.problems[a.problem], prompt, first + i, a.rollouts)
-            for i, (a, prompt) in enumerate(zip(allocations, prompts, strict=True))
-        ]
-        context = RolloutContext(
-            sampler=self.sampler,
-            sampling=self.learner.policy.sampling,
-            prompts=len(allocations),
-            generator=distribution.generator(self.device, self.seed, *stream, *self._rank()),
-            entropy=self.update.needs("entropy_old"),
-            version=self.learner.updates_done,
-            tokenizer=self.tokenizer,
-        )
-        requests = self.update.prompting.fn.build_requests(self.world.share(requests), context)
-        rows = self.update.rollout.fn.run(requests, context)
-        for row in rows:
-            row.source = self.by_uid[row.uid].source
-        scoring.verify(rows, self.by_uid, on_timeout=self.rlvr.on_timeout)
-        self.update.reward.fn.score(rows, self.by_uid)
-        scoring.add(self.functions, rows, self.by_uid, timeout_s=self.rlvr.reward_timeout_s)
-        return sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
-
-    def _rendered(self, problems: list[Problem]) -> list[list[int]]:
-        return chat.render_prompts(self.tokenizer, [p.prompt for p in problems])
+        batch = self.collector.collect(step)
+        batch.metrics = dict(self.server.metrics) if self.server is not None else {}
+        return batch
 
     def _setup(self) -> None:
         """Once in a run, before its first step: the methods' `setup`."""
@@ -295,7 +246,7 @@ class Trainer:
         context = SetupContext(
             problems=len(self.problems),
             seed=self.seed,
-            prompts=lambda: self._rendered(self.problems),
+            prompts=lambda: self.collector.rendered(self.problems),
             rollouts=self._setup_rollouts,
             columns=lambda rows: pack(rows, step=0, total_steps=self.rlvr.steps),
             hidden=self._setup_hidden,
@@ -308,7 +259,7 @@ class Trainer:
         rows: list[Trajectory] = []
         for at in range(0, len(problems), self.rlvr.prompts):
             part = [Allocation(problem, count) for problem in problems[at : at + self.rlvr.prompts]]
-            sampled = self._sample(part, at, (at, SETUP))
+            sampled = self.collector.sample(part, at, (at, SETUP))
             rows += [row for row in sampled if row.group < at + len(part)]  # no paraphrases
         return rows
 
@@ -318,23 +269,11 @@ class Trainer:
         mask[:, 0] = False
         return self.learner.passes.hidden_statistics(tokens, mask, statistics).tolist()
 
-    def _rank(self) -> tuple[int, ...]:
-        """What tells this process's random numbers from those of the others."""
-        return (self.world.rank,) if self.world.size > 1 else ()
-
     def _pack(self, rows: list[Trajectory], step: int) -> dict[str, Any]:
-        """Columns of rows; packed once where the step goes on with the rows of its last draw."""
-        packed = self._packed
-        if (
-            packed is None
-            or len(packed[0]) != len(rows)
-            or any(a is not b for a, b in zip(packed[0], rows, strict=True))
-        ):
-            packed = self._packed = (
-                rows,
-                pack(rows, step=step, total_steps=self.rlvr.steps, version=self.learner.updates_done),
-            )
-        return dict(packed[1])
+        return self.collector.pack(rows, step, self.learner.updates_done)
+
+    def _filtered(self, columns: dict[str, Any]) -> dict[str, Any]:
+        return self.collector.filtered(columns)
 
     def _updates(self, columns: dict[str, Any], step: int) -> list[PolicyUpdate]:
         """The step's updates, as the replay part says; the methods hear of the step's own."""
@@ -379,6 +318,8 @@ class Trainer:
             return
         self.learner.load_state(state)
         self.update.load_state_dict(state["methods"] | state["methods_of_ranks"][self.world.rank])
+        if self.overlap is not None:
+            self.overlap.load_state_dict(state["overlap"])
         self._set_up = True
         self.start_step = state["step"]
         self.spent = dict(state["spent"])
@@ -387,7 +328,10 @@ class Trainer:
         self.report.event("resumed from a commit", step=self.start_step)
 
     def _commit(self, step: int, score: float | None = None) -> None:
-        methods = self.update.state_dict()
+        ahead: dict[str, Any] = {}
+        methods = self.update.state_dict() if self.overlap is None else {}
+        if self.overlap is not None:
+            ahead, methods = self.overlap.state_dict(step, last=self._ended(step))
         own = {name: state for name, state in methods.items() if name.split("/")[0] in PER_PROCESS}
         state = {
             "step": step,
@@ -397,6 +341,7 @@ class Trainer:
             **self.learner.state(),
             "methods": methods,
             "methods_of_ranks": self.world.gather(own),
+            "overlap": ahead,
             "log_bytes": self.log.sizes(),
             "cursor": self.report.cursor(),
         }

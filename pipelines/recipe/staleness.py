@@ -1,0 +1,63 @@
+"""What sampling ahead of the trainer (`rlvr.staleness`) needs of the other fields. A rule names no method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipelines.contract.catalogue import Bound
+from pipelines.contract.columns import Phase, phase_of
+from pipelines.contract.method import Method
+from pipelines.errors import RecipeError
+from pipelines.recipe.settings import Rlvr
+
+SAMPLING_HOOKS = ("sampling", "on_rollouts")
+"""Hooks that are called while a step is sampled."""
+LEARNING_HOOKS = ("on_batch",)
+"""Hooks that are called when it has been."""
+
+
+def samples(part: Bound) -> bool:
+    """Whether the loop calls a part while it samples, so that its state belongs to the batches."""
+    return phase_of(part.slot) <= Phase.FILTER or _overrides(part, SAMPLING_HOOKS)
+
+
+def learns(part: Bound) -> bool:
+    """Whether the loop calls a part when a batch has been sampled, so that its state belongs to the updates."""
+    return phase_of(part.slot) > Phase.FILTER or _overrides(part, LEARNING_HOOKS)
+
+
+def _overrides(part: Bound, hooks: tuple[str, ...]) -> bool:
+    return any(getattr(type(part.fn), hook) is not getattr(Method, hook) for hook in hooks)
+
+
+def check_staleness(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> None:
+    """Rollouts that are behind the weights they train need a server, a correction, and methods that can be ahead.
+
+    Raises:
+        RecipeError: the reason and the fix.
+    """
+    if rlvr.staleness == 0:
+        return
+    field = f"rlvr.staleness: {rlvr.staleness}"
+    if rlvr.sampler is None:
+        raise RecipeError(
+            f"{field} decodes while the trainer trains, and without `rlvr.sampler` both take turns on one device with one set of "
+            "weights. Add rlvr.sampler: {serve: true} or the url of a server, or set staleness: 0."
+        )
+    both = [part for part in methods if samples(part) and learns(part)]
+    if both:
+        raise RecipeError(
+            f"{field} samples a step before the updates of the step before it are made, and {both[0].slot}: {both[0].name} takes what "
+            "it learns from those updates into the sampling. Set staleness: 0, or choose another method."
+        )
+    objective = bound["objective"]
+    if rlvr.old_logp == "sampler" and not objective.card.ratio_level:
+        raise RecipeError(
+            f"{field} trains on rows that older weights drew, and objective: {objective.name} has no importance ratio that corrects "
+            "for it. Use an objective with a ratio, such as objective: clip, or set staleness: 0."
+        )
+    if rlvr.old_logp == "trainer" and not any(credit.card.ratio_level for credit in bound["credit"]):
+        raise RecipeError(
+            f"{field} trains on rows that older weights drew, and with old_logp: trainer the ratio starts from the present ones: "
+            "nothing corrects for it. Add credit: [{kind: truncated_is}], or set old_logp: sampler."
+        )

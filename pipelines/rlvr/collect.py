@@ -1,0 +1,207 @@
+"""The sampling side of a step: problems, rollouts, scores, and the rows that the step goes on with.
+
+It changes no weight and touches no method that learns from updates, so the batches of later steps can be collected while
+the trainer trains (`overlap.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.contract.rollout import Allocation, DrawnProblem, GroupOutcome, RolloutContext, RolloutRequest, Sampler
+from pipelines.data import chat
+from pipelines.data.records import Problem, Trajectory, by_group
+from pipelines.engine import distribution, parallel
+from pipelines.recipe.settings import Rlvr, Sampling
+from pipelines.rlvr import scoring
+from pipelines.rlvr.algorithm import Update
+from pipelines.rlvr.pack import pack
+
+ROLLOUTS = 1
+"""RNG stream id of the sampler."""
+SETUP = 4
+"""RNG stream id of setup-time rollouts."""
+
+
+@dataclass
+class Batch:
+    """What a step trains on."""
+
+    step: int
+    """The step that trains on it, from 0."""
+    version: int
+    """Optimizer updates behind the weights that sampled it."""
+    sampling: Sampling
+    sampled: list[Trajectory]
+    """Everything drawn for it."""
+    rows: list[Trajectory]
+    """What the step goes on with."""
+    seconds: float
+    """Spent on collecting it."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Of the server, at the push before it and while it was decoded."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """The batch as plain values, for commits."""
+        place = {id(row): i for i, row in enumerate(self.sampled)}
+        return {
+            "step": self.step,
+            "version": self.version,
+            "sampling": self.sampling.model_dump(),
+            "sampled": [row.to_plain() for row in self.sampled],
+            "rows": [place[id(row)] if id(row) in place else row.to_plain() for row in self.rows],
+            "seconds": self.seconds,
+            "metrics": self.metrics,
+        }
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> Batch:
+        """The batch again; a row that was sampled for it is one object in both lists, as before."""
+        sampled = [Trajectory.from_plain(row) for row in values["sampled"]]
+        rows = [sampled[row] if isinstance(row, int) else Trajectory.from_plain(row) for row in values["rows"]]
+        return cls(**{**values, "sampling": Sampling(**values["sampling"]), "sampled": sampled, "rows": rows})
+
+
+class Collector:
+    """Collects batches, one after the other.
+
+    Args:
+        rlvr: the recipe's section.
+        update: the bound methods.
+        problems: of the split.
+        tokenizer: for prompts and texts; one thread at a time may use it.
+        sampler: what decodes.
+        seed: of every draw.
+        world: the processes that share the work.
+        device: of the sampler's random numbers.
+    """
+
+    def __init__(
+        self,
+        rlvr: Rlvr,
+        update: Update,
+        problems: list[Problem],
+        *,
+        tokenizer: Any,
+        sampler: Sampler,
+        seed: int,
+        world: parallel.World,
+        device: Any,
+    ) -> None:
+        self.rlvr, self.update, self.problems, self.tokenizer, self.sampler = rlvr, update, problems, tokenizer, sampler
+        self.seed, self.world, self.device = seed, world, device
+        self.by_uid = {p.uid: p for p in problems}
+        self.functions = scoring.load_functions(rlvr.reward_functions)
+        self.sampling = rlvr.sampling
+        """Of the batch that is being collected."""
+        self.version = 0
+        """Optimizer updates behind the weights that sample."""
+        self._draws = 0
+        """Draws of the batch so far."""
+        self._groups = 0
+        """The next draw's first group."""
+        self._packed: tuple[list[Trajectory], dict[str, Any]] | None = None
+
+    def begin(self, version: int) -> Sampling:
+        """Ask the methods for the settings of the next batch, which weights of this version sample."""
+        sampling = self.rlvr.sampling
+        for method in self.update.methods():
+            sampling = method.sampling(sampling)
+        self.sampling, self.version = sampling, version
+        return sampling
+
+    def collect(self, step: int) -> Batch:
+        """The batch of a step, after `begin`."""
+        began = time.perf_counter()
+        sampled: list[Trajectory] = []
+
+        def draw() -> list[DrawnProblem]:
+            rows = self._rollouts(step, self._draws, self._groups)
+            sampled.extend(rows)
+            return self._judged(rows, step)
+
+        self._draws = self._groups = 0
+        drawn = self.update.sampling_schedule.fn.collect(draw, self.rlvr.prompts)
+        rows = sorted((row for problem in drawn for row in problem.rows), key=lambda row: row.group)
+        return Batch(step, self.version, self.sampling, sampled, rows, time.perf_counter() - began)
+
+    def _judged(self, rows: list[Trajectory], step: int) -> list[DrawnProblem]:
+        """The problems of a draw, with the filter's verdict.
+
+        A problem's paraphrases are groups `prompts` apart: with 4 prompts from group 8 on, 8 and 12 are one problem's.
+        """
+        for method in self.update.methods():
+            rows = method.on_rollouts(rows)
+        verdict = self.filtered(self.pack(rows, step, self.version))["in_loss"].tolist()
+        problems: dict[int, tuple[list[Trajectory], list[bool]]] = {}
+        for row, trains in zip(rows, verdict, strict=True):
+            members, votes = problems.setdefault((row.group - self._groups) % self.rlvr.prompts, ([], []))
+            members.append(row)
+            votes.append(trains)
+        self._draws, self._groups = self._draws + 1, max(row.group for row in rows) + 1
+        return [DrawnProblem(members, any(votes)) for _, (members, votes) in sorted(problems.items())]
+
+    def filtered(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """The columns with rows taken out of the loss by the filter; where its card says so, out of the statistics too."""
+        kept = self.update.filter(columns)
+        columns = columns | {"in_loss": columns["in_loss"] & kept}
+        if self.update.filter.card.leaves_statistics:
+            columns["scored"] = columns["scored"] & kept
+            columns |= {name: columns[name] & kept[:, None] for name in ("mask", "teacher_forced")}
+        return columns
+
+    def _rollouts(self, step: int, draw: int, first: int) -> list[Trajectory]:
+        """Scored rollouts of the next problems, whose groups are numbered from `first` on."""
+        curriculum = self.update.curriculum.fn
+        allocations = curriculum.propose(self.rlvr.prompts, self.rlvr.group_size)
+        rows = self.sample(allocations, first, (step, draw, ROLLOUTS))
+        groups = by_group(rows)
+        curriculum.observe([GroupOutcome.of(a.problem, groups.get(first + i, [])) for i, a in enumerate(allocations)])
+        return rows
+
+    def sample(self, allocations: list[Allocation], first: int, stream: tuple[int, ...]) -> list[Trajectory]:
+        """Scored rollouts of problems, in the order of their groups; every process has all of them."""
+        prompts = self.rendered([self.problems[a.problem] for a in allocations])
+        requests = [
+            RolloutRequest(self.problems[a.problem], prompt, first + i, a.rollouts)
+            for i, (a, prompt) in enumerate(zip(allocations, prompts, strict=True))
+        ]
+        context = RolloutContext(
+            sampler=self.sampler,
+            sampling=self.sampling,
+            prompts=len(allocations),
+            generator=distribution.generator(self.device, self.seed, *stream, *self._rank()),
+            entropy=self.update.needs("entropy_old"),
+            version=self.version,
+            tokenizer=self.tokenizer,
+        )
+        requests = self.update.prompting.fn.build_requests(self.world.share(requests), context)
+        rows = self.update.rollout.fn.run(requests, context)
+        for row in rows:
+            row.source = self.by_uid[row.uid].source
+        scoring.verify(rows, self.by_uid, on_timeout=self.rlvr.on_timeout)
+        self.update.reward.fn.score(rows, self.by_uid)
+        scoring.add(self.functions, rows, self.by_uid, timeout_s=self.rlvr.reward_timeout_s)
+        return sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
+
+    def rendered(self, problems: list[Problem]) -> list[list[int]]:
+        """Token ids of the problems' prompts."""
+        return chat.render_prompts(self.tokenizer, [p.prompt for p in problems])
+
+    def _rank(self) -> tuple[int, ...]:
+        """What tells this process's random numbers from those of the others."""
+        return (self.world.rank,) if self.world.size > 1 else ()
+
+    def pack(self, rows: list[Trajectory], step: int, version: int) -> dict[str, Any]:
+        """Columns of rows; packed once where the step goes on with the rows of its last draw."""
+        packed = self._packed
+        if (
+            packed is None
+            or len(packed[0]) != len(rows)
+            or any(a is not b for a, b in zip(packed[0], rows, strict=True))
+        ):
+            packed = self._packed = (rows, pack(rows, step=step, total_steps=self.rlvr.steps, version=version))
+        return dict(packed[1])
