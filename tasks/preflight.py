@@ -221,8 +221,10 @@ def _curate(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) ->
 
 
 def _sandbox(recipe: Recipe, stages: list[str]) -> Iterator[Problem]:
-    """Where a source's verifier runs programs, they can be confined."""
+    """Where a verifier runs programs, they can be confined."""
     fields = [f"curate.sources.{i}.verifier" for i, s in enumerate(recipe.curate.sources) if s.verifier in SANDBOXED]
+    if recipe.rlvr is not None:
+        fields += [f"{where}.verifier" for where, r in _rewards(recipe.rlvr.reward) if r.get("verifier") in SANDBOXED]
     if fields and {"curate", "rlvr", "evaluate"} & set(stages):
         try:
             levels.best(recipe.sandbox == "limits_only")
@@ -319,17 +321,29 @@ def _rlvr(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> I
         ask: dict[str, Any] = {"ask": "function", "name": name, "field": f"rlvr.reward_functions.{number}"}
         ask |= {"positional": [], "keywords": columns, "called": f"the keywords {', '.join(columns)}"}
         questions.append((ask["field"], "It is called as f(prompts, completions, **kwargs).", ask))
-    judge = rl.reward.get("judge")
-    if isinstance(judge, str):
-        ask = {"ask": "function", "name": judge, "field": "rlvr.reward.judge", "keywords": []}
-        ask |= {"positional": [None, None, None], "called": "(problem, first, second)"}
-        questions.append(("rlvr.reward.judge", "It is called as f(problem, first, second).", ask))
+    for where, spec in _rewards(rl.reward):
+        if isinstance(judge := spec.get("judge"), str):
+            ask = {"ask": "function", "name": judge, "field": f"{where}.judge", "keywords": []}
+            ask |= {"positional": [None, None, None], "called": "(problem, first, second)"}
+            questions.append((ask["field"], "It is called as f(problem, first, second).", ask))
+        if spec.get("kind") == "function" and isinstance(path := spec.get("path"), str):
+            ask = {"ask": "function", "name": path, "field": f"{where}.path", "positional": [], "keywords": columns}
+            ask |= {"called": f"the keywords {', '.join(columns)}"}
+            questions.append((ask["field"], "It is called as f(prompts, completions, **kwargs).", ask))
     devices = len(machine.gpu_bytes()) or machine.cores()
     if rl.processes > devices:
         kind = "GPUs" if machine.gpu_bytes() else "cores"
         yield Problem("rlvr.processes", f"{rl.processes} processes on {devices} {kind}", f"Use at most {devices}.")
     if rl.sampler is not None:
         yield from _server(rl.sampler)
+
+
+def _rewards(spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(field, settings) of the reward, and of each of its terms where it has several."""
+    yield "rlvr.reward", spec
+    for number, term in enumerate(spec.get("terms", [])):
+        if isinstance(term, dict):
+            yield f"rlvr.reward.terms.{number}", term
 
 
 def _server(sampler: Any) -> Iterator[Problem]:

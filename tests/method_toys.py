@@ -26,6 +26,10 @@ def with_demonstrations(seed):
     return batch, demo
 
 
+REQUIRED = {"composite": {"terms": [{"kind": "verifier"}]}, "function": {"path": "operator:length_hint"}}
+"""Settings of the methods that have no default."""
+
+
 def answer(uid, group, text, **more):
     return Trajectory(
         uid=uid, group=group, tokens=[1, 5, 2], role=[0, 3, 3], logp_old=[0.0, -1.0, -1.0], max_tokens=4, stop=Stop.END,

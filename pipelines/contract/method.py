@@ -14,7 +14,7 @@ with columns:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from pipelines.contract.catalogue import Bound
     from pipelines.contract.rollout import (
         Allocation,
         DrawnProblem,
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 class Method:
     """What the loop may tell any method. Override what is needed; call `super()` where the base of a slot does something."""
+
+    def parts(self) -> Sequence[Bound]:
+        """The methods that this one is made of, for the recipe's checks; their hooks are this one's to call."""
+        return ()
 
     def setup(self, context: SetupContext) -> None:
         """Once in a run, before the first step. A restart does not repeat it: what it finds belongs into the state."""
@@ -144,6 +149,9 @@ class Rollout(Method):
 
 class Reward(Method):
     """Who scores trajectories."""
+
+    label: str = ""
+    """Default name of the term that it is in a composite reward; empty: the method's name."""
 
     @abstractmethod
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:

@@ -56,7 +56,7 @@ def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
                 f"{method.slot}: {method.name} needs {', '.join(lacking)}, which nothing here produces "
                 f"(the rollout is {bound['rollout'].name}). {COLUMNS[lacking[0]].hint}".rstrip()
             )
-        for slot, name in method.card.requires:
+        for slot, name in [pair for part in (method, *method.fn.parts()) for pair in part.card.requires]:
             if bound[slot] is None or bound[slot].name != name:
                 raise RecipeError(
                     f"{method.slot}: {method.name} needs {slot}: {name} beside it. Add that, or choose another method."

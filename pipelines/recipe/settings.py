@@ -19,10 +19,12 @@ def _part(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
+def _reward(value: Any) -> Any:
+    return {"kind": "composite", "terms": value} if isinstance(value, list) else _part(value)
+
+
 def _parts(value: Any) -> Any:
-    if value is None:
-        return []
-    return [_part(v) for v in (value if isinstance(value, list) else [value])]
+    return [] if value is None else [_part(v) for v in (value if isinstance(value, list) else [value])]
 
 
 Part = Annotated[dict[str, Any], BeforeValidator(_part)]
@@ -283,8 +285,7 @@ MOST_ROLLOUTS = 2**22
 class Budget(Settings):
     """What a run may spend; it ends with the step that spends the last of it, or after `steps`."""
 
-    tokens: int | None = Field(None, ge=1)
-    """Completion tokens sampled."""
+    tokens: int | None = Field(None, ge=1)  # of completions
     seconds: float | None = Field(None, gt=0)
     """Time in steps, over all restarts. Not reproducible: how many steps fit depends on the machine."""
 
@@ -306,7 +307,8 @@ class Rlvr(Settings):
     curriculum: Part = {"kind": "uniform"}
     prompting: Part = {"kind": "plain"}
     rollout: Part = {"kind": "single_turn"}
-    reward: Part = {"kind": "verifier"}
+    reward: Annotated[dict[str, Any], BeforeValidator(_reward)] = {"kind": "verifier"}
+    """One reward, or a list of them: `composite`."""
     filter: Part = {"kind": "all_rows"}
     sampling_schedule: Part = {"kind": "single"}
     reward_functions: list[Function] = []

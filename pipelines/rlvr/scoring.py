@@ -91,11 +91,29 @@ def add(
         rows = [t for t in trajectories if t.score is not None]
         if not rows:
             return
-        values = _checked(name, _call(name, function, _columns(rows, problems), timeout_s), rows)
+        values = values_of(name, function, rows, problems, timeout_s=timeout_s)
         for row, value in zip(rows, values, strict=True):
             if value is not None:
                 row.components[name] = value
                 row.score = float(row.score or 0.0) + value
+
+
+def values_of(
+    name: str,
+    function: RewardFunction,
+    rows: list[Trajectory],
+    problems: Mapping[str, Problem],
+    *,
+    timeout_s: float | None = None,
+) -> list[float | None]:
+    """What a reward function gives each row, checked; [] without a call where there are no rows.
+
+    Raises:
+        RecipeError: as `add` does.
+    """
+    if not rows:
+        return []
+    return _checked(name, _call(name, function, _columns(rows, problems), timeout_s), rows)
 
 
 def _columns(rows: list[Trajectory], problems: Mapping[str, Problem]) -> dict[str, list[Any]]:

@@ -1,19 +1,57 @@
-"""Every answer by its problem's verifier."""
+"""Every answer by its problem's verifier, or by another one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from pipelines import verifiers
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
-from pipelines.data.records import Problem, Trajectory
+from pipelines.data.records import UNSCORED, Problem, Trajectory
+from pipelines.errors import RecipeError, did_you_mean
 from pipelines.rlvr.scoring import verify
 
 
 @method(paper="2411.15124", title="Tulu 3: reinforcement learning with verifiable rewards", checked="closed form")
 class verifier(Reward):
-    """The verifier that the record names; a rollout that an environment has scored keeps its score."""
+    """The verifier that the record names; a rollout that an environment has scored keeps its score.
+
+    With `verifier` (a file of pipelines/verifiers) that one scores every completion instead: `answer`, where it is given, stands in
+    for the record's, and `info` is laid over the record's. So a format is checked beside the answer:
+    `{kind: verifier, verifier: regex, answer: "<think>.*</think>.*"}`. `correct` stays the verdict of the record's own.
+    """
+
+    def __init__(
+        self,
+        *,
+        verifier: Annotated[str | None, Field(pattern=r"^\w+$")] = None,
+        answer: str | None = None,
+        info: dict[str, Any] | None = None,
+    ) -> None:
+        if verifier is not None and verifier not in verifiers.VERIFIERS:
+            hint = did_you_mean(verifier, verifiers.VERIFIERS)
+            raise RecipeError(f"rlvr.reward.verifier: no verifier called {verifier!r}. {hint}")
+        if verifier is None and (answer is not None or info):
+            raise RecipeError("rlvr.reward.verifier: answer and info are those of another verifier. Name it.")
+        self.other, self.answer, self.info = verifier, answer, dict(info or {})
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status and components in place."""
         verify(rows, problems)
+        if self.other is None:
+            return
+        verdicts = [(row.correct, row.status) for row in rows]
+        for row in rows:
+            row.score, row.status, row.components = None, UNSCORED, {}
+        verify(rows, {uid: self._other(problem) for uid, problem in problems.items() if uid in {r.uid for r in rows}})
+        for row, (correct, status) in zip(rows, verdicts, strict=True):
+            row.correct = correct
+            row.status = row.status if row.score is None else status
+
+    def _other(self, problem: Problem) -> Problem:
+        answer = problem.answer if self.answer is None else self.answer
+        return replace(problem, verifier=str(self.other), answer=answer, info={**problem.info, **self.info})

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import toys
+from method_toys import REQUIRED
 
 from pipelines.contract import catalogue
 from pipelines.contract.catalogue import bind, load, names
@@ -21,7 +22,7 @@ HOOKS = ("setup", "sampling", "on_rollouts", "on_batch", "column_options", "stat
 
 @pytest.mark.parametrize(("slot", "name"), ALL)
 def test_every_part_has_every_hook(slot, name):
-    part = bind(f"rlvr.{slot}", name).fn
+    part = bind(f"rlvr.{slot}", {"kind": name, **REQUIRED.get(name, {})}).fn
     assert isinstance(part, BASES.get(f"rlvr.{slot}", Method))
     assert all(callable(getattr(part, hook)) for hook in HOOKS)
     for hook in HOOKS:

@@ -11,6 +11,7 @@ import re
 import pytest
 import torch
 import toys
+from method_toys import REQUIRED
 from toys import columns_of
 
 from benchmarks import examples
@@ -61,7 +62,7 @@ def test_declares_itself(slot, name):
     assert card.paper and card.title
     assert re.split(r" \(|,", card.checked)[0] in CHECKED
     assert fn.__doc__ and len(fn.__doc__) > 40
-    settings_model(fn)()
+    settings_model(fn)(**REQUIRED.get(name, {}))
     if not inspect.isclass(fn):
         assert ">>>" in fn.__doc__, "a method shows a worked example"
 

@@ -1,0 +1,230 @@
+"""Several rewards in one: weights, gates, factors and schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from pipelines.contract.catalogue import Bound, bind, method
+from pipelines.contract.fields import Strict
+from pipelines.contract.method import Reward
+from pipelines.contract.rollout import SetupContext
+from pipelines.data.records import Problem, Trajectory
+from pipelines.errors import RecipeError, did_you_mean
+from pipelines.recipe.settings import Sampling
+from pipelines.rlvr.scoring import verify
+
+FIELD = "rlvr.reward"
+Number = Annotated[float, Field(ge=-1e6, le=1e6)]
+
+
+class Ramp(Strict):
+    """A weight that moves in a straight line from one value to another."""
+
+    start: Number
+    """Weight up to step `after`."""
+    end: Number
+    """Weight from step `after + steps` on."""
+    steps: int = Field(ge=1)
+    after: int = Field(0, ge=0)
+
+    def at(self, step: int) -> float:
+        """The weight of a step, counted from 0."""
+        return self.start + (self.end - self.start) * min(1.0, max(0.0, (step - self.after) / self.steps))
+
+
+class Gate(Strict):
+    """A condition on an earlier term."""
+
+    term: str
+    """Name of the term whose value is looked at."""
+    at_least: Number | None = None
+    at_most: Number | None = None
+    otherwise: Number = 0.0
+    """The term's value where the condition does not hold, or the other term has no value."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Gate:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("say at_least, at_most or both")
+        return self
+
+    def holds(self, value: float | None) -> bool:
+        """Whether a value of the other term opens it."""
+        if value is None:
+            return False
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+
+class TermSettings(Strict):
+    """What a term says beside its reward's own settings."""
+
+    name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.+-]+$", max_length=60)
+    """In gates and metrics; default: the reward's name."""
+    weight: Number | Ramp = 1.0
+    operation: Literal["add", "multiply"] = "add"
+    """Whether weight x value is added to the terms before it, or what they gave is multiplied by it."""
+    gate: Gate | None = None
+    unscored: Literal["row", "zero"] = "row"
+    """Where the term has no value (a timeout, an unreadable judge): the row stays unscored, or the value is 0."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One reward of the sum."""
+
+    name: str
+    about: TermSettings
+    reward: Bound
+
+    def weight(self, step: int) -> float:
+        """Its weight in a step."""
+        weight = self.about.weight
+        return weight.at(step) if isinstance(weight, Ramp) else weight
+
+
+@method(
+    paper="folklore",
+    title="A weighted sum of rewards, with gates and schedules",
+    checked="closed form",
+)
+class composite(Reward):
+    """Sum of `weight` x value over `terms`, each a reward of this slot; `reward: [a, b]` is its short form.
+
+    A term also takes `name`, `weight` (a number, or `{start, end, steps, after}` for one that moves), `gate` (`{term, at_least,
+    at_most, otherwise}`: the value counts only where an earlier term's does), `operation` (`add`, or `multiply` what the terms
+    before it gave) and `unscored` (what to do with a row that it cannot score: leave the `row` out, or count `zero`).
+    Every term's value is a component, so a metric. `correct` stays the verdict of the problem's verifier, whether or not it is a
+    term.
+    """
+
+    def __init__(self, *, terms: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=64)]) -> None:
+        self.terms: list[Term] = []
+        for number, spec in enumerate(terms):
+            self.terms.append(_term(number, spec, [term.name for term in self.terms]))
+        self.step = 0
+
+    def parts(self) -> list[Bound]:
+        """The rewards that it is made of."""
+        return [term.reward for term in self.terms]
+
+    def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
+        """Fill score, correct, status and components in place."""
+        verify(rows, problems)
+        values: list[dict[str, float | None]] = [{} for _ in rows]
+        components = [{k: v for k, v in row.components.items() if k != "verifier"} for row in rows]
+        for term in self.terms:
+            scored = [_copy(row) for row in rows]
+            term.reward.fn.score(scored, problems)
+            for row, copied, known, parts in zip(rows, scored, values, components, strict=True):
+                known[term.name] = copied.score
+                if copied.score is not None:
+                    parts[term.name] = float(copied.score)
+                own = {k: v for k, v in copied.components.items() if k not in row.components}
+                parts.update({f"{term.name}.{k}": v for k, v in own.items()})
+        for row, known, parts in zip(rows, values, components, strict=True):
+            row.score = self.total(known)
+            row.components = parts
+
+    def total(self, values: Mapping[str, float | None]) -> float | None:
+        """The reward of a row, from the values of its terms; None where one that must be scored is not.
+
+        Raises:
+            KeyError: a term has no entry.
+        """
+        total = 0.0
+        for term in self.terms:
+            value = values[term.name]
+            gate = term.about.gate
+            if gate is not None and not gate.holds(values[gate.term]):
+                value = gate.otherwise
+            elif value is None:
+                if term.about.unscored == "row":
+                    return None
+                value = 0.0
+            value *= term.weight(self.step)
+            total = total * value if term.about.operation == "multiply" else total + value
+        return total
+
+    def setup(self, context: SetupContext) -> None:
+        """Pass on to the terms."""
+        for part in self.parts():
+            part.fn.setup(context)
+
+    def sampling(self, settings: Sampling) -> Sampling:
+        """Pass on to the terms."""
+        for part in self.parts():
+            settings = part.fn.sampling(settings)
+        return settings
+
+    def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
+        """Pass on to the terms."""
+        for part in self.parts():
+            rows = part.fn.on_rollouts(rows)
+        return rows
+
+    def on_batch(self, columns: Mapping[str, Any]) -> None:
+        """The step's weights have been used."""
+        for part in self.parts():
+            part.fn.on_batch(columns)
+        self.step += 1
+
+    def column_options(self) -> dict[str, Any]:
+        """What the terms ask for."""
+        options: dict[str, Any] = {}
+        for part in self.parts():
+            options |= part.fn.column_options()
+        return options
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step, and what the terms remember."""
+        return {"step": self.step, "terms": {term.name: term.reward.fn.state_dict() for term in self.terms}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.step = state["step"]
+        for term in self.terms:
+            term.reward.fn.load_state_dict(state["terms"][term.name])
+
+
+def _copy(row: Trajectory) -> Trajectory:
+    """A copy that a term may score; what it shares with the row is only read."""
+    copied = copy(row)
+    copied.components = dict(row.components)
+    return copied
+
+
+def _term(number: int, spec: str | Mapping[str, Any], before: list[str]) -> Term:
+    """A term of the list.
+
+    Raises:
+        RecipeError: names the field and the fix.
+    """
+    where = f"{FIELD}.terms.{number}"
+    spec = {"kind": spec} if isinstance(spec, str) else dict(spec)
+    own = {name: spec.pop(name) for name in TermSettings.model_fields if name in spec}
+    try:
+        about = TermSettings(**own)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RecipeError(f"{where}.{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+    if spec.get("kind") == "composite":
+        raise RecipeError(f"{where}: a composite reward cannot be a term of another one. List its terms here.")
+    try:
+        reward = bind(FIELD, spec)
+    except RecipeError as error:
+        raise RecipeError(str(error).replace(FIELD, where, 1)) from None
+    name = about.name or reward.fn.label or reward.name
+    if name in before:
+        raise RecipeError(f"{where}: a term called {name} stands before it. Give one of them another `name`.")
+    if about.gate is not None and about.gate.term not in before:
+        raise RecipeError(
+            f"{where}.gate.term: no term before this one is called {about.gate.term!r}. {did_you_mean(about.gate.term, before)}"
+        )
+    if about.operation == "multiply" and not before:
+        raise RecipeError(f"{where}.operation: the first term has nothing to multiply. Use add.")
+    return Term(name, about, reward)

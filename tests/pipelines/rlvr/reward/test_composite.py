@@ -1,0 +1,180 @@
+"""Rewards made of several terms."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+import toys
+from hypothesis import given
+from hypothesis import strategies as st
+from method_toys import answer
+
+from pipelines.contract.catalogue import bind
+from pipelines.data.records import Problem, Stop
+from pipelines.errors import RecipeError
+from pipelines.recipe.settings import Rlvr
+
+UID = "a" * 32
+PROBLEMS = {
+    UID: Problem(
+        uid=UID, prompt=[{"role": "user", "content": "2 + 2?"}], answer="4", verifier="number", source="s", licence="l"
+    )
+}
+
+
+def brief(prompts, completions, **_):
+    """Share of ten letters that are left; None for a question."""
+    texts = [c[0]["content"] for c in completions]
+    return [None if t.endswith("?") else max(0.0, 1 - len(t) / 10) for t in texts]
+
+
+BRIEF = {"kind": "function", "path": f"{__name__}:brief"}
+
+
+def composite(*terms):
+    return bind("rlvr.reward", Rlvr(reward=list(terms)).reward).fn
+
+
+def scored(reward, *texts):
+    rows = [answer(UID, 0, text) for text in texts]
+    reward.score(rows, PROBLEMS)
+    return rows
+
+
+def test_values_are_weighted_and_shown():
+    rows = scored(composite("verifier", {**BRIEF, "weight": 0.5}), "4", "is it 4?", "12345")
+    assert rows[0].score == pytest.approx(1 + 0.5 * 0.9)
+    assert rows[0].components == {"verifier": 1.0, "brief": pytest.approx(0.9)}
+    assert rows[1].score is None, "a function that says None leaves the row unscored"
+    assert rows[2].score == pytest.approx(0.5 * 0.5)
+    assert [r.correct for r in rows] == [True, True, False]
+    assert [r.status for r in rows] == ["correct", "correct", "incorrect"]
+
+
+def test_a_term_may_be_without_a_value():
+    (row,) = scored(composite("verifier", {**BRIEF, "unscored": "zero"}), "is it 4?")
+    assert row.score == 1 and row.components == {"verifier": 1.0}
+
+
+def test_a_gate_looks_at_a_term_before_it():
+    gate = {"term": "verifier", "at_least": 1, "otherwise": -0.5}
+    rows = scored(composite("verifier", {**BRIEF, "gate": gate}), "4", "5")
+    assert [r.score for r in rows] == [pytest.approx(1.9), -0.5]
+    assert rows[1].components["brief"] == pytest.approx(0.9), "the metric is the value, not what the gate made of it"
+
+
+def test_a_gate_is_shut_where_its_term_has_no_value():
+    known = {**BRIEF, "name": "brief", "unscored": "zero"}
+    gated = {**BRIEF, "name": "gated", "gate": {"term": "brief", "at_most": 1}}
+    reward = composite("verifier", known, gated)
+    assert reward.total({"verifier": 1.0, "brief": None, "gated": 5.0}) == 1.0
+    assert reward.total({"verifier": 1.0, "brief": 0.5, "gated": 5.0}) == 6.5
+    assert reward.total({"verifier": None, "brief": 0.5, "gated": 5.0}) is None
+
+
+def test_a_factor_multiplies_what_stands_before_it():
+    rows = scored(composite({"kind": "verifier", "weight": 2.0}, {**BRIEF, "operation": "multiply"}), "4", "5")
+    assert [r.score for r in rows] == [pytest.approx(1.8), 0.0]
+
+
+FORM = {"kind": "verifier", "verifier": "regex", "answer": r"<\d>", "weight": 0.25, "name": "form"}
+
+
+@pytest.mark.parametrize("text,answered,formed", [("<4>", 1, 1), ("4", 1, 0), ("<5>", 0, 1), ("5", 0, 0)])
+def test_form_and_answer_are_judged_apart(text, answered, formed):
+    (row,) = scored(composite("verifier", FORM), text)
+    assert (
+        row.score == answered + 0.25 * formed
+        and row.correct is bool(answered)
+        and row.status == ("correct" if answered else "incorrect")
+    )
+    assert (row.components["verifier"], row.components["form"]) == (answered, formed)
+
+
+def test_what_the_infrastructure_failed_stays_unscored():
+    row = answer(UID, 0, "4")
+    row.stop = Stop.ERROR
+    composite("verifier", {**BRIEF, "unscored": "row"}).score([row], PROBLEMS)
+    assert row.score is None and row.correct is None
+
+
+def test_the_score_of_an_environment_is_the_verifier_s_term():
+    row = answer(UID, 0, "whatever", score=0.7, correct=True)
+    composite({"kind": "verifier", "weight": 10.0}).score([row], PROBLEMS)
+    assert row.score == pytest.approx(7.0) and row.correct
+
+
+def test_a_weight_moves_with_the_steps_and_survives_a_restart():
+    term = {"kind": "verifier", "weight": {"start": 1.0, "end": 0.0, "steps": 4, "after": 2}}
+    reward = composite(term)
+    seen = []
+    for _ in range(8):
+        seen.append(reward.total({"verifier": 1.0}))
+        reward.on_batch({})
+        restarted = composite(term)
+        restarted.load_state_dict(json.loads(json.dumps(reward.state_dict())))
+        assert restarted.total({"verifier": 1.0}) == reward.total({"verifier": 1.0})
+    assert seen == [1, 1, 1, 0.75, 0.5, 0.25, 0, 0]
+
+
+def test_the_trainer_learns_from_the_sum(tmp_path, start):
+    """A run that is stopped and taken up: the terms' metrics, a sum whose weight moves on, the weights of a run without the stop."""
+    term = "{kind: verifier, name: short, verifier: regex, answer: '.{0,6}', weight: {start: 0.0, end: 1.0, steps: 4}}"
+    more = (f"rlvr.reward=[verifier, {term}]", "rlvr.prompts=8", "rlvr.steps=4", "rlvr.commit.every=1")
+    weights = []
+    for name in ("straight", "stopped"):
+        folder = tmp_path / name
+        folder.mkdir()
+        made = toys.trainer(folder, start, toys.recipe(folder), *more)
+        if name == "stopped":
+
+            def stop(part, step):
+                if part == "rollout" and step == 2:
+                    raise KeyboardInterrupt
+
+            made.phase = stop
+            with pytest.raises(KeyboardInterrupt):
+                made.run()
+            made.committer.wait()
+            made = toys.trainer(folder, start, toys.recipe(folder), *more)
+        made.run()
+        weights.append(torch.cat([p.detach().flatten() for p in made.learner.model.parameters()]))
+        steps = [line["values"] for line in toys.spool(folder / "work") if line["kind"] == "metrics"]
+        assert len(steps) == 4
+        for step, metrics in enumerate(steps):
+            short = metrics["reward_component/short"]
+            assert 0 < short <= 1
+            assert metrics["reward/mean"] == pytest.approx(metrics["reward_component/verifier"] + short * step / 4)
+    assert torch.equal(*weights)
+
+
+@given(st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3)), min_size=1, max_size=6))
+def test_without_gates_it_is_the_scalar_product(pairs):
+    reward = composite(*({"kind": "verifier", "name": f"t{i}", "weight": w} for i, (w, _) in enumerate(pairs)))
+    total = reward.total({f"t{i}": v for i, (_, v) in enumerate(pairs)})
+    assert total == pytest.approx(math.fsum(w * v for w, v in pairs), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "terms,words",
+    [
+        (["verifier", "verifier"], r"terms\.1: a term called verifier stands before"),
+        (["nothing"], r"terms\.0: no method called 'nothing'"),
+        ([{"kind": "verifier", "gate": {"term": "x", "at_least": 1}}], r"terms\.0\.gate\.term: no term before this"),
+        (["verifier", {**FORM, "gate": {"term": "verifer", "at_least": 1}}], "Did you mean 'verifier'"),
+        (["verifier", {**FORM, "gate": {"term": "verifier"}}], r"terms\.1\.gate: .*at_least, at_most or both"),
+        ([{"kind": "verifier", "operation": "multiply"}], r"terms\.0\.operation: the first term has nothing"),
+        ([{"kind": "verifier", "weight": "much"}], r"terms\.0\.weight"),
+        ([{"kind": "verifier", "weigth": 1}], r"terms\.0\.weigth: no such setting"),
+        ([{"kind": "composite", "terms": ["verifier"]}], r"terms\.0: a composite reward cannot be a term"),
+        ([{"kind": "verifier", "verifier": "regexp"}], r"terms\.0\.verifier: no verifier called 'regexp'"),
+        ([{"kind": "verifier", "answer": "4"}], r"terms\.0\.verifier: answer and info are those of another"),
+        ([{"kind": "function", "path": "no_such_module:f"}], r"terms\.0\.path: 'no_such_module:f' cannot be imported"),
+    ],
+)
+def test_what_is_wrong_is_named(terms, words):
+    with pytest.raises(RecipeError, match=words):
+        composite(*terms)
