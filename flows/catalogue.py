@@ -11,16 +11,22 @@ from typing import Any
 from pipelines.contract import catalogue
 from pipelines.contract.columns import COLUMNS, Phase, phase_of
 from pipelines.contract.method import Method
+from pipelines.contract.monitor import Monitor
 from pipelines.errors import UserError, did_you_mean
-from pipelines.recipe.read import PRESETS, SLOTS, preset_names, read_preset
+from pipelines.recipe.read import MONITORS, PRESETS, SLOTS, preset_names, read_preset
 
-PLACES = (*SLOTS, "providers")
-"""Slots, and the providers of columns."""
+PLACES = (*SLOTS, "providers", MONITORS)
+"""Slots, the providers of columns, and the rules of monitors."""
+
+
+def _room(place: str) -> str:
+    """The catalogue's name for a place; monitors belong to no stage."""
+    return place if place == MONITORS else f"rlvr.{place}"
 
 
 def entry(slot: str, name: str) -> dict[str, Any]:
     """Everything known about a method, as plain values."""
-    fn = catalogue.load(f"rlvr.{slot}", name)
+    fn = catalogue.load(_room(slot), name)
     card = catalogue.card(fn)
     model = catalogue.settings_model(fn)
     settings = {}
@@ -36,7 +42,8 @@ def entry(slot: str, name: str) -> dict[str, Any]:
         "checked": card.checked,
         "needs": list(catalogue.needs(fn)),
         "settings": settings,
-        "remembers": inspect.isclass(fn) and issubclass(fn, Method) and fn.state_dict is not Method.state_dict,
+        "remembers": inspect.isclass(fn)
+        and any(issubclass(fn, base) and fn.state_dict is not base.state_dict for base in (Method, Monitor)),
         "reduces_to": card.reduces_to,
         "crosses_groups": card.crosses_groups,
         "legal_in": list(card.legal_in),
@@ -55,7 +62,7 @@ def entries(slot: str | None = None) -> list[dict[str, Any]]:
     """
     if slot is not None and slot not in PLACES:
         raise UserError(f"--slot {slot}: no such slot. {did_you_mean(slot, PLACES)}")
-    return [entry(s, n) for s in ([slot] if slot else PLACES) for n in catalogue.names(f"rlvr.{s}")]
+    return [entry(s, n) for s in ([slot] if slot else PLACES) for n in catalogue.names(_room(s))]
 
 
 def link(paper: str) -> str:

@@ -99,15 +99,18 @@ def names(slot: str) -> list[str]:
 
 
 @cache
-def load(slot: str, name: str) -> Callable:
+def load(slot: str, name: str, field: str | None = None) -> Callable:
     """Import one method and hold it to the contract.
+
+    Args:
+        field: where the recipe names it, for messages; default: the slot.
 
     Raises:
         RecipeError: no method of that name in the slot.
         TypeError: the method asks for something that is not a column, or lacks the base class of its slot.
     """
     if name not in names(slot):
-        raise RecipeError(f"{slot}: no method called {name!r}. {did_you_mean(name, names(slot))}")
+        raise RecipeError(f"{field or slot}: no method called {name!r}. {did_you_mean(name, names(slot))}")
     fn = getattr(importlib.import_module(f"pipelines.{slot}.{name}"), name)
     base = BASES.get(slot, Method if inspect.isclass(fn) else None)
     if base is not None and not (inspect.isclass(fn) and issubclass(fn, base)):
@@ -190,19 +193,23 @@ def _where(slot: str, value: Any) -> str:
     return str(value)
 
 
-def bind(slot: str, spec: str | Mapping[str, Any]) -> Bound:
+def bind(slot: str, spec: str | Mapping[str, Any], field: str | None = None) -> Bound:
     """Turn `gigpo` or `{kind: gigpo, step_weight: 0.5}` into something to call.
+
+    Args:
+        field: where the recipe says so, for messages; default: the slot.
 
     Raises:
         RecipeError: unknown method, unknown setting or a value out of bounds; the message names the field.
     """
     fields = {"kind": spec} if isinstance(spec, str) else dict(spec)
+    where_said = field or slot
     if "kind" not in fields:
-        raise RecipeError(f"{slot}: say which method with `kind`. Known: {', '.join(names(slot))}.")
+        raise RecipeError(f"{where_said}: say which method with `kind`. Known: {', '.join(names(slot))}.")
     name = str(fields.pop("kind"))[:120]
     weight = _weight(slot, fields.pop("weight", 1.0)) if slot in TERMS else 1.0
     where = _where(slot, fields.pop("where", "loss")) if slot == "rlvr.divergence" else "loss"
-    fn = load(slot, name)
+    fn = load(slot, name, field)
     model = settings_model(fn)
     try:
         settings = model(**fields).model_dump()
@@ -212,7 +219,7 @@ def bind(slot: str, spec: str | Mapping[str, Any]) -> Bound:
         allowed = ", ".join(model.model_fields) or "none"
         hint = did_you_mean(field_name, model.model_fields) if first["type"] == "extra_forbidden" else ""
         complaint = "no such setting" if first["type"] == "extra_forbidden" else first["msg"]
-        text = f"{slot}.{field_name}: {complaint}. {hint} Settings of {name}: {allowed}."
+        text = f"{where_said}.{field_name}: {complaint}. {hint} Settings of {name}: {allowed}."
         raise RecipeError(" ".join(text.split())) from None
     instance = fn(**settings) if inspect.isclass(fn) else FunctionMethod(fn, settings)
     return Bound(slot, name, settings, needs(fn), takes(fn), instance, card(fn), weight, where)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from pipelines.contract.monitor import Monitor
 from pipelines.contract.provider import Provider
 
 if TYPE_CHECKING:
@@ -223,5 +224,6 @@ BASES: dict[str, type] = {
     "rlvr.sampling_schedule": SamplingSchedule,
     "rlvr.replay": Replay,
     "rlvr.providers": Provider,
+    "monitor": Monitor,
 }
 """Slots whose methods are not called with columns, and the base class each method of theirs has."""

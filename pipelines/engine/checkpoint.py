@@ -26,6 +26,9 @@ def save(
     keep_last: int = 2,
     keep_best: int = 0,
     score: float | None = None,
+    keep_good: int = 0,
+    good: bool = False,
+    branch: tuple[int, int] = (0, 0),
 ) -> None:
     """Commit a step. A crash at any instant leaves the previous commit or this one, never a part.
 
@@ -36,20 +39,37 @@ def save(
         keep_last: newest commits kept on disk.
         keep_best: commits with the highest score kept beside them.
         score: higher is better; None is never among the best.
+        keep_good: newest commits kept that are marked `good`.
+        good: nothing was found wrong with the run up to here.
+        branch: how often the run has gone back, and the step that it went back to last; commits after that step from before the last
+            rollback are removed.
     """
-    name = f"step-{step:08d}"
+    name = f"step-{step:08d}" + (f"-{branch[0]}" if branch[0] else "")
     with atomic_folder(folder / name) as building:
         torch.save(state, building / STATE)
-        meta = {"step": step, "sha256": file_sha256(building / STATE), "score": score}
+        meta = {"step": step, "sha256": file_sha256(building / STATE), "score": score, "good": good}
         write_atomic(building / META, json.dumps(meta))
     write_atomic(folder / LATEST, f'{{"name": "{name}", "step": {step}}}')
-    newest = sorted(folder.glob("step-*"), reverse=True)
-    retained = {*newest[:keep_last], *_ranked(newest)[:keep_best]}
-    for old in newest:
+    on_disk = _newest(folder)
+    newest = [path for path in on_disk if _place(path)[0] >= branch[0] or _place(path)[1] <= branch[1]]
+    good_ones = [path for path in newest if keep_good and _meta(path).get("good")]
+    retained = {*newest[:keep_last], *_ranked(newest)[:keep_best], *good_ones[:keep_good]}
+    for old in on_disk:
         if old not in retained:
             shutil.rmtree(old, ignore_errors=True)
     for scrap in folder.glob(".step-*"):
         shutil.rmtree(scrap, ignore_errors=True)
+
+
+def _place(path: Path) -> tuple[int, int]:
+    """(rollbacks before it, step) of a commit: the later in the run, the larger."""
+    _, step, *branch = path.name.split("-")
+    return (int(branch[0]) if branch else 0, int(step))
+
+
+def _newest(folder: Path) -> list[Path]:
+    """Commits, the last one made first."""
+    return sorted(folder.glob("step-*"), key=_place, reverse=True)
 
 
 def _ranked(commits: list[Path]) -> list[Path]:
@@ -73,7 +93,13 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def load(folder: Path) -> dict[str, Any] | None:
     """The newest complete commit, or None; damaged ones are skipped."""
-    states = map(_read, sorted(folder.glob("step-*"), reverse=True))
+    states = map(_read, _newest(folder))
+    return next((state for state in states if state is not None), None)
+
+
+def last_good(folder: Path) -> dict[str, Any] | None:
+    """The newest complete commit that is marked good, or None."""
+    states = (_read(path) for path in _newest(folder) if _meta(path).get("good"))
     return next((state for state in states if state is not None), None)
 
 
@@ -88,23 +114,37 @@ class Committer:
 
     Args:
         folder: where the commits live.
-        keep_last, keep_best: as in `save`.
+        keep_last, keep_best, keep_good: as in `save`.
         written: called with the state's `cursor` when its commit is on the disk.
     """
 
-    def __init__(self, folder: Path, *, keep_last: int, keep_best: int, written: Callable[[int], None]) -> None:
+    def __init__(
+        self, folder: Path, *, keep_last: int, keep_best: int, written: Callable[[int], None], keep_good: int = 0
+    ) -> None:
         self.folder, self.keep_last, self.keep_best, self.written = folder, keep_last, keep_best, written
+        self.keep_good = keep_good
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def submit(self, step: int, state: dict[str, Any], score: float | None = None) -> None:
-        """Commit soon. Raises what the previous write failed with, such as OSError for a full disk."""
+    def submit(
+        self,
+        step: int,
+        state: dict[str, Any],
+        score: float | None = None,
+        *,
+        good: bool = False,
+        branch: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Commit soon; arguments as in `save`. Raises what the previous write failed with, such as OSError for a full disk."""
         self.wait()
         copied = each_tensor(state, _own_copy)
 
         def write() -> None:
             try:
-                save(self.folder, step, copied, keep_last=self.keep_last, keep_best=self.keep_best, score=score)
+                save(
+                    self.folder, step, copied, keep_last=self.keep_last, keep_best=self.keep_best, score=score,
+                    keep_good=self.keep_good, good=good, branch=branch,
+                )  # fmt: skip
                 self.written(copied["cursor"])
             except BaseException as error:
                 self._error = error

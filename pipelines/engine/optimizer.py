@@ -48,6 +48,8 @@ class Stepper:
         self.optimizer, self.settings, self.total, self.max_bad = optimizer, settings, total, max_bad
         self.bad_in_a_row = 0
         self.skipped = 0
+        self.scale = 1.0
+        """Factor on the learning rate, for runs that have gone back; whoever sets it commits it."""
         self.weights = [p for group in optimizer.param_groups for p in group["params"]]
 
     def step(self, number: int) -> dict[str, float]:
@@ -58,7 +60,7 @@ class Stepper:
         """
         norm = torch.nn.utils.clip_grad_norm_(self.weights, self.settings.max_grad_norm)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        learning_rate = rate(self.settings, number, self.total)
+        learning_rate = rate(self.settings, number, self.total) * self.scale
         finite = bool(torch.isfinite(norm))
         if finite:
             for group in self.optimizer.param_groups:

@@ -13,6 +13,7 @@ from pipelines.contract.columns import COLUMNS, HOOK_PHASE, Phase, phase_of
 from pipelines.data.files import check_readable, data_files
 from pipelines.errors import DataError, ModelError, RecipeError, did_you_mean
 from pipelines.recipe import settings as s
+from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe, bind_providers, bind_slots, bound_list, column_options
 from pipelines.recipe.staleness import check_staleness
@@ -26,6 +27,8 @@ def check(recipe: Recipe) -> None:
     """
     _check_splits(recipe)
     _check_files(recipe)
+    if recipe.sft is not None:
+        check_monitors("sft", recipe.sft)
     if recipe.sft is None and recipe.model.fresh is not None and recipe.rlvr is not None:
         raise RecipeError("sft: a fresh model must be trained before RLVR; add an `sft` section.")
     if recipe.rlvr is None:
@@ -39,6 +42,7 @@ def check(recipe: Recipe) -> None:
     column_options(methods)
     _check_server(rl, bound)
     check_staleness(rl, bound, methods)
+    check_monitors("rlvr", rl, {column for method in methods for column in method.needs})
     if rl.sampling.temperature == 0:
         raise RecipeError("rlvr.sampling.temperature: 0 is greedy; RL needs to explore. Use a value above 0.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -10,10 +11,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pipelines.contract.catalogue import Bound, bind, card, load, names
 from pipelines.contract.fields import Seed, Strict
+from pipelines.contract.monitor import Monitor
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.project import ROOT
 from pipelines.recipe import settings as s
 from pipelines.recipe import yaml_text
+from pipelines.recipe.monitors import Watch
 from pipelines.recipe.renamed import FIELDS, renamed, renamed_override
 from pipelines.recipe.secrets import redact, secrets_in
 
@@ -36,6 +39,7 @@ SLOTS = (
     "loss_aggregation",
 )
 PROVIDERS = "rlvr.providers"
+MONITORS = "monitor"
 
 
 class Recipe(Strict):
@@ -286,6 +290,54 @@ def bound_list(bound: dict[str, Any]) -> list[Bound]:
     return methods
 
 
+@dataclass(frozen=True)
+class Watched:
+    """An entry of a section's `monitors`."""
+
+    method: Bound
+    about: Watch
+
+    @property
+    def rule(self) -> Monitor:
+        """The rule itself."""
+        return self.method.fn
+
+    @property
+    def name(self) -> str:
+        """What it is called in alarms."""
+        return self.rule.label or self.method.name
+
+    @property
+    def patience(self) -> int:
+        """Steps in a row that are an alarm."""
+        return self.about.patience or self.rule.patience
+
+
+def bind_monitors(section: str, specs: list[dict[str, Any]]) -> list[Watched]:
+    """The rules of `rlvr.monitors` or `sft.monitors`, with what is done about them.
+
+    Raises:
+        RecipeError: an unknown rule or setting, or a limit that cannot be.
+    """
+    watched = []
+    for number, spec in enumerate(specs):
+        field = f"{section}.monitors.{number}"
+        shared = {name: value for name, value in spec.items() if name in Watch.model_fields}
+        try:
+            about = Watch.model_validate(shared)
+        except ValidationError as error:
+            raise RecipeError("\n".join(f"{field}.{line}" for line in explain(error).split("\n"))) from None
+        own = {name: value for name, value in spec.items() if name == "kind" or name not in shared}
+        try:
+            method = bind(MONITORS, own, field)
+        except RecipeError:
+            raise
+        except ValueError as error:
+            raise RecipeError(f"{field}.{error}.") from None
+        watched.append(Watched(method, about))
+    return watched
+
+
 def bind_providers(rlvr: s.Rlvr, methods: list[Bound]) -> list[Bound]:
     """The providers of columns that these methods read: those of the recipe, and those that come by themselves.
 
@@ -293,6 +345,7 @@ def bind_providers(rlvr: s.Rlvr, methods: list[Bound]) -> list[Bound]:
         RecipeError: an unknown provider or setting, one named twice, or two that make one column.
     """
     needed = {column for method in methods for column in method.needs}
+    needed |= {column for each in bind_monitors("rlvr", rlvr.monitors) for column in each.method.needs}
     chosen = [bind("rlvr.providers", spec) for spec in rlvr.providers]
     names_chosen = [method.name for method in chosen]
     for name in names(PROVIDERS):

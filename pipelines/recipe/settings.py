@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from pipelines.contract.fields import Day, Identifier, Label, Line, Seed, Settings, free
+from pipelines.recipe.monitors import DEFAULT_MONITORS, Rollback
 from pipelines.recipe.sampling import AdaptiveTemperature as AdaptiveTemperature
 from pipelines.recipe.sampling import Mismatch, Sampling
 from pipelines.recipe.server import Server
@@ -264,6 +265,9 @@ class Sft(Settings):
     checkpoint_selection: Literal["last", "best"] = "last"
     """Which weights the stage hands on: the last, or those with the lowest held-out loss measured."""
     commit: Commit = Commit(every=20)
+    monitors: Parts = []
+    """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor)."""
+    rollback: Rollback = Rollback()
 
     @model_validator(mode="after")
     def _length(self) -> Sft:
@@ -359,6 +363,9 @@ class Rlvr(Settings):
     checkpoint_selection: Literal["last", "best"] = "last"
     """Which weights the stage hands on: the last, or those with the best mean reward over ten steps."""
     commit: Commit = Commit()
+    monitors: Parts = DEFAULT_MONITORS
+    """Rules over metrics and rollouts, each with what to do when it is broken (files of pipelines/monitor); [] for none."""
+    rollback: Rollback = Rollback()
     log_rollouts: int = free(8, ge=0)
     """Rollouts per step written to rollouts.jsonl."""
 

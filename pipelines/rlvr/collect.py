@@ -99,6 +99,8 @@ class Collector:
         """Of the batch that is being collected."""
         self.version = 0
         """Optimizer updates behind the weights that sample."""
+        self.branch: tuple[int, ...] = ()
+        """Added to the RNG streams of rollouts; another one after each rollback."""
         self._draws = 0
         """Draws of the batch so far."""
         self._groups = 0
@@ -173,7 +175,7 @@ class Collector:
             sampler=self.sampler,
             sampling=self.sampling,
             prompts=len(allocations),
-            generator=distribution.generator(self.device, self.seed, *stream, *self._rank()),
+            generator=distribution.generator(self.device, self.seed, *stream, *self._rank(), *self.branch),
             entropy=self.update.needs("entropy_old"),
             version=self.version,
             tokenizer=self.tokenizer,
@@ -186,6 +188,10 @@ class Collector:
         self.update.reward.fn.score(rows, self.by_uid)
         scoring.add(self.functions, rows, self.by_uid, timeout_s=self.rlvr.reward_timeout_s)
         return sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
+
+    def forget(self) -> None:
+        """Before what was packed last is replaced by rows of an earlier step."""
+        self._packed = None
 
     def rendered(self, problems: list[Problem]) -> list[list[int]]:
         """Token ids of the problems' prompts."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.data.records import Stop, Trajectory
+from pipelines.data.records import Stop, Trajectory, by_group
 from pipelines.engine.layout import Layout, row_ends
 from pipelines.rlvr.ops import homogeneous
 
@@ -21,6 +21,7 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
     metrics = {
         "reward/mean": sum(float(t.score or 0) for t in scored) / max(1, len(scored)),
         "reward/correct": sum(bool(t.correct) for t in scored) / max(1, len(scored)),
+        "reward/group_std": _group_std(scored),
         "reward/unscored_share": (count - len(scored)) / count,
         "rollout/rows": float(count),
         "rollout/length_mean": float(lengths.mean()),
@@ -37,6 +38,12 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
             values = [t.components[name] for t in scored if name in t.components]
             metrics[f"reward_component/{name.replace('/', '_')}"] = sum(values) / len(values)
     return metrics
+
+
+def _group_std(scored: list[Trajectory]) -> float:
+    """Standard deviation (of the population) of the scores in a group, mean over groups; 0 where nothing is scored."""
+    groups = [torch.tensor([float(t.score or 0) for t in rows]) for rows in by_group(scored).values()]
+    return sum(float(scores.std(correction=0)) for scores in groups) / max(1, len(groups))
 
 
 def of_columns(columns: dict[str, Any]) -> dict[str, float]:

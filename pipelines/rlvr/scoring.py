@@ -11,7 +11,7 @@ import math
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pipelines import verifiers
@@ -66,6 +66,27 @@ def verify(
         if verdict.status == "timed_out" and on_timeout == "unscored":
             row.score = row.correct = None
         row.components = {"verifier": verdict.score or 0.0, **verdict.components}
+
+
+def hidden_scores(name: str, rows: Sequence[Trajectory], problems: Mapping[str, Problem]) -> list[float | None]:
+    """Each row's score by another verifier than its own; nothing of the row changes."""
+    asked = [(name, row.text, problems[row.uid].answer, problems[row.uid].info) for row in rows]
+    return [verdict.score for verdict in verifiers.verify_many(asked)]
+
+
+def hidden_values(
+    name: str, rows: Sequence[Trajectory], problems: Mapping[str, Problem], timeout_s: float | None
+) -> list[float | None]:
+    """Each row's value by a function that is no part of the reward; nothing of the row changes.
+
+    Raises:
+        RecipeError: as `add`.
+    """
+    function, chosen = load_function(name, "rlvr.monitors"), list(rows)
+    try:
+        return _checked(name, _call(name, function, _columns(chosen, problems), timeout_s), chosen)
+    except RecipeError as error:
+        raise RecipeError(str(error).replace("rlvr.reward_functions", "rlvr.monitors", 1)) from error
 
 
 def add(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from pipelines.contract.method import HiddenStatistics, PolicyUpdate, own_update
+from pipelines.contract.monitor import StepRollouts
 from pipelines.contract.rollout import Allocation, Sampler, SetupContext
 from pipelines.data import dataset
 from pipelines.data.records import Trajectory
@@ -19,17 +20,20 @@ from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
 from pipelines.recipe.settings import Model, Rlvr
-from pipelines.rlvr import algorithm, diagnostics, rollout_log
+from pipelines.rlvr import algorithm, diagnostics, rollout_log, scoring
 from pipelines.rlvr.collect import SETUP, Batch, Collector
 from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.output_log import DRAWS, OutputLog, draws
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.overlap import Idle, Overlap
 from pipelines.rlvr.pack import pack, padded
+from pipelines.stage.monitors import ALARMS, Alarm, Monitors, event
 from pipelines.stage.report import Report
 
 REPLAY = 3
 """RNG stream id of the draws from stored rows."""
+BRANCH = 1 << 20
+"""Put in front of the number of rollbacks in the sampler's RNG streams: no rank has this number."""
 SMOOTH = 10
 """Steps over which the mean reward is taken when the best weights are looked for."""
 PHASES = ("rollout", "credit", "update", "metrics", "commit")
@@ -73,9 +77,14 @@ class Trainer:
         self.log = OutputLog(work / "out")
         self.start_step = 0
         best = rlvr.commit.keep_best if rlvr.checkpoint_selection == "best" else 0
+        self.monitors = Monitors("rlvr", rlvr.monitors, rlvr.rollback)
+        for each in self.monitors.watched:
+            if each.method.settings.get("function"):
+                scoring.load_function(each.method.settings["function"], "rlvr.monitors")
         self.committer = checkpoint.Committer(
-            work / "checkpoints", keep_last=rlvr.commit.keep_last, keep_best=best, written=report.publish
-        )
+            work / "checkpoints", keep_last=rlvr.commit.keep_last, keep_best=best, written=report.publish,
+            keep_good=int(self.monitors.acts),
+        )  # fmt: skip
         self.phase: Callable[[str, int], None] = lambda name, step: None
         """Called when a part of a step begins, with one of `PHASES`."""
         self.spent: dict[str, float] = {"tokens": 0, "seconds": 0.0}
@@ -123,20 +132,22 @@ class Trainer:
         while not self._ended(step):
             metrics = self.step(step)
             self._spend(metrics)
-            self.report.metrics(step + 1, metrics)
+            alarm = self._watch(step + 1, metrics)
             note = f"reward {metrics['reward/mean']:.3f}"
             self.report.progress(step + 1, self.rlvr.steps, note)
+            if alarm is not None and alarm.action == "rollback":
+                step = self._go_back(alarm)
+                continue
             score = self._score(metrics["reward/mean"])
             if (step + 1) % self.rlvr.commit.every == 0 or self._ended(step + 1) or score is not None:
                 self.phase("commit", step)
                 self._commit(step + 1, score)
             step += 1
-        if step < self.rlvr.steps:
-            self.report.event("the budget is spent", step=step, **self.spent)
         self.committer.wait()
-        state = checkpoint.best(self.committer.folder) if self.rlvr.checkpoint_selection == "best" else None
-        if state is not None:
-            self.report.event("the best weights are handed on", step=state["step"], reward=state["best"])
+        self.monitors.check_stopped()
+        if step < self.rlvr.steps and not self.monitors.ended:
+            self.report.event("the budget is spent", step=step, **self.spent)
+        state = self._selected()
         about: dict[str, Any] = {"resume": self.resumes}
         if self.update.prompting.fn.system_prompt:
             about["system_prompt"] = self.update.prompting.fn.system_prompt
@@ -145,8 +156,71 @@ class Trainer:
         done = {"steps": float(step), "tokens_sampled": float(self.spent["tokens"])}
         return {**done, **{k.replace("/", "_"): metrics[k] for k in wanted if k in metrics}}
 
+    def _selected(self) -> dict[str, Any] | None:
+        """The commit whose weights the stage hands on; None for the present ones."""
+        if self.monitors.ended:
+            state = checkpoint.last_good(self.committer.folder)
+            step = state["step"] if state is not None else 0
+            self.report.event("the last good weights are handed on", step=step, ended=self.monitors.ended["step"])
+            return state
+        state = checkpoint.best(self.committer.folder) if self.rlvr.checkpoint_selection == "best" else None
+        if state is not None:
+            self.report.event("the best weights are handed on", step=state["step"], reward=state["best"])
+        return state
+
+    def _watch(self, step: int, metrics: dict[str, float]) -> Alarm | None:
+        """Report a step, let the monitors judge it, and report their alarms; what is to be done now, the same on every process."""
+        alarms = self.monitors.judge(step, metrics) if self.world.rank == 0 else []
+        alarms = self.world.gather(alarms)[0] if self.monitors.watched else []
+        chosen = self.monitors.decide(alarms)
+        if self.monitors.watched:
+            metrics[ALARMS] = float(self.monitors.raised)
+        self.report.metrics(step, metrics)
+        for alarm in alarms:
+            self.report.event(**event(alarm))
+        return chosen
+
+    def _measured(self, sampled: list[Trajectory]) -> dict[str, float]:
+        """What the monitors measure on the step's rollouts; one process does it for all."""
+        if not self.monitors.measures:
+            return {}
+        rollouts = StepRollouts(
+            rows=sampled,
+            verify=lambda name, rows: scoring.hidden_scores(name, rows, self.by_uid),
+            call=lambda name, rows: scoring.hidden_values(name, rows, self.by_uid, self.rlvr.reward_timeout_s),
+        )
+        return self.world.gather(self.monitors.measure(rollouts) if self.world.rank == 0 else {})[0]
+
+    def _go_back(self, alarm: Alarm) -> int:
+        """Go on from the last good commit, on another branch of random numbers; returns its step.
+
+        What was spent stays spent, and what was reported stays reported; the rows that the forgotten steps drew do not.
+        """
+        self.committer.wait()
+        raised, rollbacks, spent = self.monitors.raised, self.monitors.rollbacks + 1, dict(self.spent)
+        self.world.gather(None)  # nobody reads before the first process has written
+        state = checkpoint.last_good(self.committer.folder)
+        assert state is not None, "the first step commits the start"
+        self._restore(state)
+        self.spent = spent
+        self.monitors.went_back(state["step"], raised, rollbacks)
+        self._branch_off()
+        self.report.event(
+            f"rolled back from step {alarm.step} to step {state['step']}", monitor=alarm.monitor, step=alarm.step, to=state["step"],
+            rollbacks=rollbacks, learning_rate_scale=self.monitors.learning_rate_scale,
+        )  # fmt: skip
+        self._commit(state["step"])
+        return int(state["step"])
+
+    def _branch_off(self) -> None:
+        """What is different after a rollback: the random numbers of rollouts, and the learning rate."""
+        self.learner.stepper.scale = self.monitors.learning_rate_scale
+        self.collector.branch = (BRANCH, self.monitors.rollbacks) if self.monitors.rollbacks else ()
+
     def _ended(self, steps: int) -> bool:
         """Whether a run that has done so many steps is over."""
+        if self.monitors.ended:
+            return True
         budget = self.rlvr.budget
         limits = {"tokens": budget.tokens, "seconds": budget.seconds}
         over = any(limit is not None and self.spent[what] >= limit for what, limit in limits.items())
@@ -181,7 +255,7 @@ class Trainer:
         batch = self._batch(step)
         waited = time.perf_counter() - began
         rows, sampled = batch.rows, batch.sampled or batch.rows  # a step that carried problems fill
-        metrics = diagnostics.of_rollouts(sampled) | batch.metrics
+        metrics = diagnostics.of_rollouts(sampled) | batch.metrics | self._measured(sampled)
         metrics["time/rollout_s"] = batch.seconds
         metrics["rollout/tokens_per_s"] = metrics["rollout/length_mean"] * len(sampled) / batch.seconds
         advantages: dict[int, list[float]] = {}
@@ -253,6 +327,8 @@ class Trainer:
         )
         for method in self.update.methods():
             method.setup(context)
+        if self.monitors.acts:
+            self._commit(0)  # what a first alarm can go back to
 
     def _setup_rollouts(self, problems: list[int], count: int) -> list[Trajectory]:
         self.report.event("before the first step: rollouts of the starting policy", problems=len(problems), each=count)
@@ -311,21 +387,31 @@ class Trainer:
 
     def _resume(self) -> None:
         state = checkpoint.load(self.work / "checkpoints")
-        if self.world.rank == 0:
-            self.log.rewind(state["log_bytes"] if state else {})
         if state is None:
+            if self.world.rank == 0:
+                self.log.rewind({})
             self.report.rewind(0)
             return
-        self.learner.load_state(state)
-        self.update.load_state_dict(state["methods"] | state["methods_of_ranks"][self.world.rank])
+        self._restore(state)
         if self.overlap is not None:
             self.overlap.load_state_dict(state["overlap"])
-        self._set_up = True
         self.start_step = state["step"]
+        self.report.rewind(state["cursor"] if self.world.rank == 0 else 0)
+        self.monitors.check_stopped()
+        self.report.event("resumed from a commit", step=self.start_step)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Everything as a commit has it, the spool and what is sampled ahead apart."""
+        if self.world.rank == 0:
+            self.log.rewind(state["log_bytes"])
+        self.learner.load_state(state)
+        self.update.load_state_dict(state["methods"] | state["methods_of_ranks"][self.world.rank])
+        self._set_up = True
+        self.collector.forget()
         self.spent = dict(state["spent"])
         self.recent, self.best = state["recent"], state["best"]
-        self.report.rewind(state["cursor"] if self.world.rank == 0 else 0)
-        self.report.event("resumed from a commit", step=self.start_step)
+        self.monitors.load_state_dict(state["monitors"])
+        self._branch_off()
 
     def _commit(self, step: int, score: float | None = None) -> None:
         ahead: dict[str, Any] = {}
@@ -342,8 +428,10 @@ class Trainer:
             "methods": methods,
             "methods_of_ranks": self.world.gather(own),
             "overlap": ahead,
+            "monitors": self.monitors.state_dict(),
             "log_bytes": self.log.sizes(),
             "cursor": self.report.cursor(),
         }
         if self.world.rank == 0:
-            self.committer.submit(step, state, score)
+            branch = (self.monitors.rollbacks, self.monitors.origin)
+            self.committer.submit(step, state, score, good=self.monitors.healthy, branch=branch)

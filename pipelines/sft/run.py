@@ -14,6 +14,7 @@ from pipelines.engine.policy import Policy
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Model, Sampling, Sft
 from pipelines.sft.pack import Document, check_assistant_mask, document, epoch_rows, micro_batches
+from pipelines.stage.monitors import ALARMS, Alarm, Monitors, event
 from pipelines.stage.report import Report
 
 HELDOUT_ROWS = 512
@@ -37,9 +38,11 @@ class Trainer:
         self.sft, self.settings, self.out, self.report, self.seed = sft, model, out, report, seed
         self.commits = work / "checkpoints"
         best = sft.commit.keep_best if sft.checkpoint_selection == "best" else 0
+        self.monitors = Monitors("sft", sft.monitors, sft.rollback)
         self.committer = checkpoint.Committer(
-            self.commits, keep_last=sft.commit.keep_last, keep_best=best, written=report.publish
-        )
+            self.commits, keep_last=sft.commit.keep_last, keep_best=best, written=report.publish,
+            keep_good=int(self.monitors.acts),
+        )  # fmt: skip
         self.best = float("inf")
         self.tokenizer = models.load_tokenizer(model.path or data / "tokenizer", model)
         models.check_template(dataset.about(data).get("template"), self.tokenizer, "sft")
@@ -126,30 +129,76 @@ class Trainer:
         """Train from the last commit to the end, and write the model folder."""
         self.last_heldout_loss = float("nan")
         self._resume()
-        heldout_loss = self.last_heldout_loss
-        for step in range(self.start, self.total):
+        heldout_loss, step = self.last_heldout_loss, self.start
+        if self.monitors.acts and step == 0:
+            self._commit(0, heldout_loss, False)  # what a first alarm can go back to
+        while step < self.total and not self.monitors.ended:
             metrics = self._step(step)
             last, improved = step + 1 == self.total, False
             if self.heldout and ((step + 1) % self.sft.evaluate_every == 0 or last):
                 heldout_loss = metrics["loss/heldout"] = self.heldout_loss()
                 improved = heldout_loss < self.best and self.sft.checkpoint_selection == "best"
                 self.best = min(heldout_loss, self.best)
-            self.report.metrics(step + 1, metrics)
+            alarm = self._watch(step + 1, metrics)
             self.report.progress(step + 1, self.total, f"loss {metrics['loss/train']:.3f}")
-            if (step + 1) % self.sft.commit.every == 0 or last or improved:
+            if alarm is not None and alarm.action == "rollback":
+                step, heldout_loss = self._go_back(alarm)
+                continue
+            if (step + 1) % self.sft.commit.every == 0 or last or improved or self.monitors.ended:
                 self._commit(step + 1, heldout_loss, improved)
+            step += 1
         self.committer.wait()
-        if self.sft.checkpoint_selection == "best" and (state := checkpoint.best(self.commits)) is not None:
+        self.monitors.check_stopped()
+        if (state := self._selected()) is not None:
             checkpoint.load_trainable(self.model, state["model"])
             heldout_loss = state["heldout"]
-            self.report.event("the best weights are handed on", step=state["step"], heldout=heldout_loss)
         self._save()
         final = {
             "loss_heldout": heldout_loss if self.heldout else float("nan"),
-            "steps": self.total,
+            "steps": step,
             "tokens": self.tokens_seen,
         }
         return {k: float(v) for k, v in final.items() if v == v}
+
+    def _selected(self) -> dict[str, Any] | None:
+        """The commit whose weights the stage hands on; None for the present ones."""
+        if self.monitors.ended:
+            state = checkpoint.last_good(self.commits)
+            step = state["step"] if state is not None else 0
+            self.report.event("the last good weights are handed on", step=step, ended=self.monitors.ended["step"])
+            return state
+        state = checkpoint.best(self.commits) if self.sft.checkpoint_selection == "best" else None
+        if state is not None:
+            self.report.event("the best weights are handed on", step=state["step"], heldout=state["heldout"])
+        return state
+
+    def _watch(self, step: int, metrics: dict[str, float]) -> Alarm | None:
+        """Report a step and the alarms of its monitors; what is to be done now."""
+        alarms = self.monitors.judge(step, metrics)
+        chosen = self.monitors.decide(alarms)
+        if self.monitors.watched:
+            metrics[ALARMS] = float(self.monitors.raised)
+        self.report.metrics(step, metrics)
+        for alarm in alarms:
+            self.report.event(**event(alarm))
+        return chosen
+
+    def _go_back(self, alarm: Alarm) -> tuple[int, float]:
+        """Go on from the last good commit with a lower learning rate; returns its step and held-out loss."""
+        self.committer.wait()
+        raised, rollbacks = self.monitors.raised, self.monitors.rollbacks + 1
+        state = checkpoint.last_good(self.commits)
+        assert state is not None, "the first step commits the start"
+        self._restore(state)
+        step, heldout = int(state["step"]), float(state["heldout"])
+        self.monitors.went_back(step, raised, rollbacks)
+        self.stepper.scale = self.monitors.learning_rate_scale
+        self.report.event(
+            f"rolled back from step {alarm.step} to step {step}", monitor=alarm.monitor, step=alarm.step, to=step,
+            rollbacks=rollbacks, learning_rate_scale=self.monitors.learning_rate_scale,
+        )  # fmt: skip
+        self._commit(step, heldout, False)
+        return step, heldout
 
     def _step(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
@@ -193,14 +242,21 @@ class Trainer:
         if state is None:
             self.report.rewind(0)
             return
+        self._restore(state)
+        self.start, self.last_heldout_loss = state["step"], state["heldout"]
+        self.report.rewind(state["cursor"])
+        self.monitors.check_stopped()
+        self.report.event("resumed from a commit", step=self.start)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Everything as a commit has it, the spool apart."""
         checkpoint.load_trainable(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.stepper.load_state_dict(state["stepper"])
         torch.set_rng_state(state["rng"])
-        self.start, self.tokens_seen, self.last_heldout_loss = state["step"], state["tokens"], state["heldout"]
-        self.best = state["best"]
-        self.report.rewind(state["cursor"])
-        self.report.event("resumed from a commit", step=self.start)
+        self.tokens_seen, self.best = state["tokens"], state["best"]
+        self.monitors.load_state_dict(state["monitors"])
+        self.stepper.scale = self.monitors.learning_rate_scale
 
     def _commit(self, step: int, heldout: float, improved: bool) -> None:
         state = {
@@ -212,9 +268,13 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "stepper": self.stepper.state_dict(),
             "rng": torch.get_rng_state(),
+            "monitors": self.monitors.state_dict(),
             "cursor": self.report.cursor(),
         }
-        self.committer.submit(step, state, score=-heldout if improved else None)
+        branch = (self.monitors.rollbacks, self.monitors.origin)
+        self.committer.submit(
+            step, state, score=-heldout if improved else None, good=self.monitors.healthy, branch=branch
+        )
 
     def _save(self) -> None:
         model = self.model.merge_and_unload() if self.sft.lora else self.model

@@ -57,6 +57,8 @@ def entries(recipe: Recipe, stage: str, root: Path = ROOT) -> list[str]:
         for path in sorted((root / "pipelines" / "rlvr" / "providers").glob("[a-z]*.py")):
             if re.search(r"^    automatic: .*= True$", path.read_text(), re.MULTILINE):  # may come by themselves
                 modules.append(f"pipelines.rlvr.providers.{path.stem}")
+    if stage in ("sft", "rlvr"):
+        modules += [f"pipelines.monitor.{rule.get('kind')}" for rule in getattr(recipe, stage).monitors]
     if stage in ("curate", "rlvr", "evaluate"):
         for folder in ("verifiers", "sandbox/inside"):
             files = sorted((root / "pipelines" / folder).glob("[a-z]*.py"))

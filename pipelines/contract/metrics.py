@@ -1,0 +1,104 @@
+"""The table of metrics: what a stage reports of each step, by name. Monitors may read what stands here; recipes are checked by it.
+
+Names that end in `*` stand for a family. `pipelines/monitor` adds what its rules make, providers what they learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One line of the table."""
+
+    about: str
+    when: Callable[[Any], bool] | None = None
+    """It is measured only where the recipe's section says so."""
+    hint: str = ""
+    """What to add to the recipe where it is not."""
+    column: str = ""
+    """The column of rollouts that it is made from, where that exists only if something asks for it."""
+
+
+def _with_provider(name: str) -> Callable[[Any], bool]:
+    return lambda section: any(part.get("kind") == name for part in section.providers)
+
+
+OPTIMIZER = {
+    "optimizer/grad_norm": Metric("Norm of the gradient before clipping, of the step's last update."),
+    "optimizer/learning_rate": Metric("Of the step's last update."),
+    "optimizer/skipped_steps": Metric("Updates left out so far because the gradient was not finite."),
+}
+RLVR = {
+    "reward/mean": Metric("Mean score of the step's rollouts."),
+    "reward/correct": Metric("Share that the problem's own verifier calls correct."),
+    "reward/group_std": Metric("Standard deviation of the scores inside a group, mean over groups."),
+    "reward/unscored_share": Metric("Share of rollouts without a score."),
+    "reward/shaped_mean": Metric("Mean score after shaping."),
+    "reward_component/*": Metric("Mean of a part of the reward: a reward function's name, `verifier`, ..."),
+    "status/*": Metric("Share of rollouts with a verifier's status: correct, incorrect, unparsable, timed_out, ..."),
+    "rollout/rows": Metric("Rollouts sampled."),
+    "rollout/length_mean": Metric("Tokens that the policy chose, mean over rollouts."),
+    "rollout/length_max": Metric("The longest of them."),
+    "rollout/truncated_share": Metric("Share that ended at the token limit."),
+    "rollout/error_share": Metric("Share lost to the infrastructure."),
+    "rollout/tokens_per_s": Metric("Speed of decoding."),
+    "signal/zero_variance_group_share": Metric("Share of rows in groups without a difference in reward."),
+    "signal/zero_advantage_row_share": Metric("Share of rows without advantage."),
+    "signal/zero_advantage_token_share": Metric("Share of tokens without advantage."),
+    "advantage/abs_mean": Metric("Mean size of a token's advantage."),
+    "tokens/trained": Metric("Tokens in the loss."),
+    "tokens/sampled_so_far": Metric("Completion tokens since the start."),
+    "replay/rows": Metric("Stored rows that the step trained on."),
+    "policy/entropy": Metric("Mean entropy of the policy at the trained tokens, nats."),
+    "policy/kl_to_reference": Metric(
+        "k3 estimate of KL(policy || reference), nats a token.", column="logp_ref",
+        hint="Add divergence: {kind: k3, weight: 0}, or the monitor kl_budget, which brings the reference.",
+    ),
+    "ratio/min": Metric("Smallest importance ratio of the step."),
+    "ratio/mean": Metric("Mean importance ratio of the step."),
+    "ratio/max": Metric("Largest importance ratio of the step."),
+    "mismatch/max": Metric("Largest sampler-trainer difference of a log-prob, nats."),
+    "mismatch/p999": Metric("Its 99.9th percentile."),
+    "mismatch/mean": Metric("Its mean."),
+    "mismatch/kl": Metric("k3 estimate of KL(sampler || trainer), nats a token."),
+    "mismatch/ess": Metric("Effective sample size of the importance weights, as a share."),
+    "staleness/*": Metric("How far the weights that sampled are behind those that train.",
+                          when=lambda rlvr: rlvr.staleness > 0, hint="Set staleness."),
+    "loss/policy": Metric("Loss of the step."),
+    "layout/computed_share": Metric("Share of the rows' tokens that the forward pass computes."),
+    "layout/padding_share": Metric("Padding in it."),
+    "layout/tokens": Metric("Tokens in it."),
+    "critic/*": Metric("Of the critic.", when=_with_provider("critic"), hint="Add providers: [critic]."),
+    "prm/*": Metric("Of the process reward model.", when=_with_provider("implicit_prm"), hint="Add providers: [implicit_prm]."),
+    "server/*": Metric("Of the decoding server.", when=lambda rlvr: rlvr.sampler is not None, hint="Set sampler."),
+    "train/tokens_per_s": Metric("Speed of training."),
+    "time/*": Metric("Seconds of a part of the step; no two runs have the same."),
+    "monitor/alarms": Metric("Alarms so far."),
+    **OPTIMIZER,
+}  # fmt: skip
+SFT = {
+    "loss/train": Metric("Nats per trained token of the step."),
+    "loss/heldout": Metric("Nats per token of the held-out rows, every `evaluate_every` steps.",
+                           when=lambda sft: sft.heldout is not None, hint="Name a heldout split."),
+    "tokens/trained": Metric("Tokens in the loss."),
+    "tokens/padding_share": Metric("Padding in the forward pass."),
+    "tokens/per_s": Metric("Speed of training."),
+    "time/step_s": Metric("Seconds of the step."),
+    "monitor/alarms": Metric("Alarms so far."),
+    **OPTIMIZER,
+}  # fmt: skip
+METRICS = {"rlvr": RLVR, "sft": SFT}
+"""Section of the recipe → metric → what it is."""
+
+
+def metric(section: str, name: str) -> Metric | None:
+    """The table's line for a metric; None where no such metric is measured."""
+    table = METRICS[section]
+    if name in table:
+        return None if name.endswith("*") else table[name]
+    return next((line for family, line in table.items() if family.endswith("*") and fnmatchcase(name, family)), None)

@@ -1,0 +1,81 @@
+"""The reward pays for length, and the policy follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.monitor import SeriesMonitor, StepRollouts
+
+POLICY = 3
+"""Role of a token that the policy chose."""
+
+
+@method(paper="2310.03716", title="Length Correlations in RLHF", checked="reconstructed")
+class length_reward(SeriesMonitor):
+    """Reward and length of a completion go together, and lengths move to where the reward is.
+
+    Measures `reward/length_correlation`: Pearson's correlation of score and length over the step's rollouts, both less their
+    group's mean, so that harder problems do not count as longer answers; 0 where either does not vary. Wrong is a mean over the last
+    `window` steps of at least `above` in size, if the mean length has moved in its direction by `factor` or more since the first
+    steps: up where longer completions are paid more, down where shorter ones are.
+    """
+
+    measures = True
+    makes = ("reward/length_correlation",)
+    reads = ("reward/length_correlation", "rollout/length_mean")
+
+    def __init__(
+        self,
+        *,
+        above: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+        factor: Annotated[float, Field(gt=1)] = 1.5,
+        window: Annotated[int, Field(ge=1, le=10_000)] = 10,
+    ) -> None:
+        super().__init__(window=window)
+        self.above, self.factor = above, factor
+
+    def measure(self, rollouts: StepRollouts) -> dict[str, float]:
+        """`reward/length_correlation`."""
+        groups: dict[int, list[tuple[float, float]]] = {}
+        rows: Sequence[Any] = rollouts.rows
+        for row in rows:
+            if row.score is not None:
+                length = sum(role == POLICY for role in row.role)
+                groups.setdefault(row.group, []).append((float(row.score), float(length)))
+        return {"reward/length_correlation": within_groups(groups.values())}
+
+    def compare(self, first: Mapping[str, float], last: Mapping[str, float]) -> str | None:
+        """The correlation's size, and the way that lengths went."""
+        correlation, before, now = (
+            last["reward/length_correlation"],
+            first["rollout/length_mean"],
+            last["rollout/length_mean"],
+        )
+        if abs(correlation) < self.above or before <= 0 or now <= 0:
+            return None
+        if math.copysign(1.0, correlation) * math.log(now / before) < math.log(self.factor):
+            return None
+        return (
+            f"reward and length correlate with {correlation:+.2f} inside groups, and the mean length went from {before:.3g} to "
+            f"{now:.3g} tokens"
+        )
+
+
+def within_groups(groups: Any) -> float:
+    """Pearson's correlation of pairs less their group's mean; 0 where either side does not vary.
+
+    >>> round(within_groups([[(0, 1), (1, 3)], [(0, 5), (1, 5)]]), 4)
+    0.7071
+    """
+    xx = yy = xy = 0.0
+    for pairs in groups:
+        x_mean, y_mean = sum(x for x, _ in pairs) / len(pairs), sum(y for _, y in pairs) / len(pairs)
+        xx += sum((x - x_mean) ** 2 for x, _ in pairs)
+        yy += sum((y - y_mean) ** 2 for _, y in pairs)
+        xy += sum((x - x_mean) * (y - y_mean) for x, y in pairs)
+    return xy / math.sqrt(xx * yy) if xx > 1e-12 and yy > 1e-12 else 0.0

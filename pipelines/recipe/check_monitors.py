@@ -1,0 +1,84 @@
+"""What a monitor reads is measured, and what it is to do can be done. Names no rule."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Collection
+
+from pipelines.contract.metrics import METRICS, metric
+from pipelines.errors import RecipeError, did_you_mean
+from pipelines.recipe.read import Watched, bind_monitors
+from pipelines.recipe.settings import Rlvr, Sft
+
+
+def check_monitors(section: str, settings: Rlvr | Sft, columns: Collection[str] = ()) -> None:
+    """Hold every entry of `monitors` against what the stage measures.
+
+    Args:
+        section: "rlvr" or "sft".
+        columns: those that methods of the recipe read.
+
+    Raises:
+        RecipeError: an unknown metric, verifier or function, a rule that needs what the stage has not, an alarm that cannot come.
+    """
+    watched = bind_monitors(section, settings.monitors)
+    available = {*columns, *(column for each in watched for column in each.method.needs)}
+    of_rules = {name for each in watched for name in each.rule.makes}
+    for number, each in enumerate(watched):
+        field = f"{section}.monitors.{number}"
+        if section != "rlvr" and (each.rule.measures or each.method.needs):
+            raise RecipeError(
+                f"{field}: {each.method.name} looks at rollouts, which {section} has none of. Use it in rlvr.monitors."
+            )
+        for earlier, other in enumerate(watched[:number]):
+            if set(other.rule.makes) & set(each.rule.makes):
+                twice = sorted(set(other.rule.makes) & set(each.rule.makes))[0]
+                raise RecipeError(
+                    f"{field}: {twice} is measured by {section}.monitors.{earlier} already; leave one of them out."
+                )
+        for name in each.rule.reads:
+            if name not in of_rules:
+                _check_metric(section, settings, field, each, name, available)
+        _check_judge(field, each)
+        steps = settings.steps
+        if steps is not None and each.about.after >= steps:
+            raise RecipeError(
+                f"{field}.after: {each.about.after} steps of {steps} are left out, so it never says anything. Lower it."
+            )
+        if each.about.action == "rollback" and getattr(settings, "staleness", 0):
+            raise RecipeError(
+                f"{field}.action: rollback cannot take back what rlvr.staleness has sampled ahead. Use finish or stop, or staleness: 0."
+            )
+        if section == "sft" and each.about.action == "rollback" and settings.rollback.learning_rate == 1:
+            raise RecipeError(
+                f"{field}.action: rollback would repeat the same steps, because SFT samples nothing. "
+                "Set sft.rollback.learning_rate below 1."
+            )
+
+
+def _check_metric(
+    section: str, settings: Rlvr | Sft, field: str, each: Watched, name: str, available: Collection[str]
+) -> None:
+    line = metric(section, name)
+    if line is None:
+        setting = ".metric" if "metric" in each.method.settings else ""
+        raise RecipeError(f"{field}{setting}: {section} measures no {name}. {did_you_mean(name, METRICS[section])}")
+    if (line.when is not None and not line.when(settings)) or (line.column and line.column not in available):
+        raise RecipeError(f"{field}: {each.method.name} reads {name}, which nothing here measures. {line.hint}")
+
+
+def _check_judge(field: str, each: Watched) -> None:
+    """A hidden verifier is one of ours; a hidden function's module can be found."""
+    from pipelines.verifiers import VERIFIERS
+
+    verifier, function = each.method.settings.get("verifier"), each.method.settings.get("function")
+    if verifier is not None and verifier not in VERIFIERS:
+        raise RecipeError(f"{field}.verifier: unknown verifier {verifier!r}. {did_you_mean(verifier, VERIFIERS)}")
+    if function is not None:
+        module = str(function).partition(":")[0]
+        try:
+            there = importlib.util.find_spec(module) is not None
+        except (ImportError, ValueError):
+            there = False
+        if not there:
+            raise RecipeError(f"{field}.function: no module {module!r} here. Write package.module:function.")
