@@ -127,9 +127,11 @@ def reply_tokens(tokenizer: PreTrainedTokenizerBase, text: str, *, with_end: boo
             "model.chat_template: the template drops or changes earlier answers; it cannot be used with turns."
         )
     rest = rendered.split(_MARK, 1)[1]
-    ends = [end for end in (end_of_turn(tokenizer), str(tokenizer.eos_token)) if end]
-    end = next((end for end in ends if rest.startswith(end)), ends[0])
-    return tokenizer((end if with_end else "") + rest.removeprefix(end), add_special_tokens=False)["input_ids"]
+    ends = [str(end) for end in (end_of_turn(tokenizer), tokenizer.eos_token) if end]
+    end = next((end for end in ends if rest.lstrip(" ").startswith(end)), None)
+    rest = rest if end is None else rest.lstrip(" ").removeprefix(end)
+    drawn = end or (ends[0] if ends else "")
+    return tokenizer((drawn if with_end else "") + rest, add_special_tokens=False)["input_ids"]
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> str | None:

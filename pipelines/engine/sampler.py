@@ -104,7 +104,8 @@ class TorchSampler:
         index: dict[tuple[int, ...], int] = {}
         unique_of = torch.tensor([index.setdefault(tuple(p), len(index)) for p in prefixes], device=self.device)
         width = max(len(p) for p in index)
-        steps = min(sampling.max_tokens, self.context - width)
+        room = [min(sampling.max_tokens, self.context - len(p)) for p in prefixes]
+        steps = max(room)
         shared = self._shared_prefix(list(index))
         ids = torch.full((len(index), width), self.pad, dtype=torch.int64)
         ids[:, :shared] = torch.tensor(prefixes[0][:shared])
@@ -114,7 +115,7 @@ class TorchSampler:
         gaps = Gaps(shared, width - lengths)
         cache = SlabCache(self.model, torch.bfloat16 if self.dtype == "bfloat16" else None)
         logits = self._prefill(ids.to(self.device), gaps, cache)
-        if self.fixed is not None and cache.every_layer_filled():
+        if self.fixed is not None and cache.every_layer_filled() and min(room) == steps:
             try:
                 return self._completions(
                     *self.fixed.decode(cache, logits, unique_of, gaps, steps, sampling, generator, entropy)
@@ -129,7 +130,7 @@ class TorchSampler:
         else:
             cache.take(torch.arange(len(index), device=self.device), steps, capacity=len(prefixes))
         rows = _Rows(cache, gaps, unique_of, width + steps, prompts)
-        return self._decode(logits, rows, width, steps, sampling, generator, entropy)
+        return self._decode(logits, rows, width, torch.tensor(room, device=self.device), sampling, generator, entropy)
 
     def release(self) -> None:
         """Free the memory that is kept between calls."""
@@ -171,12 +172,19 @@ class TorchSampler:
         logits: Tensor,
         rows: _Rows,
         width: int,
-        steps: int,
+        room: Tensor,
         sampling: Sampling,
         generator: torch.Generator,
         entropy: bool,
     ) -> list[Completion]:
-        count = len(rows.row_of)
+        """Draw tokens until every sample has ended.
+
+        Args:
+            logits: [U, V], the next-token logits after each prompt.
+            width: positions of the padded prompts.
+            room: int64 [N], most tokens of each sample.
+        """
+        count, steps = len(rows.row_of), int(room.max())
         tokens = torch.full((count, steps), -1, dtype=torch.int64, device=self.device)
         logps = torch.zeros(count, steps, device=self.device)
         entropies = torch.zeros_like(logps) if entropy else None
@@ -187,7 +195,7 @@ class TorchSampler:
             tokens[samples, step], logps[samples, step] = token, logp
             if entropies is not None:
                 entropies[samples, step] = distribution.entropy(sample_logits, sampling)
-            unfinished = (~torch.isin(token, self.stop)).nonzero().squeeze(1)
+            unfinished = (~torch.isin(token, self.stop) & (step + 1 < room[samples])).nonzero().squeeze(1)
             if len(unfinished) == 0 or step + 1 == steps:
                 break
             samples = samples[unfinished]
@@ -207,7 +215,7 @@ class TorchSampler:
             result = self.model(
                 input_ids=token[:, None],
                 attention_mask=mask,
-                position_ids=position - rows.gaps.sizes[:, None],
+                position_ids=(position - rows.gaps.sizes[:, None]).clamp(max=self.context - 1),  # rows that have ended
                 past_key_values=rows.cache,
                 use_cache=True,
             )

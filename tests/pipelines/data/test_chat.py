@@ -73,6 +73,17 @@ def test_sft_trains_what_follows_the_prompt_of_a_rollout(name):
     assert completion.strip() == "yes", "what a verifier reads"
 
 
+def test_a_template_with_a_space_before_the_end_token_has_one_end_token_a_turn():
+    loaded = tokenizer("mistral")
+    loaded.chat_template = (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }} {{ eos_token }}"
+        "{% else %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}"
+    )
+    reply = chat.reply_tokens(loaded, "sure?")
+    assert loaded.decode(reply) == "[INST] sure? [/INST]"
+    assert chat.reply_tokens(loaded, "sure?", with_end=True) == [loaded.eos_token_id, *reply]
+
+
 def test_a_header_of_the_turn_may_be_marked_as_the_assistants():
     assert check_assistant_mask(PROBLEM, "answer", tokenizer("smollm3"))
     wrong = tokenizer("smollm3")

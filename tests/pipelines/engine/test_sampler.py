@@ -131,6 +131,20 @@ def test_context_limits():
     assert full.stop == empty.stop == Stop.ERROR and full.tokens == []
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_long_prompt_beside_it_cuts_no_completion_short(family, fixed):
+    model = toys.model(family)
+    prompts, greedy = [[5] * 120, [6] * 20, [5] * 125, [6] * 20], Sampling(temperature=0, max_tokens=30)
+    sampler = TorchSampler(model, stop=[], pad=0, fixed=fixed)
+    sampler.context = 128
+    limits = [min(30, sampler.context - len(p)) for p in prompts]
+    together = sampler.extend(prompts, greedy, generator(CPU, 4), entropy=True)
+    assert [len(o.tokens) for o in together] == limits and {o.stop for o in together} == {Stop.LENGTH}
+    alone = [sampler.extend([p], greedy, generator(CPU, 4))[0].tokens for p in prompts]
+    assert [o.tokens for o in together] == alone
+
+
 def test_chunks_and_batch_mates_do_not_change_greedy_answers():
     model = toys.model()
     alone = [
