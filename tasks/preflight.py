@@ -473,7 +473,7 @@ def _room(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]]) -
             f"checkpoints and models take at least {machine.gigabytes(needed)}, and {machine.gigabytes(free)} are free at {home}",
             "Free space, lower commit.keep_last, or set WHETSTONE_HOME elsewhere.",
         )
-    shape = (known.get("model.fresh") or known.get("model.path") or {}).get("shape")
+    shape = base_known.get("shape")
     for stage in ("sft", "rlvr"):
         if stage in stages and getattr(recipe, stage) is not None and shape:
             yield from _memory(recipe, stage, memory.Shape(**shape))

@@ -80,7 +80,7 @@ def lines(
         log_x: a logarithmic horizontal axis in powers of two, with a tick for every value (pass@k).
         share: the vertical axis is a share of 1, shown in per cent.
     """
-    series = [s for s in series if len(s.x)]
+    series = [s for s in series if any(map(math.isfinite, s.y))]
     if not series:
         return ""
     across = [math.log2(v) if log_x else v for s in series for v in s.x]
@@ -110,17 +110,20 @@ def lines(
     parts.append(_text((LEFT + WIDTH - MARGIN) / 2, HEIGHT - 3, x_label, "middle"))
     for each in series:
         if len(each.low) > 1:
-            edge = [*zip(each.x, each.high, strict=True), *reversed([*zip(each.x, each.low, strict=True)])]
+            edge = [*_finite(each.x, each.high), *reversed(_finite(each.x, each.low))]
             shape = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in edge)
             parts.append(f'<polygon points="{shape}" fill="{each.colour}" opacity="0.16"/>')
-        way = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in zip(each.x, each.y, strict=True))
+        points = _finite(each.x, each.y)
+        way = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in points)
         parts.append(f'<polyline points="{way}" fill="none" stroke="{each.colour}" stroke-width="2"/>')
-        if len(each.x) <= 12:
-            parts += [
-                f'<circle cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="3" fill="{each.colour}"/>'
-                for x, y in zip(each.x, each.y, strict=True)
-            ]
+        if len(points) <= 12:
+            parts += [f'<circle cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="3" fill="{each.colour}"/>' for x, y in points]
     return _svg(title, WIDTH, HEIGHT, parts)
+
+
+def _finite(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
+    """The points that can be drawn: a reward or a loss may be infinite."""
+    return [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(b)]
 
 
 def forest(title: str, rows: Sequence[Row]) -> str:

@@ -15,6 +15,7 @@ from pipelines.engine import distribution
 from pipelines.engine.layout import Layout, Prefix
 from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
+from pipelines.errors import ModelError
 from pipelines.recipe.settings import Sampling
 
 Entropy = Literal["no", "value", "gradient"]
@@ -112,10 +113,14 @@ class Policy:
     def hidden_pass(self, layout: Layout, where: Where) -> Tensor:
         """`hidden`, called by `Scorer`."""
         mlp_inputs: list[Tensor] = []
-        handle = self.layers[-1].mlp.register_forward_pre_hook(lambda module, inputs: mlp_inputs.append(inputs[0]))  # type: ignore[operator, union-attr]
-        with autocast(self.dtype, self.device):
+        with autocast(self.dtype, self.device), contextlib.ExitStack() as hooks:
+            if where == "mlp":
+                mlp = getattr(self.layers[-1], "mlp", None)
+                if mlp is None:
+                    raise ModelError(f"model: the blocks of {type(self.causal).__name__} have no MLP of that name.")
+                hook = mlp.register_forward_pre_hook(lambda module, inputs: mlp_inputs.append(inputs[0]))
+                hooks.callback(hook.remove)
             last = hidden_states(self.decoder, layout, self.device, self.mask_form)
-        handle.remove()
         return (last if where == "last" else mlp_inputs[0].flatten(0, 1)[layout.source.to(self.device)]).float()
 
     def score_pass(self, layout: Layout, chosen: Tensor, entropy: Entropy) -> tuple[Tensor, Tensor | None]:
@@ -178,8 +183,9 @@ class Policy:
         self.model.train(was_training)
         if not torch.allclose(computed, expected, atol=1e-3, rtol=1e-3):
             name = type(self.causal).__name__
-            raise ValueError(
-                f"{name} computes its logits in a way this engine does not know; please report the model family"
+            raise ModelError(
+                f"model: {name} computes its logits in a way this engine does not know. Use another model, and please report "
+                "its family."
             )
 
     def reference(self) -> Any:

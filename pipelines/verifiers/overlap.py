@@ -137,6 +137,8 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
         expected, predicted_items = items(answer), items(text)
         if not expected or len(expected) > MOST_ITEMS:
             raise ValueError("the answer has no items, or too many")
+        if metric == "pair_order" and len({*expected}) < len(expected):
+            raise ValueError("the answer names an item twice, so it has no order of pairs")
         if not predicted_items or len(predicted_items) > 2 * MOST_ITEMS:
             return UNPARSABLE
         score = LISTS[metric](expected, predicted_items)

@@ -119,17 +119,17 @@ def _matched(expected: list[Call], predicted: list[Call]) -> tuple[float, int]:
     key_share, value_count = 0.0, 0
     for name, arguments in expected:
         best, best_keys, best_values = None, 0.0, -1
-        for other in left:
-            if other[0] != name:
+        for at, (other_name, other) in enumerate(left):
+            if other_name != name:
                 continue
-            keys = arguments.keys() | other[1].keys()
-            shared = arguments.keys() & other[1].keys()
+            keys = arguments.keys() | other.keys()
+            shared = arguments.keys() & other.keys()
             share = len(shared) / len(keys) if keys else 1.0
-            equal = sum(same(arguments[key], other[1][key]) for key in shared)
+            equal = sum(same(arguments[key], other[key]) for key in shared)
             if share + equal > best_keys + best_values:
-                best, best_keys, best_values = other, share, equal
+                best, best_keys, best_values = at, share, equal
         if best is not None:
-            left.remove(best)
+            del left[best]  # by its place: 1 == True, so remove() could take another call
             key_share += best_keys
             value_count += best_values
     return key_share, value_count

@@ -71,6 +71,7 @@ def test_rows_that_are_no_rows():
         ({"metric": "x"}, "a"),
         ({"metric": "em"}, ""),
         ({"metric": "em", "threshold": 2}, "a"),
+        ({"metric": "pair_order"}, "a, a"),
     ):
         assert verifiers.verify("overlap", "a", answer, info).score is None
     assert verifiers.verify("overlap", "", "a", {"metric": "em"}).status == "unparsable"

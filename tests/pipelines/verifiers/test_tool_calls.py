@@ -69,6 +69,12 @@ def test_what_are_no_calls(completion):
     assert verdict(completion).status == "unparsable"
 
 
+def test_calls_that_differ_in_true_and_1_are_told_apart():
+    one, true = ({"name": "f", "arguments": {"x": value}} for value in (1, True))
+    assert verdict(tagged(one, true), json.dumps([true, one])).correct
+    assert not verdict(tagged(one, one), json.dumps([true, one])).correct
+
+
 def test_where_no_call_is_wanted():
     assert verdict("Just text.", "[]").correct
     assert verdict(tagged(ADD), "[]").score == 0.0
