@@ -135,7 +135,7 @@ def test_context_limits():
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_long_prompt_beside_it_cuts_no_completion_short(family, fixed):
     model = toys.model(family)
-    prompts, greedy = [[5] * 120, [6] * 20, [5] * 125, [6] * 20], Sampling(temperature=0, max_tokens=30)
+    prompts, greedy = [[5] * 120, [6] * 20, [5] * 125] * 2, Sampling(temperature=0, max_tokens=30)
     sampler = TorchSampler(model, stop=[], pad=0, fixed=fixed)
     sampler.context = 128
     limits = [min(30, sampler.context - len(p)) for p in prompts]
