@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipelines.stage.report import lines_of
+from pipelines.stage.report import history
 
 CURVES = {
     "sft": {"loss": ("loss/train", "loss/heldout"), "learning_rate": ("optimizer/learning_rate",)},
@@ -27,10 +27,9 @@ def curves(spool: Path, folder: Path, stage: str) -> list[Path]:
     if not groups or not spool.exists():
         return []
     series: dict[str, list[tuple[int, float]]] = {}
-    for body in lines_of(spool):
-        if body["kind"] == "metrics":
-            for name, value in body["values"].items():
-                series.setdefault(name, []).append((body["step"], value))
+    for body in history(spool):
+        for name, value in body["values"].items():
+            series.setdefault(name, []).append((body["step"], value))
     paths = []
     for title, names in groups.items():
         present = [n for n in names if n in series]

@@ -314,6 +314,8 @@ def show_command(arguments: argparse.Namespace) -> int:
             print(
                 f"  {stage:<9} {about['status']:<7} {about['seconds']:>8.1f} s  {about['artifact']}  ({about['why']})"
             )
+            for line in table.alarms(about):
+                print(f"    {line}")
         table.show(summary)
     else:
         for stage in body.get("stages", []):

@@ -52,6 +52,9 @@ def _scores(run: dict[str, Any]) -> str:
     summary = run["summary"]
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["started"]))
     about = f"<p class='muted'>{html.text(run['run_id'])}, started {started}, {html.text(run['status'])}</p>"
+    alarms = [f"{stage}: {line}" for stage, entry in summary["stages"].items() for line in table.alarms(entry)]
+    if alarms:
+        about += "<h2>Alarms</h2><ul>" + "".join(f"<li>{html.text(line)}</li>" for line in alarms) + "</ul>"
     if not summary.get("evaluation"):
         return about
     header, lines = table.rows(summary)

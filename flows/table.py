@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.alarms import sentence
+
 NAMES = {"base": "base", "sft": "SFT", "rlvr": "RLVR"}
 
 
@@ -61,6 +63,11 @@ def differences(body: dict[str, Any]) -> list[str]:
         for task, steps in body.get("differences", {}).items()
         for step, d in steps.items()
     ]
+
+
+def alarms(stage: dict[str, Any]) -> list[str]:
+    """One line per alarm of a stage's entry in the summary."""
+    return [f"alarm at {sentence(alarm)}" for alarm in stage.get("alarms", [])]
 
 
 def markdown(body: dict[str, Any]) -> str:

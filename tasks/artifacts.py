@@ -29,6 +29,8 @@ class Artifact:
     model_id: str | None = None
     """MLflow LoggedModel of its `model/` folder."""
     seconds: float = 0.0
+    alarms: list[dict[str, Any]] = field(default_factory=list)
+    """What its monitors found: step, monitor, action, text."""
 
     @property
     def name(self) -> str:
@@ -97,6 +99,7 @@ def read(path: Path) -> Artifact:
         run_id=body.get("run_id"),
         model_id=body.get("model_id"),
         seconds=body.get("seconds") or 0.0,
+        alarms=[alarm for alarm in body.get("alarms") or [] if isinstance(alarm, dict)],
     )
 
 

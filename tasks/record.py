@@ -14,6 +14,7 @@ from typing import Any
 from pipelines.project import ROOT
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.secrets import redact
+from tasks.alarms import sentence
 from tasks.names import clean, flatten
 
 ALWAYS = (
@@ -165,6 +166,8 @@ def note(summary: dict[str, Any], run_link: Any, answer_links: dict[str, str]) -
     for task, steps in summary["differences"].items():
         for step, d in steps.items():
             lines.append(f"- {task}: {step} **{d['value']:+.3f}** [{d['low']:+.3f}, {d['high']:+.3f}], n = {d['n']}")
+    for stage, about in summary["stages"].items():
+        lines += [f"- **alarm** in {stage}, {sentence(alarm)}" for alarm in about.get("alarms", [])[:10]]
     links = [
         f"[{stage}]({run_link(about['run_id'])}) {about['status']}"
         if about.get("run_id")

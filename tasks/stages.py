@@ -16,7 +16,7 @@ from pipelines.recipe.read import Recipe, resolve
 from pipelines.recipe.secrets import redact
 from pipelines.stage.files import REPORT, read_json, read_object, write_atomic
 from pipelines.stage.report import PROGRESS, SPOOL, lines_of
-from tasks import artifacts, fetch, keys, outbox, process, record
+from tasks import alarms, artifacts, fetch, keys, outbox, process, record
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
 from tasks.names import flatten
@@ -26,7 +26,7 @@ log = logging.getLogger("whetstone.stages")
 MODULES = {"curate": "pipelines.curate", "sft": "pipelines.sft", "rlvr": "pipelines.rlvr", "evaluate": "evaluation"}
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
 """Given a stage, what to hold while it computes, such as a place on the GPU."""
-BEST_EVENT = "the best weights are handed on"
+HANDED_ON = ("the best weights are handed on", "the last good weights are handed on")
 """What a stage writes into its spool, with the step, when the last weights are not those that it hands on."""
 Show = Callable[[str, dict[str, Any] | None], None]
 """Called with (stage, progress), {} while nothing is known; None when the stage has ended."""
@@ -46,7 +46,8 @@ class StageResult:
 
     def summary(self) -> dict[str, Any]:
         """The stage's entry in the summary file."""
-        return {
+        alarms_raised = {"alarms": self.artifact.alarms} if self.artifact.alarms else {}
+        return alarms_raised | {
             "status": self.status,
             "key": self.artifact.key,
             "seconds": round(self.seconds, 3),
@@ -240,8 +241,11 @@ def _run(
     began = time.monotonic()
     before = _seconds_so_far(work)
 
+    teller = alarms.Teller(stage, work)
+
     def tick() -> None:
         tracker.tick()
+        teller.tick()
         if show:
             show(stage, _progress(work))
 
@@ -254,6 +258,7 @@ def _run(
         _close_run(tracker, patience, error)
         raise
     finally:
+        teller.tick()
         if show:
             show(stage, None)
     seconds = before + time.monotonic() - began
@@ -267,6 +272,7 @@ def _run(
         "recipe": recipe.name,
         "run_id": tracker.run_id,
         "pipeline_run": parent,
+        "alarms": alarms.alarms_of(work / SPOOL),
     }
     upload = {"stage": stage, "key": key, "parent": parent, "about": about, "time": measured}
     upload |= _upload(recipe, stage, done, _steps(work, metrics))
@@ -365,7 +371,7 @@ def _steps(work: Path, metrics: dict[str, float]) -> int | None:
     """Optimizer steps behind the weights that a stage hands on; None for a stage that trains nothing."""
     if "steps" not in metrics:
         return None
-    best = [e["step"] for e in lines_of(work / SPOOL) if e["kind"] == "event" and e.get("text") == BEST_EVENT]
+    best = [e["step"] for e in lines_of(work / SPOOL) if e["kind"] == "event" and e.get("text") in HANDED_ON]
     return int(best[-1] if best else metrics["steps"])
 
 

@@ -13,7 +13,7 @@ from evaluation.comparison import Subject
 from pipelines.errors import UserError, did_you_mean
 from pipelines.recipe.settings import CHECKPOINTS
 from pipelines.stage.files import read_manifest, read_object
-from pipelines.stage.report import lines_of
+from pipelines.stage.report import history, lines_of
 from tasks import artifacts, environment, fetch, lookup
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
@@ -238,8 +238,8 @@ def _curves(made_of: dict[str, Artifact]) -> dict[str, list[tuple[int, float]]]:
     curves: dict[str, list[tuple[int, float]]] = {}
     for stage, names in CURVES.items():
         spool = made_of[stage].path / "report" / "spool.jsonl" if stage in made_of else None
-        for line in lines_of(spool) if spool else []:
-            for name in names if line["kind"] == "metrics" else ():
+        for line in history(spool) if spool else []:
+            for name in names:
                 if name in line["values"]:
                     curves.setdefault(f"{stage}: {name}", []).append((line["step"], line["values"][name]))
     return curves

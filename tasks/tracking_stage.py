@@ -16,6 +16,7 @@ from pipelines.recipe.secrets import redact
 from pipelines.stage.files import read_object, write_atomic
 from pipelines.stage.process import SYSTEM
 from pipelines.stage.report import SPOOL, visible_lines
+from tasks import alarms
 from tasks.environment import tracking_uri
 from tasks.names import clean
 from tasks.patience import Away, Patience, Refused
@@ -176,6 +177,9 @@ class StageTracker:
         for after, line in visible_lines(self.work, offset, name):
             if line["kind"] == "metrics":
                 waiting += [Metric(clean(k), v, line["time"], line["step"]) for k, v in line["values"].items()]
+            if (alarm := alarms.alarm_of(line)) is not None:
+                key, text = alarms.tag(alarm)
+                client().set_tag(self.run_id, key, redact(text))
             skipped += line["kind"] == "broken"
             offset = after
             if len(waiting) >= BATCH:

@@ -153,6 +153,17 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
             yield from (line for line in map(parse_line, handle) if line["kind"] != "broken")
 
 
+def history(path: Path) -> list[dict[str, Any]]:
+    """The metrics lines of a spool, without those of steps that a rollback has undone."""
+    kept: list[dict[str, Any]] = []
+    for line in lines_of(path):
+        if line["kind"] == "metrics":
+            kept.append(line)
+        elif line["kind"] == "event" and "rollbacks" in line and isinstance(line.get("to"), int):
+            kept = [earlier for earlier in kept if earlier["step"] <= line["to"]]
+    return kept
+
+
 def visible_lines(folder: Path, offset: int, name: str = SPOOL) -> Iterator[tuple[int, dict[str, Any]]]:
     """Lines of a spool that may be forwarded, from a byte offset: (offset after the line, line).
 
