@@ -241,14 +241,7 @@ def _run(
     began = time.monotonic()
     before = _seconds_so_far(work)
 
-    teller = alarms.Teller(stage, work)
-
-    def tick() -> None:
-        tracker.tick()
-        teller.tick()
-        if show:
-            show(stage, _progress(work))
-
+    tick = _ticker(stage, work, tracker, show)
     _clear_scraps(work)
     try:
         with slot(stage):
@@ -258,7 +251,7 @@ def _run(
         _close_run(tracker, patience, error)
         raise
     finally:
-        teller.tick()
+        tick()
         if show:
             show(stage, None)
     seconds = before + time.monotonic() - began
@@ -289,6 +282,19 @@ def _upload(recipe: Recipe, stage: str, done: dict[str, Artifact], steps: int | 
         "steps": {} if steps is None else {stage: steps}, "checkpoints": checkpoints_read(recipe, stage, done),
         "model_params": record.params(recipe, ("model", stage)),
     }  # fmt: skip
+
+
+def _ticker(stage: str, work: Path, tracker: Any, show: Show | None) -> Callable[[], None]:
+    """What is done several times a second while a stage runs: its metrics are sent, its alarms said, its progress shown."""
+    teller = alarms.Teller(stage, work)
+
+    def tick() -> None:
+        tracker.tick()
+        teller.tick()
+        if show:
+            show(stage, _progress(work))
+
+    return tick
 
 
 def _progress(work: Path) -> dict[str, Any]:

@@ -35,11 +35,12 @@ class goodhart(HiddenMonitor):
 
     because the true reward may fall from there on. For a language model eta is not known. The rule takes the mean of features of
     completions over blocks of `window` steps instead (reward, log-length, repetition, truncation), whitened over the first
-    labelled rollouts, so that ||R1|| is 1; distances are corrected for sampling noise, and a movement within it says nothing.
+    labelled rollouts, so that ||R1|| is 1; distances are corrected for sampling noise, a movement within it says nothing, and of the
+    gain the upper 95 % bound is taken. A group counts as one observation, because its rollouts are alike.
     theta comes from the first `labels` rollouts: the correlation of reward and hidden score, less its uncertainty (Fisher's z, 95 %),
     is cos(theta). After that the hidden judge is not asked again. It is a heuristic: the theorem holds for occupancies.
 
-    Measures `goodhart/slope` at each block's end and `goodhart/threshold`. Its natural action is `finish`.
+    Measures `goodhart/slope` (that bound per distance) at each block's end and `goodhart/threshold`. Its natural action is `finish`.
     """
 
     patience = 1
@@ -63,9 +64,9 @@ class goodhart(HiddenMonitor):
         self.whitening: list[list[float]] = []
         self.threshold = 0.0
         self.block: list[list[float]] = []
-        """Features' sums, and rows, of the block's steps so far."""
+        """Of the block's steps so far: features' means times groups, and groups."""
         self.before: list[float] = []
-        self.before_rows = 0
+        self.before_groups = 0
 
     def measure(self, rollouts: StepRollouts) -> dict[str, float]:
         """Label, until there are enough labels; then follow the features' means."""
@@ -77,21 +78,24 @@ class goodhart(HiddenMonitor):
             return {}
         rows: list[Any] = [row for row in rollouts.rows if row.score is not None]
         if rows:
-            self.block.append([*np.sum([features(row) for row in rows], 0).tolist(), len(rows)])
+            means_of_step = np.mean([features(row) for row in rows], 0)
+            groups = len({row.group for row in rows})
+            self.block.append([*(means_of_step * groups).tolist(), groups])
         if len(self.block) < self.window:
             return {}
         total = np.sum(self.block, 0)
         self.block = []
         means, count = (total[:-1] / total[-1]).tolist(), int(total[-1])
-        before, before_rows, self.before, self.before_rows = self.before, self.before_rows, means, count
+        before, before_groups, self.before, self.before_groups = self.before, self.before_groups, means, count
         if not before:
             return {}
         moved = np.array(self.whitening) @ (np.array(means) - np.array(before))
-        noise = len(moved) * (1 / count + 1 / before_rows)
+        variance = 1 / count + 1 / before_groups
+        noise = len(moved) * variance
         distance = float(moved @ moved)
         if distance < NOISE * noise:
             return {}
-        gain = (means[0] - before[0]) / self.center[0]
+        gain = (means[0] - before[0]) / self.center[0] + QUANTILE * math.sqrt(variance)
         return {"goodhart/slope": gain / math.sqrt(distance - noise), "goodhart/threshold": self.threshold}
 
     def _fit(self) -> None:
@@ -122,7 +126,7 @@ class goodhart(HiddenMonitor):
 
     def state_dict(self) -> dict[str, Any]:
         """Labels or theta, and the blocks."""
-        names = ("labelled", "center", "whitening", "threshold", "block", "before", "before_rows")
+        names = ("labelled", "center", "whitening", "threshold", "block", "before", "before_groups")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -272,10 +272,10 @@ def simulated(seed, drift, steps=120, rows=64):
         p = 0.3 + 0.5 * min(1, step / steps)
         extra = max(0, step - 60) * drift
         batch = []
-        for _ in range(rows):
+        for i in range(rows):
             score = float(draw.random() < p)
             length = max(2, round(draw.normal(12 + 2 * score + extra, 2)))
-            batch.append(row(score, list(draw.integers(3, 60, length)), max_tokens=500))
+            batch.append(row(score, list(draw.integers(3, 60, length)), group=i // 4, max_tokens=500))
         out.append(rule.measure(rollouts(batch, lambda r: r.score if draw.random() < 0.95 else 1 - r.score)))
     return rule, out
 
