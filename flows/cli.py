@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -195,15 +196,18 @@ def run_command(arguments: argparse.Namespace) -> int:
         bring(recipe, chosen)
     planned = plan(recipe, fresh=arguments.fresh, only=chosen)
     selected = [p for p in planned if p.stage in chosen]
-    preflight.require(recipe, [p.stage for p in selected if p.action == "run"])
-    unchanged = all(p.action == "reuse" for p in selected)
-    for p in selected if not arguments.json else []:
-        print(f"{p.stage:<9} {'reuse' if p.action == 'reuse' else 'run':<6} {p.why}", flush=True)
-    if unchanged:
+
+    def check() -> None:
+        preflight.require(recipe, [p.stage for p in selected if p.action == "run"])
+        for p in selected if not arguments.json else []:
+            print(f"{p.stage:<9} {'reuse' if p.action == 'reuse' else 'run':<6} {p.why}", flush=True)
+
+    if all(p.action == "reuse" for p in selected):
+        check()
         body = _unchanged(recipe, selected, began, arguments)
     else:
         environment.check_reachable()
-        body = _flow(arguments)
+        body = _flow(arguments, check)
     if arguments.summary:
         Path(arguments.summary).write_text(json.dumps(body, indent=1))
     if arguments.json:
@@ -243,7 +247,7 @@ def _unchanged(recipe: Any, planned: list[Any], began: float, arguments: argpars
     return body
 
 
-def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
+def _flow(arguments: argparse.Namespace, check: Callable[[], None]) -> dict[str, Any]:
     from flows import embedded
 
     body: dict[str, Any] = embedded.run_flow(
@@ -257,6 +261,7 @@ def _flow(arguments: argparse.Namespace) -> dict[str, Any]:
             fresh=arguments.fresh,
             return_state=True,
         ),
+        check,
     )
     return body
 

@@ -10,19 +10,22 @@ from typing import Any
 from tasks import prefect_server
 
 
-def run_flow(module: str, start: Callable[[Any], Any]) -> Any:
+def run_flow(module: str, start: Callable[[Any], Any], check: Callable[[], None] = lambda: None) -> Any:
     """The result of a flow.
 
     Args:
-        module: the flow's module, which is imported while the server starts: both take seconds.
+        module: the flow's module, which is imported while the server starts, and MLflow with it: all take seconds.
         start: given the module, runs the flow and returns its final state.
+        check: done meanwhile, before the imports.
 
     Raises:
         Whatever ended the flow.
     """
     _quiet()
     with prefect_server.embedded() as ready:
+        check()
         flows = importlib.import_module(module)
+        importlib.import_module("tasks.tracking")
         ready()
         result = start(flows).result(raise_on_failure=False)
     if isinstance(result, BaseException):

@@ -92,7 +92,7 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
     command = [sys.executable, "-u", "-m", "pipelines.stage.launch", module, str(work)]
     with open(work / LOG, "ab") as log:
         child = subprocess.Popen(
-            command, env=_environment(job), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command, env=environment_of(job), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     try:
         while child.poll() is None:
@@ -128,7 +128,8 @@ def end(child: subprocess.Popen[bytes], patience_s: float = 5.0) -> None:
     child.wait()
 
 
-def _environment(job: dict[str, Any]) -> dict[str, str]:
+def environment_of(job: dict[str, Any]) -> dict[str, str]:
+    """Environment of a stage's process: the job's threads, no bars, our source."""
     threads = str(job.get("threads") or max(1, (os.cpu_count() or 2) // 2))
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
     quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "PYTHONFAULTHANDLER": "1"}

@@ -245,7 +245,7 @@ def _run(
     _clear_scraps(work)
     try:
         with slot(stage):
-            metrics = process.run(MODULES[stage], work, _job(recipe, stage, sources, done), tick)
+            metrics = process.run(MODULES[stage], work, job_of(recipe, stage, sources, done), tick)
     except BaseException as error:
         _seconds_so_far(work, before + time.monotonic() - began)
         _close_run(tracker, patience, error)
@@ -334,7 +334,8 @@ def _seconds_so_far(work: Path, value: float | None = None) -> float:
     return float(stored) if isinstance(stored, int | float) and 0 <= stored < 1e12 else 0.0
 
 
-def _job(recipe: Recipe, stage: str, sources: dict[str, str], done: dict[str, Artifact]) -> dict[str, Any]:
+def job_of(recipe: Recipe, stage: str, sources: dict[str, str], done: dict[str, Artifact]) -> dict[str, Any]:
+    """What `job.json` of a stage says; `done` are the artifacts of the stages before it."""
     job: dict[str, Any] = {
         "stage": stage,
         "settings": {stage: getattr(recipe, stage).model_dump(), "model": recipe.model.model_dump()},

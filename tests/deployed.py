@@ -34,9 +34,11 @@ class Deployed:
 
     Args:
         folder: everything lies here; the project folder is `folder/home`.
+        postgresql: user, host and port of a server that holds the databases `mlflow` and `prefect`; SQLite unless named.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, postgresql: str | None = None) -> None:
+        self.postgresql = postgresql
         self.folder, self.home = folder, folder / "home"
         self.ports = {"prefect": servers.free_port(), "mlflow": servers.free_port()}
         self.api = f"http://127.0.0.1:{self.ports['prefect']}/api"
@@ -45,14 +47,16 @@ class Deployed:
             **QUIET, "PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": self.api, "PREFECT_UI_API_URL": self.api,
             "MLFLOW_TRACKING_URI": self.tracking, "WHETSTONE_HOME": str(self.home), "PYTHONPATH": str(toys.ROOT),
         }  # fmt: skip
-        self.stack = contextlib.ExitStack()
+        if postgresql:
+            self.env["PREFECT_API_DATABASE_CONNECTION_URL"] = f"postgresql+asyncpg://{postgresql}/prefect"
         self.servers: dict[str, subprocess.Popen] = {}
 
     def start(self, *names: str) -> None:
         """Start servers, both unless named, and wait until they answer."""
+        store = f"postgresql+psycopg2://{self.postgresql}/mlflow" if self.postgresql else None
         commands = {
             "prefect": [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.ports["prefect"])],
-            "mlflow": servers.mlflow_command(self.folder, self.ports["mlflow"]),
+            "mlflow": servers.mlflow_command(self.folder, self.ports["mlflow"], store),
         }  # fmt: skip
         for name in names or commands:
             with open(self.folder / f"{name}.log", "ab") as out:
@@ -180,6 +184,15 @@ class Deployed:
         runs = client.search_runs([e.experiment_id for e in client.search_experiments()])
         counted = [r for r in runs if r.data.tags.get("whetstone.kind") in ("pipeline", "stage")]
         return sorted(counted, key=lambda r: r.info.start_time)
+
+    def count(self, database: str, table: str) -> int:
+        """Rows of a table in PostgreSQL."""
+        import psycopg2
+
+        connect = psycopg2.connect(f"postgresql://{self.postgresql}/{database}")
+        with contextlib.closing(connect) as connection, connection.cursor() as cursor:
+            cursor.execute(f'SELECT count(*) FROM "{table}"')
+            return int(cursor.fetchone()[0])
 
     def points(self, run: str, metric: str) -> list[int]:
         """The steps of a metric, in order."""

@@ -56,11 +56,11 @@ def running(command: list[str], log: Path, health: str | None, **env: str) -> It
         stop(process)
 
 
-def mlflow_command(folder: Path, port: int) -> list[str]:
-    """A small MLflow server on SQLite."""
+def mlflow_command(folder: Path, port: int, store: str | None = None) -> list[str]:
+    """A small MLflow server, on SQLite unless a store is named."""
     return [
         sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{folder / 'server.db'}", "--artifacts-destination", str(folder / "artifacts"),
+        "--backend-store-uri", store or f"sqlite:///{folder / 'server.db'}", "--artifacts-destination", str(folder / "artifacts"),
     ]  # fmt: skip
 
 

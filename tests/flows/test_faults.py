@@ -41,7 +41,7 @@ def test_a_killed_worker(site, stage):
         rank.resume()
         site.until(lambda: not site.processes(first), 60)
         print(f"{stage}: nothing of it was alive {time.monotonic() - began:.1f} s after the worker's death")
-        assert site.ended(first, 30) == "CRASHED"
+        assert site.ended(first, 120) == "CRASHED", site.explain(first)
         new = [r for r in site.mlflow() if r.info.run_id not in known]
         assert new and all(r.info.status in ("KILLED", "FINISHED") for r in new), site.said()
     with site.worker():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import signal
 import time
 
@@ -36,6 +38,20 @@ def training(site, run, seconds=500):
 
     site.until(committed, seconds)
     return committed()[0].parent.parent
+
+
+def points(work):
+    """How many steps a stage has noted for MLflow."""
+    with contextlib.suppress(FileNotFoundError):
+        return (work / "spool.jsonl").read_text().count('"metrics"')
+    return 0
+
+
+def trained_between(artifact):
+    """When the first and the last point of a stage were noted."""
+    lines = map(json.loads, (artifact / "report" / "spool.jsonl").read_text().splitlines())
+    times = [line["time"] for line in lines if line["kind"] == "metrics"]
+    return times[0], times[-1]
 
 
 def new_runs(site, known):
@@ -92,12 +108,14 @@ def test_both_servers_away_in_mid_training(site):
         work = training(site, run)
         began = time.monotonic()
         site.stop()
-        before = (work / "spool.jsonl").stat().st_size
-        time.sleep(20)
-        assert (work / "spool.jsonl").stat().st_size > before, "training waits for nobody"
+        trained = points(work)
+        site.until(lambda: points(work) >= trained + 100)  # training waits for nobody
+        (rank,) = (p for p in site.processes(run) if "--rank" in p.cmdline())
+        rank.suspend()  # so that training cannot end before the servers are back
+        assert points(work) < steps, "training ended while the servers were away: raise the number of steps"
         site.start()
-        assert work.exists(), "training ended before the servers were back: raise the number of steps"
         print(f"both servers were away for {time.monotonic() - began:.0f} s")
+        rank.resume()
         assert site.ended(run) == "COMPLETED", site.explain(run)
     assert site.ask("/v2/concurrency_limits/gpu")["active_slots"] == 0
     runs = new_runs(site, known)
@@ -107,6 +125,7 @@ def test_both_servers_away_in_mid_training(site):
 
 def test_one_gpu_stage_at_a_time(site):
     """A second GPU stage waits, curation does not, and a schedule that finds its last run going is cancelled."""
+    before = set(site.home.glob("runs/.work/sft-*"))
     with site.worker():
         first = site.submit(NIGHTLY, **parameters(site, "name=first", "seed=34", until="sft"))
         rank = site.pause("sft", first)
@@ -114,14 +133,18 @@ def test_one_gpu_stage_at_a_time(site):
         beside = site.submit("curate/stage", **parameters(site, "name=beside", "seed=35"))
         second = site.submit(CHAIN, **parameters(site, "name=second", "seed=36", until="sft"))
         assert site.ended(missed) == "CANCELLED" and site.ended(beside) == "COMPLETED"
-        site.until(lambda: list(site.home.glob("runs/.last/second-curate.json")))
-        time.sleep(15)
+        site.until(
+            lambda: len(set(site.home.glob("runs/.work/sft-*")) - before) == 2
+        )  # the second asks for the place now
+        time.sleep(5)
         limit = site.ask("/v2/concurrency_limits/gpu")
         assert (limit["limit"], limit["active_slots"]) == (1, 1)
         sft = [p for p in site.processes() if "pipelines.sft" in p.cmdline() and "--rank" in p.cmdline()]
         assert sft == [rank], "one computes"
         rank.resume()
         assert site.ended(first) == site.ended(second) == "COMPLETED"
+    (_, first_ended), (second_began, _) = sorted(map(trained_between, site.home.glob("runs/sft-*")))[-2:]
+    assert first_ended < second_began, "not even for a moment did both compute"
     assert site.ask("/v2/concurrency_limits/gpu")["active_slots"] == 0
 
 
@@ -144,8 +167,7 @@ def test_everything_killed_at_once(site):
         assert site.state(run) == "RUNNING"
     with site.worker():
         for state in ("RUNNING", "CRASHED"):
-            time.sleep(6)
-            assert site.ended(site.submit(UPKEEP, unresponsive_after_s=5)) == "COMPLETED"
+            assert site.ended(site.submit(UPKEEP, unresponsive_after_s=1)) == "COMPLETED"
             assert site.state(run) == state, site.explain(run)
         assert {r.info.status for r in new_runs(site, known).values()} <= {"KILLED", "FINISHED", "RUNNING"}
         (again,) = site.ask("/flow_runs/filter", {"flow_runs": {"tags": {"all_": [f"whetstone:restart-of:{run}"]}}})
