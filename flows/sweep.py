@@ -30,6 +30,12 @@ def add(commands: Any) -> None:
     )
     sweep.add_argument("--budget", metavar="AMOUNT", help="what a run's RLVR may spend: 30m, 2h or 1e6tokens")
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)")
+    sweep.add_argument(
+        "--runner",
+        default="threads",
+        metavar="NAME",
+        help="threads (default), dask (processes), or dask:ADDRESS of a scheduler whose workers are on several machines",
+    )
     sweep.add_argument("--fresh", action="store_true", help="run every stage even where nothing changed")
     sweep.add_argument("--json", action="store_true", help="for machines: the leaderboard, or the error, as JSON")
     sweep.add_argument("--summary", metavar="FILE", help="write the leaderboard as JSON")
@@ -46,6 +52,8 @@ def command(arguments: argparse.Namespace) -> int:
         raise UserError(f"--jobs {arguments.jobs}: at least 1, at most 256.")
     preflight.summary_file(arguments.summary)
     environment.prepare()
+    if arguments.runner.startswith("dask:") and environment.prefect_api() is None:
+        raise UserError("--runner: other machines need a Prefect server. Start one, and set PREFECT_API_URL.")
     store.check(environment.home())
     read = sweeps.read(
         arguments.recipe, arguments.set, arguments.presets, arguments.seeds, arguments.tune, arguments.budget
@@ -58,6 +66,7 @@ def command(arguments: argparse.Namespace) -> int:
         "flows.sweep_flow",
         lambda module: module.start(
             arguments.jobs,
+            arguments.runner,
             recipe=str(arguments.recipe),
             settings=arguments.set,
             presets=arguments.presets,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Callable, Iterable
+from statistics import fmean
 from typing import Any
 
 from tasks import environment
@@ -39,8 +41,9 @@ class _Runs:
         """Outcomes in the order of the cells; a run that fails does not end the others."""
         cells = list(cells)
         outcomes: dict[int, Outcome] = {}
+        about = (self.sweep.path, self.sweep.benchmark, self.rerun, environment.tracking_uri())
         try:
-            futures = {_run_cell.with_options(task_run_name=c.name).submit(self, c): i for i, c in enumerate(cells)}
+            futures = {_run_cell.with_options(task_run_name=c.name).submit(c, *about): i for i, c in enumerate(cells)}
             for future in as_completed(list(futures)):
                 outcome = future.result(raise_on_failure=False)
                 number = futures[future]
@@ -53,26 +56,34 @@ class _Runs:
             raise
         return [outcomes[i] for i in range(len(cells))]
 
-    def run_cell(self, cell: Cell) -> Outcome:
-        """Run a cell's pipeline; what it has done before is reused."""
-        if process.stop_all.is_set():
-            return Outcome(cell, None, "stopped")
-        state = post_training(
-            recipe=self.sweep.path,
-            overrides=list(cell.overrides),
-            only=list(cell.only) if cell.only else None,
-            fresh=self.rerun,
-            return_state=True,
-        )
-        result = state.result(raise_on_failure=False)
-        if isinstance(result, BaseException):
-            return Outcome(cell, None, str(result) or type(result).__name__)
-        return Outcome(cell, result)
-
 
 @task(name="run", cache_policy=NO_CACHE, persist_result=False)
-def _run_cell(runs: _Runs, cell: Cell) -> Outcome:
-    return runs.run_cell(cell)
+def _run_cell(cell: Cell, path: str, benchmark: str, fresh: bool, store: str) -> Outcome:
+    return run_cell(cell, path, benchmark, fresh, store)
+
+
+def run_cell(cell: Cell, path: str, benchmark: str, fresh: bool, store: str) -> Outcome:
+    """Run a cell's pipeline, on whatever machine this is; what it has done before is reused.
+
+    Args:
+        path: the recipe.
+        benchmark: what the sweep ranks by.
+        store: MLflow's address where the sweep runs.
+    """
+    if process.stop_all.is_set():
+        return Outcome(cell, None, "stopped")
+    if environment.tracking_uri() != store:
+        error = (
+            f"{socket.gethostname()} writes to another MLflow ({environment.tracking_uri()}) than the sweep ({store})"
+        )
+        return Outcome(cell, None, f"MLFLOW_TRACKING_URI: {error}. Start its Dask worker with the same.")
+    state = post_training(
+        recipe=path, overrides=list(cell.overrides), only=list(cell.only) if cell.only else None, fresh=fresh, return_state=True
+    )  # fmt: skip
+    result = state.result(raise_on_failure=False)
+    if isinstance(result, BaseException):
+        return Outcome(cell, None, str(result) or type(result).__name__)
+    return Outcome.of(cell, result, benchmark)
 
 
 @flow(name="sweep", flow_run_name="sweep {recipe}", persist_result=False)
@@ -84,6 +95,7 @@ def sweep(
     tune: str | None = None,
     budget: str | None = None,
     fresh: bool = False,
+    apart: bool = False,
 ) -> dict[str, Any]:
     """Run a recipe with several settings, presets and seeds, and rank what comes out.
 
@@ -99,6 +111,7 @@ def sweep(
             of short runs with another seed.
         budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`.
         fresh: run every stage even where its artifact exists.
+        apart: the task runner's workers have project folders of their own, so what all runs share is made first.
 
     Returns:
         recipe, experiment, task, confidence, leaderboard (best first), tuned (variant → value), failed
@@ -114,23 +127,23 @@ def sweep(
     with tracking_client.talking():
         tracking_client.experiment(read.experiment)
     runs = _Runs(read, fresh)
-    chosen = _tune(read, runs) if read.tune else {}
-    start = read.start()
-    cells = [*([start] if start else []), *read.cells(chosen)]
+    start, benchmark = read.start(), read.benchmark
     assert read.base.evaluate is not None
-    benchmark = read.base.evaluate.tasks[0].name
     confidence, resamples = read.base.evaluate.confidence, read.base.evaluate.bootstrap
     outcomes: list[Outcome] = []
 
     def finished(outcome: Outcome, done: int, total: int) -> None:
         outcomes.append(outcome)
-        _say(f"{done}/{total} {outcome.cell.name}: {_told(outcome, benchmark)}")
+        _say(f"{done}/{total} {outcome.cell.name}: {_told(outcome)}")
         live = min(resamples, LIVE_RESAMPLES)
         rows = sweeps.leaderboard(outcomes, benchmark, confidence=confidence, resamples=live)
         if rows:
             create_table_artifact(shown(rows), key="leaderboard", description=f"{read.base.name}: {benchmark}")
 
-    runs.all(cells, finished)
+    if start and apart:  # what all share is then in MLflow, from where machines fetch it
+        runs.all([start], finished)
+    chosen = _tune(read, runs) if read.tune else {}
+    runs.all([*([start] if start and not apart else []), *read.cells(chosen)], finished)
     rows = sweeps.leaderboard(outcomes, benchmark, confidence=confidence, resamples=resamples)
     failed = {o.cell.name: o.error for o in outcomes if o.error}
     if not rows:
@@ -161,35 +174,56 @@ def _tune(read: Sweep, runs: _Runs) -> dict[str, str]:
         }
 
         def finished(outcome: Outcome, done: int, total: int) -> None:
-            reward = (
-                "failed: " + outcome.error
-                if outcome.error
-                else f"reward {sweeps.trial_score(outcome.summary or {}):.3f}"
-            )
+            reward = "failed: " + outcome.error if outcome.error else f"reward {outcome.reward:.3f}"
             _say(f"trial {done}/{total} {outcome.cell.variant}: {reward}")
 
         ended = dict(zip(trials, runs.all(trials.values(), finished), strict=True))
         for variant, values in alive.items():
-            scores = {
-                value: sweeps.trial_score(summary) if (summary := ended[variant, value].summary) else float("-inf")
-                for value in values
-            }
-            alive[variant] = sweeps.keep_better_half(scores)
+            alive[variant] = sweeps.keep_better_half({value: ended[variant, value].reward for value in values})
     return {variant: values[0] for variant, values in alive.items()}
 
 
-def _told(outcome: Outcome, benchmark: str) -> str:
+def _told(outcome: Outcome) -> str:
     if outcome.summary is None:
         return f"failed: {(outcome.error or '').splitlines()[0][:200]}"
-    scores = outcome.scores(benchmark)
-    return f"{100 * sum(scores.values()) / len(scores):.1f} %, run {outcome.summary['parent_run_id']}"
+    return f"{100 * fmean(outcome.scores.values()):.1f} %, run {outcome.summary['parent_run_id']}"
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def start(jobs: int, **parameters: Any) -> Any:
-    """Run the flow with so many runs side by side; returns its final state."""
-    runner: Any = ThreadPoolTaskRunner(max_workers=jobs)
-    return sweep.with_options(task_runner=runner)(**parameters, return_state=True)
+def start(jobs: int, runner: str = "threads", **parameters: Any) -> Any:
+    """Run the flow with so many runs side by side; returns its final state.
+
+    Args:
+        runner: `threads`; `dask`: worker processes of this machine; `dask:ADDRESS`: those of a Dask scheduler.
+    """
+    apart = runner.startswith("dask:")
+    return sweep.with_options(task_runner=task_runner(runner, jobs))(**parameters, apart=apart, return_state=True)
+
+
+def task_runner(text: str, jobs: int) -> Any:
+    """Prefect's task runner of that name.
+
+    Raises:
+        UserError: there is none, its package is missing, or other machines could not reach the servers.
+    """
+    kind, colon, address = text.partition(":")
+    if kind not in ("threads", "dask") or bool(colon) != bool(address) or (kind == "threads" and address):
+        raise UserError(f"--runner {text[:80]}: write threads, dask, or dask:ADDRESS such as dask:tcp://10.0.0.1:8786.")
+    if kind == "threads":
+        return ThreadPoolTaskRunner(max_workers=jobs)
+    try:
+        from prefect_dask import DaskTaskRunner
+    except ImportError:
+        raise UserError('--runner dask: needs prefect-dask. pip install "whetstone[dask]".') from None
+    if not address:
+        local = {"n_workers": jobs, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+        return DaskTaskRunner(cluster_kwargs=local)
+    if not environment.tracking_uri().startswith("http"):
+        raise UserError(
+            f"--runner {text[:80]}: other machines need an MLflow server, which holds what they make. Set MLFLOW_TRACKING_URI, "
+            "here and where the Dask workers run."
+        )
+    return DaskTaskRunner(address=address)

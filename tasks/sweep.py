@@ -103,6 +103,12 @@ class Sweep:
         """MLflow experiment of the runs."""
         return self.base.tracking.experiment or f"{self.base.name}-sweep"
 
+    @property
+    def benchmark(self) -> str:
+        """What the runs are ranked by."""
+        assert self.base.evaluate is not None
+        return self.base.evaluate.tasks[0].name
+
     def start(self) -> Cell | None:
         """The run that scores the checkpoint from which RLVR starts; None where there is no RLVR."""
         if not self.has_rl:
@@ -404,31 +410,44 @@ def task_scores(summary: dict[str, Any], task: str) -> dict[str, float]:
     return problems
 
 
+def training_cost(summary: dict[str, Any]) -> dict[str, float]:
+    """Seconds of training, completion tokens and steps."""
+    about = summary["stages"].get("rlvr") or summary["stages"]["sft"]
+    manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
+    metrics = manifest.get("numbers") or {}
+    cost = {"seconds": float(manifest.get("seconds") or 0.0), "steps": float(metrics.get("steps") or 0.0)}
+    return cost | ({"tokens": float(metrics["tokens_sampled"])} if "tokens_sampled" in metrics else {})
+
+
 @dataclass
 class Outcome:
-    """What a run of a sweep came to."""
+    """What a run of a sweep came to. `of` reads its artifacts, on the machine that holds them."""
 
     cell: Cell
     summary: dict[str, Any] | None
     error: str | None = None
-    _scores: dict[str, dict[str, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    scores: dict[str, float] = field(default_factory=dict)
+    """Problem → share of its answers that are correct; empty where nothing was evaluated."""
+    cost: dict[str, float] = field(default_factory=dict)
+    """See `training_cost`; empty where nothing was trained."""
+    reward: float = -math.inf
+    """Of a trial, see `trial_score`."""
 
-    def scores(self, task: str) -> dict[str, float]:
-        """`task_scores` of the run, read once."""
-        assert self.summary is not None
-        if task not in self._scores:
-            self._scores[task] = task_scores(self.summary, task)
-        return self._scores[task]
+    @classmethod
+    def of(cls, cell: Cell, summary: dict[str, Any], task: str) -> Outcome:
+        """A run that came to its end, with what its artifacts say.
 
-    @property
-    def cost(self) -> dict[str, float]:
-        """Seconds of training, completion tokens and steps."""
-        assert self.summary is not None
-        about = self.summary["stages"].get("rlvr") or self.summary["stages"].get("sft") or {}
-        manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
-        metrics = manifest.get("numbers") or {}
-        cost = {"seconds": float(manifest.get("seconds") or 0.0), "steps": float(metrics.get("steps") or 0.0)}
-        return cost | ({"tokens": float(metrics["tokens_sampled"])} if "tokens_sampled" in metrics else {})
+        Raises:
+            UserError: the benchmark keeps no score for each problem.
+        """
+        outcome = cls(cell, summary)
+        if "rlvr" in summary["stages"] or "sft" in summary["stages"]:
+            outcome.cost = training_cost(summary)
+        if "evaluate" in summary["stages"]:
+            outcome.scores = task_scores(summary, task)
+        else:
+            outcome.reward = trial_score(summary)
+        return outcome
 
 
 def leaderboard(
@@ -438,21 +457,20 @@ def leaderboard(
 
     Variants with fewer seeds than others (their runs failed, or have not ended) are ranked by those they have.
     """
-    outcomes = [o for o in outcomes if o.summary is not None and "evaluate" in o.summary["stages"]]
+    outcomes = [o for o in outcomes if o.scores]
     ranked = [o for o in outcomes if o.cell.variant != START]
     if not ranked:
         return []
-    tables = [(o, o.scores(task)) for o in outcomes]
-    shared = set.intersection(*(set(table) for _, table in tables))
+    shared = set.intersection(*(set(o.scores) for o in outcomes))
     if not shared:
         raise UserError(
             f"evaluate.tasks: the runs were not asked one {task} problem in common, so they cannot be ranked."
         )
-    order = [problem for problem in tables[0][1] if problem in shared]
+    order = [problem for problem in outcomes[0].scores if problem in shared]
     scores: dict[str, list[list[float]]] = {}
     baseline = None
-    for outcome, table in tables:
-        values = [table[problem] for problem in order]
+    for outcome in outcomes:
+        values = [outcome.scores[problem] for problem in order]
         if outcome.cell.variant == START:
             baseline = values
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,7 +11,9 @@ import subprocess
 import sys
 import time
 
+import deployed
 import pytest
+import servers
 import toys
 
 GRID = ["--set", "rlvr.steps=2", "--set", "rlvr.advantage=grpo,rloo", "--jobs", "2"]
@@ -18,7 +21,11 @@ GRID = ["--set", "rlvr.steps=2", "--set", "rlvr.advantage=grpo,rloo", "--jobs", 
 
 def test_options_are_checked_before_anything_starts(tmp_path, home):
     recipe = str(toys.recipe(tmp_path))
-    for options, message in ((["--jobs", "0"], "--jobs 0"), (["--presets", "dopa"], "no preset called 'dopa'")):
+    for options, message in (
+        (["--jobs", "0"], "--jobs 0"),
+        (["--presets", "dopa"], "no preset called 'dopa'"),
+        (["--runner", "dask:tcp://127.0.0.1:1"], "need a Prefect server"),
+    ):
         done = toys.whetstone("sweep", recipe, *options, home=home, check=False)
         assert done.returncode == 2 and message in done.stderr, done.stderr
     assert not (home / "mlflow.db").exists()
@@ -45,6 +52,42 @@ def test_a_sweep_shares_stages_ranks_its_runs_and_reuses_them(tmp_path, home):
     assert sorted(len(arm["runs"]) for arm in compared["arms"]) == [1, 2, 2], (
         "seeds are one arm, and the start is another"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_a_sweep_on_two_machines(tmp_path):
+    """Two Dask workers with project folders of their own: each runs a part, and what they share comes from MLflow."""
+    pytest.importorskip("prefect_dask", reason='no Dask: pip install "whetstone[dask]"')
+    site = deployed.Deployed(tmp_path)
+    recipe, scheduler = str(toys.recipe(tmp_path)), f"tcp://127.0.0.1:{servers.free_port()}"
+    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", scheduler, "--no-dashboard"]
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", scheduler, "--nthreads", "1", "--no-dashboard"]
+    with contextlib.ExitStack() as stack:
+        stack.callback(site.stop)
+        site.start()
+        stack.enter_context(servers.running(dask, tmp_path / "scheduler.log", None, **site.env))
+        for name in ("a", "b"):
+            env = site.env | {"WHETSTONE_HOME": str(tmp_path / name)}
+            command = [*worker, "--name", name, "--local-directory", str(tmp_path)]
+            stack.enter_context(servers.running(command, tmp_path / f"{name}.log", None, **env))
+        options = [
+            "--set",
+            "rlvr.steps=2",
+            "--set",
+            "rlvr.advantage=grpo,rloo",
+            "--runner",
+            f"dask:{scheduler}",
+            "--json",
+        ]
+        env = {k: v for k, v in site.env.items() if k != "WHETSTONE_HOME"}
+        done = toys.whetstone("sweep", recipe, *options, home=tmp_path / "head", timeout=900, **env)
+    body = json.loads(done.stdout)
+    assert {row["name"] for row in body["leaderboard"]} == {"advantage=grpo", "advantage=rloo"} and not body["failed"]
+    assert not list((tmp_path / "head" / "runs").glob("*-*")), "the machine of the sweep computes nothing"
+    made = [json.loads(p.read_text())["run_id"] for p in tmp_path.glob("[ab]/runs/sft-*/manifest.json")]
+    assert len(made) == 2 and len(set(made)) == 1, "one worker made the SFT checkpoint, the other fetched it"
+    assert [len(list((tmp_path / name / "runs").glob("rlvr-*"))) for name in ("a", "b")] == [1, 1]
 
 
 @pytest.mark.slow

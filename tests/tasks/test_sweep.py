@@ -146,7 +146,7 @@ def outcome(folder, variant, seed, scores, run="r"):
     numbers = {"steps": 4, "tokens_sampled": 100 + seed}
     (rlvr / "manifest.json").write_text(json.dumps({"seconds": 2.0, "numbers": numbers}))
     stages = {"rlvr": {"artifact": str(rlvr)}, "evaluate": {"artifact": str(evaluate)}}
-    return Outcome(Cell(variant, seed, ()), {"stages": stages, "parent_run_id": f"{run}{seed}"})
+    return Outcome.of(Cell(variant, seed, ()), {"stages": stages, "parent_run_id": f"{run}{seed}"}, "t")
 
 
 def test_a_leaderboard_ranks_variants_over_their_seeds(tmp_path):
