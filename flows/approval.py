@@ -16,7 +16,7 @@ from prefect.flow_runs import pause_flow_run  # noqa: E402
 from prefect.input import RunInput  # noqa: E402
 
 from pipelines.errors import UserError  # noqa: E402
-from tasks import promotion  # noqa: E402
+from tasks import promotion, worker  # noqa: E402
 
 
 class Approval(RunInput):
@@ -47,6 +47,7 @@ def promote(
     """
     from flows.promote import rule_of
 
+    worker.enter()
     stated = rule_of(None, None, 2.0, 0.05, 30) | (rule or {})
     chosen = promotion.candidate(run, name)
     evidence = promotion.look(chosen, stated)

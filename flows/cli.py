@@ -102,10 +102,13 @@ def _that_operate(commands: Any) -> None:
     deploy = _add(
         commands,
         "deploy",
-        "make the work pool, the gpu limit and the deployments on the Prefect server; safe to repeat",
+        "make the work pool, the gpu limit, deployments and automations on the Prefect server; safe to repeat",
     )
     deploy.add_argument("--file", type=Path, help="deployments; the project's prefect.yaml unless given")
     deploy.add_argument("--gpus", type=int, default=1, help="stages that may use a GPU at once, over all machines")
+    deploy.add_argument(
+        "--unresponsive-after", type=int, metavar="SECONDS", help="without heartbeats a flow run is Crashed (300)"
+    )
     worker = _add(commands, "worker", "work on the deployments, in this project folder")
     worker.add_argument("--queue", action="append", default=[], choices=["cpu", "gpu"], help="only this kind of stage")
     promote.add(commands)
@@ -392,7 +395,7 @@ def deploy_command(arguments: argparse.Namespace) -> int:
     """`whetstone deploy`."""
     from flows import deploy
 
-    deploy.deploy(arguments.file, arguments.gpus)
+    deploy.deploy(arguments.file, arguments.gpus, arguments.unresponsive_after)
     for name in deploy.names(arguments.file):
         print(f"deployed {name}")
     print("next, on every machine that should work: whetstone worker")

@@ -24,12 +24,13 @@ class DeployError(UserError):
     """Prefect did not take a deployment."""
 
 
-def deploy(file: Path | None = None, gpus: int = 1) -> None:
-    """Make the work pool, the `gpu` limit and every deployment; safe to repeat.
+def deploy(file: Path | None = None, gpus: int = 1, unresponsive_after_s: int | None = None) -> None:
+    """Make the work pool, the `gpu` limit, every deployment and the automations; safe to repeat.
 
     Args:
         file: deployments; the project's own `prefect.yaml` unless named.
         gpus: how many stages may compute on a GPU at once, over all machines.
+        unresponsive_after_s: seconds without a heartbeat after which the server marks a flow run Crashed; default: 300.
 
     Raises:
         DeployError: no server is named, or it refuses.
@@ -46,8 +47,15 @@ def deploy(file: Path | None = None, gpus: int = 1) -> None:
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.workers.process import ProcessWorker
 
+    from flows import automations
     from tasks.gpu import LIMIT
 
+    unresponsive_after_s = automations.UNRESPONSIVE_S if unresponsive_after_s is None else unresponsive_after_s
+    least = 3 * automations.HEARTBEAT_S
+    if unresponsive_after_s < least:
+        raise DeployError(
+            f"--unresponsive-after {unresponsive_after_s}: at least {least}, three heartbeats; a healthy run would crash."
+        )
     with get_client(sync_client=True) as client:
         template = ProcessWorker.get_default_base_job_template()
         template["variables"]["properties"]["stream_output"]["default"] = False
@@ -65,6 +73,9 @@ def deploy(file: Path | None = None, gpus: int = 1) -> None:
     )
     if done.returncode != 0:
         raise DeployError(f"Prefect refused the deployments:\n{(done.stdout + done.stderr)[-2000:]}")
+    with get_client(sync_client=True) as client:
+        for name in automations.create(client, unresponsive_after_s):
+            print(f"automation {name!r}", flush=True)
 
 
 def names(file: Path | None = None) -> list[str]:
@@ -72,7 +83,7 @@ def names(file: Path | None = None) -> list[str]:
     import yaml
 
     body = yaml.safe_load((file or environment.ROOT / "prefect.yaml").read_text())
-    flows = {"post_training": "post-training"}
+    flows = {"post_training": "post-training", "promote": "promotion"}
     return [f"{flows.get(f := d['entrypoint'].rsplit('.', 1)[1], f)}/{d['name']}" for d in body["deployments"]]
 
 

@@ -95,7 +95,7 @@ def sweep(
     tune: str | None = None,
     budget: str | None = None,
     fresh: bool = False,
-    apart: bool = False,
+    separate_homes: bool = False,
 ) -> dict[str, Any]:
     """Run a recipe with several settings, presets and seeds, and rank what comes out.
 
@@ -111,7 +111,7 @@ def sweep(
             of short runs with another seed.
         budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`.
         fresh: run every stage even where its artifact exists.
-        apart: the task runner's workers have project folders of their own, so what all runs share is made first.
+        separate_homes: the task runner's workers have project folders of their own, so what all runs share is made first.
 
     Returns:
         recipe, experiment, task, confidence, leaderboard (best first), tuned (variant → value), failed
@@ -140,10 +140,10 @@ def sweep(
         if rows:
             create_table_artifact(shown(rows), key="leaderboard", description=f"{read.base.name}: {benchmark}")
 
-    if start and apart:  # what all share is then in MLflow, from where machines fetch it
+    if start and separate_homes:  # what all share is then in MLflow, from where machines fetch it
         runs.all([start], finished)
     chosen = _tune(read, runs) if read.tune else {}
-    runs.all([*([start] if start and not apart else []), *read.cells(chosen)], finished)
+    runs.all([*([start] if start and not separate_homes else []), *read.cells(chosen)], finished)
     rows = sweeps.leaderboard(outcomes, benchmark, confidence=confidence, resamples=resamples)
     failed = {o.cell.name: o.error for o in outcomes if o.error}
     if not rows:
@@ -199,8 +199,10 @@ def start(jobs: int, runner: str = "threads", **parameters: Any) -> Any:
     Args:
         runner: `threads`; `dask`: worker processes of this machine; `dask:ADDRESS`: those of a Dask scheduler.
     """
-    apart = runner.startswith("dask:")
-    return sweep.with_options(task_runner=task_runner(runner, jobs))(**parameters, apart=apart, return_state=True)
+    separate = runner.startswith("dask:")
+    return sweep.with_options(task_runner=task_runner(runner, jobs))(
+        **parameters, separate_homes=separate, return_state=True
+    )
 
 
 def task_runner(text: str, jobs: int) -> Any:

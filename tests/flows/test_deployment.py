@@ -22,7 +22,8 @@ def test_every_deployment_names_a_flow_that_exists():
     for deployment, name in zip(body["deployments"], deploy.names(), strict=True):
         module, function = deployment["entrypoint"].rsplit(".", 1)
         flow = getattr(importlib.import_module(module), function)
-        flow.validate_parameters(deployment["parameters"])
+        asked_for = {"run": "3f2a"} if deployment["entrypoint"] == "flows.approval.promote" else {}
+        flow.validate_parameters(deployment["parameters"] | asked_for)
         assert name == f"{flow.name}/{deployment['name']}"
         assert (toys.ROOT / deployment["parameters"].get("recipe", "prefect.yaml")).exists()
 
@@ -37,6 +38,11 @@ def test_a_schedule_fires(tmp_path):
             soon = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
             schedule = {"interval": 3600, "anchor_date": soon, "slug": "soon"}
             site.run("flows.cli", "deploy", "--file", str(deployed.write_deployments(tmp_path, schedules=[schedule])))
+        automations = [a["name"] for a in site.ask("/automations/filter", {})]
+        assert sorted(automations) == [
+            "whetstone: a flow run without heartbeats is Crashed",
+            "whetstone: after a crash, upkeep at once",
+        ]
         nightly = site.ask("/deployments/name/post-training/nightly")
         assert nightly["pull_steps"] == [] and nightly["work_queue_name"] == "gpu"
         assert nightly["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"

@@ -80,9 +80,9 @@ FAULTS = [
     ),
     Fault(
         "worker, flow and stage at once: SIGKILL, power", "while a flow works",
-        "upkeep marks the flow run Crashed at its second look and starts it again, at most twice; it goes on from the last commit, "
-        "in the same MLflow runs",
-        "–", "nothing", "flows/test_operations.py::test_everything_killed_at_once",
+        "after five minutes without a heartbeat the Prefect server marks the flow run Crashed (or upkeep does, at its second look); "
+        "upkeep starts it again, at most twice; it goes on from the last commit, in the same MLflow runs",
+        "–", "nothing", "flows/test_automations.py::test_the_server_marks_what_died_with_its_worker_and_has_it_started_again",
     ),
     Fault(
         "Prefect's and MLflow's servers", "for minutes, while a stage trains",
@@ -94,7 +94,7 @@ FAULTS = [
     Fault(
         "the machine of a worker or a command", "for good",
         "15 minutes after its last sign of life the next run in any project folder of the store, `whetstone sync` and the upkeep "
-        "deployment close its MLflow runs with the reason; upkeep marks its flow run Crashed and starts it elsewhere",
+        "deployment close its MLflow runs with the reason; its flow run is marked Crashed and started elsewhere",
         "–", "nothing", "tasks/test_claims.py::test_a_run_of_a_machine_that_never_came_back_is_closed_elsewhere",
     ),
     Fault(

@@ -1,0 +1,73 @@
+"""Prefect's own automations for this project: what its server does by itself, even while no worker lives."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tasks import environment
+
+environment.prepare()
+
+from prefect.automations import Automation  # noqa: E402
+from prefect.client.orchestration import SyncPrefectClient  # noqa: E402
+from prefect.client.schemas.objects import StateType  # noqa: E402
+from prefect.events.actions import ChangeFlowRunState, RunDeployment  # noqa: E402
+from prefect.events.schemas.automations import EventTrigger, Posture  # noqa: E402
+from prefect.events.schemas.events import ResourceSpecification  # noqa: E402
+
+from flows.upkeep import PROJECT_TAG  # noqa: E402
+
+UNRESPONSIVE, CRASHED = (
+    "whetstone: a flow run without heartbeats is Crashed",
+    "whetstone: after a crash, upkeep at once",
+)
+HEARTBEAT_S = 30
+"""As `prefect.yaml` sets it for every flow run of the project."""
+UNRESPONSIVE_S = 300
+"""Ten heartbeats. Shorter than this the server may be away, and no run that works is taken for a crashed one."""
+ENDED = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
+UPKEEP = "upkeep/every-ten-minutes"
+
+
+def create(client: SyncPrefectClient, unresponsive_after_s: int = UNRESPONSIVE_S) -> list[str]:
+    """Make both automations, in place of those of the same names; returns the names.
+
+    Args:
+        client: of a server that holds the project's deployments.
+        unresponsive_after_s: seconds without a heartbeat after which a flow run is marked Crashed; three heartbeats at least, or
+            healthy runs are.
+    """
+    project = ResourceSpecification(
+        {"prefect.resource.id": f"prefect.tag.{PROJECT_TAG}", "prefect.resource.role": "tag"}
+    )
+    run = ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"})
+    unresponsive = Automation(
+        name=UNRESPONSIVE,
+        description="Its worker or its machine is gone, and nobody is left to say so.",
+        trigger=EventTrigger(
+            posture=Posture.Proactive, match=run, match_related=project, for_each={"prefect.resource.id"},
+            after={"prefect.flow-run.heartbeat"},
+            expect={"prefect.flow-run.heartbeat", *(f"prefect.flow-run.{state}" for state in ENDED)},
+            threshold=1, within=timedelta(seconds=unresponsive_after_s),
+        ),
+        actions=[
+            ChangeFlowRunState(
+                name="Crashed", state=StateType.CRASHED,
+                message=f"no heartbeat for {unresponsive_after_s} s: its worker or its machine is gone",
+            )
+        ],
+    )  # fmt: skip
+    upkeep = client.read_deployment_by_name(UPKEEP)
+    crashed = Automation(
+        name=CRASHED,
+        description="Upkeep closes what the run left open and starts it again, at most so often.",
+        trigger=EventTrigger(
+            posture=Posture.Reactive, match=run, match_related=project, expect={"prefect.flow-run.Crashed"}, threshold=1
+        ),
+        actions=[RunDeployment(source="selected", deployment_id=upkeep.id)],
+    )
+    for automation in (unresponsive, crashed):
+        for present in client.read_automations_by_name(automation.name):
+            client.delete_automation(present.id)
+        client.create_automation(automation)
+    return [UNRESPONSIVE, CRASHED]
