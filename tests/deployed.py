@@ -64,7 +64,7 @@ class Deployed:
                     commands[name], stdout=out, stderr=out, env=self.environment(), start_new_session=True
                 )
         for name in names or commands:
-            servers.wait_for((self.api if name == "prefect" else self.tracking) + "/health", 180)
+            servers.wait_for(self.api + "/admin/version" if name == "prefect" else self.tracking + "/health", 180)
 
     def stop(self, *names: str) -> None:
         """Kill servers with their children."""
