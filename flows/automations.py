@@ -8,11 +8,10 @@ from tasks import environment
 
 environment.prepare()
 
-from prefect.automations import Automation  # noqa: E402
 from prefect.client.orchestration import SyncPrefectClient  # noqa: E402
 from prefect.client.schemas.objects import StateType  # noqa: E402
 from prefect.events.actions import ChangeFlowRunState, RunDeployment  # noqa: E402
-from prefect.events.schemas.automations import EventTrigger, Posture  # noqa: E402
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture  # noqa: E402
 from prefect.events.schemas.events import ResourceSpecification  # noqa: E402
 
 from flows.upkeep import PROJECT_TAG  # noqa: E402
@@ -41,7 +40,7 @@ def create(client: SyncPrefectClient, unresponsive_after_s: int = UNRESPONSIVE_S
         {"prefect.resource.id": f"prefect.tag.{PROJECT_TAG}", "prefect.resource.role": "tag"}
     )
     run = ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"})
-    unresponsive = Automation(
+    unresponsive = AutomationCore(
         name=UNRESPONSIVE,
         description="Its worker or its machine is gone, and nobody is left to say so.",
         trigger=EventTrigger(
@@ -58,7 +57,7 @@ def create(client: SyncPrefectClient, unresponsive_after_s: int = UNRESPONSIVE_S
         ],
     )  # fmt: skip
     upkeep = client.read_deployment_by_name(UPKEEP)
-    crashed = Automation(
+    crashed = AutomationCore(
         name=CRASHED,
         description="Upkeep closes what the run left open and starts it again, at most so often.",
         trigger=EventTrigger(
