@@ -58,8 +58,8 @@ DENIED = {
 }  # fmt: skip
 """Architecture → system call → number; they fail with EPERM."""
 SPECIAL = {
-    "x86_64": {"ioctl": 16, "clone": 56, "kill": 62, "fcntl": 72, "tgkill": 234, "prlimit64": 302, "seccomp": 317},
-    "aarch64": {"fcntl": 25, "ioctl": 29, "kill": 129, "tgkill": 131, "clone": 220, "prlimit64": 261, "seccomp": 277},
+    "x86_64": {"ioctl": 16, "clone": 56, "kill": 62, "fcntl": 72, "tgkill": 234, "prlimit64": 302},
+    "aarch64": {"fcntl": 25, "ioctl": 29, "kill": 129, "tgkill": 131, "clone": 220, "prlimit64": 261},
 }
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 CLONE3, LANDLOCK = 435, (444, 445, 446)
