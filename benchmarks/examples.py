@@ -37,8 +37,8 @@ def columns(
     }  # fmt: skip
     for name in ("scored", "in_loss", "on_policy"):
         out[name] = torch.ones(rows, dtype=torch.bool)
-    out["truncated"] = torch.zeros(rows, dtype=torch.bool)
-    out["teacher_forced"] = torch.zeros_like(mask)
+    out["truncated"], out["unfinished"] = torch.zeros(2, rows, dtype=torch.bool)
+    out["teacher_forced"], out["in_window"] = torch.zeros_like(mask), mask.clone()
     for name, column in COLUMNS.items():
         if name not in out:
             out[name] = _drawn(column, mask, draw)

@@ -52,8 +52,9 @@ class Card:
     """"learns": gives groups without reward differences a signal; "drops": a filter that removes them."""
     crosses_groups: str = ""
     """Why rows of other groups may change a row's result; empty where, with the default settings, they may not."""
-    bootstraps_truncated: bool = False
-    """For advantages: a truncated row has no outcome, so the critic is not fitted to it."""
+    bootstraps_unfinished: bool = False
+    """For advantages: an unfinished row is worth what the critic says at its end, so it trains (with `rlvr.window` at every window), and
+    the critic is not fitted to it."""
     batch_coupled: bool = False
     """For objectives, divergences and auxiliary losses: its loss is no sum over rows; it is computed over a whole update at once."""
     normalise_separately: bool = False

@@ -118,7 +118,10 @@ class Curriculum(Method):
         """The next `count` problems, with `rollouts` rollouts each on average."""
 
     def observe(self, outcomes: list[GroupOutcome]) -> None:
-        """Outcomes of the problems proposed last, in their order; an outcome without scored rows says nothing."""
+        """Outcomes of the problems proposed last, in their order; an outcome without scored rows says nothing.
+
+        Where rows go on over several steps, those of the problems whose rows have ended.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Size and seed; a curriculum that remembers more adds it."""
@@ -131,6 +134,9 @@ class Curriculum(Method):
 
 class Prompting(Method):
     """How problems are put to the policy."""
+
+    adds_requests: bool = False
+    """Whether there may be more requests than problems."""
 
     system_prompt: str | None = None
     """Put in front of every problem; saved with the checkpoint, so that evaluation uses it too."""
@@ -146,6 +152,17 @@ class Rollout(Method):
     @abstractmethod
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All trajectories of the requests, those of one group together."""
+
+    def resume(self, rows: list[Trajectory], context: RolloutContext) -> list[Trajectory]:
+        """The rows grown by another window, in order, for a rollout whose rows may be cut (`context.window`).
+
+        Args:
+            rows: cut ones (`Stop.WINDOW`); they are not changed.
+
+        Raises:
+            NotImplementedError: the rollout does not do that.
+        """
+        raise NotImplementedError
 
 
 class Reward(Method):

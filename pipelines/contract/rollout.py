@@ -39,8 +39,14 @@ class Sampler(Protocol):
         generator: torch.Generator,
         *,
         entropy: bool = False,
+        streams: Sequence[tuple[int, int]] | None = None,
     ) -> list[Completion]:
-        """One completion per prefix, in order; equal prefixes are computed once."""
+        """One completion per prefix, in order; equal prefixes are computed once.
+
+        Args:
+            streams: of each prefix, its row's RNG stream and the tokens drawn from it so far. A token then depends on these and on
+                the weights alone, not on the other rows; `generator` is not used. A server only makes a seed of them.
+        """
         ...
 
 
@@ -74,6 +80,8 @@ class RolloutContext:
     version: int
     """Optimizer updates behind the weights that sample."""
     tokenizer: Any
+    window: int | None = None
+    """Tokens that a row may grow by before it is cut (`Stop.WINDOW`); None for no such limit."""
 
     def decode(self, tokens: list[int]) -> str:
         """Text of a completion, special tokens left out; for verifiers and logs only."""

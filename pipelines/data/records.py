@@ -56,6 +56,8 @@ class Stop(IntEnum):
     """The environment said done."""
     ERROR = 4
     """An infrastructure failure; the row has no trained token."""
+    WINDOW = 5
+    """Cut at the window of its step; it goes on in a later one."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -74,7 +76,7 @@ class Trajectory:
     max_tokens: int
     stop: Stop
     version: int
-    """Optimizer step of the weights that sampled it."""
+    """Optimizer step of the weights that sampled it, or the last of its windows."""
     entropy_old: list[float] | None = None
     turn: list[int] | None = None
     turn_state: list[int] | None = None
@@ -82,6 +84,10 @@ class Trajectory:
     node: list[int] | None = None
     mc_value: list[float] | None = None
     """[T] mean score of fresh continuations from before the token; NaN where none was drawn."""
+    versions: list[int] | None = None
+    """[T] `version` of each token, where rows are drawn in windows; a prompt's is that of the first window."""
+    stream: int | None = None
+    """Of the row's random numbers, where rows are drawn in windows."""
     score: float | None = None
     """The verifier's score; None is unscored, never incorrect."""
     correct: bool | None = None

@@ -212,6 +212,33 @@ def pick(logits: Tensor, sampling: Sampling, point: Tensor | None) -> tuple[Tens
     return token.squeeze(-1), (shifted.gather(-1, token) - probability.sum(-1, keepdim=True).log()).squeeze(-1)
 
 
+def stream_points(streams: Tensor, first: Tensor, count: int) -> Tensor:
+    """Uniform numbers of streams at places of their own: entry i of a row is number `first + i` of its stream, whatever the other rows are.
+
+    Steele, Lea and Flood's SplitMix64 (2014), upper 24 bits.
+
+    Args:
+        streams, first: int64 [N].
+
+    Returns:
+        float32 [N, count] in [0, 1).
+
+    >>> a = stream_points(torch.tensor([5, 9]), torch.tensor([0, 3]), 6)
+    >>> bool((stream_points(torch.tensor([9]), torch.tensor([4]), 5) == a[1:, 1:]).all())
+    True
+    """
+    place = first[:, None] + torch.arange(1, count + 1, device=first.device)
+    mixed = streams[:, None] + place * -0x61C8864680B583EB
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        mixed = (mixed ^ _shifted(mixed, shift)) * factor
+    return _shifted(mixed ^ _shifted(mixed, 31), 40).float() * 2.0**-24
+
+
+def _shifted(bits: Tensor, places: int) -> Tensor:
+    """int64 shifted to the right as if unsigned."""
+    return (bits >> places) & ((1 << (64 - places)) - 1)
+
+
 def generator(device: torch.device, *parts: int) -> torch.Generator:
     """A generator whose stream depends on the parts only (seed, step, RNG stream id): a resume needs no saved state."""
     import hashlib

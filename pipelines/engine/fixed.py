@@ -122,6 +122,7 @@ class FixedDecoder:
         sampling: Sampling,
         generator: torch.Generator,
         entropy: bool,
+        points: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draw up to `steps` tokens per sample.
 
@@ -136,6 +137,7 @@ class FixedDecoder:
             gaps: where each prompt is padded.
             steps: most tokens per sample.
             entropy: return the entropy of each token's distribution as well.
+            points: float32 [N, steps], where in its distribution each token is drawn; default: from the generator.
 
         Returns:
             tokens int64 [N, steps] (-1 where a sample had ended), their log-probabilities and, where asked for, entropies,
@@ -145,7 +147,9 @@ class FixedDecoder:
         rows = rung(count)
         self._ensure_buffers(cache, rows, columns(width + steps + EVERY), steps)
         self._load_prompts(cache, prompt_of, gaps, width)
-        self.points[:count, :steps] = torch.rand(count, steps, generator=generator, device=self.device)
+        if points is None:
+            points = torch.rand(count, steps, generator=generator, device=self.device)
+        self.points[:count, :steps] = points
         sample = torch.arange(count, device=self.device)
         drawn = (self.tokens.new_full((count, steps), -1), self.logps.new_zeros(count, steps))
         entropies = self.entropies.new_zeros(count, steps) if entropy else None

@@ -76,8 +76,9 @@ class TorchSampler:
         generator: torch.Generator,
         *,
         entropy: bool = False,
+        streams: Sequence[tuple[int, int]] | None = None,
     ) -> list[Completion]:
-        """One completion per prefix, in order.
+        """One completion per prefix, in order; see `Sampler`.
 
         A prefix that leaves no room in the context gets an empty completion with `Stop.ERROR`; one that
         leaves less than `max_tokens` is cut at the context with `Stop.LENGTH`.
@@ -91,21 +92,30 @@ class TorchSampler:
         with torch.no_grad(), self.rounded.in_place(), autocast(self.dtype, self.device):
             for start in range(0, len(fits), self.rows):
                 part = fits[start : start + self.rows]
-                for i, done in zip(
-                    part, self._chunk([prefixes[i] for i in part], sampling, generator, entropy), strict=True
-                ):
+                own_streams = [streams[i] for i in part] if streams is not None else None
+                chunk = self._chunk([prefixes[i] for i in part], sampling, generator, entropy, own_streams)
+                for i, done in zip(part, chunk, strict=True):
                     out[i] = done
         self.model.train(was_training)
         return out  # type: ignore[return-value]
 
     def _chunk(
-        self, prefixes: list[Sequence[int]], sampling: Sampling, generator: torch.Generator, entropy: bool
+        self,
+        prefixes: list[Sequence[int]],
+        sampling: Sampling,
+        generator: torch.Generator,
+        entropy: bool,
+        streams: list[tuple[int, int]] | None,
     ) -> list[Completion]:
         index: dict[tuple[int, ...], int] = {}
         unique_of = torch.tensor([index.setdefault(tuple(p), len(index)) for p in prefixes], device=self.device)
         width = max(len(p) for p in index)
         room = [min(sampling.max_tokens, self.context - len(p)) for p in prefixes]
         steps = max(room)
+        points = None
+        if streams is not None:
+            stream, drawn = torch.tensor(streams, dtype=torch.int64, device=self.device).unbind(1)
+            points = distribution.stream_points(stream, drawn, steps)
         shared = self._shared_prefix(list(index))
         ids = torch.full((len(index), width), self.pad, dtype=torch.int64)
         ids[:, :shared] = torch.tensor(prefixes[0][:shared])
@@ -118,7 +128,7 @@ class TorchSampler:
         if self.fixed is not None and cache.every_layer_filled() and min(room) == steps:
             try:
                 return self._completions(
-                    *self.fixed.decode(cache, logits, unique_of, gaps, steps, sampling, generator, entropy)
+                    *self.fixed.decode(cache, logits, unique_of, gaps, steps, sampling, generator, entropy, points)
                 )
             except RuntimeError as error:
                 self.fixed = None
@@ -130,7 +140,8 @@ class TorchSampler:
         else:
             cache.take(torch.arange(len(index), device=self.device), steps, capacity=len(prefixes))
         rows = _Rows(cache, gaps, unique_of, width + steps, prompts)
-        return self._decode(logits, rows, width, torch.tensor(room, device=self.device), sampling, generator, entropy)
+        limits = torch.tensor(room, device=self.device)
+        return self._decode(logits, rows, width, limits, sampling, generator, entropy, points)
 
     def release(self) -> None:
         """Free the memory that is kept between calls."""
@@ -176,6 +187,7 @@ class TorchSampler:
         sampling: Sampling,
         generator: torch.Generator,
         entropy: bool,
+        points: Tensor | None,
     ) -> list[Completion]:
         """Draw tokens until every sample has ended.
 
@@ -191,7 +203,10 @@ class TorchSampler:
         samples = torch.arange(count, device=self.device)
         for step in range(steps):
             sample_logits = logits[rows.row_of]
-            token, logp = distribution.draw(sample_logits, sampling, generator)
+            if points is not None and sampling.temperature != 0:
+                token, logp = distribution.pick(sample_logits, sampling, points[samples, step, None])
+            else:
+                token, logp = distribution.draw(sample_logits, sampling, generator)
             tokens[samples, step], logps[samples, step] = token, logp
             if entropies is not None:
                 entropies[samples, step] = distribution.entropy(sample_logits, sampling)

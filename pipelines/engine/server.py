@@ -157,6 +157,7 @@ class ServerSampler:
         generator: torch.Generator,
         *,
         entropy: bool = False,
+        streams: Sequence[tuple[int, int]] | None = None,
     ) -> list[Completion]:
         """One completion per prefix, in order; see `Sampler`."""
         if entropy:
@@ -170,6 +171,9 @@ class ServerSampler:
             if 0 < len(prefix) < self.context:
                 places.setdefault(tuple(prefix), []).append(i)
         seeds = torch.randint(2**31, (len(places),), generator=generator, device=generator.device).tolist()
+        if streams is not None:
+            first = [streams[indices[0]] for indices in places.values()]
+            seeds = [(stream + drawn) % 2**31 for stream, drawn in first]
         began = self._began = time.perf_counter()
         with ThreadPoolExecutor(AT_ONCE * len(self.endpoints)) as pool:
             futures = [

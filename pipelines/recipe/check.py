@@ -14,9 +14,9 @@ from pipelines.data.files import check_readable, data_files
 from pipelines.errors import DataError, ModelError, RecipeError, did_you_mean
 from pipelines.recipe import settings as s
 from pipelines.recipe.check_monitors import check_monitors
+from pipelines.recipe.corrected import check_staleness, check_window
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe, bind_providers, bind_slots, bound_list, column_options
-from pipelines.recipe.staleness import check_staleness
 
 
 def check(recipe: Recipe) -> None:
@@ -42,6 +42,7 @@ def check(recipe: Recipe) -> None:
     column_options(methods)
     _check_server(rl, bound)
     check_staleness(rl, bound, methods)
+    check_window(rl, bound, methods)
     check_monitors("rlvr", rl, {column for method in methods for column in method.needs})
     if rl.sampling.temperature == 0:
         raise RecipeError("rlvr.sampling.temperature: 0 is greedy; RL needs to explore. Use a value above 0.")

@@ -5,6 +5,7 @@ A field marked `free()` cannot change a result (threads, logging, disk housekeep
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
@@ -308,6 +309,9 @@ class Rlvr(Settings):
     group_size: int = Field(8, ge=1, le=100_000)
     """Rollouts per problem."""
     sampling: Sampling = Sampling()
+    window: float | None = Field(None, gt=0)
+    """Tokens that a row may grow by in a step, below 1 a share of `sampling.max_tokens`; the rest follows in later steps, with
+    newer weights. Default: rows are drawn to their end."""
     curriculum: Part = {"kind": "uniform"}
     prompting: Part = {"kind": "plain"}
     rollout: Part = {"kind": "single_turn"}
@@ -368,6 +372,13 @@ class Rlvr(Settings):
     rollback: Rollback = Rollback()
     log_rollouts: int = free(8, ge=0)
     """Rollouts per step written to rollouts.jsonl."""
+
+    @property
+    def window_tokens(self) -> int | None:
+        """`window` in tokens."""
+        if self.window is None:
+            return None
+        return math.ceil(self.window * (self.sampling.max_tokens if self.window < 1 else 1))
 
     @model_validator(mode="after")
     def _rollouts(self) -> Rlvr:

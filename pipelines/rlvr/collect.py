@@ -13,12 +13,13 @@ from typing import Any
 
 from pipelines.contract.rollout import Allocation, DrawnProblem, GroupOutcome, RolloutContext, RolloutRequest, Sampler
 from pipelines.data import chat
-from pipelines.data.records import Problem, Trajectory, by_group
+from pipelines.data.records import Problem, Stop, Trajectory, by_group
 from pipelines.engine import distribution, parallel
 from pipelines.recipe.settings import Rlvr, Sampling
-from pipelines.rlvr import scoring
+from pipelines.rlvr import diagnostics, scoring
 from pipelines.rlvr.algorithm import Update
 from pipelines.rlvr.pack import pack
+from pipelines.rlvr.windows import OpenGroup, OpenRows
 
 ROLLOUTS = 1
 """RNG stream id of the sampler."""
@@ -101,6 +102,8 @@ class Collector:
         """Optimizer updates behind the weights that sample."""
         self.branch: tuple[int, ...] = ()
         """Added to the RNG streams of rollouts; another one after each rollback."""
+        self.open = OpenRows(train_at_once=update.advantage.card.bootstraps_unfinished)
+        """Groups whose rows were cut at the window."""
         self._draws = 0
         """Draws of the batch so far."""
         self._groups = 0
@@ -128,7 +131,10 @@ class Collector:
         self._draws = self._groups = 0
         drawn = self.update.sampling_schedule.fn.collect(draw, self.rlvr.prompts)
         rows = sorted((row for problem in drawn for row in problem.rows), key=lambda row: row.group)
-        return Batch(step, self.version, self.sampling, sampled, rows, time.perf_counter() - began)
+        batch = Batch(step, self.version, self.sampling, sampled, rows, time.perf_counter() - began)
+        if self.rlvr.window:
+            batch.metrics = diagnostics.of_windows(rows, self.version, len(self.open.unfinished()))
+        return batch
 
     def _judged(self, rows: list[Trajectory], step: int) -> list[DrawnProblem]:
         """The problems of a draw, with the filter's verdict.
@@ -140,7 +146,8 @@ class Collector:
         verdict = self.filtered(self.pack(rows, step, self.version))["in_loss"].tolist()
         problems: dict[int, tuple[list[Trajectory], list[bool]]] = {}
         for row, trains in zip(rows, verdict, strict=True):
-            members, votes = problems.setdefault((row.group - self._groups) % self.rlvr.prompts, ([], []))
+            place = row.group - self._groups
+            members, votes = problems.setdefault(place if self.rlvr.window else place % self.rlvr.prompts, ([], []))
             members.append(row)
             votes.append(trains)
         self._draws, self._groups = self._draws + 1, max(row.group for row in rows) + 1
@@ -157,6 +164,8 @@ class Collector:
 
     def _rollouts(self, step: int, draw: int, first: int) -> list[Trajectory]:
         """Scored rollouts of the next problems, whose groups are numbered from `first` on."""
+        if self.rlvr.window:
+            return self._windowed(step, draw, first)
         curriculum = self.update.curriculum.fn
         allocations = curriculum.propose(self.rlvr.prompts, self.rlvr.group_size)
         rows = self.sample(allocations, first, (step, draw, ROLLOUTS))
@@ -164,30 +173,64 @@ class Collector:
         curriculum.observe([GroupOutcome.of(a.problem, groups.get(first + i, [])) for i, a in enumerate(allocations)])
         return rows
 
+    def _windowed(self, step: int, draw: int, first: int) -> list[Trajectory]:
+        """Scored rows that a window was enough for, or brought on; windows are drawn until there is one."""
+        curriculum, context = self.update.curriculum.fn, self._context(0, (step, draw, ROLLOUTS))
+        taken: list[OpenGroup] = []
+        while not taken:
+            unfinished = self.open.unfinished()
+            count = self.rlvr.prompts - -(-len(unfinished) // self.rlvr.group_size)
+            if unfinished:
+                self.open.go_on(self.update.rollout.fn.resume(unfinished, context))
+            if count > 0:
+                allocations = curriculum.propose(count, self.rlvr.group_size)
+                requests = self.update.prompting.fn.build_requests(self._requests(allocations, 0), context)
+                groups = by_group(self.update.rollout.fn.run(requests, context))
+                for i, allocation in enumerate(allocations):
+                    self.open.open(allocation.problem, groups[i])
+            taken = self.open.take(first)
+        rows = [row for group in taken for row in group.rows]
+        self._score([row for row in rows if row.stop != Stop.WINDOW])
+        curriculum.observe([GroupOutcome.of(group.problem, group.rows) for group in taken])
+        return rows
+
     def sample(self, allocations: list[Allocation], first: int, stream: tuple[int, ...]) -> list[Trajectory]:
         """Scored rollouts of problems, in the order of their groups; every process has all of them."""
+        requests, context = self._requests(allocations, first), self._context(len(allocations), stream)
+        requests = self.update.prompting.fn.build_requests(self.world.share(requests), context)
+        rows = self.update.rollout.fn.run(requests, context)
+        self._score(rows)
+        return sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
+
+    def _requests(self, allocations: list[Allocation], first: int) -> list[RolloutRequest]:
+        """A request for each allocation, whose groups are numbered from `first` on."""
         prompts = self.rendered([self.problems[a.problem] for a in allocations])
-        requests = [
+        return [
             RolloutRequest(self.problems[a.problem], prompt, first + i, a.rollouts)
             for i, (a, prompt) in enumerate(zip(allocations, prompts, strict=True))
         ]
-        context = RolloutContext(
+
+    def _context(self, prompts: int, stream: tuple[int, ...]) -> RolloutContext:
+        return RolloutContext(
             sampler=self.sampler,
             sampling=self.sampling,
-            prompts=len(allocations),
+            prompts=prompts,
             generator=distribution.generator(self.device, self.seed, *stream, *self._rank(), *self.branch),
             entropy=self.update.needs("entropy_old"),
             version=self.version,
             tokenizer=self.tokenizer,
+            window=self.rlvr.window_tokens,
         )
-        requests = self.update.prompting.fn.build_requests(self.world.share(requests), context)
-        rows = self.update.rollout.fn.run(requests, context)
+
+    def _score(self, rows: list[Trajectory]) -> None:
+        """Fill in scores, in place."""
+        if not rows:
+            return
         for row in rows:
             row.source = self.by_uid[row.uid].source
         scoring.verify(rows, self.by_uid, on_timeout=self.rlvr.on_timeout)
         self.update.reward.fn.score(rows, self.by_uid)
         scoring.add(self.functions, rows, self.by_uid, timeout_s=self.rlvr.reward_timeout_s)
-        return sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
 
     def forget(self) -> None:
         """Before what was packed last is replaced by rows of an earlier step."""

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.data.records import Stop, Trajectory, by_group
+from pipelines.data.records import Role, Stop, Trajectory, by_group
 from pipelines.engine.layout import Layout, row_ends
 from pipelines.rlvr.ops import homogeneous
 
 
 def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
-    """Rewards, lengths, stops and statuses of everything sampled in the step."""
+    """Rewards, lengths, stops and statuses of everything sampled in the step; without rows, their number alone."""
     count = len(trajectories)
+    if not count:
+        return {"rollout/rows": 0.0, "rollout/length_mean": 0.0}
     scored = [t for t in trajectories if t.score is not None]
     lengths = torch.tensor([sum(r == 3 for r in t.role) for t in trajectories], dtype=torch.float32)
     metrics = {
@@ -44,6 +46,26 @@ def _group_std(scored: list[Trajectory]) -> float:
     """Standard deviation (of the population) of the scores in a group, mean over groups; 0 where nothing is scored."""
     groups = [torch.tensor([float(t.score or 0) for t in rows]) for rows in by_group(scored).values()]
     return sum(float(scores.std(correction=0)) for scores in groups) / max(1, len(groups))
+
+
+def of_windows(trajectories: list[Trajectory], version: int, unfinished: int) -> dict[str, float]:
+    """Ages, in optimizer updates, of the tokens of rows that were drawn in windows, and how many rows go on.
+
+    Args:
+        version: of the weights that sampled last.
+        unfinished: rows that go on.
+    """
+    ages = [
+        version - drawn_by
+        for t in trajectories
+        for drawn_by, role in zip(t.versions or [], t.role, strict=False)
+        if role == Role.POLICY
+    ]
+    return {
+        "window/unfinished_rows": float(unfinished),
+        "window/age_mean": sum(ages) / max(1, len(ages)),
+        "window/age_max": float(max(ages, default=0)),
+    }
 
 
 def of_columns(columns: dict[str, Any]) -> dict[str, float]:

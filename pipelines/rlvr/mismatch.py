@@ -84,7 +84,7 @@ class Tokens:
             tokens: int64 [B, T].
             rows: int64 [B], the rows' places in the step.
         """
-        mask = columns["mask"] & columns["on_policy"][:, None]
+        mask = columns["mask"] & columns["on_policy"][:, None] & columns["in_window"]
         sampled = columns.get("logp_sampler", columns["logp_old"])
         row, position = mask.nonzero(as_tuple=True)
         return cls(

@@ -30,12 +30,13 @@ import torch
 from pipelines.contract.catalogue import Bound
 from pipelines.engine.policy import Policy
 from pipelines.engine.server import ServerSampler
+from pipelines.recipe.corrected import samples
 from pipelines.recipe.settings import Model, Rlvr
-from pipelines.recipe.staleness import samples
 from pipelines.rlvr.algorithm import take
 from pipelines.rlvr.collect import Batch, Collector
 from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.mismatch import Tokens
+from pipelines.rlvr.windows import OPEN_ROWS
 
 CHECKED_ROWS = 8
 """Rows of a batch whose log-probabilities are compared with those of the weights that sampled them."""
@@ -205,7 +206,7 @@ class Overlap:
             self._pushed = snapshot.version
         self.collector.begin(snapshot.version)
         batch = self.collector.collect(job.step)
-        batch.metrics = {**self.server.metrics, "staleness/steps": float(job.step - snapshot.step)}
+        batch.metrics |= {**self.server.metrics, "staleness/steps": float(job.step - snapshot.step)}
         job.compared = self._compared(batch, snapshot.policy)
         job.state, job.batch = self._sampling_state(), batch
 
@@ -227,8 +228,9 @@ class Overlap:
         return [(key, part) for key, part in self.collector.update.parts() if samples(part)]
 
     def _sampling_state(self) -> dict[str, Any]:
-        """What the methods that sample remember, copied."""
-        return {key: copy.deepcopy(part.fn.state_dict()) for key, part in self._parts()}
+        """What the methods that sample remember, copied, and the rows that go on."""
+        state = {key: copy.deepcopy(part.fn.state_dict()) for key, part in self._parts()}
+        return state | {OPEN_ROWS: self.collector.open.state_dict()}
 
     def state_dict(self, step: int, *, last: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """What is sampled ahead, and every method's state, for a commit.

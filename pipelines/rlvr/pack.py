@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipelines.contract.columns import COLUMNS
-from pipelines.data.records import Role, Trajectory
+from pipelines.data.records import Role, Stop, Trajectory
 
 DTYPES = {"int64": torch.int64, "float32": torch.float32, "bool": torch.bool}
 NUMPY = {torch.int64: np.int64, torch.float32: np.float32}
@@ -50,7 +50,8 @@ def pack(trajectories: list[Trajectory], *, step: int, total_steps: int, version
             if any(v is not None for v in values):
                 size = turns if column.shape == "B S" else width
                 columns[name] = padded(values, size, column.fill, DTYPES[column.dtype])
-    return columns | _trained(trajectories, width) | _of_all_rows(trajectories, version)
+    current = max(t.version for t in trajectories) if version is None else version
+    return columns | _trained(trajectories, width) | _of_all_rows(trajectories, current, width)
 
 
 def _trained(trajectories: list[Trajectory], width: int) -> dict[str, Tensor]:
@@ -59,7 +60,7 @@ def _trained(trajectories: list[Trajectory], width: int) -> dict[str, Tensor]:
     by_policy, demonstrated = role == Role.POLICY, role == Role.TEACHER_FORCED
     by_policy[:, 0] = demonstrated[:, 0] = False
     length = torch.where(by_policy.any(1), by_policy.sum(1), demonstrated.sum(1)).float()
-    scored = torch.tensor([t.score is not None for t in trajectories]) & (length > 0)
+    scored = torch.tensor([t.score is not None or t.stop == Stop.WINDOW for t in trajectories]) & (length > 0)
     return {
         "mask": (by_policy | demonstrated) & scored[:, None],
         "teacher_forced": demonstrated & scored[:, None],
@@ -69,11 +70,12 @@ def _trained(trajectories: list[Trajectory], width: int) -> dict[str, Tensor]:
     }
 
 
-def _of_all_rows(trajectories: list[Trajectory], version: int | None) -> dict[str, Tensor]:
-    """Columns that depend on all rows: `on_policy` and `task`."""
-    current = max(t.version for t in trajectories) if version is None else version
+def _of_all_rows(trajectories: list[Trajectory], current: int, width: int) -> dict[str, Tensor]:
+    """Columns that depend on all rows, or on the version that samples: `on_policy`, `in_window` and `task`."""
+    versions = padded([t.versions or [current] * len(t.tokens) for t in trajectories], width, -1, torch.int64)
     sources = sorted({t.source for t in trajectories})
     return {
-        "on_policy": torch.tensor([t.version == current for t in trajectories]),
+        "on_policy": torch.tensor([t.version == current or t.versions is not None for t in trajectories]),
+        "in_window": versions == current,
         "task": torch.tensor([sources.index(t.source) for t in trajectories]),
     }

@@ -14,7 +14,7 @@ from pipelines.contract.method import HiddenStatistics, PolicyUpdate, own_update
 from pipelines.contract.monitor import StepRollouts
 from pipelines.contract.rollout import Allocation, Sampler, SetupContext
 from pipelines.data import dataset
-from pipelines.data.records import Trajectory
+from pipelines.data.records import Stop, Trajectory
 from pipelines.engine import checkpoint, distribution, models, parallel
 from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import TorchSampler
@@ -27,6 +27,7 @@ from pipelines.rlvr.output_log import DRAWS, OutputLog, draws
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.overlap import Idle, Overlap
 from pipelines.rlvr.pack import pack, padded
+from pipelines.rlvr.windows import OPEN_ROWS
 from pipelines.stage.monitors import ALARMS, Alarm, Monitors, event
 from pipelines.stage.report import Report
 
@@ -133,12 +134,12 @@ class Trainer:
             metrics = self.step(step)
             self._spend(metrics)
             alarm = self._watch(step + 1, metrics)
-            note = f"reward {metrics['reward/mean']:.3f}"
+            note = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "no row has ended"
             self.report.progress(step + 1, self.rlvr.steps, note)
             if alarm is not None and alarm.action == "rollback":
                 step = self._go_back(alarm)
                 continue
-            score = self._score(metrics["reward/mean"])
+            score = self._score(metrics["reward/mean"]) if "reward/mean" in metrics else None
             if (step + 1) % self.rlvr.commit.every == 0 or self._ended(step + 1) or score is not None:
                 self.phase("commit", step)
                 self._commit(step + 1, score)
@@ -255,6 +256,7 @@ class Trainer:
         batch = self._batch(step)
         waited = time.perf_counter() - began
         rows, sampled = batch.rows, batch.sampled or batch.rows  # a step that carried problems fill
+        sampled = [row for row in sampled if row.stop != Stop.WINDOW]
         metrics = diagnostics.of_rollouts(sampled) | batch.metrics | self._measured(sampled)
         metrics["time/rollout_s"] = batch.seconds
         metrics["rollout/tokens_per_s"] = metrics["rollout/length_mean"] * len(sampled) / batch.seconds
@@ -309,7 +311,7 @@ class Trainer:
         self.learner.policy.sampling = self.collector.begin(self.learner.updates_done)
         self._setup()
         batch = self.collector.collect(step)
-        batch.metrics = dict(self.server.metrics) if self.server is not None else {}
+        batch.metrics |= self.server.metrics if self.server is not None else {}
         return batch
 
     def _setup(self) -> None:
@@ -406,6 +408,7 @@ class Trainer:
             self.log.rewind(state["log_bytes"])
         self.learner.load_state(state)
         self.update.load_state_dict(state["methods"] | state["methods_of_ranks"][self.world.rank])
+        self.collector.open.load_state_dict(state["methods"][OPEN_ROWS])
         self._set_up = True
         self.collector.forget()
         self.spent = dict(state["spent"])
@@ -415,9 +418,10 @@ class Trainer:
 
     def _commit(self, step: int, score: float | None = None) -> None:
         ahead: dict[str, Any] = {}
-        methods = self.update.state_dict() if self.overlap is None else {}
         if self.overlap is not None:
             ahead, methods = self.overlap.state_dict(step, last=self._ended(step))
+        else:
+            methods = self.update.state_dict() | {OPEN_ROWS: self.collector.open.state_dict()}
         own = {name: state for name, state in methods.items() if name.split("/")[0] in PER_PROCESS}
         state = {
             "step": step,

@@ -1,4 +1,4 @@
-"""GAE that bootstraps truncated rows instead of taking them for finished."""
+"""GAE that bootstraps unfinished rows instead of taking them for finished."""
 
 from typing import Annotated
 
@@ -12,32 +12,37 @@ from pipelines.rlvr.advantage._estimate import generalised_advantage, outcome
 @method(
     paper="2506.15050",
     title="Truncated Proximal Policy Optimization, extended GAE",
-    checked="reconstructed (boundary rule from second-hand texts; the windowed rollout is not part of it)",
+    checked="reconstructed (boundary rule and windows from second-hand texts)",
     group_of_one="compares with the critic, not with a group",
     zero_variance_groups="learns",
-    bootstraps_truncated=True,
-    reduces_to="without truncated rows it is gae without whitening",
+    bootstraps_unfinished=True,
+    reduces_to="without unfinished rows it is gae without whitening",
 )
 def t_ppo(
     reward: PerRow,
     value: PerToken,
     mask: PerToken,
     scored: PerRow,
-    truncated: PerRow,
+    unfinished: PerRow,
+    in_window: PerToken,
     token_penalty: PerToken,
     *,
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
     lam: Annotated[float, Field(ge=0, le=1)] = 0.95,
-) -> PerToken:
-    """Finished rows as in `gae`; a truncated row has no reward and V after its end is V of its last token.
+) -> tuple[PerToken, PerToken]:
+    """Finished rows as in `gae`; an unfinished row has no reward and V after its end is V of its last token.
 
-    The critic is fitted to finished rows alone: the reward of a truncated one is unknown.
-    With `discount` 1 the last token of a truncated row gets 0: truncation itself carries no signal.
+    With `rlvr.window` a row trains after every window, on the tokens of that window alone: the share of the others in the
+    loss is 0, so each token trains in one step. A row at `max_tokens` is then finished and has its reward; without windows it counts
+    as unfinished. The critic is fitted to finished rows alone, to all of their tokens: the reward of others is unknown.
+    With `discount` 1 the last token of an unfinished row gets 0: the cut itself carries no signal.
 
     >>> import torch
     >>> V, m, one = torch.tensor([[0.2, 0.4, 0.5]] * 2), torch.ones(2, 3).bool(), torch.ones(2)
-    >>> t_ppo(one, V, m, one.bool(), torch.tensor([True, False]), V * 0).tolist()
-    [[0.295, 0.1, 0.0], [0.74625, 0.575, 0.5]]
+    >>> advantage, share = t_ppo(one, V, m, one.bool(), torch.tensor([True, False]), m, V * 0)
+    >>> advantage.tolist(), share.tolist()
+    ([[0.295, 0.1, 0.0], [0.74625, 0.575, 0.5]], [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     """
-    row_outcome = outcome(reward, token_penalty)
-    return generalised_advantage(row_outcome, token_penalty, value, mask & scored[:, None], ~truncated, discount, lam)
+    row_outcome, trained = outcome(reward, token_penalty), mask & scored[:, None]
+    advantage = generalised_advantage(row_outcome, token_penalty, value, trained, ~unfinished, discount, lam)
+    return advantage, (in_window & mask).float()

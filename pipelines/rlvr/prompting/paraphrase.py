@@ -24,6 +24,8 @@ class paraphrase(Prompting):
     `template`, a text with {prompt}, rewords records that have no paraphrase.
     """
 
+    adds_requests = True
+
     def __init__(self, *, template: str | None = None) -> None:
         self.template = template
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import torch
 
 from pipelines import verifiers
 from pipelines.data.records import Role, Stop, Trajectory
 
 if TYPE_CHECKING:
-    from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
 
 
 def answers(requests: list[RolloutRequest], context: RolloutContext, hint: Role = Role.HINT) -> list[Trajectory]:
@@ -19,9 +22,10 @@ def answers(requests: list[RolloutRequest], context: RolloutContext, hint: Role 
     """
     repeated = [request for request in requests for _ in range(request.rollouts)]
     prefixes = [[*request.prompt, *request.hint] for request in repeated]
-    completions = context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
+    streams = _new_streams(len(prefixes), context)
+    completions = _extend(prefixes, context.sampling.max_tokens, context, [(s, 0) for s in streams if s is not None])
     rows = []
-    for request, completion in zip(repeated, completions, strict=True):
+    for request, completion, stream in zip(repeated, completions, streams, strict=True):
         n_context = len(request.prompt) + len(request.hint)
         context_roles = [int(Role.PROMPT)] * len(request.prompt) + [int(hint)] * len(request.hint)
         rows.append(
@@ -33,12 +37,68 @@ def answers(requests: list[RolloutRequest], context: RolloutContext, hint: Role 
                 logp_old=[0.0] * n_context + completion.logp,
                 entropy_old=None if completion.entropy is None else [0.0] * n_context + completion.entropy,
                 max_tokens=context.sampling.max_tokens,
-                stop=completion.stop if completion.tokens else Stop.ERROR,
+                stop=_stop(completion, len(completion.tokens), context) if completion.tokens else Stop.ERROR,
                 version=context.version,
+                versions=None if stream is None else [context.version] * (n_context + len(completion.tokens)),
+                stream=stream,
                 text=context.decode([*request.hint, *completion.tokens]),
             )
         )
     return rows
+
+
+def grown(rows: list[Trajectory], context: RolloutContext) -> list[Trajectory]:
+    """Rows that were cut at a window with another window each; a row that has no room left ends at its length."""
+    drawn = [sum(role == Role.POLICY for role in row.role) for row in rows]
+    room = [context.sampling.max_tokens - count for count in drawn]
+    limits = [min(context.window or left, left) for left in room]
+    completions: dict[int, Completion] = {}
+    for limit in sorted(set(limits)):  # a row's last window may be a short one
+        places = [i for i, own in enumerate(limits) if own == limit]
+        streams = [(rows[i].stream or 0, drawn[i]) for i in places]
+        extended = _extend([rows[i].tokens for i in places], limit, context, streams)
+        completions |= dict(zip(places, extended, strict=True))
+    return [_longer(row, completions[i], drawn[i], context) for i, row in enumerate(rows)]
+
+
+def _longer(row: Trajectory, completion: Completion, drawn: int, context: RolloutContext) -> Trajectory:
+    count = len(completion.tokens)
+    tokens, role = [*row.tokens, *completion.tokens], [*row.role, *[int(Role.POLICY)] * count]
+    entropy = None if completion.entropy is None else [*(row.entropy_old or []), *completion.entropy]
+    return replace(
+        row,
+        tokens=tokens,
+        role=role,
+        logp_old=[*row.logp_old, *completion.logp],
+        entropy_old=entropy,
+        versions=[*(row.versions or []), *[context.version] * count],
+        version=context.version if count else row.version,
+        stop=_stop(completion, drawn + count, context) if count else Stop.LENGTH,
+        text=context.decode([token for token, kind in zip(tokens, role, strict=True) if kind != Role.PROMPT]),
+    )
+
+
+def _extend(
+    prefixes: list[list[int]], limit: int, context: RolloutContext, streams: list[tuple[int, int]]
+) -> list[Completion]:
+    """The sampler's completions, of `limit` tokens and a window at most; without windows the draw's generator is used."""
+    if context.window is None:
+        return context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
+    sampling = context.sampling.model_copy(update={"max_tokens": min(context.window, limit)})
+    return context.sampler.extend(prefixes, sampling, context.generator, entropy=context.entropy, streams=streams)
+
+
+def _new_streams(count: int, context: RolloutContext) -> list[int] | list[None]:
+    """RNG streams of new rows; None where rows are not cut."""
+    if context.window is None:
+        return [None] * count
+    return torch.randint(2**62, (count,), generator=context.generator, device=context.generator.device).tolist()
+
+
+def _stop(completion: Completion, drawn: int, context: RolloutContext) -> Stop:
+    """Why a row of so many drawn tokens has stopped."""
+    cut = context.window is not None and completion.stop == Stop.LENGTH and drawn < context.sampling.max_tokens
+    return Stop.WINDOW if cut else completion.stop
 
 
 def score_of(request: RolloutRequest, text: str) -> float | None:

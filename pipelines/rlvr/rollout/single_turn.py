@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
-from pipelines.rlvr.rollout._answers import answers
+from pipelines.rlvr.rollout._answers import answers, grown
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
@@ -20,3 +20,7 @@ class single_turn(Rollout):
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, in order."""
         return answers(requests, context)
+
+    def resume(self, rows: list[Trajectory], context: RolloutContext) -> list[Trajectory]:
+        """The rows with another window of tokens each."""
+        return grown(rows, context)

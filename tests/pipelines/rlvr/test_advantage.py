@@ -305,11 +305,14 @@ def test_gae_skips_what_the_policy_did_not_say(seed, discount, lam):
 @given(SEEDS)
 def test_t_ppo_says_nothing_about_the_cut(seed):
     batch = toys.batch(seed=seed)
-    finished = run_method("advantage", {"kind": "t_ppo", "lam": 0.9}, batch)
+    finished, share = run_method("advantage", {"kind": "t_ppo", "lam": 0.9}, batch)
+    assert torch.equal(share > 0, batch.mask)
     plain = run_method("advantage", {"kind": "gae", "lam": 0.9, "whiten": False}, batch)
     torch.testing.assert_close(finished, plain)
-    batch.truncated = torch.ones(12, dtype=torch.bool)
-    cut = run_method("advantage", {"kind": "t_ppo", "lam": 1.0}, batch)
+    batch.unfinished = torch.ones(12, dtype=torch.bool)
+    batch.in_window = torch.arange(batch.mask.shape[1]) > 3
+    cut, share = run_method("advantage", {"kind": "t_ppo", "lam": 1.0}, batch)
+    assert torch.equal(share > 0, batch.mask & batch.in_window), "tokens of earlier windows have trained already"
     last = batch.length.long()
     torch.testing.assert_close(cut.gather(1, last[:, None]).squeeze(1), torch.zeros(12), atol=1e-6, rtol=0)
 

@@ -129,7 +129,7 @@ def test_a_penalty_in_the_reward_is_paid_at_its_tokens():
 
 def test_the_critic_is_not_fitted_to_rows_without_an_outcome():
     columns = toys.columns_of(toys.batch())
-    columns["truncated"] = torch.arange(12) < 2
+    columns["unfinished"] = torch.arange(12) < 2
     bootstraps = algorithm.Update.of(Rlvr(advantage="t_ppo", providers=["critic"]))
     assert not algorithm.critic_tokens(bootstraps, columns)[:2].any()
     plain = algorithm.Update.of(Rlvr(advantage="gae", providers=["critic"]))

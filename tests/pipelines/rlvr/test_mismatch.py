@@ -28,6 +28,7 @@ def tokens(dtype="bfloat16", seed=0, fault=None):
         logp = fault(logp)
     columns = {
         "mask": mask,
+        "in_window": torch.ones_like(mask),
         "on_policy": torch.ones(ROWS, dtype=torch.bool),
         "logp_old": sampled,
         "group": torch.arange(ROWS) // 8,
@@ -110,6 +111,7 @@ def test_off_policy_rows_are_not_compared():
     part = tokens()
     columns = {
         "mask": torch.ones(2, 4, dtype=torch.bool),
+        "in_window": torch.ones(2, 4, dtype=torch.bool),
         "on_policy": torch.tensor([True, False]),
         "logp_old": torch.zeros(2, 4),
         "logp_sampler": torch.ones(2, 4),

@@ -205,14 +205,14 @@ def launch(work):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("staleness", [1, 2])
 def test_sigkill_at_any_moment_changes_nothing(tmp_path, start, stand_in, staleness):
-    """Killed six times at random requests of the server, while it decodes, loads or is asked for its weights."""
-    more = (*overrides(stand_in, staleness), "rlvr.steps=14", "presets=[dapo_carry]", *CORRECTED)
+    """Killed four times at random requests of the server, while it decodes, loads or is asked for its weights."""
+    more = (*overrides(stand_in, staleness), "rlvr.steps=9", "presets=[dapo_carry]", *CORRECTED)
     whole = toys.job(tmp_path / "whole", start, *more)
     assert launch(whole).wait() == 0, (whole / "log").read_text()[-3000:]
     killed = toys.job(tmp_path / "killed", start, *more)
     draw, kills = random.Random(staleness), 0
-    while kills < 6:
-        child, target = launch(killed), len(stand_in.calls) + draw.randrange(5, 40)
+    while kills < 4:
+        child, target = launch(killed), len(stand_in.calls) + draw.randrange(5, 30)
         while child.poll() is None and len(stand_in.calls) < target:
             time.sleep(0.002)
         if child.poll() is not None:
@@ -220,10 +220,10 @@ def test_sigkill_at_any_moment_changes_nothing(tmp_path, start, stand_in, stalen
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         kills += 1
-    assert kills >= 4 and launch(killed).wait() == 0, (killed / "log").read_text()[-3000:]
+    assert kills >= 3 and launch(killed).wait() == 0, (killed / "log").read_text()[-3000:]
     assert result(whole) == result(killed)
     drawn = [json.loads(line) for line in (killed / "out/draws.jsonl").read_text().splitlines()]
-    assert [entry["step"] for entry in drawn] == list(range(1, 15))
+    assert [entry["step"] for entry in drawn] == list(range(1, 10))
     uids = [uid for entry in drawn for uid in entry["rewards"]]
     assert len(uids) == len(set(uids)), "a problem is drawn once"
 

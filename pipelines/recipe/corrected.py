@@ -1,4 +1,4 @@
-"""What sampling ahead of the trainer (`rlvr.staleness`) needs of the other fields. A rule names no method."""
+"""Rows that older weights drew: what `rlvr.staleness` and `rlvr.window` need of the other fields. A rule names no method."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelines.contract.catalogue import Bound
 from pipelines.contract.columns import Phase, phase_of
-from pipelines.contract.method import Method
+from pipelines.contract.method import Method, Rollout
 from pipelines.errors import RecipeError
 from pipelines.recipe.settings import Rlvr
 
@@ -50,14 +50,49 @@ def check_staleness(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> 
             f"{field} samples a step before the updates of the step before it are made, and {both[0].slot}: {both[0].name} takes what "
             "it learns from those updates into the sampling. Set staleness: 0, or choose another method."
         )
+    _check_correction(field, "set staleness: 0", rlvr, bound)
+
+
+def check_window(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> None:
+    """Rows that go on in later steps need a rollout that can resume them, and a correction where they wait for their end.
+
+    Raises:
+        RecipeError: the reason and the fix.
+    """
+    if rlvr.window is None:
+        return
+    field, rollout, prompting = f"rlvr.window: {rlvr.window:g}", bound["rollout"], bound["prompting"]
+    if type(rollout.fn).resume is Rollout.resume:
+        raise RecipeError(
+            f"{field} cuts rows and goes on with them in the next step, which rollout: {rollout.name} cannot do. Use rollout: "
+            "single_turn, or leave window out."
+        )
+    if prompting.fn.adds_requests:
+        raise RecipeError(
+            f"{field}: prompting: {prompting.name} compares rows of several prompts of a problem, which end in different steps. "
+            "Leave one of the two out."
+        )
+    if rlvr.processes > 1:
+        raise RecipeError(f"{field}: rows that go on are kept by one process. Set processes: 1, or leave window out.")
+    changing = [part.name for part in methods if _overrides(part, ("sampling",))]
+    if changing or rlvr.sampling.adaptive is not None:
+        name = changing[0] if changing else "rlvr.sampling.adaptive"
+        raise RecipeError(
+            f"{field}: {name} changes the temperature from step to step, and a row's windows need the same one."
+        )
+    if not bound["advantage"].card.bootstraps_unfinished:
+        _check_correction(field, "leave window out", rlvr, bound)
+
+
+def _check_correction(field: str, otherwise: str, rlvr: Rlvr, bound: dict[str, Any]) -> None:
     objective = bound["objective"]
     if rlvr.old_logp == "sampler" and not objective.card.ratio_level:
         raise RecipeError(
-            f"{field} trains on rows that older weights drew, and objective: {objective.name} has no importance ratio that corrects "
-            "for it. Use an objective with a ratio, such as objective: clip, or set staleness: 0."
+            f"{field} trains on tokens that older weights drew, and objective: {objective.name} has no importance ratio that "
+            f"corrects for it. Use an objective with a ratio, such as objective: clip, or {otherwise}."
         )
     if rlvr.old_logp == "trainer" and not any(credit.card.ratio_level for credit in bound["credit"]):
         raise RecipeError(
-            f"{field} trains on rows that older weights drew, and with old_logp: trainer the ratio starts from the present ones: "
+            f"{field} trains on tokens that older weights drew, and with old_logp: trainer the ratio starts from the present ones: "
             "nothing corrects for it. Add credit: [{kind: truncated_is}], or set old_logp: sampler."
         )
