@@ -159,7 +159,7 @@ def run_watched(run):
 
 
 def test_groups_wait_for_their_last_row_and_tokens_keep_their_version_s_log_probs(tmp_path, start):
-    weights, rows, columns = run_watched(trainer(tmp_path, start))
+    weights, rows, _ = run_watched(trainer(tmp_path, start))
     seen = set()
     for step, batch in enumerate(rows):
         assert batch and all(row.stop in (Stop.END, Stop.LENGTH) and row.score is not None for row in batch)
