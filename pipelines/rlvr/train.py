@@ -183,7 +183,7 @@ class Trainer:
 
     def _measured(self, sampled: list[Trajectory]) -> dict[str, float]:
         """What the monitors measure on the step's rollouts; one process does it for all."""
-        if not self.monitors.measures:
+        if not self.monitors.measures or not sampled:
             return {}
         rollouts = StepRollouts(
             rows=sampled,
