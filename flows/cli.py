@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flows import compare, lineage, machine, promote, sweep
+from flows import compare, judge, lineage, machine, promote, sweep
 
 
 def parser() -> argparse.ArgumentParser:
@@ -95,6 +95,7 @@ def _that_show(commands: Any) -> None:
         "--json", action="store_true", help="for machines: the summary, or the error, as JSON (with --out)"
     )
     compare.add(commands)
+    judge.add(commands)
 
 
 def _that_operate(commands: Any) -> None:
@@ -279,6 +280,11 @@ def _farewell(body: dict[str, Any]) -> None:
             break
     for line in links.ui_lines(body.get("experiment_id"), body["parent_run_id"]):
         print(line)
+
+
+def judge_command(arguments: argparse.Namespace) -> int:
+    """`whetstone judge`."""
+    return judge.command(arguments)
 
 
 def sweep_command(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,6 @@ import stat
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,27 +31,14 @@ from pipelines.recipe.secrets import redact
 from pipelines.sandbox import SandboxError, levels
 from pipelines.stage.files import digest, free_bytes, read_json, write_atomic
 from pipelines.verifiers import SANDBOXED
-from tasks import environment, estimate, machine, probe
+from tasks import environment, estimate, machine, preflight_rewards, probe
+from tasks.problem import Problem
 
 FEWEST_INODES = 1000
 SERVER_SECONDS = 5.0
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 GGUF_EXTRA = 'Run: pip install "whetstone[gguf]" (or gguf)'
 _passed: set[tuple[str, str]] = set()
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that would stop the run later."""
-
-    field: str
-    problem: str
-    fix: str = ""
-
-    def __str__(self) -> str:
-        text = self.problem if self.problem.startswith(self.field) else f"{self.field}: {self.problem}"
-        text = text.rstrip(". ")
-        return f"{text}{'' if text.endswith('?') else '.'} {self.fix}".rstrip()
 
 
 class NotReady(RecipeError):
@@ -224,7 +210,11 @@ def _sandbox(recipe: Recipe, stages: list[str]) -> Iterator[Problem]:
     """Where a verifier runs programs, they can be confined."""
     fields = [f"curate.sources.{i}.verifier" for i, s in enumerate(recipe.curate.sources) if s.verifier in SANDBOXED]
     if recipe.rlvr is not None:
-        fields += [f"{where}.verifier" for where, r in _rewards(recipe.rlvr.reward) if r.get("verifier") in SANDBOXED]
+        fields += [
+            f"{where}.verifier"
+            for where, r in preflight_rewards.rewards(recipe.rlvr.reward)
+            if r.get("verifier") in SANDBOXED
+        ]
     if fields and {"curate", "rlvr", "evaluate"} & set(stages):
         try:
             levels.best(recipe.sandbox == "limits_only")
@@ -316,34 +306,14 @@ def _model(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> 
 def _rlvr(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:
     rl = recipe.rlvr
     assert rl is not None
-    columns = ["prompts", "completions", "completion_ids", "answer", "info"]
-    for number, name in enumerate(rl.reward_functions):
-        ask: dict[str, Any] = {"ask": "function", "name": name, "field": f"rlvr.reward_functions.{number}"}
-        ask |= {"positional": [], "keywords": columns, "called": f"the keywords {', '.join(columns)}"}
-        questions.append((ask["field"], "It is called as f(prompts, completions, **kwargs).", ask))
-    for where, spec in _rewards(rl.reward):
-        if isinstance(judge := spec.get("judge"), str):
-            ask = {"ask": "function", "name": judge, "field": f"{where}.judge", "keywords": []}
-            ask |= {"positional": [None, None, None], "called": "(problem, first, second)"}
-            questions.append((ask["field"], "It is called as f(problem, first, second).", ask))
-        if spec.get("kind") == "function" and isinstance(path := spec.get("path"), str):
-            ask = {"ask": "function", "name": path, "field": f"{where}.path", "positional": [], "keywords": columns}
-            ask |= {"called": f"the keywords {', '.join(columns)}"}
-            questions.append((ask["field"], "It is called as f(prompts, completions, **kwargs).", ask))
+    questions += preflight_rewards.questions(rl)
+    yield from preflight_rewards.problems(rl)
     devices = len(machine.gpu_bytes()) or machine.cores()
     if rl.processes > devices:
         kind = "GPUs" if machine.gpu_bytes() else "cores"
         yield Problem("rlvr.processes", f"{rl.processes} processes on {devices} {kind}", f"Use at most {devices}.")
     if rl.sampler is not None:
         yield from _server(rl.sampler)
-
-
-def _rewards(spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(field, settings) of the reward, and of each of its terms where it has several."""
-    yield "rlvr.reward", spec
-    for number, term in enumerate(spec.get("terms", [])):
-        if isinstance(term, dict):
-            yield f"rlvr.reward.terms.{number}", term
 
 
 def _server(sampler: Any) -> Iterator[Problem]:

@@ -26,7 +26,9 @@ def with_demonstrations(seed):
     return batch, demo
 
 
-REQUIRED = {"composite": {"terms": [{"kind": "verifier"}]}, "function": {"path": "operator:length_hint"}}
+REQUIRED = {
+    "composite": {"terms": [{"kind": "verifier"}]}, "function": {"path": "operator:length_hint"}, "judge": {"model": "m"},
+}  # fmt: skip
 """Settings of the methods that have no default."""
 
 

@@ -11,12 +11,13 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import judge_server
 import pytest
 import toys
 import yaml
 
 from pipelines.recipe.read import read_recipe
-from tasks import estimate, machine, preflight
+from tasks import estimate, machine, preflight, preflight_rewards
 
 ALL = ["curate", "sft", "rlvr", "evaluate"]
 
@@ -219,6 +220,7 @@ def test_a_decoding_server_must_answer(code, key, delay, given, said, tmp_path, 
     settings = {"url": f"http://127.0.0.1:{server.server_port}", "weights": str(tmp_path)}
     if given:
         settings["api_key_env"] = "MY_KEY"
+    problems(tmp_path)  # imports
     began = time.monotonic()
     found = problems(tmp_path, f"rlvr.sampler={json.dumps(settings)}")
     assert time.monotonic() - began < 3
@@ -240,6 +242,28 @@ def test_every_listed_server_is_asked_and_a_served_one_needs_its_program(tmp_pat
     found = problems(tmp_path, "rlvr.sampler={serve: {command: [no-such-vllm, serve]}}")
     assert set(found) == {"rlvr.sampler.serve.command"} and "no-such-vllm" in found["rlvr.sampler.serve.command"]
     assert not problems(tmp_path, "rlvr.sampler={serve: {command: [env, A=1, vllm]}}")
+
+
+def test_a_judge_must_answer(tmp_path, home, known, monkeypatch):
+    monkeypatch.setattr(preflight_rewards, "JUDGE_SECONDS", 0.5)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+    def found(**settings):
+        return problems(
+            tmp_path, f"rlvr.reward={json.dumps(['verifier', {'kind': 'judge', 'model': 'm', **settings}])}"
+        )
+
+    assert "where is the judge" in found()["rlvr.reward.terms.1.url"]
+    assert "no answer" in found(url="http://127.0.0.1:9/v1")["rlvr.reward.terms.1.url"]
+    missing = found(url="http://127.0.0.1:9/v1", api_key_env="NO_SUCH_KEY")
+    assert "export NO_SUCH_KEY" in missing["rlvr.reward.terms.1.api_key_env"]
+    with judge_server.running(lambda body: "Grade: 1") as judge:
+        assert not found(url=judge.url)
+
+
+def test_functions_that_are_terms_are_imported(tmp_path, home, known):
+    terms = ["verifier", {"kind": "function", "path": "textwrap:dedent"}]
+    assert "keyword" in problems(tmp_path, f"rlvr.reward={json.dumps(terms)}")["rlvr.reward.terms.1.path"]
 
 
 def test_room(tmp_path, home, known, monkeypatch):

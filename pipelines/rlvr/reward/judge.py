@@ -1,0 +1,117 @@
+"""A language model grades completions, or ticks off a rubric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.method import Reward
+from pipelines.data.records import Problem, Stop, Trajectory
+from pipelines.errors import RecipeError
+from pipelines.judges import questions
+from pipelines.judges.endpoint import ChatEndpoint, Reply
+from pipelines.rlvr.scoring import verify
+
+FIELD = "rlvr.reward"
+
+
+@method(
+    paper="2306.05685",
+    title="Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena",
+    checked="closed form (how answers are read and weighed; a judge's own quality is measured with `whetstone judge`)",
+)
+class judge(Reward):
+    """What a model behind an OpenAI-compatible endpoint thinks of a completion, from 0 to 1.
+
+    `form: grade` asks for a whole number from `low` to `high`; `reference: true` shows the judge the record's gold answer. `form: rubric`
+    asks yes or no for each criterion, of the record's `info.rubric` or else of `criteria`, and pays the weighted share that is met, or
+    all or nothing. An answer that cannot be read, or a question that failed after all attempts, leaves the row unscored; a step of
+    which no question was answered ends the run. Answers are kept on disk by content. The judge reads what follows the
+    reasoning, between marks that the completion cannot know, and is told that it is data. `correct` stays the verdict of the record's
+    verifier. Components: `unread` questions, `tokens` paid and `seconds` waited for per row.
+    """
+
+    label = "judge"
+
+    def __init__(
+        self,
+        *,
+        model: Annotated[str, Field(min_length=1, max_length=300)],
+        url: Annotated[str | None, Field(pattern=r"^https?://[^\s/]")] = None,
+        api_key_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_]\w*$")] = None,
+        form: Literal["grade", "rubric"] = "grade",
+        instruction: Annotated[str, Field(max_length=8000)] = "",
+        reference: bool = False,
+        low: Annotated[int, Field(ge=-1000, le=1000)] = 1,
+        high: Annotated[int, Field(ge=-1000, le=1000)] = 10,
+        criteria: list[str | dict[str, Any]] | None = None,
+        all_or_nothing: bool = False,
+        temperature: Annotated[float, Field(ge=0, le=10)] = 0.0,
+        max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 512,
+        concurrency: Annotated[int, Field(ge=1, le=1024)] = 16,
+        timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
+        cache: bool = True,
+    ) -> None:
+        if low >= high:
+            raise RecipeError(f"{FIELD}.high: {high} is not above low ({low}).")
+        if form == "grade" and (criteria or all_or_nothing):
+            raise RecipeError(f"{FIELD}.form: criteria and all_or_nothing belong to form: rubric.")
+        try:
+            self.criteria = questions.plain(criteria or [])
+        except ValidationError as error:
+            raise RecipeError(f"{FIELD}.criteria: {error.errors()[0]['msg']}.") from None
+        self.form, self.instruction, self.reference, self.low, self.high = form, instruction, reference, low, high
+        self.all_or_nothing = all_or_nothing
+        self._asked: dict[str, Any] = {
+            "model": model, "url": url, "api_key_env": api_key_env, "temperature": temperature, "max_tokens": max_tokens,
+            "concurrency": concurrency, "timeout_s": timeout_s, "cache": cache,
+        }  # fmt: skip
+        self._endpoint: ChatEndpoint | None = None
+
+    @property
+    def endpoint(self) -> ChatEndpoint:
+        """Made when it is first asked: a recipe is read where the key is not."""
+        if self._endpoint is None:
+            self._endpoint = ChatEndpoint(**self._asked, field=FIELD)
+        return self._endpoint
+
+    def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
+        """Fill score, correct, status and components in place."""
+        verify(rows, problems)
+        asked = [row for row in rows if row.stop != Stop.ERROR]
+        rubrics = [self._rubric(problems[row.uid]) for row in asked]
+        texts = [
+            self._questions(problems[row.uid], row.text, rubric) for row, rubric in zip(asked, rubrics, strict=True)
+        ]
+        replies = iter(self.endpoint.ask([question for group in texts for question in group]))
+        for row, rubric, group in zip(asked, rubrics, texts, strict=True):
+            own = [next(replies) for _ in group]
+            row.score, unread = self._value(own, rubric)
+            row.components = row.components | {
+                "judge_unread": float(unread),
+                "judge_tokens": float(sum(reply.tokens for reply in own)),
+                "judge_seconds": sum(reply.seconds for reply in own),
+            }
+
+    def _rubric(self, problem: Problem) -> list[questions.Criterion]:
+        return questions.rubric_of(problem, self.criteria) if self.form == "rubric" else []
+
+    def _questions(self, problem: Problem, text: str, rubric: list[questions.Criterion]) -> list[list[dict[str, str]]]:
+        shown: dict[str, Any] = {"instruction": self.instruction, "reference": self.reference}
+        if self.form == "grade":
+            return [questions.grade(problem, text, low=self.low, high=self.high, **shown)]
+        return [questions.criterion(problem, text, c.criterion, **shown) for c in rubric]
+
+    def _value(self, replies: list[Reply], rubric: list[questions.Criterion]) -> tuple[float | None, int]:
+        """(reward or None, how many answers could not be read)."""
+        if self.form == "grade":
+            value = questions.read_grade(replies[0].text, self.low, self.high)
+            return value, int(value is None)
+        verdicts = [questions.read_verdict(reply.text) for reply in replies]
+        known = [verdict for verdict in verdicts if verdict is not None]
+        if len(known) < len(verdicts):
+            return None, len(verdicts) - len(known)
+        return questions.weighted(rubric, known, all_or_nothing=self.all_or_nothing), 0

@@ -1,0 +1,76 @@
+"""A judge behind a real HTTP server: it reads the question as a model would and answers by a rule of the test."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+FENCED = re.compile(
+    r"^(=== \w+) conversation\n(.*?)\n(?:\1 reference answer[^\n]*\n(.*?)\n)?\1 answer\n(.*?)\n\1 end$", re.DOTALL
+)
+
+
+def parts(body: dict[str, Any]) -> tuple[str, str, str | None, str]:
+    """(what is asked, conversation, reference or None, answer) of a request."""
+    system, user = (message["content"] for message in body["messages"])
+    match = FENCED.fullmatch(user)
+    assert match is not None, user
+    return system, match[2], match[3], match[4]
+
+
+class Judge:
+    """A running server.
+
+    Args:
+        rule: request body → text of the reply, or (status, text) for a failure.
+    """
+
+    def __init__(self, rule: Callable[[dict[str, Any]], Any]) -> None:
+        self.rule, self.bodies, self.headers = rule, [], []
+        judge = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send(200, {"data": [{"id": "rule"}]})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                judge.bodies.append(body)
+                judge.headers.append(dict(self.headers))
+                reply = judge.rule(body)
+                if isinstance(reply, tuple):
+                    return self.send(reply[0], {"error": reply[1]})
+                message = {"role": "assistant", "content": reply}
+                return self.send(200, {"choices": [{"message": message}], "usage": {"total_tokens": 7}})
+
+            def send(self, status: int, body: dict[str, Any]) -> None:
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
+
+
+@contextlib.contextmanager
+def running(rule: Callable[[dict[str, Any]], Any]) -> Iterator[Judge]:
+    """A judge for the length of a block."""
+    judge = Judge(rule)
+    thread = threading.Thread(target=judge.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield judge
+    finally:
+        judge.server.shutdown()
+        judge.server.server_close()
+        thread.join()
