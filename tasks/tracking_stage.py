@@ -171,6 +171,7 @@ class StageTracker:
         self._checked = True
 
     def _forward(self, name: str) -> None:
+        assert self.run_id is not None
         waiting: list[Metric] = []
         offset = self.sent.get(name, 0)
         skipped = 0

@@ -45,7 +45,7 @@ def check_monitors(section: str, settings: Rlvr | Sft, columns: Collection[str] 
             raise RecipeError(
                 f"{field}.after: {each.about.after} steps of {steps} are left out, so it never says anything. Lower it."
             )
-        if each.about.action == "rollback" and getattr(settings, "staleness", 0):
+        if each.about.action == "rollback" and getattr(settings, "staleness", None):
             raise RecipeError(
                 f"{field}.action: rollback cannot take back what rlvr.staleness has sampled ahead. Use finish or stop, or staleness: 0."
             )
