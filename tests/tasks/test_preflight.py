@@ -261,7 +261,7 @@ def test_a_judge_must_answer(tmp_path, home, known, monkeypatch):
         assert not found(url=judge.url)
 
 
-def test_functions_that_are_terms_are_imported(tmp_path, home, known):
+def test_functions_that_are_terms_are_imported(tmp_path, home):
     terms = ["verifier", {"kind": "function", "path": "textwrap:dedent"}]
     assert "keyword" in problems(tmp_path, f"rlvr.reward={json.dumps(terms)}")["rlvr.reward.terms.1.path"]
 
