@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evaluation import paired
 from evaluation.samples import Sample
+from evaluation.weights import compare_weights
+from pipelines.errors import ModelError
 
 SHOWN = 20
 """Lost problems whose texts are kept."""
@@ -44,6 +47,8 @@ class Subject:
     code: dict[str, str] = field(default_factory=dict)
     """`stage file` → digest, `stage library` → version."""
     notes: list[str] = field(default_factory=list)
+    model: Path | None = None
+    """The folder of its weights; None where they are not on this machine."""
 
     @property
     def first(self) -> str:
@@ -126,6 +131,26 @@ def compare(
         "cost": [_cost(arm) for arm in arms],
         "notes": list(dict.fromkeys(notes + _code_notes(arms))),
     }
+
+
+def weights(arms: Sequence[Arm], progress: Progress = lambda what: None) -> list[dict[str, Any]]:
+    """The first arm's model against the first model of every other arm, in parameter space.
+
+    Raises:
+        ModelError: a model is not on this machine, or two have no weights in common.
+    """
+    models = [(f"{arm.name} ({arm.subjects[0].checkpoint})", arm.subjects[0].model) for arm in arms]
+    for name, folder in models:
+        if folder is None or not folder.is_dir():
+            raise ModelError(
+                f"--weights: the model of {name} is not on this machine. Run its recipe here, or leave the option out."
+            )
+    (old, before), *others = models
+    return [
+        {"old": old, "new": new, **compare_weights(before, after, progress)}
+        for new, after in others
+        if before is not None and after is not None
+    ]
 
 
 def _of(subject: Subject) -> dict[str, dict[str, Sample]]:

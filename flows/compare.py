@@ -20,6 +20,11 @@ def add(commands: Any) -> None:
         help="a run (its id or the first characters), a model (stage-key or its folder), or experiment:NAME for all its runs; "
         "the first is what the others are tested against; :base, :sft or :rlvr behind a name chooses a checkpoint",
     )
+    sub.add_argument(
+        "--weights",
+        action="store_true",
+        help="compare the models' weights too: share changed, spectral shift, rotation",
+    )
     sub.add_argument("--html", metavar="FILE", help="write one page with charts that opens anywhere, without a network")
     sub.add_argument("--confidence", type=float, default=0.95, help="level of the intervals and tests (0.95)")
     sub.add_argument("--json", action="store_true", help="for machines: the whole comparison as JSON")
@@ -44,6 +49,8 @@ def command(arguments: argparse.Namespace) -> int:
         named = not any(n.startswith("experiment:") for n in arguments.names)
         arms = comparison.arms_of(chosen, separate=named)
         body = comparison.compare(arms, confidence=arguments.confidence, progress=status)
+        if arguments.weights:
+            body["weights"] = comparison.weights(arms, status)
     if arguments.html:
         title = " vs ".join(arm.name for arm in arms[:3]) + (f" and {len(arms) - 3} more" if len(arms) > 3 else "")
         write_atomic(Path(arguments.html), pages.html(body, title), durable=False)

@@ -220,7 +220,18 @@ def _subject(each: Evaluated, known: Known) -> Subject:
             for name, value in {**(a.parts.get("source") or {}), **(a.parts.get("versions") or {})}.items()
         },
         notes=notes,
+        model=_model(each.checkpoint, chain),
     )
+
+
+def _model(checkpoint: str, chain: dict[str, Artifact]) -> Path | None:
+    """Where the weights of a checkpoint lie; a base model that nobody trained is the recipe's own."""
+    if checkpoint != "base":
+        return chain[checkpoint].path / "model" if checkpoint in chain else None
+    if "sft" in chain and (chain["sft"].path / "base").is_dir():
+        return chain["sft"].path / "base"
+    path = ((chain["evaluate"].parts.get("settings") or {}).get("model") or {}).get("path")
+    return Path(path).expanduser() if isinstance(path, str) and Path(path).expanduser().is_dir() else None
 
 
 def _samples(folder: Path) -> dict[str, dict[str, samples.Sample]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from evaluation.pages import svg
+from evaluation.pages import svg, weights
 from evaluation.pages.page import legend, page, table, text
 
 
@@ -103,6 +103,7 @@ def lines(body: dict[str, Any]) -> Iterator[str]:
             yield f"  {loss(body, entry)}"
         for note in benchmark["notes"]:
             yield f"  note: {note}"
+    yield from weights.lines(body)
     yield "\nCost, mean of a run"
     for cost in body["cost"]:
         shown = [f"{name} {value:,.0f}" for name, value in cost.items() if name != "arm"]
@@ -116,7 +117,7 @@ def html(body: dict[str, Any], title: str = "Comparison") -> str:
     names = [arm["name"] for arm in body["arms"]]
     arms = legend([(name, svg.colour(i)) for i, name in enumerate(names)])
     parts = [f"<h1>{text(title)}</h1>", arms, *_verdict(body), *_scores(body, names), *_settings(body, names)]
-    parts += [*_curves(body, names), *_lost(body), *_cost(body), *_runs(body), *_method(body)]
+    parts += [*_curves(body, names), *weights.html(body), *_lost(body), *_cost(body), *_runs(body), *_method(body)]
     return page(title, parts)
 
 

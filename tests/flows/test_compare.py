@@ -18,7 +18,7 @@ def test_two_checkpoints_of_a_real_run(ran, tmp_path):
     run = summary["parent_run_id"]
     page = tmp_path / "page.html"
     names = [f"{run[:8]}:sft", f"{run}:rlvr"]
-    done = toys.whetstone("compare", *names, "--html", str(page), home=folder / "home")
+    done = toys.whetstone("compare", *names, "--weights", "--html", str(page), home=folder / "home")
     for words in (
         "What differs",
         "palindromes, 6 shared problems",
@@ -26,6 +26,9 @@ def test_two_checkpoints_of_a_real_run(ran, tmp_path):
         "this is about these checkpoints",
         "never solved any more",
         "completions 64",
+        "parameters, 100.0 % changed",
+        "spectral shift",
+        "principal subspaces turned by",
     ):
         assert words in done.stdout
     body = json.loads(toys.whetstone("compare", *names, "--json", home=folder / "home").stdout)
@@ -34,6 +37,10 @@ def test_two_checkpoints_of_a_real_run(ran, tmp_path):
     stored = [summary["evaluation"][c]["palindromes"]["pass@1"]["value"] for c in ("sft", "rlvr")]
     assert shares == pytest.approx(stored), "the same scores as the evaluation's own"
     assert body["curves"]["rlvr: reward/mean"][1]["steps"] == [1, 2, 3, 4]
+    assert "Weights: " in page.read_text()
+    stages = toys.whetstone("compare", f"{run}:base", *names, "--weights", "--json", home=folder / "home").stdout
+    pairs = json.loads(stages)["weights"]
+    assert [pair["summary"]["relative_change"] > 0 for pair in pairs] == [True, True], "base to SFT, base to RLVR"
     assert "svg" in {tag for tag, _ in check(page.read_text()).tags}
 
 
