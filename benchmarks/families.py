@@ -247,6 +247,7 @@ def run(family: Family, base: Path, folder: Path, lora: bool) -> dict[str, Any]:
     data, sft, rlvr = folder / "data", folder / "sft", folder / "rlvr"
     for path in (data, sft / "out", rlvr / "out", folder / "evaluate"):
         path.mkdir(parents=True)
+    assert recipe.curate is not None
     curate(recipe.curate, recipe.model, out=data, report=Report(folder / "c"), seed=0)
     assert recipe.sft is not None and recipe.rlvr is not None and recipe.evaluate is not None
     report = Report(sft, committed=True)

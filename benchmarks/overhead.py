@@ -68,14 +68,14 @@ def bare(recipe: Recipe, folder: Path) -> Cost:
     """The recipe's stages, one process after the other."""
     done: dict[str, Artifact] = {}
     began, wall, processor = time.monotonic(), 0.0, 0.0
-    for stage in recipe.stages():
-        work = folder / stage
+    for node in recipe.nodes():
+        work = folder / node.name
         (work / "out").mkdir(parents=True)
-        job = stages.job_of(recipe, stage, stages.inputs_of(recipe, stage), done)
+        job = stages.job_of(node, done)
         (work / process.JOB).write_text(json.dumps(job, default=str))
-        seconds = measured([sys.executable, "-u", "-m", stages.MODULES[stage], str(work)], process.environment_of(job))
+        seconds = measured([sys.executable, "-u", "-m", node.kind.module, str(work)], process.environment_of(job))
         wall, processor = wall + seconds[0], processor + seconds[1]
-        done[stage] = Artifact(stage, stage, work / "out", "", {})
+        done[node.name] = Artifact(node.kind.name, node.name, work / "out", "", {})
     total = time.monotonic() - began
     return Cost(total, processor, total - wall)
 

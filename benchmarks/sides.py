@@ -97,6 +97,7 @@ def quickstart(folder: Path, seed: int = 0, steps: int = 240) -> tuple[Path, Pat
     data, work = folder / "data", folder / f"sft-{seed}-{steps}"
     if not (data / "data.json").exists():
         data.mkdir(parents=True, exist_ok=True)
+        assert recipe.curate is not None
         curate(recipe.curate, recipe.model, out=data, report=Report(folder / "curate"), seed=0)
     if not (work / "out" / "model").exists():
         (work / "out").mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         out=folder / "out",
         report=report,
         seed=job["seed"],
+        differences=job.get("differences"),
     )
     report.close()
     return metrics

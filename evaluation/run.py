@@ -10,17 +10,25 @@ from typing import Any
 from evaluation import agent, harness, model, plots, statistics
 from pipelines.engine import models
 from pipelines.errors import ModelError
-from pipelines.recipe.settings import CHECKPOINTS, Evaluate, Model
+from pipelines.recipe.settings import Evaluate, Model
 from pipelines.stage.report import Report
 
 
 def run(
-    settings: Evaluate, model_settings: Model, *, checkpoints: dict[str, str], out: Path, report: Report, seed: int
+    settings: Evaluate,
+    model_settings: Model,
+    *,
+    checkpoints: dict[str, str],
+    out: Path,
+    report: Report,
+    seed: int,
+    differences: list[list[str]] | None = None,
 ) -> dict[str, float]:
     """Write `results.json`, `samples/<checkpoint>/<task>.jsonl` and the bar chart.
 
     Args:
-        checkpoints: name (base, sft, rlvr) → folder or hub name, in the order of the chain.
+        checkpoints: label (base, sft, rlvr, rlvr-2) → folder or hub name, in the order of the graph.
+        differences: (before, after) labels to compare; default: each with the one listed before it.
 
     Raises:
         RecipeError: a task cannot be loaded.
@@ -48,10 +56,11 @@ def run(
             if rows and "scores" in rows[0]:
                 scores.setdefault(task, {})[name] = [sum(s >= 1 for s in r["scores"]) / len(r["scores"]) for r in rows]
         del lm
-    differences = _differences(scores, settings)
+    pairs = list(pairwise(checkpoints)) if differences is None else [(before, after) for before, after in differences]
+    differences_by_task = _differences(scores, pairs, settings)
     body = {
         "evaluation": evaluation,
-        "differences": differences,
+        "differences": differences_by_task,
         "template": identity,
         "system_prompts": system_prompts,
     }
@@ -92,12 +101,15 @@ def _every_task(
     return metrics, samples
 
 
-def _differences(scores: dict[str, dict[str, list[float]]], settings: Evaluate) -> dict[str, Any]:
-    """Per task, each checkpoint against the one before it, paired by question."""
+def _differences(
+    scores: dict[str, dict[str, list[float]]], pairs: list[tuple[str, str]], settings: Evaluate
+) -> dict[str, Any]:
+    """Per task, each pair of checkpoints that both have scores, paired by question."""
     out: dict[str, Any] = {}
     for task, by_checkpoint in scores.items():
-        names = list(by_checkpoint)
-        for before, after in pairwise(names):
+        for before, after in pairs:
+            if before not in by_checkpoint or after not in by_checkpoint:
+                continue
             value, low, high = statistics.paired_difference(
                 by_checkpoint[before],
                 by_checkpoint[after],
@@ -119,17 +131,20 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def checkpoints_of(job: dict[str, Any]) -> dict[str, str]:
-    """Where each wanted checkpoint is: stage artifacts, or the recipe's own model for the base."""
-    requested, inputs = job["settings"]["evaluate"]["checkpoints"], job["inputs"]
+    """Where each wanted checkpoint is: stage artifacts, or the recipe's own model for the base.
+
+    Args:
+        job: `checkpoints`, labels of the inputs and `base`, in order; `base_in`, the input that keeps a fresh base.
+    """
+    inputs = job["inputs"]
     out: dict[str, str] = {}
     base = job["settings"]["model"].get("path")
-    for name in CHECKPOINTS:
-        if name not in requested:
-            continue
-        if name == "base":
-            path = base or (str(Path(inputs["sft"]) / "base") if "sft" in inputs else None)
+    for label in job["checkpoints"]:
+        if label == "base":
+            keeper = job.get("base_in")
+            path = base or (str(Path(inputs[keeper]) / "base") if keeper in inputs else None)
         else:
-            path = str(Path(inputs[name]) / "model") if name in inputs else None
+            path = str(Path(inputs[label]) / "model") if label in inputs else None
         if path:
-            out[name] = path
+            out[label] = path
     return out

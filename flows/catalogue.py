@@ -13,7 +13,8 @@ from pipelines.contract.columns import COLUMNS, Phase, phase_of
 from pipelines.contract.method import Method
 from pipelines.contract.monitor import Monitor
 from pipelines.errors import UserError, did_you_mean
-from pipelines.recipe.read import MONITORS, PRESETS, SLOTS, preset_names, read_preset
+from pipelines.recipe.read import PRESETS, preset_names, read_preset
+from pipelines.recipe.slots import MONITORS, SLOTS
 
 PLACES = (*SLOTS, "providers", MONITORS)
 """Slots, the providers of columns, and the rules of monitors."""

@@ -46,8 +46,8 @@ def _that_run(commands: Any) -> None:
         sub.add_argument(
             "--set", action="append", default=[], metavar="FIELD=VALUE", help="change a field: rlvr.steps=3"
         )
-        sub.add_argument("--from", dest="start", metavar="STAGE", help="first stage")
-        sub.add_argument("--until", metavar="STAGE", help="last stage")
+        sub.add_argument("--from", dest="start", metavar="STAGE", help="this stage and what is made from it")
+        sub.add_argument("--until", metavar="STAGE", help="this stage and what it is made from")
         sub.add_argument("--only", action="append", default=[], metavar="STAGE", help="this stage only (repeatable)")
         sub.add_argument("--fresh", action="store_true", help="run the chosen stages even where nothing changed")
         sub.add_argument("--json", action="store_true", help="for machines: the result, or the error, as JSON")
@@ -58,6 +58,7 @@ def _that_run(commands: Any) -> None:
             sub.add_argument(
                 "--limit", type=float, metavar="GB", help="with --memory: another limit than this machine's"
             )
+            sub.add_argument("--mermaid", action="store_true", help="the graph of the stages as a Mermaid flowchart")
             sub.add_argument("--prompt-tokens", type=int, metavar="N", help="with --memory: length of a prompt")
         if name != "plan":
             sub.add_argument("--summary", metavar="FILE", help="write the run's summary as JSON")
@@ -172,11 +173,27 @@ def plan_command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         preflight.require(recipe, will_run)  # before anything is printed: a program reads one document
         print(
-            json.dumps([{"stage": p.stage, "action": p.action, "why": p.why, "key": p.key} for p in planned], indent=1)
+            json.dumps(
+                [
+                    {
+                        "stage": p.stage,
+                        "kind": recipe.graph[p.stage].kind,
+                        "action": p.action,
+                        "why": p.why,
+                        "key": p.key,
+                    }
+                    for p in planned
+                ],
+                indent=1,
+            )
         )
         return 0
-    for p in planned:
-        print(f"{p.stage:<9} {p.action:<6} {p.key or '(key depends on its inputs)':<28} {p.why}")
+    from flows import drawing
+
+    if arguments.mermaid:
+        print(drawing.mermaid(recipe, {p.stage: p.action for p in planned}))
+    else:
+        print(drawing.plan(recipe, planned))
     sys.stdout.flush()
     preflight.require(recipe, will_run)
     return 0
@@ -196,15 +213,16 @@ def run_command(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     recipe = read_recipe(arguments.recipe, arguments.set)
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
-    if chosen != recipe.stages():
+    if chosen != recipe.stage_names():
         bring(recipe, chosen)
     planned = plan(recipe, fresh=arguments.fresh, only=chosen)
     selected = [p for p in planned if p.stage in chosen]
 
     def check() -> None:
         preflight.require(recipe, [p.stage for p in selected if p.action == "run"])
+        width = max(9, *(len(p.stage) for p in selected))
         for p in selected if not arguments.json else []:
-            print(f"{p.stage:<9} {'reuse' if p.action == 'reuse' else 'run':<6} {p.why}", flush=True)
+            print(f"{p.stage:<{width}} {p.action:<6} {p.why}", flush=True)
 
     if all(p.action == "reuse" for p in selected):
         check()
@@ -274,10 +292,9 @@ def _farewell(body: dict[str, Any]) -> None:
     from tasks import links
 
     print(f"\nrun {body['parent_run_id']} took {body['seconds']:.1f} s")
-    for stage in ("rlvr", "sft"):
-        if stage in body["stages"]:
-            print(f"model:   {Path(body['stages'][stage]['artifact']) / 'model'}")
-            break
+    models = [folder for about in body["stages"].values() if (folder := Path(about["artifact"]) / "model").is_dir()]
+    if models:
+        print(f"model:   {models[-1]}")
     for line in links.ui_lines(body.get("experiment_id"), body["parent_run_id"]):
         print(line)
 
@@ -324,9 +341,10 @@ def show_command(arguments: argparse.Namespace) -> int:
     print(f"{body['name']}  {body['run_id']}  {body['status']}")
     summary = body.get("summary")
     if summary:
+        width = max(9, *map(len, summary["stages"])) if summary["stages"] else 9
         for stage, about in summary["stages"].items():
             print(
-                f"  {stage:<9} {about['status']:<7} {about['seconds']:>8.1f} s  {about['artifact']}  ({about['why']})"
+                f"  {stage:<{width}} {about['status']:<7} {about['seconds']:>8.1f} s  {about['artifact']}  ({about['why']})"
             )
             for line in table.alarms(about):
                 print(f"    {line}")

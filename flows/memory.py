@@ -7,6 +7,7 @@ from typing import Any
 
 from pipelines.errors import ModelError, UserError
 from pipelines.recipe import memory
+from pipelines.recipe.graph import Node
 from pipelines.recipe.read import Recipe
 from tasks import machine, preflight
 
@@ -29,12 +30,12 @@ def show(recipe: Recipe, stages: list[str], as_json: bool, limit: float | None, 
         raise ModelError(
             "model.path: the sizes of this model are not on this machine; give a folder, or plan after a download."
         )
-    trained = [stage for stage in ("sft", "rlvr") if stage in stages and getattr(recipe, stage) is not None]
+    trained = [node for node in recipe.nodes() if node.name in stages and memory.known(node)]
     if not trained:
         raise UserError("plan --memory is about sft and rlvr, and neither is among the chosen stages.")
     gpus = machine.gpu_bytes()
     available = int(limit * 1e9) if limit else (min(gpus) if gpus else machine.memory_bytes())
-    plans = [_planned(recipe, stage, shape, prompt_tokens) for stage in trained]
+    plans = [_planned(node, shape, prompt_tokens) for node in trained]
     if as_json:
         print(json.dumps({"limit": available, "stages": plans}, indent=1))
     else:
@@ -43,9 +44,9 @@ def show(recipe: Recipe, stages: list[str], as_json: bool, limit: float | None, 
     return int(any(body["peak"] > available for body in plans))
 
 
-def _planned(recipe: Recipe, stage: str, shape: memory.Shape, prompt_tokens: int | None) -> dict[str, Any]:
-    needs = memory.of_stage(recipe, stage, shape, prompt_tokens=prompt_tokens)
-    levers = memory.levers(recipe, stage, shape, prompt_tokens=prompt_tokens)
+def _planned(node: Node, shape: memory.Shape, prompt_tokens: int | None) -> dict[str, Any]:
+    needs = memory.of_stage(node, shape, prompt_tokens=prompt_tokens)
+    levers = memory.levers(node, shape, prompt_tokens=prompt_tokens)
     return {**needs.body(), "levers": [{"set": name, "peak": peak} for name, peak in levers]}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -71,19 +72,19 @@ class Bars:
 
     def __init__(self, beside: Show) -> None:
         self.beside = beside
-        self.bar: _Bar | None = None
+        self.bars: dict[str, _Bar] = {}
 
     def __call__(self, stage: str, body: dict[str, Any] | None) -> None:
         """Note the progress of a stage; None ends it."""
         self.beside(stage, body)
         if body is None:
-            if self.bar is not None:
-                self.bar.ended.set()
-            self.bar = None
+            bar = self.bars.pop(stage, None)
+            if bar is not None:
+                bar.ended.set()
             return
-        if self.bar is None:
-            self.bar = _Bar(stage)
-        self.bar.latest = body
+        if stage not in self.bars:
+            self.bars[stage] = _Bar(stage)
+        self.bars[stage].latest = body
 
 
 class _Bar:
@@ -111,6 +112,15 @@ class _Bar:
 
     def _send(self, percent: float, words: str) -> None:
         if self.id is None:
-            self.id = create_progress_artifact(percent, key=f"progress-{self.stage}", description=words)
+            self.id = create_progress_artifact(percent, key=f"progress-{_slug(self.stage)}", description=words)
         else:
             update_progress_artifact(self.id, percent, words)
+
+
+def _slug(stage: str) -> str:
+    """A stage's name as Prefect takes it in a key.
+
+    >>> _slug("long_context.2")
+    'long-context-2'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", stage.lower()).strip("-")

@@ -1,4 +1,4 @@
-"""The whole chain as one Prefect flow: curate → SFT → RLVR → evaluate, or any part of it."""
+"""A whole recipe as one Prefect flow: its stages in order, or any part of them; branches side by side where asked."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tasks import claims, environment, links, outbox, worker
 
 environment.prepare()
 
 from prefect import flow  # noqa: E402
+from prefect.futures import as_completed, wait  # noqa: E402
 
 from flows import page  # noqa: E402
+from flows.progress import Bar, Lines  # noqa: E402
 from flows.table import markdown  # noqa: E402
-from pipelines.recipe.read import read_recipe  # noqa: E402
-from tasks import preflight  # noqa: E402
+from pipelines.recipe.read import Recipe, read_recipe  # noqa: E402
+from tasks import preflight, process  # noqa: E402
+from tasks.artifacts import Artifact  # noqa: E402
 from tasks.pipeline import Pipeline, Selection, needed_before  # noqa: E402
 from tasks.prefect_tasks import stage_task  # noqa: E402
-from tasks.stages import Show, bring, plan  # noqa: E402
-
-Stage = Literal["curate", "sft", "rlvr", "evaluate"]
+from tasks.stages import Show, StageResult, bring, plan  # noqa: E402
 
 
 @flow(name="post-training", flow_run_name=page.run_name, persist_result=False, validate_parameters=True)
 def post_training(
     recipe: str,
     overrides: list[str] | None = None,
-    from_stage: Stage | None = None,
-    until: Stage | None = None,
-    only: list[Stage] | None = None,
+    from_stage: str | None = None,
+    until: str | None = None,
+    only: list[str] | None = None,
     fresh: bool = False,
     summary: str | None = None,
 ) -> dict[str, Any]:
@@ -40,8 +41,8 @@ def post_training(
     Args:
         recipe: path of a YAML file, relative to the project's root where it is not found as given.
         overrides: `field=value` changes to the recipe.
-        from_stage: first stage to run.
-        until: last stage to run.
+        from_stage: run this stage and what is made from it.
+        until: run this stage and what it is made from.
         only: run these stages only.
         fresh: run the chosen stages even where their artifacts exist.
         summary: write the returned summary to this JSON file.
@@ -51,12 +52,12 @@ def post_training(
     environment.check_reachable()
     read = read_recipe(find_recipe(recipe), overrides)
     chosen = Selection(from_stage, until, tuple(only or ())).of(read)
-    if chosen != read.stages():
+    if chosen != read.stage_names():
         bring(read, chosen)
     if not preflight.passed(read, chosen):  # the command line has looked already, in this process
         planned = plan(read, fresh=fresh, only=chosen)
         preflight.require(read, [p.stage for p in planned if p.stage in chosen and p.action == "run"])
-    done = needed_before(read, chosen, plan(read)) if chosen != read.stages() else {}
+    done = needed_before(read, chosen, plan(read)) if chosen != read.stage_names() else {}
     outbox.flush_all(read.tracking.timeout_s)
     pipeline = Pipeline.open(read, source=recipe, overrides=overrides)
     pipeline.before = dict(done)
@@ -68,10 +69,11 @@ def post_training(
             show = page.Bars(show)
             if pipeline.parent and pipeline.experiment_id and environment.tracking_uri().startswith("http"):
                 page.link(links.run(pipeline.experiment_id, pipeline.parent))
-        for stage in chosen:
-            result = stage_task.with_options(task_run_name=stage)(stage, read, done, pipeline.parent, fresh, show)
-            done[stage] = result.artifact
-            pipeline.results[stage] = result
+        if read.concurrent_stages == 1:
+            for stage in chosen:
+                _finished(pipeline, done, _task(read, stage)(stage, read, done, pipeline.parent, fresh, show))
+        else:
+            _side_by_side(read, chosen, pipeline, done, fresh, show)
     except BaseException as error:
         pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED")
         raise
@@ -81,6 +83,46 @@ def post_training(
     if body["evaluation"]:
         page.scores(markdown(body), f"{read.name}: benchmark scores")
     return body
+
+
+def _task(recipe: Recipe, stage: str) -> Any:
+    """The task of a stage, under its name, with its kind as a tag."""
+    return stage_task.with_options(task_run_name=stage, tags={recipe.graph[stage].kind})
+
+
+def _finished(pipeline: Pipeline, done: dict[str, Artifact], result: StageResult) -> None:
+    done[result.stage] = result.artifact
+    pipeline.results[result.stage] = result
+
+
+def _side_by_side(
+    recipe: Recipe, chosen: list[str], pipeline: Pipeline, done: dict[str, Artifact], fresh: bool, show: Show
+) -> None:
+    """Run every stage as soon as all that it reads is there, at most `concurrent_stages` at a time.
+
+    After one has failed no other is started; those that run come to their end, so that they need not be run again.
+    """
+    if len(chosen) > 1:
+        show = Lines() if isinstance(show, Bar) else show  # one bar cannot show two stages
+    waiting = list(chosen)
+    running: dict[Any, str] = {}
+    try:
+        while waiting or running:
+            ready = [s for s in waiting if all(source in done for source in recipe.node(s).inputs.values())]
+            for stage in ready[: recipe.concurrent_stages - len(running)]:
+                arguments = (stage, recipe, dict(done), pipeline.parent, fresh, show)
+                running[_task(recipe, stage).submit(*arguments)] = stage
+                waiting.remove(stage)
+            ended = [future for future in running if future.state.is_final()]
+            for future in ended or [next(as_completed(list(running)))]:
+                running.pop(future)
+                _finished(pipeline, done, future.result())
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            process.stop_all.set()
+        wait(list(running))
+        raise
+    pipeline.results = {name: pipeline.results[name] for name in chosen}  # in the recipe's order, not as they ended
 
 
 def deployed() -> bool:
@@ -96,6 +138,4 @@ def find_recipe(path: str) -> Path:
 
 def progress() -> Show:
     """A bar on a terminal, a line a minute in a log."""
-    from flows.progress import Bar, Lines
-
     return Bar() if sys.stderr.isatty() else Lines()

@@ -17,22 +17,22 @@ class Lines:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
-        self.began: float | None = None
-        self.last = 0.0
+        self.began: dict[str, float] = {}
+        self.last: dict[str, float] = {}
 
     def __call__(self, stage: str, body: dict[str, Any] | None) -> None:
         """Print, if it is time to."""
         now = time.monotonic()
         if body is None:
-            if self.began is not None:
-                self._say(stage, f"ended after {_duration(now - self.began)}")
-            self.began = None
-        elif self.began is None:
-            self.began = self.last = now
+            began = self.began.pop(stage, None)
+            if began is not None:
+                self._say(stage, f"ended after {_duration(now - began)}")
+        elif stage not in self.began:
+            self.began[stage] = self.last[stage] = now
             self._say(stage, "started")
-        elif now - self.last >= EVERY_S:
-            self.last = now
-            self._say(stage, _describe(body) or f"running for {_duration(now - self.began)}")
+        elif now - self.last[stage] >= EVERY_S:
+            self.last[stage] = now
+            self._say(stage, _describe(body) or f"running for {_duration(now - self.began[stage])}")
 
     def _say(self, stage: str, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {stage:<9} {text}", file=self.stream, flush=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pipelines.errors import UserError
+from pipelines.recipe import kinds
+from pipelines.recipe.stage_kind import SCORES, Kind
 from tasks import benchmarks, lookup, rollouts
 
 QUESTIONS, SAMPLED_STEPS, FOLLOWED = 200, 8, 6
@@ -63,14 +65,14 @@ def command(arguments: argparse.Namespace) -> int:
 
     body = lookup.find_run(arguments.run, ask_mlflow=False)
     summary = body.get("summary") or {}
-    places = {name: Path(about["artifact"]) for name, about in (summary.get("stages") or {}).items()}
-    if not places:
+    stages = summary.get("stages") or {}
+    if not stages:
         raise UserError(
             f"run {body['run_id']} has no stages in this store; `whetstone show {arguments.run}` says what it has."
         )
-    checkpoints = list(summary.get("evaluation") or {})
-    pairs = flips(places["evaluate"], *checkpoints[-2:]) if "evaluate" in places and len(checkpoints) > 1 else []
-    rows = rollouts.read(places["rlvr"]) if "rlvr" in places else []
+    pairs = _last_flips(stages)
+    rewarded = [Path(about["artifact"]) for name, about in stages.items() if _kind(name, about).rewards]
+    rows = rollouts.read(rewarded[-1]) if rewarded else []
     steps = rollouts.spread(sorted({row["step"] for row in rows}), SAMPLED_STEPS)
     out = Path(arguments.out or f"report-{body['run_id'][:8]}.html")
     page = report_page.page(body, pairs, followed(rows), [row for row in rows if row["step"] in steps])
@@ -80,3 +82,21 @@ def command(arguments: argparse.Namespace) -> int:
         raise UserError(f"--out {out}: cannot be written ({error.strerror}).") from None
     print(out)
     return 0
+
+
+def _kind(name: str, about: dict[str, Any]) -> Kind:
+    """Of a stage in a run's summary; summaries of older versions have stages by their kinds."""
+    return kinds.get(about.get("kind", name))
+
+
+def _last_flips(stages: dict[str, Any]) -> list[Flips]:
+    """The answers of the last model of the last evaluation against those of the one that it was made from."""
+    for name, about in reversed(stages.items()):
+        if _kind(name, about).makes == SCORES:
+            artifact, names = Path(about["artifact"]), about.get("checkpoints") or {}
+            labels = list(benchmarks.results(artifact)["evaluation"])
+            if len(labels) < 2:
+                return []
+            tasks = flips(artifact, *labels[-2:])
+            return [replace(f, before=names.get(f.before, f.before), after=names.get(f.after, f.after)) for f in tasks]
+    return []

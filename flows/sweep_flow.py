@@ -128,8 +128,8 @@ def sweep(
         tracking_client.experiment(read.experiment)
     runs = _Runs(read, fresh)
     start, benchmark = read.start(), read.benchmark
-    assert read.base.evaluate is not None
-    confidence, resamples = read.base.evaluate.confidence, read.base.evaluate.bootstrap
+    evaluate = read.base.node(read.evaluation).settings
+    confidence, resamples = evaluate.confidence, evaluate.bootstrap
     outcomes: list[Outcome] = []
 
     def finished(outcome: Outcome, done: int, total: int) -> None:

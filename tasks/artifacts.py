@@ -17,6 +17,7 @@ class Artifact:
     """A finished stage."""
 
     stage: str
+    """Its kind: what a recipe calls the stage is no part of what it made."""
     key: str
     path: Path
     digest: str
@@ -41,6 +42,15 @@ class Artifact:
 def name_of(stage: str, key: str) -> str:
     """The name of the artifact of a stage and key."""
     return f"{stage}-{key}"
+
+
+def kind_of(name: str) -> str:
+    """The kind in the name of an artifact.
+
+    >>> kind_of("reward_model-0123456789abcdef")
+    'reward_model'
+    """
+    return name.rpartition("-")[0]
 
 
 def folder(runs: Path, stage: str, key: str) -> Path:
@@ -123,6 +133,6 @@ def all_of(runs: Path) -> list[Artifact]:
     readable = [
         read(p)
         for p in runs.glob("*-*")
-        if re.fullmatch(r"[a-z]+-[0-9a-f]{16}", p.name) and read_manifest(p) is not None
+        if re.fullmatch(r"[a-z_]+-[0-9a-f]{16}", p.name) and read_manifest(p) is not None
     ]
     return sorted(readable, key=lambda a: -(a.path / MANIFEST).stat().st_mtime)

@@ -47,6 +47,25 @@ def results(artifact: Path) -> dict[str, Any]:
     return {"evaluation": body.get("evaluation") or {}, "differences": body.get("differences") or {}}
 
 
+def renamed(results: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Results with the names of a recipe's stages for the labels of checkpoints.
+
+    Args:
+        results: `evaluation` and `differences` (task → "before → after" → cell).
+        names: label → name; labels that are not there stay.
+
+    >>> renamed({"evaluation": {"rlvr-2": {}}, "differences": {"t": {"sft → rlvr-2": {}}}}, {"sft": "cold", "rlvr-2": "long"})
+    {'evaluation': {'long': {}}, 'differences': {'t': {'cold → long': {}}}}
+    """
+
+    def step(text: str) -> str:
+        return " → ".join(names.get(label, label) for label in text.split(" → "))
+
+    evaluation = {names.get(label, label): by_task for label, by_task in results["evaluation"].items()}
+    differences = {t: {step(k): cell for k, cell in steps.items()} for t, steps in results["differences"].items()}
+    return {"evaluation": evaluation, "differences": differences}
+
+
 def values(by_task: dict[str, Any]) -> dict[str, dict[str, float]]:
     """task → metric → value, of one checkpoint's results."""
     return {task: {metric: cell["value"] for metric, cell in cells.items()} for task, cells in by_task.items()}

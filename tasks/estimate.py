@@ -9,7 +9,8 @@ import json
 import math
 from pathlib import Path
 
-from pipelines.recipe.read import Recipe
+from pipelines.recipe.graph import Node
+from pipelines.recipe.stage_kind import MODEL
 
 WEIGHTS, MOMENTS = 4, 8
 """Bytes per parameter."""
@@ -32,16 +33,15 @@ def parameters_of(path: str | None) -> int | None:
     return count or None
 
 
-def disk(recipe: Recipe, stages: list[str], parameters: int) -> int:
+def disk(nodes: list[Node], parameters: int) -> int:
     """Bytes that the run needs at its fullest: the commits of one stage beside the models of all.
 
     A commit holds weights and moments; one more than `keep_last` is on disk while it is written.
     """
-    trained = [s for s in ("sft", "rlvr") if s in stages and getattr(recipe, s) is not None]
+    trained = [node for node in nodes if node.kind.makes == MODEL]
     models = WEIGHTS * parameters * len(trained)
     largest = 0
-    for stage in trained:
-        section = getattr(recipe, stage)
+    for section in (node.settings for node in trained if node.kind.trains):
         if section.lora is not None:
             continue
         written = math.ceil(section.steps / section.commit.every) if section.steps else 1
@@ -49,7 +49,12 @@ def disk(recipe: Recipe, stages: list[str], parameters: int) -> int:
     return models + largest
 
 
-def already(home: Path, stages: list[str]) -> int:
+def already(home: Path, nodes: list[Node]) -> int:
     """Bytes of commits that an interrupted run has left, and that this one goes on from."""
-    files = [f for s in stages for f in (home / "runs" / ".work").glob(f"{s}-*/checkpoints/**/*") if f.is_file()]
+    files = [
+        f
+        for k in {n.kind.name for n in nodes}
+        for f in (home / "runs" / ".work").glob(f"{k}-*/checkpoints/**/*")
+        if f.is_file()
+    ]
     return sum(f.stat().st_size for f in files)

@@ -12,11 +12,11 @@ from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.concurrency.sync import concurrency
 from prefect.runtime import deployment
 
+from pipelines.recipe import kinds
 from tasks.worker import WorkerError
 
 log = logging.getLogger("whetstone.gpu")
 LIMIT = "gpu"
-CPU_STAGES = ("curate",)
 LEASE_S = 300.0
 """After so long the place of a killed holder is free again."""
 AWAY_S, RETRY_S = 600.0, 5.0
@@ -24,7 +24,7 @@ AWAY_S, RETRY_S = 600.0, 5.0
 
 
 @contextlib.contextmanager
-def slot(stage: str) -> Iterator[None]:
+def slot(kind: str) -> Iterator[None]:
     """Hold a place on the GPU while a deployed stage computes; stages of a local run and of the CPU hold none.
 
     A server that goes away meanwhile does not stop the stage.
@@ -32,7 +32,7 @@ def slot(stage: str) -> Iterator[None]:
     Raises:
         WorkerError: the server has no such limit.
     """
-    if stage in CPU_STAGES or deployment.id is None:
+    if not kinds.get(kind).gpu or deployment.id is None:
         yield
         return
     held = contextlib.ExitStack()
@@ -49,7 +49,7 @@ def slot(stage: str) -> Iterator[None]:
         except httpx.TransportError as error:
             if time.monotonic() - began > AWAY_S:
                 raise
-            log.warning("%s: Prefect does not answer (%s); asked again for a place on the GPU", stage, error)
+            log.warning("%s: Prefect does not answer (%s); asked again for a place on the GPU", kind, error)
             time.sleep(RETRY_S)
     try:
         yield
@@ -57,4 +57,4 @@ def slot(stage: str) -> Iterator[None]:
         try:
             held.close()
         except httpx.HTTPError as error:
-            log.warning("%s: its place on the GPU was not given back (%s); its lease ends it", stage, error)
+            log.warning("%s: its place on the GPU was not given back (%s); its lease ends it", kind, error)

@@ -18,8 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipelines.recipe import kinds
+from pipelines.recipe.stage_kind import BASE, SCORES
 from pipelines.stage.files import damage, read_manifest, read_object, write_atomic
 from tasks import artifacts, benchmarks, rollouts
+from tasks.artifacts import kind_of
 from tasks.environment import runs_folder
 from tasks.patience import Away, Patience, Refused, TrackerError
 
@@ -175,13 +178,19 @@ def _send(entry: Path, patience: Patience) -> None:
             body["summary"].get("stages", {}).values()
         ):  # a run that MLflow got later than its artifact's manifest
             told["run_id"] = told.get("run_id") or uploaded(Path(told["artifact"])).run_id
-        evaluated = uploaded(runs_folder() / body["evaluated"]) if isinstance(body.get("evaluated"), str) else None
+        evaluated = body.get("evaluated") or {}
+        evaluated = {evaluated: {}} if isinstance(evaluated, str) else evaluated  # written by an older version
+        answers = {
+            names.get(label, label): run
+            for name, names in evaluated.items()
+            for label, run in uploaded(runs_folder() / name).runs.items()
+        }
         about = body | {
             "checkpoints": {
                 name: {"model_id": _model(name, held, body.get("experiment") or "")}
                 for name, held in checkpoints.items()
             },
-            "answers": evaluated.runs if evaluated else {},
+            "answers": answers,
         }
         tracking.end_pipeline(body["run_id"], body["status"], about)
 
@@ -193,7 +202,7 @@ def _send_stage(entry: Path, body: dict[str, Any], patience: Patience) -> None:
     path = artifacts.folder(runs_folder(), stage, key)
     damage_found = damage(path) if path.exists() else "it is gone"
     tracker = tracking.StageTracker(
-        stage, entry, body.get("experiment") or stage, body.get("parent"), body.get("about") or {}
+        body.get("name") or stage, entry, body.get("experiment") or stage, body.get("parent"), body.get("about") or {}
     )
     if damage_found is not None:
         if tracker.run_id:
@@ -215,8 +224,9 @@ def _send_stage(entry: Path, body: dict[str, Any], patience: Patience) -> None:
     )  # fmt: skip
     read = {name: _model(name, held, experiment) for name, held in (body.get("checkpoints") or {}).items()}
     time_ms = body.get("time") or int(_age(path) * 1000)
-    runs = tracking.record_evaluation(tracker.run_id, path, read, time_ms) if stage == "evaluate" else {}
-    if stage != "evaluate":
+    scored = kinds.get(stage).makes == SCORES
+    runs = tracking.record_evaluation(tracker.run_id, path, read, time_ms) if scored else {}
+    if not scored:
         tracking.link_inputs(tracker.run_id, [m for m in read.values() if m])
     write_atomic(_uploaded(path), json.dumps({"run_id": tracker.run_id, "models": models, "runs": runs}), durable=False)
     tracking.close(tracker.run_id, "FINISHED", tags)
@@ -242,7 +252,7 @@ def _send_answers(entry: Path, body: dict[str, Any]) -> None:
         held = body["checkpoints"].get(checkpoint)
         model = _model(checkpoint, held, body.get("experiment") or "") if held else None
         send(checkpoint, run_id, [benchmarks.shown(a) for a in benchmarks.answers(artifact, checkpoint, limit)], model)
-    if body["artifact"].startswith("rlvr-") and sent.run_id:
+    if kinds.get(kind_of(body["artifact"])).rewards and sent.run_id:
         send("rollouts", sent.run_id, rollouts.shown(artifact, limit), None)
 
 
@@ -253,7 +263,8 @@ def _model(checkpoint: str, held: str, experiment: str) -> str | None:
     if held.startswith("base:"):
         return tracking.external_base(experiment, held.removeprefix("base:"))
     sent = uploaded(runs_folder() / held)
-    model = tracking.model_of(checkpoint, run_id=sent.run_id, model_id=sent.models.get(checkpoint))
+    kept = BASE if checkpoint == BASE else kind_of(held)
+    model = tracking.model_of(kept, run_id=sent.run_id, model_id=sent.models.get(kept))
     return model[0] if model else None
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import yaml
 
 from pipelines.errors import RecipeError, did_you_mean
-from pipelines.recipe.read import STAGES, Recipe
+from pipelines.recipe import kinds
+from pipelines.recipe.read import SECTIONS, Recipe
 from pipelines.recipe.secrets import redact
+from pipelines.recipe.stage_kind import DATA, MODEL, SCORES
 from pipelines.stage.files import digest, read_object, write_atomic
 from tasks import benchmarks, claims, heartbeat, index, outbox, record
 from tasks.artifacts import Artifact
@@ -35,7 +38,9 @@ class Selection:
     """Which stages a run may touch."""
 
     start: str | None = None
+    """This stage and all that are made from it; in a chain of plain sections, all that come after it."""
     until: str | None = None
+    """This stage and all that it is made from; in a chain of plain sections, all that come before it."""
     only: tuple[str, ...] = ()
 
     def of(self, recipe: Recipe) -> list[str]:
@@ -44,18 +49,26 @@ class Selection:
         Raises:
             RecipeError: a stage that the recipe does not have, or an empty selection.
         """
-        stages = recipe.stages()
+        stages = recipe.stage_names()
         for option, names in (("--from", [self.start]), ("--until", [self.until]), ("--only", list(self.only))):
             for name in names:
                 if name is not None and name not in stages:
-                    known = stages if name in STAGES else STAGES
+                    known = stages if name in SECTIONS or recipe.stages else SECTIONS
                     raise RecipeError(f"{option} {name}: this recipe has no such stage. {did_you_mean(name, known)}")
-        first = stages.index(self.start) if self.start else 0
-        last = stages.index(self.until) if self.until else len(stages) - 1
-        chosen = [s for i, s in enumerate(stages) if first <= i <= last and (not self.only or s in self.only)]
+        chosen = [s for s in stages if self._between(recipe, s) and (not self.only or s in self.only)]
         if not chosen:
             raise RecipeError("--from, --until and --only leave no stage to run.")
         return chosen
+
+    def _between(self, recipe: Recipe, stage: str) -> bool:
+        """Whether a stage comes after `start` and before `until`, themselves included."""
+        if not recipe.stages:
+            order = recipe.stage_names()
+            first, last = self.start or order[0], self.until or order[-1]
+            return order.index(first) <= order.index(stage) <= order.index(last)
+        after = self.start in (None, stage) or self.start in [n.name for n in recipe.node(stage).ancestors()]
+        before = self.until in (None, stage) or stage in [n.name for n in recipe.node(str(self.until)).ancestors()]
+        return after and before
 
 
 def needed_before(recipe: Recipe, chosen: list[str], planned: list[Planned]) -> dict[str, Artifact]:
@@ -171,19 +184,39 @@ class Pipeline:
         """What `--summary` writes."""
         evaluation: dict[str, Any] = {}
         differences: dict[str, Any] = {}
-        if "evaluate" in self.results:
-            body = benchmarks.results(self.results["evaluate"].artifact.path)
-            evaluation, differences = body["evaluation"], body["differences"]
+        for stage in self._that_make(SCORES, self.results):
+            names = self.names_in(stage)
+            body = benchmarks.renamed(benchmarks.results(self.results[stage].artifact.path), names)
+            for checkpoint, by_task in body["evaluation"].items():
+                evaluation.setdefault(checkpoint, {}).update(by_task)
+            for task, steps in body["differences"].items():
+                differences.setdefault(task, {}).update(steps)
         return {
             "recipe": self.recipe.name,
             "seed": self.recipe.seed,
             "parent_run_id": self.parent,
             "experiment_id": self.experiment_id,
             "seconds": round(time.monotonic() - self.began, 3),
-            "stages": {name: result.summary() for name, result in self.results.items()},
+            "stages": {name: self._told_of(name, result) for name, result in self.results.items()},
             "evaluation": evaluation,
             "differences": differences,
         }
+
+    def _told_of(self, name: str, result: StageResult) -> dict[str, Any]:
+        """A stage's entry; of an evaluation, also which stage is meant by which label of its artifact."""
+        node = self.recipe.node(name)
+        names = {"checkpoints": node.labels} if node.kind.makes == SCORES and self.recipe.stages else {}
+        return result.summary() | names
+
+    def _that_make(self, what: str, among: Container[str]) -> list[str]:
+        """Stages of `among` that make something, in order."""
+        return [
+            name for name, stage in self.recipe.graph.items() if name in among and kinds.get(stage.kind).makes == what
+        ]
+
+    def names_in(self, stage: str) -> dict[str, str]:
+        """Label that an evaluation's artifact has for a checkpoint → its name in this recipe."""
+        return self.recipe.node(stage).labels
 
     def close(self, status: str = "FINISHED") -> dict[str, Any]:
         """End the parent run: scores, links to stages and checkpoints, the last checkpoint registered. Returns the summary.
@@ -220,7 +253,9 @@ class Pipeline:
         """Send answers and rollouts of new stages, last of all and for some seconds; the next start or `whetstone sync` goes on."""
         settings = self.recipe.tracking
         done = self.before | {name: result.artifact for name, result in self.results.items()}
-        for stage, limit in (("evaluate", settings.answers), ("rlvr", settings.rollouts)):
+        rewarded = [name for name, stage in self.recipe.graph.items() if kinds.get(stage.kind).rewards]
+        limits = dict.fromkeys(self._that_make(SCORES, done), settings.answers)
+        for stage, limit in (limits | dict.fromkeys(rewarded, settings.rollouts)).items():
             if stage not in self.results or self.results[stage].status != "ran" or not limit:
                 continue
             body = {
@@ -251,24 +286,27 @@ class Pipeline:
         done = self.before | {name: result.artifact for name, result in self.results.items()}
         body: dict[str, Any] = {"kind": "pipeline", "status": status, "summary": summary, "metrics": metrics}
         body |= {"time": int(time.time() * 1000), "experiment": experiment_name(self.recipe)}
-        body["datasets"] = [training_data(self.recipe, done["curate"])] if "curate" in done else []
-        trained = {name: done[name].name for name in ("sft", "rlvr") if name in done}
+        body["datasets"] = [training_data(self.recipe, done[name]) for name in self._that_make(DATA, done)]
+        trained = {name: done[name].name for name in self._that_make(MODEL, done)}
         body["checkpoints"] = trained
-        if "evaluate" in self.results:
-            evaluated = done["evaluate"]
-            body["evaluated"] = evaluated.name
-            body["datasets"] += benchmarks.datasets(evaluated.path)
-            body["checkpoints"] = checkpoints_read(self.recipe, "evaluate", done) | trained
-            if status == "FINISHED" and self.results["evaluate"].status == "ran" and trained:
-                name = self.recipe.tracking.register_model or self.recipe.name
-                tags = {"whetstone.recipe": self.recipe.name, "whetstone.seed": str(self.recipe.seed)}
-                body["register"] = {"name": name, "tags": tags | {"whetstone.parent_run": self.parent or ""}}
+        evaluations = self._that_make(SCORES, self.results)
+        body["evaluated"] = {done[name].name: self.names_in(name) for name in evaluations}
+        for stage in evaluations:
+            body["datasets"] += benchmarks.datasets(done[stage].path)
+            read = checkpoints_read(self.recipe, stage, done)
+            names = self.names_in(stage)
+            body["checkpoints"] = {names.get(label, label): place for label, place in read.items()} | body[
+                "checkpoints"
+            ]
+        body["checkpoints"] = {n: p for n, p in body["checkpoints"].items() if n not in trained} | trained
+        if status == "FINISHED" and trained and any(self.results[name].status == "ran" for name in evaluations):
+            name = self.recipe.tracking.register_model or self.recipe.name
+            tags = {"whetstone.recipe": self.recipe.name, "whetstone.seed": str(self.recipe.seed)}
+            body["register"] = {"name": name, "tags": tags | {"whetstone.parent_run": self.parent or ""}}
         return body
 
 
 def model_folder(results: dict[str, StageResult]) -> Path | None:
     """Where the newest trained checkpoint of the run lies."""
-    for stage in ("rlvr", "sft"):
-        if stage in results:
-            return results[stage].artifact.path / "model"
-    return None
+    models = [r.artifact.path / "model" for r in results.values() if kinds.get(r.artifact.stage).makes == MODEL]
+    return models[-1] if models else None

@@ -12,10 +12,7 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import stat
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,20 +21,24 @@ from pipelines.curate.formats import ENDINGS
 from pipelines.data.files import data_files
 from pipelines.errors import ModelError, RecipeError, did_you_mean
 from pipelines.recipe import memory
-from pipelines.recipe.check import check
+from pipelines.recipe.check import check_base, check_stage
+from pipelines.recipe.graph import Node
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.secrets import redact
+from pipelines.recipe.settings import Curate, Evaluate, Rlvr, Sampling
 from pipelines.sandbox import SandboxError, levels
 from pipelines.stage.files import digest, free_bytes, read_json, write_atomic
 from pipelines.verifiers import SANDBOXED
 from tasks import environment, estimate, machine, preflight_rewards, probe
+from tasks import preflight_server as server
 from tasks.problem import Problem
 
 FEWEST_INODES = 1000
-SERVER_SECONDS = 5.0
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 GGUF_EXTRA = 'Run: pip install "whetstone[gguf]" (or gguf)'
+Question = tuple[str, str, dict[str, Any]]
+"""Field, fix, and what is asked of the process that has torch."""
 _passed: set[tuple[str, str]] = set()
 
 
@@ -106,15 +107,13 @@ def examine(recipe: Recipe, stages: list[str]) -> list[Problem]:
     problems: list[Problem] = []
     if not stages:
         return problems
-    questions: list[tuple[str, str, dict[str, Any]]] = []
-    if "curate" in stages:
-        problems += _curate(recipe, questions)
-    if "rlvr" in stages:
-        problems += _rlvr(recipe, questions)
-    if "evaluate" in stages or ("curate" in stages and recipe.curate.decontaminate is not None):
-        problems += _evaluate(recipe, questions)
+    questions: list[Question] = []
+    nodes = [node for node in recipe.nodes() if node.name in stages]
+    asking = {n.name: n for n in recipe.nodes() if n.kind.benchmark_texts is not None and _asks(n, nodes)}
+    for node in dict.fromkeys([*(n.name for n in nodes), *asking]):
+        problems += _look(recipe.node(node), questions)
     problems += _model(recipe, questions)
-    problems += _sandbox(recipe, stages)
+    problems += _sandbox(recipe, nodes)
     known: dict[str, dict[str, Any]] = {}
     for (field, fix, _), answer in zip(questions, _answers([q for *_, q in questions]), strict=True):
         if answer.get("problem"):
@@ -122,15 +121,32 @@ def examine(recipe: Recipe, stages: list[str]) -> list[Problem]:
             text = redact(answer["problem"]).removeprefix(f"{field}: ").removeprefix(f"{section}: ")
             problems.append(Problem(field, text, "" if "Did you mean" in text else fix))
         known[field] = answer
-    problems += _limits(recipe, stages, known)
-    problems += _room(recipe, stages, known)
-    try:
-        check(recipe if "rlvr" in stages else recipe.model_copy(update={"rlvr": None}))
-    except RecipeError as error:
-        fields = {p.field for p in problems}
-        lines = [Problem(line.partition(":")[0], line) for line in str(error).splitlines()]
-        problems = [p for p in lines if p.field not in fields] + problems
+    problems += _limits(recipe, nodes, known)
+    problems += _room(recipe, nodes, known)
+    rules = [lambda node=node: check_stage(node) for node in nodes]
+    for rule in reversed([*rules, lambda: check_base(recipe)]):
+        try:
+            rule()
+        except RecipeError as error:
+            fields = {p.field for p in problems}
+            lines = [Problem(line.partition(":")[0], line) for line in str(error).splitlines()]
+            problems = [p for p in lines if p.field not in fields] + problems
     return problems
+
+
+def _asks(node: Node, chosen: list[Node]) -> bool:
+    """Whether the questions of an evaluation are read: it will run, or data will be held against them."""
+    return any(n.name == node.name or getattr(n.settings, "decontaminate", None) is not None for n in chosen)
+
+
+def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
+    """What is particular to a stage's settings."""
+    if isinstance(node.settings, Curate):
+        yield from _curate(node.name, node.settings, questions)
+    elif isinstance(node.settings, Rlvr):
+        yield from _rlvr(node.name, node.settings, questions)
+    elif isinstance(node.settings, Evaluate):
+        yield from _evaluate(node.name, node.settings, questions)
 
 
 def shape_of(recipe: Recipe) -> memory.Shape | None:
@@ -139,7 +155,7 @@ def shape_of(recipe: Recipe) -> memory.Shape | None:
     Raises:
         NotReady: the model cannot be loaded.
     """
-    questions: list[tuple[str, str, dict[str, Any]]] = []
+    questions: list[Question] = []
     problems = list(_model(recipe, questions))
     answers = _answers([question for *_, question in questions])
     problems += [
@@ -186,9 +202,9 @@ def _mark(question: dict[str, Any]) -> str | None:
     return digest(parts)[:24]
 
 
-def _curate(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:
-    for number, source in enumerate(recipe.curate.sources):
-        field = f"curate.sources.{number}"
+def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[Problem]:
+    for number, source in enumerate(curate.sources):
+        field = f"{stage}.sources.{number}"
         if source.kind == "file":
             yield from _files(f"{field}.path", str(source.path))
         elif source.kind == "hub":
@@ -202,20 +218,17 @@ def _curate(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) ->
                 "seed": source.seed,
             }
             questions.append((field, "", ask))
-    if recipe.curate.difficulty is not None:
-        yield from _hub("curate.difficulty.model", recipe.curate.difficulty.model, "model")
+    if curate.difficulty is not None:
+        yield from _hub(f"{stage}.difficulty.model", curate.difficulty.model, "model")
 
 
-def _sandbox(recipe: Recipe, stages: list[str]) -> Iterator[Problem]:
+def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
     """Where a verifier runs programs, they can be confined."""
-    fields = [f"curate.sources.{i}.verifier" for i, s in enumerate(recipe.curate.sources) if s.verifier in SANDBOXED]
-    if recipe.rlvr is not None:
-        fields += [
-            f"{where}.verifier"
-            for where, r in preflight_rewards.rewards(recipe.rlvr.reward)
-            if r.get("verifier") in SANDBOXED
-        ]
-    if fields and {"curate", "rlvr", "evaluate"} & set(stages):
+    settings = [n.settings for n in recipe.nodes()]
+    verifiers = [source.verifier for each in settings for source in getattr(each, "sources", [])]
+    rewards = [preflight_rewards.rewards("", each.reward) for each in settings if isinstance(each, Rlvr)]
+    verifiers += [spec.get("verifier") for terms in rewards for _, spec in terms]
+    if any(v in SANDBOXED for v in verifiers) and any(n.kind.reads(n).verifies for n in nodes):
         try:
             levels.best(recipe.sandbox == "limits_only")
         except SandboxError as error:
@@ -271,7 +284,7 @@ def _hub(field: str, name: str, what: str) -> Iterator[Problem]:
         yield Problem(field, f"{name!r} is neither a folder nor a hub name", "Hub names are written owner/name.")
 
 
-def _model(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:
+def _model(recipe: Recipe, questions: list[Question]) -> Iterator[Problem]:
     model = recipe.model
     template = model.chat_template
     render = {name: getattr(model, name) for name in probe.TEMPLATE}
@@ -279,7 +292,7 @@ def _model(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> 
         yield Problem("model.chat_template", f"{template[:200]} is neither Jinja text nor a file", "Give one of them.")
     if model.attention == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
         yield Problem("model.attention", "flash_attention_2 needs the package flash_attn", "Use attention: auto.")
-    lora = [name for name in ("sft", "rlvr") if getattr(getattr(recipe, name), "lora", None) is not None]
+    lora = [node.name for node in recipe.nodes() if getattr(node.settings, "lora", None) is not None]
     if lora and importlib.util.find_spec("peft") is None:
         yield Problem(f"{lora[0]}.lora", "adapters need the package peft", "pip install peft")
     if model.fresh is not None:
@@ -303,81 +316,30 @@ def _model(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> 
         questions.append(("model.path", "", {"ask": "folder" if local.is_dir() else "gguf", **about}))
 
 
-def _rlvr(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:
-    rl = recipe.rlvr
-    assert rl is not None
-    questions += preflight_rewards.questions(rl)
-    yield from preflight_rewards.problems(rl)
+def _rlvr(stage: str, rl: Rlvr, questions: list[Question]) -> Iterator[Problem]:
+    questions += preflight_rewards.questions(stage, rl)
+    yield from preflight_rewards.problems(stage, rl)
     devices = len(machine.gpu_bytes()) or machine.cores()
     if rl.processes > devices:
         kind = "GPUs" if machine.gpu_bytes() else "cores"
-        yield Problem("rlvr.processes", f"{rl.processes} processes on {devices} {kind}", f"Use at most {devices}.")
+        yield Problem(f"{stage}.processes", f"{rl.processes} processes on {devices} {kind}", f"Use at most {devices}.")
     if rl.sampler is not None:
-        yield from _server(rl.sampler)
+        yield from server.problems(f"{stage}.sampler", rl.sampler)
 
 
-def _server(sampler: Any) -> Iterator[Problem]:
-    if sampler.serve is not None:
-        program = sampler.serve.command[0]
-        if shutil.which(program) is None:
-            yield Problem(
-                "rlvr.sampler.serve.command",
-                f"there is no program {program}",
-                "Give the path of vLLM's executable, such as [/opt/vllm/bin/vllm, serve].",
-            )
-        return
-    if not Path(sampler.weights).expanduser().is_dir():
-        yield Problem(
-            "rlvr.sampler.weights",
-            f"there is no folder {sampler.weights}",
-            "Name the one that the server was started on.",
-        )
-    key = os.environ.get(sampler.api_key_env) if sampler.api_key_env else None
-    if sampler.api_key_env and not key:
-        yield Problem(
-            "rlvr.sampler.api_key_env",
-            f"the environment has no {sampler.api_key_env}",
-            f"export {sampler.api_key_env}=...",
-        )
-    for number, address in enumerate(sampler.urls):
-        yield from _health(f"rlvr.sampler.urls.{number}", address, key)
-    if sampler.url is not None:
-        yield from _health("rlvr.sampler.url", sampler.url, key)
-
-
-def _health(field: str, address: str, key: str | None) -> Iterator[Problem]:
-    fix = "Start it on the weights folder (docs/recipes.md says how), or leave the sampler section out."
-    try:
-        request = urllib.request.Request(address.rstrip("/") + "/health")
-        if key:
-            request.add_header("Authorization", f"Bearer {key}")
-        with urllib.request.urlopen(request, timeout=SERVER_SECONDS):
-            pass
-    except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
-            yield Problem(field, f"{redact(address)} refuses us ({error.code})", "Set api_key_env.")
-        elif error.code >= 500:
-            yield Problem(field, f"{redact(address)} answers {error.code}", fix)
-    except (OSError, ValueError) as error:  # URLError and timeouts are OSErrors, http.client.InvalidURL a ValueError
-        why = redact(getattr(error, "reason", None) or error)
-        yield Problem(field, f"no answer from {redact(address)} in {SERVER_SECONDS:g} s ({why})", fix)
-
-
-def _evaluate(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) -> Iterator[Problem]:
-    if recipe.evaluate is None:
-        return
+def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iterator[Problem]:
     from evaluation.harness import BENCHMARKS, own_tasks
 
-    include = recipe.evaluate.include
+    include = evaluate.include
     known = set(own_tasks(BENCHMARKS))
     if include is not None:
         if not Path(include).is_dir():
-            yield Problem("evaluate.include", f"there is no folder {include}", "Give a folder with lm-eval task YAMLs.")
+            yield Problem(f"{stage}.include", f"there is no folder {include}", "Give a folder with lm-eval task YAMLs.")
             include = None
         else:
             known |= set(own_tasks(Path(include)))
-    for number, task in enumerate(recipe.evaluate.tasks):
-        field = f"evaluate.tasks.{number}"
+    for number, task in enumerate(evaluate.tasks):
+        field = f"{stage}.tasks.{number}"
         if task.environment is not None:
             played = task.environment
             ask = {
@@ -394,33 +356,34 @@ def _evaluate(recipe: Recipe, questions: list[tuple[str, str, dict[str, Any]]]) 
             questions.append((field, fix, {"ask": "benchmark", "name": task.name, "include": include}))
 
 
-def _limits(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]]) -> Iterator[Problem]:
+def _limits(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]]) -> Iterator[Problem]:
     """What is to be generated or read has a place in the model."""
     positions = (known.get("model.fresh") or known.get("model.path") or {}).get("positions")
     if positions is None:
         return
     where = "model.fresh.config.max_position_embeddings" if recipe.model.fresh else "the model's configuration"
     alternative = ", or give the model more positions" if recipe.model.fresh else ""
-    if recipe.sft is not None and "sft" in stages and recipe.sft.max_length > positions:
-        text = f"{recipe.sft.max_length} tokens do not fit the {positions} positions of {where}"
-        yield Problem("sft.max_length", text, f"Use at most {positions}{alternative}.")
     limits: dict[str, int] = {}
-    if recipe.rlvr is not None and "rlvr" in stages:
-        limits["rlvr.sampling.max_tokens"] = recipe.rlvr.sampling.max_tokens
-    if recipe.evaluate is not None and "evaluate" in stages:
-        for number, task in enumerate(recipe.evaluate.tasks):
+    for node in nodes:
+        length = getattr(node.settings, "max_length", None)
+        if length is not None and length > positions:
+            text = f"{length} tokens do not fit the {positions} positions of {where}"
+            yield Problem(f"{node.name}.max_length", text, f"Use at most {positions}{alternative}.")
+        if isinstance(getattr(node.settings, "sampling", None), Sampling):
+            limits[f"{node.name}.sampling.max_tokens"] = node.settings.sampling.max_tokens
+        for number, task in enumerate(node.settings.tasks if isinstance(node.settings, Evaluate) else []):
             asked = task.sampling.get("max_gen_toks")
             if isinstance(asked, int):
-                limits[f"evaluate.tasks.{number}.sampling.max_gen_toks"] = asked
+                limits[f"{node.name}.tasks.{number}.sampling.max_gen_toks"] = asked
             if task.environment is not None:
-                limits[f"evaluate.tasks.{number}.environment.max_tokens"] = task.environment.max_tokens
+                limits[f"{node.name}.tasks.{number}.environment.max_tokens"] = task.environment.max_tokens
     for field, tokens in limits.items():
         if tokens >= positions:
             text = f"{tokens} tokens and a prompt do not fit the {positions} positions of {where}"
             yield Problem(field, text, f"Use less than {positions}{alternative}.")
 
 
-def _room(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]]) -> Iterator[Problem]:
+def _room(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]]) -> Iterator[Problem]:
     """Disk, inodes, memory: refused only where it is certain that they do not suffice."""
     home = environment.home()
     base = machine.existing(home)
@@ -436,7 +399,7 @@ def _room(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]]) -
     parameters = base_known.get("parameters") or estimate.parameters_of(recipe.model.path)
     if not parameters:
         return
-    needed, free = estimate.disk(recipe, stages, parameters), free_bytes(base) + estimate.already(home, stages)
+    needed, free = estimate.disk(nodes, parameters), free_bytes(base) + estimate.already(home, nodes)
     if needed > free:
         yield Problem(
             "WHETSTONE_HOME",
@@ -444,17 +407,17 @@ def _room(recipe: Recipe, stages: list[str], known: dict[str, dict[str, Any]]) -
             "Free space, lower commit.keep_last, or set WHETSTONE_HOME elsewhere.",
         )
     shape = base_known.get("shape")
-    for stage in ("sft", "rlvr"):
-        if stage in stages and getattr(recipe, stage) is not None and shape:
-            yield from _memory(recipe, stage, memory.Shape(**shape))
+    for node in nodes:
+        if memory.known(node) and shape:
+            yield from _memory(node, memory.Shape(**shape))
 
 
-def _memory(recipe: Recipe, stage: str, shape: memory.Shape) -> Iterator[Problem]:
+def _memory(node: Node, shape: memory.Shape) -> Iterator[Problem]:
     """What no setting gets below must fit; `whetstone plan --memory` says what is needed beyond it."""
-    section = getattr(recipe, stage)
+    stage, section = node.name, node.settings
     gpus = machine.gpu_bytes()[: getattr(section, "processes", 1)]
     bytes_available, where = (sum(gpus), f"{len(gpus)} GPUs") if gpus else (machine.memory_bytes(), "this machine")
-    bytes_needed = memory.least(memory.of_stage(recipe, stage, shape), shape) * getattr(section, "processes", 1)
+    bytes_needed = memory.least(memory.of_stage(node, shape), shape) * getattr(section, "processes", 1)
     if bytes_needed > bytes_available:
         yield Problem(
             f"{stage}.lora" if section.lora is None else "model",

@@ -18,19 +18,19 @@ COLUMNS = ["prompts", "completions", "completion_ids", "answer", "info"]
 JUDGE_SECONDS = 5.0
 
 
-def rewards(spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def rewards(field: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """(field, settings) of the reward, and of each of its terms where it has several."""
-    yield "rlvr.reward", spec
+    yield field, spec
     for number, term in enumerate(spec.get("terms", [])):
         if isinstance(term, dict):
-            yield f"rlvr.reward.terms.{number}", term
+            yield f"{field}.terms.{number}", term
 
 
-def questions(rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
+def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
     """(field, advice, question) for the process that imports the user's functions."""
-    functions = [(f"rlvr.reward_functions.{number}", name) for number, name in enumerate(rl.reward_functions)]
+    functions = [(f"{stage}.reward_functions.{number}", name) for number, name in enumerate(rl.reward_functions)]
     asked: list[tuple[str, str, dict[str, Any]]] = []
-    for where, spec in rewards(rl.reward):
+    for where, spec in rewards(f"{stage}.reward", rl.reward):
         if spec.get("kind") == "function" and isinstance(path := spec.get("path"), str):
             functions.append((f"{where}.path", path))
         if spec.get("kind") != "judge" and isinstance(judge := spec.get("judge"), str):
@@ -44,9 +44,9 @@ def questions(rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
     return asked
 
 
-def problems(rl: Rlvr) -> Iterator[Problem]:
+def problems(stage: str, rl: Rlvr) -> Iterator[Problem]:
     """Judges that cannot be asked."""
-    for where, spec in rewards(rl.reward):
+    for where, spec in rewards(f"{stage}.reward", rl.reward):
         if spec.get("kind") == "judge":
             yield from _judge(where, spec)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.project import ROOT
+from pipelines.recipe import kinds
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.secrets import redact
 from tasks.alarms import sentence
@@ -36,19 +37,30 @@ def params(recipe: Recipe, sections: tuple[str, ...] | None = None) -> dict[str,
     Args:
         sections: only these sections of the recipe, and the seed.
     """
-    resolved = dict(flatten(recipe.model_dump(mode="json")))
-    written = dict(flatten(recipe.model_dump(mode="json", exclude_defaults=True)))
+    resolved = dict(flatten(_by_name(recipe.model_dump(mode="json"))))
+    written = dict(flatten(_by_name(recipe.model_dump(mode="json", exclude_defaults=True))))
     empty = ("None", "[]", "{}")
-    values = {name: written.get(name, text) for name, text in resolved.items() if name in written or name in ALWAYS}
+    kind_of = {name: stage.kind for name, stage in recipe.graph.items()}
+
+    def always(name: str) -> bool:
+        stage, dot, rest = name.partition(".")
+        return f"{kind_of.get(stage, stage)}{dot}{rest}" in ALWAYS
+
+    values = {name: written.get(name, text) for name, text in resolved.items() if name in written or always(name)}
     values = {name: text for name, text in values.items() if text not in empty}
-    if recipe.rlvr is not None and recipe.rlvr.divergence is None:
-        values["rlvr.divergence.kind"] = "none"
-    values = {
-        name: text for name, text in values.items() if name.partition(".")[0] not in ("name", "threads", "tracking")
-    }
+    for name, stage in recipe.graph.items():
+        if getattr(stage.settings, "divergence", "no such field") is None:
+            values[f"{name}.divergence.kind"] = "none"
+    left_out = ("name", "threads", "tracking", "concurrent_stages")
+    values = {name: text for name, text in values.items() if name.partition(".")[0] not in left_out}
     if sections is not None:
         values = {name: text for name, text in values.items() if name.partition(".")[0] in ("seed", *sections)}
     return {name: redact(text)[:6000] for name, text in values.items()}
+
+
+def _by_name(body: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's fields with its named stages beside its sections."""
+    return {k: v for k, v in body.items() if k != "stages"} | (body.get("stages") or {})
 
 
 def run_name(recipe: Recipe, overrides: list[str] | None) -> str:
@@ -145,6 +157,13 @@ def headline(tasks: dict[str, Any]) -> list[tuple[str, str]]:
         for task, metrics in tasks.items()
         if metrics
     ]
+
+
+def last_of(summary: dict[str, Any], what: str) -> dict[str, Any] | None:
+    """What a run's summary tells of its last stage that makes something; None where it has none."""
+    stages = {name: about.get("kind", name) for name, about in summary["stages"].items()}
+    names = [name for name, kind in stages.items() if kinds.get(kind).makes == what]
+    return summary["stages"][names[-1]] if names else None
 
 
 def note(summary: dict[str, Any], run_link: Any, answer_links: dict[str, str]) -> str:

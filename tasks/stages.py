@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.recipe.read import Recipe, resolve
+from pipelines.recipe.graph import Node
+from pipelines.recipe.read import Recipe, of_stage
 from pipelines.recipe.secrets import redact
+from pipelines.recipe.stage_kind import BASE, DATA, MODEL
 from pipelines.stage.files import REPORT, read_json, read_object, write_atomic
 from pipelines.stage.report import PROGRESS, SPOOL, lines_of
 from tasks import alarms, artifacts, fetch, keys, outbox, process, record
@@ -23,9 +25,8 @@ from tasks.names import flatten
 from tasks.patience import Patience, TrackerError
 
 log = logging.getLogger("whetstone.stages")
-MODULES = {"curate": "pipelines.curate", "sft": "pipelines.sft", "rlvr": "pipelines.rlvr", "evaluate": "evaluation"}
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
-"""Given a stage, what to hold while it computes, such as a place on the GPU."""
+"""Given a kind of stage, what to hold while it computes, such as a place on the GPU."""
 HANDED_ON = ("the best weights are handed on", "the last good weights are handed on")
 """What a stage writes into its spool, with the step, when the last weights are not those that it hands on."""
 Show = Callable[[str, dict[str, Any] | None], None]
@@ -37,6 +38,7 @@ class StageResult:
     """What became of a stage in this pipeline run."""
 
     stage: str
+    """Its name in the recipe; its kind is the artifact's."""
     status: str
     """"ran" or "reused"."""
     artifact: Artifact
@@ -49,6 +51,7 @@ class StageResult:
         alarms_raised = {"alarms": self.artifact.alarms} if self.artifact.alarms else {}
         return alarms_raised | {
             "status": self.status,
+            "kind": self.artifact.stage,
             "key": self.artifact.key,
             "seconds": round(self.seconds, 3),
             "artifact": str(self.artifact.path),
@@ -70,26 +73,15 @@ class Planned:
 
 
 def inputs_of(recipe: Recipe, stage: str) -> dict[str, str]:
-    """Input name → the stage that makes it."""
-    if stage == "curate":
-        return {}
-    if stage == "evaluate":
-        checkpoints = recipe.evaluate.checkpoints if recipe.evaluate else []
-        needed = {c for c in checkpoints if c != "base"}
-        if "base" in checkpoints and recipe.model.fresh is not None:
-            needed.add("sft")
-        return {s: s for s in ("sft", "rlvr") if s in needed and getattr(recipe, s) is not None}
-    inputs = {"data": "curate"}
-    if stage == "rlvr" and recipe.sft is not None:
-        inputs["sft"] = "sft"
-    return inputs
+    """Input label → the stage that makes it."""
+    return recipe.node(stage).inputs
 
 
 def plan(recipe: Recipe, *, fresh: bool = False, only: list[str] | None = None) -> list[Planned]:
     """For each stage: reuse or run, and why. Reads and verifies artifacts, computes nothing."""
     done: dict[str, Artifact] = {}
     planned: list[Planned] = []
-    for stage in recipe.stages():
+    for stage in recipe.stage_names():
         sources = inputs_of(recipe, stage)
         waiting = [s for s in sources.values() if s not in done]
         forced = fresh and (only is None or stage in only)
@@ -98,7 +90,7 @@ def plan(recipe: Recipe, *, fresh: bool = False, only: list[str] | None = None) 
             continue
         parts = keys.key_parts(recipe, stage, {name: done[s].digest for name, s in sources.items()})
         key = keys.stage_key(parts)
-        artifact, damage = artifacts.find(runs_folder(), stage, key)
+        artifact, damage = artifacts.find(runs_folder(), _kind(recipe, stage), key)
         if artifact is not None and not forced:
             done[stage] = artifact
             planned.append(Planned(stage, "reuse", "nothing it reads has changed", key, artifact))
@@ -112,15 +104,19 @@ def bring(recipe: Recipe, chosen: list[str]) -> None:
     needed = _read_by(recipe, chosen)
     done: dict[str, Artifact] = {}
     patience = Patience(recipe.tracking.timeout_s)
-    for stage in recipe.stages():
-        sources = inputs_of(recipe, stage)
+    for stage in recipe.stage_names():
+        sources, kind = inputs_of(recipe, stage), _kind(recipe, stage)
         if stage not in needed or any(s not in done for s in sources.values()):
             continue
         key = keys.stage_key(keys.key_parts(recipe, stage, {name: done[s].digest for name, s in sources.items()}))
-        with process.lock(runs_folder() / ".locks" / artifacts.name_of(stage, key)):
-            artifact = artifacts.find(runs_folder(), stage, key)[0] or _from_store(recipe, stage, key, patience)
+        with process.lock(runs_folder() / ".locks" / artifacts.name_of(kind, key)):
+            artifact = artifacts.find(runs_folder(), kind, key)[0] or _from_store(recipe, kind, key, patience)
         if artifact is not None:
             done[stage] = artifact
+
+
+def _kind(recipe: Recipe, stage: str) -> str:
+    return recipe.graph[stage].kind
 
 
 def _read_by(recipe: Recipe, chosen: list[str]) -> set[str]:
@@ -174,23 +170,24 @@ def run_stage(
         StageFailed: the stage ended without a result.
     """
     began = time.monotonic()
-    sources = inputs_of(recipe, stage)
-    parts = keys.key_parts(recipe, stage, {name: done[s].digest for name, s in sources.items()})
+    node = recipe.node(stage)
+    kind = node.kind.name
+    parts = keys.key_parts(recipe, stage, {label: done[s].digest for label, s in node.inputs.items()})
     key = keys.stage_key(parts)
     patience = Patience(recipe.tracking.timeout_s)
 
     def waiting(who: str) -> None:
         log.warning("%s: waits for %s, which works on the same stage", stage, who)
 
-    with process.lock(runs_folder() / ".locks" / artifacts.name_of(stage, key), parent, waiting):
-        artifact, damage = artifacts.find(runs_folder(), stage, key)
+    with process.lock(runs_folder() / ".locks" / artifacts.name_of(kind, key), parent, waiting):
+        artifact, damage = artifacts.find(runs_folder(), kind, key)
         if artifact is None and not fresh:
-            artifact = _from_store(recipe, stage, key, patience)
+            artifact = _from_store(recipe, kind, key, patience)
         if artifact is not None and not fresh:
             _remember(recipe, stage, parts)
             return StageResult(stage, "reused", artifact, "nothing it reads has changed", time.monotonic() - began)
         why = "--fresh" if fresh else _why(recipe, stage, parts, damage)
-        result = _run(recipe, stage, key, parts, done, why, parent, fresh, show, slot, patience)
+        result = _run(node, key, parts, done, why, parent, fresh, show, slot, patience)
         _remember(recipe, stage, parts)
         result.seconds = time.monotonic() - began
         return result
@@ -200,15 +197,15 @@ def _remember(recipe: Recipe, stage: str, parts: dict[str, Any]) -> None:
     write_atomic(_last(recipe, stage), json.dumps(parts, default=str, sort_keys=True), durable=False)
 
 
-def _from_store(recipe: Recipe, stage: str, key: str, patience: Patience) -> Artifact | None:
+def _from_store(recipe: Recipe, kind: str, key: str, patience: Patience) -> Artifact | None:
     """Another machine's result; None where MLflow has none that can be used, or does not say."""
     try:
-        artifact, mismatch = fetch.from_mlflow(stage, key, experiment_name(recipe), patience)
+        artifact, mismatch = fetch.from_mlflow(kind, key, experiment_name(recipe), patience)
     except TrackerError as error:
-        log.warning("%s: could not look for its artifact in MLflow: %s", stage, error)
+        log.warning("%s: could not look for its artifact in MLflow: %s", kind, error)
         return None
     if mismatch is not None:
-        log.warning("%s: the artifact that MLflow holds for it is not used: %s", stage, mismatch)
+        log.warning("%s: the artifact that MLflow holds for it is not used: %s", kind, mismatch)
     return artifact
 
 
@@ -218,8 +215,7 @@ def experiment_name(recipe: Recipe) -> str:
 
 
 def _run(
-    recipe: Recipe,
-    stage: str,
+    node: Node,
     key: str,
     parts: dict[str, Any],
     done: dict[str, Artifact],
@@ -232,11 +228,11 @@ def _run(
 ) -> StageResult:
     from tasks import tracking
 
-    work = runs_folder() / ".work" / artifacts.name_of(stage, key)
+    recipe, stage, kind = node.recipe, node.name, node.kind.name
+    work = runs_folder() / ".work" / artifacts.name_of(kind, key)
     if fresh:
         shutil.rmtree(work, ignore_errors=True)
-    sources = inputs_of(recipe, stage)
-    about = _about(recipe, stage, key, parts, {name: done[s] for name, s in sources.items()})
+    about = _about(node, parts, {label: done[s] for label, s in node.inputs.items()})
     tracker = tracking.StageTracker(stage, work, experiment_name(recipe), parent, about)
     began = time.monotonic()
     before = _seconds_so_far(work)
@@ -244,18 +240,19 @@ def _run(
     tick = _ticker(stage, work, tracker, show)
     _clear_scraps(work)
     try:
-        with slot(stage):
-            metrics = process.run(MODULES[stage], work, job_of(recipe, stage, sources, done), tick)
+        with slot(kind):
+            metrics = process.run(node.kind.module, work, job_of(node, done), tick)
     except BaseException as error:
         _seconds_so_far(work, before + time.monotonic() - began)
+        error = _under_its_name(error, node)
         _close_run(tracker, patience, error)
-        raise
+        raise error from None
     finally:
         tick()
         if show:
             show(stage, None)
     seconds = before + time.monotonic() - began
-    _report_folder(stage, work)
+    _report_folder(kind, work)
     tracker.finish(patience)
     measured = int(time.time() * 1000)
     body = {
@@ -263,24 +260,33 @@ def _run(
         "numbers": metrics,
         "seconds": round(seconds, 3),
         "recipe": recipe.name,
+        "name": stage,
         "run_id": tracker.run_id,
         "pipeline_run": parent,
         "alarms": alarms.alarms_of(work / SPOOL),
     }
-    upload = {"stage": stage, "key": key, "parent": parent, "about": about, "time": measured}
-    upload |= _upload(recipe, stage, done, _steps(work, metrics))
+    upload = {"stage": kind, "name": stage, "key": key, "parent": parent, "about": about, "time": measured}
+    upload |= _upload(node, done, _steps(work, metrics))
     outbox.note(work, upload)
-    artifact = artifacts.put(work / "out", runs_folder(), stage, key, body)
+    artifact = artifacts.put(work / "out", runs_folder(), kind, key, body)
     outbox.flush(outbox.add(work), patience)
     return StageResult(stage, "ran", artifact, why, seconds, outbox.uploaded(artifact.path).models)
 
 
-def _upload(recipe: Recipe, stage: str, done: dict[str, Artifact], steps: int | None) -> dict[str, Any]:
+def _under_its_name(error: BaseException, node: Node) -> BaseException:
+    """What a stage's process says of its fields, which it knows by its kind, as said of the stage's name."""
+    if isinstance(error, process.StageFailed) and node.name != node.kind.name:
+        return process.StageFailed(of_stage(str(error), node.kind.name, node.name), error.exit_code, error.kind)
+    return error
+
+
+def _upload(node: Node, done: dict[str, Artifact], steps: int | None) -> dict[str, Any]:
     """What the upload of a stage needs to know of its recipe."""
+    recipe = node.recipe
     return {
         "kind": "stage", "upload_models": recipe.tracking.upload_models, "experiment": experiment_name(recipe),
-        "steps": {} if steps is None else {stage: steps}, "checkpoints": checkpoints_read(recipe, stage, done),
-        "model_params": record.params(recipe, ("model", stage)),
+        "steps": {} if steps is None else {node.kind.name: steps}, "checkpoints": checkpoints_read(recipe, node.name, done),
+        "model_params": record.params(recipe, ("model", node.name)),
     }  # fmt: skip
 
 
@@ -334,40 +340,39 @@ def _seconds_so_far(work: Path, value: float | None = None) -> float:
     return float(stored) if isinstance(stored, int | float) and 0 <= stored < 1e12 else 0.0
 
 
-def job_of(recipe: Recipe, stage: str, sources: dict[str, str], done: dict[str, Artifact]) -> dict[str, Any]:
+def job_of(node: Node, done: dict[str, Artifact]) -> dict[str, Any]:
     """What `job.json` of a stage says; `done` are the artifacts of the stages before it."""
-    job: dict[str, Any] = {
-        "stage": stage,
-        "settings": {stage: getattr(recipe, stage).model_dump(), "model": recipe.model.model_dump()},
-        "seed": recipe.seed_of(stage),
+    recipe = node.recipe
+    return {
+        "stage": node.kind.name,
+        "settings": {node.kind.name: node.settings.model_dump(), "model": recipe.model.model_dump()},
+        "seed": node.seed,
         "threads": recipe.threads,
         "sandbox": recipe.sandbox,
-        "inputs": {name: str(done[s].path) for name, s in sources.items()},
+        "computes": keys.node_reads(recipe, node.name).computes,
+        "inputs": {label: str(done[s].path) for label, s in node.inputs.items()},
+        **node.kind.job(node),
     }
-    if stage == "curate" and recipe.evaluate is not None and recipe.curate.decontaminate is not None:
-        job["benchmark_texts"] = {"function": "evaluation.documents:questions", "evaluate": resolve(recipe.evaluate)}
-    return job
 
 
 def checkpoints_read(recipe: Recipe, stage: str, done: dict[str, Artifact]) -> dict[str, str]:
-    """Checkpoints that a stage reads: name → the artifact that holds it (`sft-KEY`), or `base:NAME` for the recipe's own base.
+    """Checkpoints that a stage reads: label → the artifact that holds it (`sft-KEY`), or `base:NAME` for the recipe's own base.
 
     Args:
         done: artifacts of the stages before it.
     """
+    node = recipe.node(stage)
     own_base = f"base:{recipe.model.path}" if recipe.model.path else None
-    if stage == "evaluate":
-        wanted = recipe.evaluate.checkpoints if recipe.evaluate else []
-        held = {
-            "base": own_base or _name(done.get("sft")),
-            "sft": _name(done.get("sft")),
-            "rlvr": _name(done.get("rlvr")),
-        }
-        return {name: place for name, place in held.items() if name in wanted and place}
-    sft = _name(done.get("sft"))
-    if stage == "rlvr" and sft:
-        return {"sft": sft}
-    return {"base": own_base} if own_base and stage in ("sft", "rlvr") else {}
+    read: dict[str, str | None] = {}
+    evaluated = node.kind.job(node).get("checkpoints")
+    for label, source in node.labels.items():
+        if source == BASE:
+            read[label] = own_base or _name(done.get(recipe.base_maker or ""))
+        elif (evaluated is None or label in evaluated) and recipe.node(source).kind.makes == MODEL:
+            read[label] = _name(done.get(source))
+    if not read and node.reads_base and node.kind.makes == MODEL:
+        read["base"] = own_base
+    return {label: place for label, place in read.items() if place}
 
 
 def _name(artifact: Artifact | None) -> str | None:
@@ -382,15 +387,18 @@ def _steps(work: Path, metrics: dict[str, float]) -> int | None:
     return int(best[-1] if best else metrics["steps"])
 
 
-def _about(recipe: Recipe, stage: str, key: str, parts: dict[str, Any], inputs: dict[str, Artifact]) -> dict[str, Any]:
-    params = dict(flatten(keys.settings_of(recipe, stage))) | {"seed": str(recipe.seed_of(stage))}
+def _about(node: Node, parts: dict[str, Any], inputs: dict[str, Artifact]) -> dict[str, Any]:
+    recipe = node.recipe
+    params = dict(flatten(keys.settings_of(recipe, node.name))) | {"seed": str(node.seed)}
     params |= {f"version.{k}": v for k, v in parts["versions"].items()}
-    datasets = [training_data(recipe, inputs["data"])] if "data" in inputs else []
-    tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed_of(stage)), **record.git()}
-    tags |= {f"whetstone.input.{name}": a.name for name, a in inputs.items()}
-    tags |= {f"whetstone.input_run.{name}": a.run_id for name, a in inputs.items() if a.run_id}
+    data = [a for label, a in inputs.items() if recipe.node(node.inputs[label]).kind.makes == DATA]
+    tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(node.seed), **record.git()}
+    tags |= {"whetstone.stage_kind": node.kind.name}
+    tags |= {f"whetstone.input.{label}": a.name for label, a in inputs.items()}
+    tags |= {f"whetstone.input_run.{label}": a.run_id for label, a in inputs.items() if a.run_id}
     models = [outbox.uploaded(a.path).models.get(a.stage) for a in inputs.values()]
-    about = {"name": f"{stage}-{recipe.name}", "params": params, "datasets": datasets, "tags": tags}
+    about: dict[str, Any] = {"name": f"{node.name}-{recipe.name}", "params": params, "tags": tags}
+    about["datasets"] = [training_data(recipe, each) for each in data]
     return about | {"models": [m for m in models if m]}
 
 
@@ -403,7 +411,7 @@ def training_data(recipe: Recipe, data: Artifact) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _report_folder(stage: str, work: Path) -> None:
+def _report_folder(kind: str, work: Path) -> None:
     """Metrics, log and pictures go with the artifact, outside its digest."""
     report = work / "out" / REPORT
     report.mkdir(parents=True, exist_ok=True)
@@ -413,6 +421,6 @@ def _report_folder(stage: str, work: Path) -> None:
     from evaluation import plots
 
     try:
-        plots.curves(work / SPOOL, report, stage)
+        plots.curves(work / SPOOL, report, kind)
     except Exception as error:
-        log.warning("%s: no pictures were drawn: %s", stage, error)
+        log.warning("%s: no pictures were drawn: %s", kind, error)

@@ -17,10 +17,12 @@ from evaluation.ranking import Standing, rank
 from pipelines.errors import RecipeError, UserError
 from pipelines.recipe import yaml_text
 from pipelines.recipe.read import Recipe, preset_names, read_recipe
+from pipelines.recipe.stage_kind import MODEL, SCORES
 from pipelines.stage.files import REPORT, digest, json_lines
 from pipelines.stage.report import SPOOL
 from tasks import preflight
 from tasks.pipeline import Selection
+from tasks.record import last_of
 from tasks.stages import plan
 
 _checked: set[str] = set()
@@ -87,16 +89,24 @@ class Sweep:
     """Presets of `--presets all` that do not fit the recipe → why."""
 
     @property
-    def has_rl(self) -> bool:
-        """Whether the runs have RLVR, so that data and SFT are shared by all seeds."""
-        return self.base.rlvr is not None
+    def learner(self) -> str | None:
+        """The last stage that learns from rewards: its seed is the sweep's, and data and all before it are shared by the seeds."""
+        return next((n.name for n in reversed(self.base.nodes()) if n.kind.rewards), None)
+
+    @property
+    def last(self) -> str:
+        """The stage whose model is ranked: the learner, else the last that trains."""
+        return self.learner or next(n.name for n in reversed(self.base.nodes()) if n.kind.trains)
+
+    @property
+    def evaluation(self) -> str:
+        """The stage that scores."""
+        return next(n.name for n in reversed(self.base.nodes()) if n.kind.makes == SCORES)
 
     @property
     def steps(self) -> int:
         """Steps of a whole run."""
-        section = self.base.rlvr or self.base.sft
-        assert section is not None
-        return section.steps or 0
+        return self.base.graph[self.last].settings.steps or 0  # type: ignore[attr-defined]
 
     @property
     def experiment(self) -> str:
@@ -106,16 +116,20 @@ class Sweep:
     @property
     def benchmark(self) -> str:
         """What the runs are ranked by."""
-        assert self.base.evaluate is not None
-        return self.base.evaluate.tasks[0].name
+        return str(self.base.node(self.evaluation).settings.tasks[0].name)
 
     def start(self) -> Cell | None:
-        """The run that scores the checkpoint from which RLVR starts; None where there is no RLVR."""
-        if not self.has_rl:
+        """The run that scores the checkpoint from which the learner starts; None where nothing learns from rewards."""
+        if self.learner is None:
             return None
-        checkpoint = "base" if self.base.sft is None else "sft"
-        only = tuple(stage for stage in self.base.stages() if stage != "rlvr")
-        return Cell(START, None, (*self.common, f"evaluate.checkpoints=[{checkpoint}]"), only)
+        node = self.base.node(self.learner)
+        left_out = set(Selection(start=node.name).of(self.base)) - {self.evaluation}
+        only = tuple(name for name in self.base.stage_names() if name not in left_out)
+        return Cell(START, None, (*self.common, self._scored(node.parents[0])), only)
+
+    def _scored(self, model: str) -> str:
+        """The override by which only one model is evaluated."""
+        return f"{self.evaluation}.{'models' if self.base.stages else 'checkpoints'}=[{model}]"
 
     def cells(self, chosen: dict[str, str] | None = None) -> list[Cell]:
         """The runs that are ranked, seed by seed, so that a sweep that is stopped has every variant as often.
@@ -123,8 +137,7 @@ class Sweep:
         Args:
             chosen: variant → value of the tuned field.
         """
-        last = "rlvr" if self.has_rl else "sft"
-        scored = (f"evaluate.checkpoints=[{last}]",)
+        scored = (self._scored(self.last),)
         cells = []
         for seed, (variant, overrides) in product(self.seeds, self.variants.items()):
             tuned = (f"{self.tune.field}={(chosen or {})[variant]}",) if self.tune and chosen else ()
@@ -135,8 +148,7 @@ class Sweep:
         """Short runs of a variant, one for each value of the tuned field; they end with training."""
         assert self.tune is not None
         seed = max(self.seeds) + TRIAL_SEED
-        only = tuple(stage for stage in self.base.stages() if stage != "evaluate")
-        last = "rlvr" if self.has_rl else "sft"
+        only = tuple(node.name for node in self.base.nodes() if node.kind.makes != SCORES)
         return [
             Cell(
                 f"{variant}, {short(self.tune.field)}={value}, {steps} steps",
@@ -145,7 +157,7 @@ class Sweep:
                     *self.common,
                     *self.variants[variant],
                     f"{self.tune.field}={value}",
-                    f"{last}.steps={steps}",
+                    f"{self.last}.steps={steps}",
                     self._seed(seed),
                 ),
                 only,
@@ -163,7 +175,7 @@ class Sweep:
         return f"{words}; stages that they share run once{out}"
 
     def _seed(self, seed: int) -> str:
-        return f"rlvr.seed={seed}" if self.has_rl else f"seed={seed}"
+        return f"{self.learner}.seed={seed}" if self.learner else f"seed={seed}"
 
 
 def read(
@@ -194,15 +206,18 @@ def read(
             common.append(text)
         else:
             axes.append((name, values))
-    if budget is not None:
-        common += budget_overrides(budget)
     base = read_recipe(path, common)
-    if base.evaluate is None:
+    nodes = base.nodes()
+    if not any(n.kind.makes == SCORES for n in nodes):
         raise RecipeError("evaluate: a sweep ranks what the benchmarks say, and this recipe has none. Add the section.")
-    if base.sft is None and base.rlvr is None:
+    if not any(n.kind.trains for n in nodes):
         raise RecipeError("rlvr: this recipe trains nothing, so there is nothing to compare.")
-    if tune is not None and base.rlvr is None and base.sft is not None and base.sft.steps is None:
-        raise RecipeError("sft.steps: --tune makes short runs, counted in steps. Set it.")
+    bare = Sweep(path, base, (), {}, ())
+    if budget is not None:
+        common += budget_overrides(budget, bare.learner or "rlvr")
+        base = read_recipe(path, common)
+    if tune is not None and bare.steps == 0:
+        raise RecipeError(f"{bare.last}.steps: --tune makes short runs, counted in steps. Set it.")
     common.append(f"tracking.experiment={base.tracking.experiment or f'{base.name}-sweep'}")
     names, left_out = _presets(path, common, presets)
     variants: dict[str, tuple[str, ...]] = {}
@@ -217,7 +232,7 @@ def read(
         if len(values) < 2:
             raise UserError(f"--tune {tune}: one value is no choice. Write it as field=value1,value2.")
         tuned = Tune(name, tuple(values))
-    first = base.seed_of("rlvr") if base.rlvr is not None else base.seed
+    first = base.node(bare.learner).seed if bare.learner else base.seed
     sweep = Sweep(path, base, tuple(common), variants, _seeds(seeds, first), tuned, left_out)
     if len(variants) * len(sweep.seeds) > MOST_RUNS:
         raise UserError(f"{len(variants) * len(sweep.seeds)} runs are more than a sweep may have ({MOST_RUNS}).")
@@ -272,8 +287,8 @@ def short(name: str) -> str:
     return parts[-1] if parts else name
 
 
-def budget_overrides(text: str) -> list[str]:
-    """Overrides for `30m`, `90s`, `2h` or `1e6tokens`.
+def budget_overrides(text: str, stage: str = "rlvr") -> list[str]:
+    """Overrides for `30m`, `90s`, `2h` or `1e6tokens` of a stage.
 
     >>> budget_overrides("30m"), budget_overrides("1e6tokens")
     (['rlvr.budget.seconds=1800'], ['rlvr.budget.tokens=1000000'])
@@ -289,8 +304,8 @@ def budget_overrides(text: str) -> list[str]:
     if match is None or not 0 < amount < 1e15:
         raise UserError(f"--budget {text[:40]}: write it as 30m, 90s, 2h or 1e6tokens; it is what one run may spend.")
     if match[2] in UNITS:
-        return [f"rlvr.budget.seconds={amount * UNITS[match[2]]:g}"]
-    return [f"rlvr.budget.tokens={max(1, round(amount))}"]
+        return [f"{stage}.budget.seconds={amount * UNITS[match[2]]:g}"]
+    return [f"{stage}.budget.tokens={max(1, round(amount))}"]
 
 
 def _seeds(text: str, first: int) -> tuple[int, ...]:
@@ -358,8 +373,7 @@ def check(read: Sweep, fresh: bool = False) -> None:
 
 def trial_score(summary: dict[str, Any]) -> float:
     """Mean reward over the last part of a trial's training; minus infinity where it was never finite."""
-    stage = "rlvr" if "rlvr" in summary["stages"] else "sft"
-    path = Path(summary["stages"][stage]["artifact"]) / REPORT / SPOOL
+    path = Path((last_of(summary, MODEL) or {})["artifact"]) / REPORT / SPOOL
     rewards = []
     for line in json_lines(path):
         if line["kind"] == "metrics":
@@ -399,7 +413,7 @@ def task_scores(summary: dict[str, Any], task: str) -> dict[str, float]:
     Raises:
         UserError: the benchmark keeps no score for each problem.
     """
-    folder = Path(summary["stages"]["evaluate"]["artifact"]) / "samples"
+    folder = Path((last_of(summary, SCORES) or {})["artifact"]) / "samples"
     (path,) = folder.glob(f"*/{task}.jsonl")
     problems = {
         key: sum(score >= 1 for score in sample.scores) / len(sample.scores)
@@ -412,7 +426,7 @@ def task_scores(summary: dict[str, Any], task: str) -> dict[str, float]:
 
 def training_cost(summary: dict[str, Any]) -> dict[str, float]:
     """Seconds of training, completion tokens and steps."""
-    about = summary["stages"].get("rlvr") or summary["stages"]["sft"]
+    about = last_of(summary, MODEL) or {}
     manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
     metrics = manifest.get("numbers") or {}
     cost = {"seconds": float(manifest.get("seconds") or 0.0), "steps": float(metrics.get("steps") or 0.0)}
@@ -441,9 +455,9 @@ class Outcome:
             UserError: the benchmark keeps no score for each problem.
         """
         outcome = cls(cell, summary)
-        if "rlvr" in summary["stages"] or "sft" in summary["stages"]:
+        if last_of(summary, MODEL):
             outcome.cost = training_cost(summary)
-        if "evaluate" in summary["stages"]:
+        if last_of(summary, SCORES):
             outcome.scores = task_scores(summary, task)
         else:
             outcome.reward = trial_score(summary)

@@ -75,14 +75,21 @@ def score_columns(metrics: list[list[str]]) -> list[str]:
     best: dict[str, str] = {}
     for name in every:
         checkpoint, _, rest = name.partition("/")
-        if checkpoint in CHECKPOINTS and "/" in rest:
+        if checkpoint not in ("gain", "seconds") and "/" in rest:
             task = rest.rpartition("/")[0]
             kept = best.get(task)
             if kept is None or _rank(name, wanted) < _rank(kept, wanted):
                 best[task] = name
-    scores = [f"{c}/{t}/{name.rpartition('/')[2]}" for t, name in best.items() for c in reversed(CHECKPOINTS)]
+    scores = [f"{c}/{t}/{name.rpartition('/')[2]}" for t, name in best.items() for c in _models(every)]
     gains = [n for n in every if n.startswith("gain/")]
     return [n for n in (*scores[:MOST_SCORES], *gains[:MOST_SCORES], "seconds/total") if n in every]
+
+
+def _models(metrics: list[str]) -> list[str]:
+    """The checkpoints that metrics are about: those of named stages in the order of the metrics, then a chain's, last to first."""
+    firsts = [name.partition("/")[0] for name in metrics if name.count("/") > 1]
+    named = [c for c in dict.fromkeys(firsts) if c not in ("gain", "seconds", *CHECKPOINTS)]
+    return [*named, *reversed(CHECKPOINTS)]
 
 
 def _rank(name: str, wanted: list[str]) -> int:

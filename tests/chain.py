@@ -66,9 +66,8 @@ def entry(recipe, stage: str, key: str, done: dict, parent: str | None) -> Path:
     runs = environment.runs_folder()
     work = runs / ".work" / f"{stage}-{key}"
     write(stage, recipe, work / "out")
-    about = stages._about(
-        recipe, stage, key, {"versions": {}}, {n: done[s] for n, s in stages.inputs_of(recipe, stage).items()}
-    )
+    node = recipe.node(stage)
+    about = stages._about(node, {"versions": {}}, {label: done[s] for label, s in node.inputs.items()})
     upload = {
         "kind": "stage", "stage": stage, "key": key, "upload_models": True, "time": 1_700_000_000_000, "about": about,
         "experiment": recipe.name, "parent": parent, "steps": {"sft": {"sft": 12}, "rlvr": {"rlvr": 4}}.get(stage, {}),

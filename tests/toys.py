@@ -204,7 +204,7 @@ def job(folder: Path, begun: Path, *overrides: str) -> Path:
     body = {
         "stage": "rlvr", "seed": 0, "threads": 1,
         "settings": {"rlvr": read.rlvr.model_dump(), "model": read.model.model_dump()},
-        "inputs": {"data": str(begun / "data"), "sft": str(begun / "sft/out")},
+        "inputs": {"data": str(begun / "data"), "model": str(begun / "sft/out")},
     }  # fmt: skip
     (folder / "job.json").write_text(json.dumps(body))
     (folder / "out").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from pipelines.stage.report import Report
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's curate section, with the benchmark questions handed in by the layer above."""
-    texts = None
-    if job.get("benchmark_texts"):
-        texts = partial(process.resolve(job["benchmark_texts"]["function"]), job["benchmark_texts"]["evaluate"])
+    told = job.get("benchmark_texts") or []
+    asked = [partial(process.resolve(each["function"]), each["settings"]) for each in told]
+    texts = (lambda: chain.from_iterable(ask() for ask in asked)) if asked else None
     report = Report(folder)
     metrics = run(
         Curate.model_validate(job["settings"]["curate"]),

@@ -10,13 +10,14 @@ from typing import Any
 
 from pipelines.contract.catalogue import Bound
 from pipelines.contract.columns import COLUMNS, HOOK_PHASE, Phase, phase_of
-from pipelines.data.files import check_readable, data_files
-from pipelines.errors import DataError, ModelError, RecipeError, did_you_mean
+from pipelines.errors import ModelError, RecipeError
 from pipelines.recipe import settings as s
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.corrected import check_staleness, check_window
+from pipelines.recipe.graph import Node
 from pipelines.recipe.model_path import gguf_of
-from pipelines.recipe.read import Recipe, bind_providers, bind_slots, bound_list, column_options
+from pipelines.recipe.read import Recipe, of_stage
+from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options
 
 
 def check(recipe: Recipe) -> None:
@@ -25,25 +26,40 @@ def check(recipe: Recipe) -> None:
     Raises:
         RecipeError: the reason and the fix.
     """
-    _check_splits(recipe)
-    _check_files(recipe)
-    if recipe.sft is not None:
-        check_monitors("sft", recipe.sft)
-    if recipe.sft is None and recipe.model.fresh is not None and recipe.rlvr is not None:
-        raise RecipeError("sft: a fresh model must be trained before RLVR; add an `sft` section.")
-    if recipe.rlvr is None:
-        return
-    rl, bound = recipe.rlvr, bind_slots(recipe.rlvr)
-    methods = bound_list(bound)
-    _check_needs(rl, bound, methods)
+    for node in recipe.nodes():
+        check_stage(node)
+    check_base(recipe)
+
+
+def check_stage(node: Node) -> None:
+    """What the field types of one stage cannot say, under its own name.
+
+    Raises:
+        RecipeError: the reason and the fix.
+    """
+    try:
+        node.kind.check(node)
+    except RecipeError as error:
+        raise RecipeError(of_stage(str(error), node.kind.name, node.name)) from None
+
+
+def methods(rl: s.Rlvr) -> None:
+    """The chosen methods exist, have what they need and fit each other.
+
+    Raises:
+        RecipeError: the reason and the fix.
+    """
+    bound = bind_slots(rl)
+    chosen = bound_list(bound)
+    _check_needs(rl, bound, chosen)
     _check_ratios(bound)
     _check_comparisons(rl, bound)
-    _check_rewards(bound, methods)
-    column_options(methods)
+    _check_rewards(bound, chosen)
+    column_options(chosen)
     _check_server(rl, bound)
-    check_staleness(rl, bound, methods)
-    check_window(rl, bound, methods)
-    check_monitors("rlvr", rl, {column for method in methods for column in method.needs})
+    check_staleness(rl, bound, chosen)
+    check_window(rl, bound, chosen)
+    check_monitors("rlvr", rl, {column for method in chosen for column in method.needs})
     if rl.sampling.temperature == 0:
         raise RecipeError("rlvr.sampling.temperature: 0 is greedy; RL needs to explore. Use a value above 0.")
 
@@ -150,40 +166,12 @@ def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
         raise RecipeError(f"rlvr.sampler: a server reports no entropies, which {with_entropy[0]} needs.")
 
 
-def _check_splits(recipe: Recipe) -> None:
-    known = recipe.curate.splits
-    split_fields = {}
-    if recipe.sft:
-        split_fields["sft.split"] = recipe.sft.split
-        if recipe.sft.heldout is not None:
-            split_fields["sft.heldout"] = recipe.sft.heldout
-    if recipe.rlvr:
-        split_fields["rlvr.split"] = recipe.rlvr.split
-    for field, split in split_fields.items():
-        if split not in known:
-            raise RecipeError(f"{field}: curate makes no split called {split!r}. {did_you_mean(split, known)}")
+def check_base(recipe: Recipe) -> None:
+    """The recipe's own model is a whole folder, a file or a hub name.
 
-
-def _check_files(recipe: Recipe) -> None:
-    for source_index, source in enumerate(recipe.curate.sources):
-        if source.kind == "file":
-            paths = data_files(str(source.path))
-            if not paths:
-                raise RecipeError(f"curate.sources.{source_index}.path: no file at {source.path}.")
-            try:
-                for path in paths:
-                    check_readable(path)
-            except DataError as error:
-                field = f"curate.sources.{source_index}.path"
-                raise RecipeError(str(error).replace("curate.sources.path", field)) from None
-        if source.verifier is not None:
-            from pipelines.verifiers import VERIFIERS
-
-            if source.verifier not in VERIFIERS:
-                hint = did_you_mean(source.verifier, VERIFIERS)
-                raise RecipeError(
-                    f"curate.sources.{source_index}.verifier: unknown verifier {source.verifier!r}. {hint}"
-                )
+    Raises:
+        RecipeError: the reason and the fix.
+    """
     base = recipe.model.path
     try:
         gguf = gguf_of(base)

@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 from pipelines.contract.metrics import METRICS, metric
 from pipelines.errors import RecipeError, did_you_mean
-from pipelines.recipe.read import Watched, bind_monitors
 from pipelines.recipe.settings import Rlvr, Sft
+from pipelines.recipe.slots import Watched, bind_monitors
 
 
 def check_monitors(section: str, settings: Rlvr | Sft, columns: Collection[str] = ()) -> None:

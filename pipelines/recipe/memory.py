@@ -28,10 +28,10 @@ in all of its tokens, no row is skipped. A prompt's length is not in the recipe:
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pipelines.recipe.read import Recipe
+from pipelines.recipe.graph import Node
 from pipelines.recipe.settings import Rlvr, Sft
 
 PROCESS = 620_000_000
@@ -115,17 +115,22 @@ class Needs:
         return {**asdict(self), "phases": self.phases, "peak": self.peak}
 
 
-def of_stage(recipe: Recipe, stage: str, shape: Shape, *, prompt_tokens: int | None = None) -> Needs:
+def known(node: Node) -> bool:
+    """Whether it can be said what a stage needs: those of SFT and RLVR."""
+    return isinstance(node.settings, Sft | Rlvr)
+
+
+def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None) -> Needs:
     """What a stage of the recipe needs.
 
     Args:
-        stage: sft or rlvr.
+        node: a stage that is `known`.
         prompt_tokens: length of a prompt; default: the recipe's bound, else `PROMPT_TOKENS`.
     """
-    section = recipe.sft if stage == "sft" else recipe.rlvr
-    assert section is not None
-    prompt = prompt_tokens or recipe.curate.max_prompt_tokens or PROMPT_TOKENS
-    value = 2 if recipe.model.dtype == "bfloat16" else 4
+    section: Sft | Rlvr = node.settings
+    bounds = [getattr(data.settings, "max_prompt_tokens", None) for data in node.ancestors()]
+    prompt = prompt_tokens or next((bound for bound in bounds if bound), PROMPT_TOKENS)
+    value = 2 if node.recipe.model.dtype == "bfloat16" else 4
     trained = shape.parameters if section.lora is None else shape.adapters(section.lora.rank)
     shards = section.processes if isinstance(section, Rlvr) else 1
     if isinstance(section, Sft):
@@ -147,7 +152,7 @@ def of_stage(recipe: Recipe, stage: str, shape: Shape, *, prompt_tokens: int | N
     copies = section.staleness if isinstance(section, Rlvr) else 0
     weights = (4 if value == 4 else 6) * shape.parameters + reference + 4 * shape.parameters * copies
     return Needs(
-        stage=stage,
+        stage=node.name,
         process=PROCESS,
         weights=weights if shards == 1 else weights + 4 * trained // shards,
         gradients=4 * trained // shards,
@@ -176,9 +181,9 @@ def least(needs: Needs, shape: Shape) -> int:
     return needs.weights + needs.gradients + needs.optimizer + min(needs.logits, 64 * shape.vocabulary * 4)
 
 
-def levers(recipe: Recipe, stage: str, shape: Shape, prompt_tokens: int | None = None) -> list[tuple[str, int]]:
+def levers(node: Node, shape: Shape, prompt_tokens: int | None = None) -> list[tuple[str, int]]:
     """Settings that lower the stage's peak, with the peak that each leaves, the largest lever first."""
-    section = getattr(recipe, stage)
+    section, stage = node.settings, node.name
     changes: dict[str, Any] = {}
     if section.lora is None:
         changes[f"{stage}.lora={{rank: 16}}"] = {"lora": {"rank": 16}}
@@ -191,12 +196,13 @@ def levers(recipe: Recipe, stage: str, shape: Shape, prompt_tokens: int | None =
     if isinstance(section, Rlvr):
         rows = min(section.decode_rows, section.prompts * section.group_size) // 2
         if rows >= 1:
-            changes[f"rlvr.decode_rows={rows}"] = {"decode_rows": rows}
-    before = of_stage(recipe, stage, shape, prompt_tokens=prompt_tokens).peak
+            changes[f"{stage}.decode_rows={rows}"] = {"decode_rows": rows}
+    before = of_stage(node, shape, prompt_tokens=prompt_tokens).peak
     useful = []
     for name, change in changes.items():
         changed = type(section).model_validate(section.model_dump() | change)
-        after = of_stage(recipe.model_copy(update={stage: changed}), stage, shape, prompt_tokens=prompt_tokens).peak
+        other = replace(node, stage=replace(node.stage, settings=changed))
+        after = of_stage(other, shape, prompt_tokens=prompt_tokens).peak
         if after < before:
             useful.append((name, after))
     return sorted(useful, key=lambda lever: lever[1])

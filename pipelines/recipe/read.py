@@ -3,43 +3,28 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from pipelines.contract.catalogue import Bound, bind, card, load, names
-from pipelines.contract.fields import Seed, Strict
-from pipelines.contract.monitor import Monitor
+from pipelines.contract.fields import Label, Seed, Strict
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.project import ROOT
+from pipelines.recipe import kinds, yaml_text
 from pipelines.recipe import settings as s
-from pipelines.recipe import yaml_text
-from pipelines.recipe.monitors import Watch
+from pipelines.recipe.explain import cut as _cut
+from pipelines.recipe.explain import explain
+from pipelines.recipe.explain import shown as _shown
+from pipelines.recipe.graph import Node, Stage, StageField, arranged, of_sections
 from pipelines.recipe.renamed import FIELDS, renamed, renamed_override
-from pipelines.recipe.secrets import redact, secrets_in
+from pipelines.recipe.repeat import unrolled
+from pipelines.recipe.secrets import secrets_in
+from pipelines.recipe.slots import SLOTS
 
 PRESETS = ROOT / "recipes" / "presets"
-STAGES = ("curate", "sft", "rlvr", "evaluate")
-SLOTS = (
-    "curriculum",
-    "prompting",
-    "rollout",
-    "reward",
-    "filter",
-    "sampling_schedule",
-    "shaping",
-    "advantage",
-    "credit",
-    "replay",
-    "objective",
-    "divergence",
-    "auxiliary_loss",
-    "loss_aggregation",
-)
-PROVIDERS = "rlvr.providers"
-MONITORS = "monitor"
+SECTIONS = ("curate", "sft", "rlvr", "evaluate")
+"""The plain sections: a chain of one stage each, in this order."""
 
 
 class Recipe(Strict):
@@ -53,21 +38,42 @@ class Recipe(Strict):
     sandbox: Literal["auto", "limits_only"] = "auto"
     """How programs of a model are confined. `auto`: namespaces, else landlock, else the run refuses to start. `limits_only`
     goes on without a wall: a program can then read and write whatever the user can."""
+    concurrent_stages: int = s.free(1, ge=1, le=64)
+    """Stages without a way between them that run side by side; two trainings on few cores are slower together."""
     model: s.Model
-    curate: s.Curate
+    curate: s.Curate | None = None
     sft: s.Sft | None = None
     rlvr: s.Rlvr | None = None
     evaluate: s.Evaluate | None = None
+    stages: dict[Label, StageField] = {}
+    """Instead of the four sections: any number of named stages."""
     tracking: s.Tracking = s.Tracking()
 
-    def stages(self) -> list[str]:
-        """The stages this recipe has, in order."""
-        return [name for name in STAGES if getattr(self, name) is not None]
+    @property
+    def graph(self) -> dict[str, Stage]:
+        """Name → stage, each after those that it reads."""
+        if self.stages:
+            return self.stages
+        sections = {name: getattr(self, name) for name in SECTIONS if getattr(self, name) is not None}
+        return of_sections(sections, self.evaluate.checkpoints if self.evaluate else None)
 
-    def seed_of(self, stage: str) -> int:
-        """The seed of a stage: its own where it has one, else the recipe's."""
-        own = getattr(getattr(self, stage), "seed", None)
-        return self.seed if own is None else own
+    def stage_names(self) -> list[str]:
+        """The stages this recipe has, in order."""
+        return list(self.stages) or [name for name in SECTIONS if getattr(self, name) is not None]
+
+    def node(self, name: str) -> Node:
+        """A stage with what it sees of the others."""
+        return Node(self, name, self.graph[name])
+
+    def nodes(self) -> list[Node]:
+        """All stages, in order."""
+        return [Node(self, name, stage) for name, stage in self.graph.items()]
+
+    @property
+    def base_maker(self) -> str | None:
+        """The stage that keeps the fresh base model beside its own; None where the base is a folder or nobody makes it."""
+        makers = [n for n in self.nodes() if n.kind.makes_base and n.reads_base]
+        return makers[0].name if makers and self.model.fresh is not None else None
 
 
 def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
@@ -81,33 +87,137 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         RecipeError: names the field and the fix.
     """
     body = yaml_text.load(Path(path))
-    changes = [renamed_override(text) for text in overrides or []]
+    named = _named_stages(body)
+    changes = [_unprefixed(text) if named is not None else renamed_override(text) for text in overrides or []]
     for change in changes:
         if _field_of(change).split(".")[0] == "presets":
             apply_override(body, change)
     merged: dict[str, Any] = {}
     for preset in _presets(body):
         merged.update(read_preset(preset))
-    for section in FIELDS:
-        fields = body.get(section)
-        if fields is not None and not isinstance(fields, dict):
-            raise RecipeError(f"{section}: expected a section with fields (got {_shown(fields)}).")
-        if fields is not None:
-            body[section] = renamed(section, fields)
-    if merged or body.get("rlvr") is not None:
-        body["rlvr"] = {**merged, **(body.get("rlvr") or {})}
-    for change in changes:
-        if _field_of(change).split(".")[0] != "presets":
-            apply_override(body, change)
+    changes = [change for change in changes if _field_of(change).split(".")[0] != "presets"]
+    if named is not None:
+        _read_named(body, named, merged, changes)
+    else:
+        _read_sections(body, merged, changes)
     for field, secret in secrets_in(body):
         raise RecipeError(
             f"{field}: the address holds {secret}, and a recipe is stored and logged. Leave it out; keys come from "
             "environment variables (rlvr.sampler.api_key_env names one)."
         )
     try:
-        return Recipe.model_validate(body)
+        recipe = Recipe.model_validate(body)
     except ValidationError as error:
-        raise RecipeError(explain(error)) from None
+        raise RecipeError(explain(error, body, Recipe)) from None
+    if not recipe.stages and recipe.curate is None:
+        raise RecipeError("curate: this field is required.")
+    return recipe.model_copy(update={"stages": arranged(recipe.stages)}) if recipe.stages else recipe
+
+
+def _read_sections(body: dict[str, Any], preset: dict[str, Any], changes: list[str]) -> None:
+    """Presets and overrides of the four plain sections, in place."""
+    for section in FIELDS:
+        fields = body.get(section)
+        if fields is not None and not isinstance(fields, dict):
+            raise RecipeError(f"{section}: expected a section with fields (got {_shown(fields)}).")
+        if fields is not None:
+            body[section] = renamed(section, fields)
+    if preset or body.get("rlvr") is not None:
+        body["rlvr"] = {**preset, **(body.get("rlvr") or {})}
+    for change in changes:
+        apply_override(body, change)
+
+
+def _named_stages(body: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """The `stages` section; None where the recipe has plain sections.
+
+    Raises:
+        RecipeError: it is no section, it has a name that is taken, or there are plain sections beside it.
+    """
+    named = body.get("stages")
+    if named is None or named == {}:
+        if body.get("repeat") is not None:
+            raise RecipeError("repeat: repeats named stages, and this recipe has none; write it with `stages`.")
+        body.pop("repeat", None)
+        body.pop("stages", None)
+        return None
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named):
+        raise RecipeError(
+            f"stages: expected a section of stages, such as cold: {{kind: sft, ...}} (got {_shown(named)})."
+        )
+    beside = [name for name in SECTIONS if body.get(name) is not None]
+    if beside:
+        raise RecipeError(f"{beside[0]}: a recipe has either `stages` or plain sections. Move it into stages.")
+    for name, fields in named.items():
+        if (name in Recipe.model_fields and name not in SECTIONS) or name in ("base", "repeat"):
+            raise RecipeError(f"stages.{name}: this name means something else in a recipe. Call the stage otherwise.")
+        if not isinstance(fields, dict):
+            raise RecipeError(f"{name}: expected a section with `kind` and fields (got {_shown(fields)}).")
+    for name in SECTIONS:
+        body.pop(name, None)  # sections that are null
+    return named
+
+
+def _unprefixed(change: str) -> str:
+    return change.strip().removeprefix("stages.")
+
+
+def _read_named(
+    body: dict[str, Any], named: dict[str, dict[str, Any]], preset: dict[str, Any], changes: list[str]
+) -> None:
+    """Presets, overrides and rounds of named stages, in place."""
+    for name, fields in named.items():
+        kind = kinds.every().get(str(fields.get("kind")))
+        if kind is not None and kind.methods:
+            fields = {**preset, **fields}
+        named[name] = _in_words_of(name, kind.name, lambda k, f=fields: renamed(k, f)) if kind else fields
+    for change in changes:
+        _override_named(body, named, change)
+    named = {name: fields for name, fields in named.items() if fields is not None}
+    body["stages"] = unrolled(named, body["repeat"]) if body.get("repeat") is not None else named
+    body.pop("repeat", None)
+
+
+def _override_named(body: dict[str, Any], named: dict[str, Any], change: str) -> None:
+    """Set a field of a named stage (`short.sampling.max_tokens=64`), or of the recipe."""
+    name, dot, rest = change.partition(".")
+    if "=" in name:
+        dot = ""
+    if not dot or name not in named:
+        known = [*named, *(f for f in Recipe.model_fields if f not in SECTIONS), "repeat"]
+        first = name.partition("=")[0].strip()
+        if first not in known:
+            raise RecipeError(
+                f"--set {_cut(first)}: there is no stage or section called so. {did_you_mean(first[:80], known)}"
+            )
+        apply_override(named if first in named else body, change)
+        return
+    fields = named[name]
+    kind = str((fields or {}).get("kind"))
+
+    def apply(section: str) -> None:
+        holder = {section: fields}
+        apply_override(holder, renamed_override(f"{section}.{rest}"))
+        named[name] = holder[section]
+
+    _in_words_of(name, kind, apply)
+
+
+def _in_words_of(name: str, kind: str, work: Any) -> Any:
+    """Do something with the fields of a stage; what it says of KIND.FIELD is said of NAME.FIELD."""
+    try:
+        return work(kind)
+    except RecipeError as error:
+        raise RecipeError(of_stage(str(error), kind, name)) from None
+
+
+def of_stage(text: str, kind: str, name: str) -> str:
+    """A message about the fields of a kind, as one about a stage of that kind.
+
+    >>> of_stage("rlvr.steps: -1 is below 1; see rlvr.budget.", "rlvr", "short")
+    'short.steps: -1 is below 1; see short.budget.'
+    """
+    return text if kind == name else re.sub(rf"(?<![\w.]){re.escape(kind)}\.(?=[a-z])", f"{name}.", text)
 
 
 def _presets(body: dict[str, Any]) -> list[str]:
@@ -121,10 +231,6 @@ def _presets(body: dict[str, Any]) -> list[str]:
         raise RecipeError(f"presets: {repeated[0][:60]!r} is named twice; once is enough.")
     body["presets"] = listed
     return listed
-
-
-def _shown(value: Any) -> str:
-    return _cut(redact(repr(value)[:4000]))
 
 
 def _field_of(override: str) -> str:
@@ -168,10 +274,6 @@ def apply_override(body: dict[str, Any], override: str) -> None:
     section[_index(section, last_key, field)] = value
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 def _enter(holder: Any, key: str, field: str, level: int) -> Any:
     """The section under a key, made where it is absent; `grpo` becomes `{kind: grpo}` on the way."""
     index = _index(holder, key, field)
@@ -197,183 +299,3 @@ def _index(holder: Any, key: str, field: str) -> Any:
     if not re.fullmatch(r"[0-9]{1,9}", key) or int(key) >= len(holder):
         raise RecipeError(f"--set {_cut(field)}: {_cut(key)} is not an entry of a list of {len(holder)}.")
     return int(key)
-
-
-def explain(error: ValidationError) -> str:
-    """pydantic's complaints in the recipe's words: field, value, rule, fix. At most twenty of them."""
-    entries = error.errors()
-    lines = []
-    for entry in entries[:20]:
-        loc = [
-            str(p) for p in entry["loc"] if not str(p).startswith(("function-", "list[", "literal[", "constrained-"))
-        ]
-        where = _cut(".".join(loc)) or "recipe"
-        if entry["type"] == "extra_forbidden":
-            lines.append(f"{where}: no such field. {did_you_mean(loc[-1][:120], _fields_at(loc[:-1]))}")
-        elif entry["type"] == "missing":
-            lines.append(f"{where}: this field is required.")
-        elif entry["type"] in ("model_type", "dict_type"):
-            lines.append(f"{where}: expected a section with fields (got {_shown(entry.get('input'))}).")
-        else:
-            value = entry.get("input")
-            shown = f" (got {_shown(value)})" if isinstance(value, str | int | float | bool) or value is None else ""
-            lines.append(f"{where}: {entry['msg'].removeprefix('Value error, ')}{shown}.")
-    if len(entries) > 20:
-        lines.append(f"... and {len(entries) - 20} more.")
-    return "\n".join(lines)
-
-
-def _fields_at(loc: list[str]) -> list[str]:
-    model: Any = Recipe
-    for key in loc:
-        if key.isdigit():
-            continue
-        if model is None:
-            return []
-        annotation = model.model_fields[key].annotation if key in model.model_fields else None
-        model = _model_in(annotation)
-    return [] if model is None else list(model.model_fields)
-
-
-def _model_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in get_args(annotation):
-        model = _model_in(argument)
-        if model is not None:
-            return model
-    return None
-
-
-def resolve(section: BaseModel) -> dict[str, Any]:
-    """The fields of a section that can change a result, as plain values."""
-    fields: dict[str, Any] = {}
-    for name, field in type(section).model_fields.items():
-        extra = field.json_schema_extra
-        if isinstance(extra, dict) and extra.get("changes_result") is False:
-            continue
-        fields[name] = _plain(getattr(section, name))
-    return fields
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return resolve(value)
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return value
-
-
-def bind_slots(rlvr: s.Rlvr) -> dict[str, Any]:
-    """Every slot's method(s), bound; lists stay lists, an absent divergence is None.
-
-    Raises:
-        RecipeError: an unknown method or setting.
-    """
-    bound: dict[str, Any] = {}
-    for slot in SLOTS:
-        spec = getattr(rlvr, slot)
-        if isinstance(spec, list):
-            bound[slot] = [bind(f"rlvr.{slot}", entry) for entry in spec]
-        else:
-            bound[slot] = None if spec is None else bind(f"rlvr.{slot}", spec)
-    return bound
-
-
-def bound_list(bound: dict[str, Any]) -> list[Bound]:
-    """The bound methods of all slots in one list."""
-    methods: list[Bound] = []
-    for value in bound.values():
-        methods += value if isinstance(value, list) else [] if value is None else [value]
-    return methods
-
-
-@dataclass(frozen=True)
-class Watched:
-    """An entry of a section's `monitors`."""
-
-    method: Bound
-    about: Watch
-
-    @property
-    def rule(self) -> Monitor:
-        """The rule itself."""
-        return self.method.fn
-
-    @property
-    def name(self) -> str:
-        """What it is called in alarms."""
-        return self.rule.label or self.method.name
-
-    @property
-    def patience(self) -> int:
-        """Steps in a row that are an alarm."""
-        return self.about.patience or self.rule.patience
-
-
-def bind_monitors(section: str, specs: list[dict[str, Any]]) -> list[Watched]:
-    """The rules of `rlvr.monitors` or `sft.monitors`, with what is done about them.
-
-    Raises:
-        RecipeError: an unknown rule or setting, or a limit that cannot be.
-    """
-    watched = []
-    for number, spec in enumerate(specs):
-        field = f"{section}.monitors.{number}"
-        shared = {name: value for name, value in spec.items() if name in Watch.model_fields}
-        try:
-            about = Watch.model_validate(shared)
-        except ValidationError as error:
-            raise RecipeError("\n".join(f"{field}.{line}" for line in explain(error).split("\n"))) from None
-        own = {name: value for name, value in spec.items() if name == "kind" or name not in shared}
-        try:
-            method = bind(MONITORS, own, field)
-        except RecipeError:
-            raise
-        except ValueError as error:
-            raise RecipeError(f"{field}.{error}.") from None
-        watched.append(Watched(method, about))
-    return watched
-
-
-def bind_providers(rlvr: s.Rlvr, methods: list[Bound]) -> list[Bound]:
-    """The providers of columns that these methods read: those of the recipe, and those that come by themselves.
-
-    Raises:
-        RecipeError: an unknown provider or setting, one named twice, or two that make one column.
-    """
-    needed = {column for method in methods for column in method.needs}
-    needed |= {column for each in bind_monitors("rlvr", rlvr.monitors) for column in each.method.needs}
-    chosen = [bind("rlvr.providers", spec) for spec in rlvr.providers]
-    names_chosen = [method.name for method in chosen]
-    for name in names(PROVIDERS):
-        provider: Any = load(PROVIDERS, name)
-        if provider.automatic and name not in names_chosen and needed & set(card(provider).makes):
-            chosen.append(bind(PROVIDERS, name))
-    columns = [column for method in chosen for column in method.card.makes]
-    repeated = [column for column in columns if columns.count(column) > 1]
-    if repeated:
-        raise RecipeError(f"rlvr.providers: {repeated[0]} is made twice; leave one provider of it.")
-    return [method for method in chosen if needed & set(method.card.makes)]
-
-
-def column_options(methods: list[Bound]) -> dict[str, Any]:
-    """Column → how it is to be made, as the methods ask for it.
-
-    Raises:
-        RecipeError: two of them ask for one column in different ways.
-    """
-    options: dict[str, Any] = {}
-    asked_by: dict[str, Bound] = {}
-    for method in methods:
-        for column, option in method.fn.column_options().items():
-            if column in options and options[column] != option:
-                first_method = asked_by[column]
-                raise RecipeError(
-                    f"{method.slot}: {first_method.name} and {method.name} ask for different values of the column {column}. "
-                    "Leave one of them out."
-                )
-            options[column], asked_by[column] = option, method
-    return options

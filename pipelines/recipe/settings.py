@@ -440,6 +440,7 @@ class Evaluate(Settings):
     include: Line | None = None
     """Folder with more lm-eval task YAMLs."""
     checkpoints: list[Checkpoint] = Field(list(CHECKPOINTS), min_length=1)
+    """Of the plain sections' chain; a stage with a name lists `models` instead."""
     batch_size: int = Field(256, ge=1)
     confidence: float = Field(0.95, gt=0.5, lt=1)
     bootstrap: int = Field(2000, ge=100, le=1_000_000)

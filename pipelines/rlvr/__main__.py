@@ -13,10 +13,10 @@ from pipelines.stage.report import Report
 
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
-    """The job's rlvr section, on the curated data, from the SFT model or the recipe's own."""
+    """The job's rlvr section, on its data, from the model of another stage or the recipe's own."""
     rank = int(os.environ.get("RANK", "0"))
     report = Report(folder if rank == 0 else folder / f"rank{rank}", committed=True)
-    start = job["inputs"].get("sft")
+    start = job["inputs"].get("model")
     trainer = Trainer(
         Rlvr.model_validate(job["settings"]["rlvr"]),
         Model.model_validate(job["settings"]["model"]),

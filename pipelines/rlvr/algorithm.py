@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import Bound
 from pipelines.contract.method import Method
-from pipelines.recipe.read import bind_slots, bound_list, column_options
 from pipelines.recipe.settings import Rlvr
+from pipelines.recipe.slots import bind_slots, bound_list, column_options
 from pipelines.rlvr.ops import to_tokens
 
 

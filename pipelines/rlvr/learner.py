@@ -14,8 +14,8 @@ from pipelines.contract.method import PolicyUpdate, own_update
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine import distribution, models, optimizer, parallel
 from pipelines.engine.policy import Policy, without_dropout
-from pipelines.recipe.read import bind_providers
 from pipelines.recipe.settings import Model, Rlvr
+from pipelines.recipe.slots import bind_providers
 from pipelines.rlvr import algorithm, diagnostics
 from pipelines.rlvr.mismatch import MismatchMonitor, Tokens, measure
 from pipelines.rlvr.passes import ForwardPasses, out_of_memory, to_rows

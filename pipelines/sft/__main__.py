@@ -12,11 +12,13 @@ from pipelines.stage.report import Report
 
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
-    """The job's sft section on the curated data."""
+    """The job's sft section on its data, from the recipe's own model or the one of another stage."""
+    start = job["inputs"].get("model")
     report = Report(folder, committed=True)
     trainer = Trainer(
         Sft.model_validate(job["settings"]["sft"]),
         Model.model_validate(job["settings"]["model"]),
+        start=str(Path(start) / "model") if start else None,
         data=Path(job["inputs"]["data"]),
         out=folder / "out",
         work=folder,

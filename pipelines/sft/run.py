@@ -32,9 +32,21 @@ class Trainer:
         work: where the commits live.
         report: metrics and progress.
         seed: of data order and initial weights.
+        start: model folder to continue with; default: the recipe's own model.
     """
 
-    def __init__(self, sft: Sft, model: Model, *, data: Path, out: Path, work: Path, report: Report, seed: int) -> None:
+    def __init__(
+        self,
+        sft: Sft,
+        model: Model,
+        *,
+        data: Path,
+        out: Path,
+        work: Path,
+        report: Report,
+        seed: int,
+        start: str | None = None,
+    ) -> None:
         self.sft, self.settings, self.out, self.report, self.seed = sft, model, out, report, seed
         self.commits = work / "checkpoints"
         best = sft.commit.keep_best if sft.checkpoint_selection == "best" else 0
@@ -44,7 +56,8 @@ class Trainer:
             keep_good=int(self.monitors.acts),
         )  # fmt: skip
         self.best = float("inf")
-        self.tokenizer = models.load_tokenizer(model.path or data / "tokenizer", model)
+        self.origin = start or model.path
+        self.tokenizer = models.load_tokenizer(self.origin or data / "tokenizer", model)
         models.check_template(dataset.about(data).get("template"), self.tokenizer, "sft")
         self.pad = self.tokenizer.pad_token_id
         self.documents = self._documents(data, sft.split)
@@ -83,8 +96,8 @@ class Trainer:
         return fitting
 
     def _model(self) -> Any:
-        if self.settings.path is not None:
-            model = models.load_model(self.settings.path, self.settings)
+        if self.origin is not None:
+            model = models.load_model(self.origin, self.settings)
         else:
             model = models.fresh_model(self.settings, self.tokenizer, self.seed)
             models.save_model(model, self.tokenizer, self.out / "base", {"stage": "base"})

@@ -12,7 +12,7 @@ from typing import Any
 from pipelines.contract.monitor import StepRollouts
 from pipelines.errors import Interrupted
 from pipelines.recipe.monitors import Rollback
-from pipelines.recipe.read import Watched, bind_monitors
+from pipelines.recipe.slots import Watched, bind_monitors
 
 STRONGEST = ("stop", "finish", "rollback", "warn")
 """Of several alarms in one step, the first of these is done."""

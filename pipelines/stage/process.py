@@ -114,7 +114,7 @@ def _threads(job: dict[str, Any]) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if job.get("stage") != "curate" or "torch" in sys.modules:
+    if job.get("computes", True) or "torch" in sys.modules:
         import torch
 
         torch.set_num_threads(threads)

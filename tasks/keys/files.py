@@ -15,6 +15,7 @@ from pipelines.data.files import data_files, data_root
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Source
+from pipelines.recipe.stage_kind import Reads
 from pipelines.stage.files import file_sha256
 
 TOKENIZER_SUFFIXES = {".json", ".jinja", ".model", ".txt", ".tiktoken", ".spm", ".vocab", ".bpe"}
@@ -189,25 +190,21 @@ def _named(body: dict[str, Any], base: Path) -> Iterator[Path]:
                 yield from (Path(p) for p in ([path] if os.path.exists(path) else glob.glob(path, recursive=True)))
 
 
-def of_stage(recipe: Recipe, stage: str, benchmarks: Path) -> tuple[Files, list[Path]]:
+def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, list[Path]]:
     """Every file outside the project's code that a stage reads, and the benchmarks' Python among them.
 
     Args:
         benchmarks: the project's own benchmarks.
     """
     files, code = Files(), []
-    if stage == "curate":
-        for number, source in enumerate(recipe.curate.sources):
-            if source.kind in ("file", "hub"):
-                files.add(f"sources.{number}", *source_files(source))
-    if recipe.evaluate is not None and (stage == "evaluate" or (stage == "curate" and recipe.curate.decontaminate)):
-        include = local_folder(recipe.evaluate.include)
-        folders = [benchmarks, *([include] if include else [])]
-        code = benchmark_files([t.name for t in recipe.evaluate.tasks], folders, files)
-    model, trust = recipe.model, recipe.model.trust_remote_code
-    for label, path in model_paths(recipe, stage).items():
-        own_weights = stage != "curate" or label != "model"  # curation reads the model's tokenizer only
-        if read_files := model_source(path, weights=own_weights, code=trust):
+    for label, (source, _) in reads.sources.items():
+        files.add(label, *source_files(source))
+    for names, own_folder in reads.benchmarks:
+        include = local_folder(own_folder)
+        code += benchmark_files(names, [benchmarks, *([include] if include else [])], files)
+    model = recipe.model
+    for label, each in reads.models.items():
+        if each.path and (read_files := model_source(each.path, weights=each.weights, code=model.trust_remote_code)):
             files.add(label, *read_files)
     template = (
         Path(model.chat_template).expanduser() if model.chat_template and "{" not in model.chat_template else None
@@ -216,22 +213,3 @@ def of_stage(recipe: Recipe, stage: str, benchmarks: Path) -> tuple[Files, list[
         name = "model.chat_template"
         files.digests[name], files.where[name] = file_sha256(template), str(model.chat_template)
     return files, code
-
-
-def reads_base(recipe: Recipe, stage: str) -> bool:
-    """Whether the stage loads `model.path` itself: RLVR after SFT, and an evaluation without the base, do not."""
-    if stage == "rlvr":
-        return recipe.sft is None
-    return stage != "evaluate" or (recipe.evaluate is not None and "base" in recipe.evaluate.checkpoints)
-
-
-def model_paths(recipe: Recipe, stage: str) -> dict[str, str]:
-    """Label in the key → path as it is spelled, of every model that the stage loads by a path of the recipe."""
-    paths: dict[str, str | None] = {}
-    if reads_base(recipe, stage):
-        paths["model"] = recipe.model.path
-    if stage == "curate" and recipe.curate.difficulty is not None:
-        paths["difficulty"] = recipe.curate.difficulty.model
-    for number, provider in enumerate(recipe.rlvr.providers if stage == "rlvr" and recipe.rlvr else []):
-        paths[f"providers.{number}"] = provider.get("path")
-    return {label: path for label, path in paths.items() if path}

@@ -13,71 +13,36 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.project import ROOT
-from pipelines.recipe.read import SLOTS, Recipe, resolve
+from pipelines.recipe.resolve import resolve
+from pipelines.recipe.stage_kind import Reads
 
 PROJECT = ("pipelines", "evaluation")
-ENTRY = {
-    "curate": "pipelines.curate.__main__",
-    "sft": "pipelines.sft.__main__",
-    "rlvr": "pipelines.rlvr.__main__",
-    "evaluate": "evaluation.__main__",
-}
-"""The module that runs as the stage's process."""
 PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """`package.module:name`, as recipes name a user's functions and classes."""
 
 
-def of_stage(recipe: Recipe, stage: str, root: Path = ROOT) -> dict[str, str]:
-    """Module → digest for every project module the stage can reach, the chosen methods included."""
-    skip = set()
-    if stage == "curate" and recipe.curate.difficulty is None:
-        skip.add("pipelines.curate.difficulty")
+def of_stage(module: str, reads: Reads, root: Path = ROOT) -> dict[str, str]:
+    """Module → digest for every project module that a stage can reach, the chosen methods included.
+
+    Args:
+        module: the package whose `__main__` is the stage's process.
+    """
     digests: dict[str, str] = {}
-    for entry in entries(recipe, stage, root):
-        digests |= reach(entry, root, frozenset(skip))
-    if (
-        stage == "rlvr"
-        and "pipelines.environments" in digests
-        and any(s.kind in ("file", "hub") for s in recipe.curate.sources)
-    ):
+    for entry in entries(module, reads, root):
+        digests |= reach(entry, root, reads.skip)
+    if reads.any_environment and "pipelines.environments" in digests:
         for path in sorted((root / "pipelines" / "environments").glob("[a-z]*.py")):  # rows of files name any of them
             digests |= reach(f"pipelines.environments.{path.stem}", root)
     return dict(sorted(digests.items()))
 
 
-def entries(recipe: Recipe, stage: str, root: Path = ROOT) -> list[str]:
+def entries(module: str, reads: Reads, root: Path = ROOT) -> list[str]:
     """Modules that the stage starts from, or imports by name: methods, verifiers, environments, benchmarks."""
-    modules = [ENTRY[stage]]
-    if stage == "rlvr" and recipe.rlvr is not None:
-        for slot in SLOTS:
-            spec = getattr(recipe.rlvr, slot)
-            for part in spec if isinstance(spec, list) else [] if spec is None else [spec]:
-                modules.append(f"pipelines.rlvr.{slot}.{part.get('kind')}")
-        modules += [f"pipelines.rlvr.providers.{part.get('kind')}" for part in recipe.rlvr.providers]
-        for path in sorted((root / "pipelines" / "rlvr" / "providers").glob("[a-z]*.py")):
-            if re.search(r"^    automatic: .*= True$", path.read_text(), re.MULTILINE):  # may come by themselves
-                modules.append(f"pipelines.rlvr.providers.{path.stem}")
-    if stage in ("sft", "rlvr"):
-        modules += [f"pipelines.monitor.{rule.get('kind')}" for rule in getattr(recipe, stage).monitors]
-    if stage in ("curate", "rlvr", "evaluate"):
-        for folder in ("verifiers", "sandbox/inside"):
-            files = sorted((root / "pipelines" / folder).glob("[a-z]*.py"))
-            modules += [f"pipelines.{folder.replace('/', '.')}.{p.stem}" for p in files]
-    if stage == "curate" and recipe.evaluate is not None and recipe.curate.decontaminate is not None:
-        modules.append("evaluation.documents")
-    if stage == "evaluate":
-        modules.append("evaluation.scoring")
-    return modules + [f"pipelines.environments.{name}" for name in environments(recipe, stage)]
-
-
-def environments(recipe: Recipe, stage: str) -> list[str]:
-    """Names of the environments that the recipe's section, or the data that it trains on, names."""
-    names = set()
-    if stage in ("curate", "rlvr"):
-        names |= {str(s.task) for s in recipe.curate.sources if s.kind == "environment"}
-    if recipe.evaluate is not None and stage == "evaluate":
-        names |= {t.environment.task for t in recipe.evaluate.tasks if t.environment is not None}
-    return sorted(names)
+    modules = [f"{module}.__main__", *reads.modules]
+    for folder in ("verifiers", "sandbox/inside") if reads.verifies else ():
+        paths = sorted((root / "pipelines" / folder).glob("[a-z]*.py"))
+        modules += [f"pipelines.{folder.replace('/', '.')}.{p.stem}" for p in paths]
+    return modules + [f"pipelines.environments.{name}" for name in sorted(reads.environments)]
 
 
 @cache

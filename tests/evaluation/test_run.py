@@ -17,13 +17,13 @@ from pipelines.stage.report import Report
 
 def job(checkpoints, path=None, inputs=("sft", "rlvr")):
     return {
-        "settings": {"evaluate": {"checkpoints": checkpoints}, "model": {"path": path}},
+        "settings": {"model": {"path": path}}, "checkpoints": checkpoints, "base_in": "sft",
         "inputs": {name: f"/runs/{name}" for name in inputs},
-    }
+    }  # fmt: skip
 
 
-def test_checkpoints_come_from_their_own_stages_in_the_order_of_the_chain():
-    assert list(run.checkpoints_of(job(["rlvr", "base", "sft"])).items()) == [
+def test_checkpoints_come_from_their_own_stages_in_the_order_that_is_asked_for():
+    assert list(run.checkpoints_of(job(["base", "sft", "rlvr"])).items()) == [
         ("base", "/runs/sft/base"),
         ("sft", "/runs/sft/model"),
         ("rlvr", "/runs/rlvr/model"),
@@ -35,7 +35,7 @@ def test_checkpoints_come_from_their_own_stages_in_the_order_of_the_chain():
 def test_differences_are_of_neighbours_later_minus_earlier():
     settings = Evaluate(tasks=["palindromes"], bootstrap=200)
     scores = {"t": {"base": [0.0, 0.5, 0.0], "sft": [0.5, 1.0, 0.5], "rlvr": [0.25, 0.75, 0.25]}}
-    found = run._differences(scores, settings)["t"]
+    found = run._differences(scores, [("base", "sft"), ("sft", "rlvr")], settings)["t"]
     assert {k: v["value"] for k, v in found.items()} == {"base → sft": 0.5, "sft → rlvr": -0.25}
     assert all(v["n"] == 3 for v in found.values())
 

@@ -13,7 +13,7 @@ from tasks.pipeline import Selection
 
 def all_keys(tmp_path, *overrides):
     recipe = read_recipe(toys.recipe(tmp_path), list(overrides))
-    return {s: keys.stage_key(keys.key_parts(recipe, s, {"data": "d"})) for s in recipe.stages()}
+    return {s: keys.stage_key(keys.key_parts(recipe, s, {"data": "d"})) for s in recipe.stage_names()}
 
 
 @pytest.mark.parametrize(

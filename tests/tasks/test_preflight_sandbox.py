@@ -19,14 +19,18 @@ def recipe(tmp_path, verifier, **top):
     return read_recipe(path)
 
 
+def sandbox_problems(read, stage):
+    return preflight._sandbox(read, [read.node(stage)])
+
+
 def test_no_sandbox_is_a_problem_of_recipes_that_run_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(levels, "trouble", lambda level: "" if level == "limits_only" else "denied")
-    problems = list(preflight._sandbox(recipe(tmp_path, "python"), ["curate"]))
+    problems = list(sandbox_problems(recipe(tmp_path, "python"), "curate"))
     assert [p.field for p in problems] == ["sandbox"]
     assert "namespaces: denied. landlock: denied" in str(problems[0]) and "limits_only" in str(problems[0])
-    assert not list(preflight._sandbox(recipe(tmp_path, "math"), ["curate"]))
-    assert not list(preflight._sandbox(recipe(tmp_path, "python"), ["sft"]))
-    assert not list(preflight._sandbox(recipe(tmp_path, "python", sandbox="limits_only"), ["curate"]))
+    assert not list(sandbox_problems(recipe(tmp_path, "math"), "curate"))
+    assert not list(sandbox_problems(recipe(tmp_path, "python"), "sft"))
+    assert not list(sandbox_problems(recipe(tmp_path, "python", sandbox="limits_only"), "curate"))
 
 
 def test_going_without_a_wall_is_in_the_key_and_the_sandbox_code_too(tmp_path):

@@ -95,7 +95,7 @@ class World:
         recipe = self.recipe()
         return {
             stage: keys.key_parts(recipe, stage, {"data": "d"}, root=self.root, installed=self.installed)
-            for stage in recipe.stages()
+            for stage in recipe.stage_names()
         }
 
     def keys(self) -> dict[str, str]:

@@ -17,7 +17,8 @@ from pipelines.contract.columns import COLUMNS, HOOK_PHASE, SLOT_PHASE, Phase, p
 from pipelines.data.records import Role, Stop, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
-from pipelines.recipe.read import SLOTS, read_recipe
+from pipelines.recipe.read import read_recipe
+from pipelines.recipe.slots import SLOTS
 from pipelines.rlvr.pack import DTYPES, pack
 
 SHAPES = {"B": 1, "B T": 2, "B S": 2, "B K": 2}

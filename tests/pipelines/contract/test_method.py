@@ -13,8 +13,8 @@ from method_toys import REQUIRED
 from pipelines.contract import catalogue
 from pipelines.contract.catalogue import bind, load, names
 from pipelines.contract.method import BASES, FunctionMethod, Method
-from pipelines.recipe.read import SLOTS
 from pipelines.recipe.settings import Sampling
+from pipelines.recipe.slots import SLOTS
 
 ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]
 HOOKS = ("setup", "sampling", "on_rollouts", "on_batch", "column_options", "state_dict", "load_state_dict")

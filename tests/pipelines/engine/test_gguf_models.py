@@ -113,7 +113,7 @@ def test_the_file_is_in_the_keys_of_the_stages_that_read_it(tmp_path, home):
     recipe = read_recipe(toys.recipe(tmp_path, model={"path": str(file), "fresh": None}))
 
     def all_keys():
-        return {s: keys.stage_key(keys.key_parts(recipe, s, {"data": "d"})) for s in recipe.stages()}
+        return {s: keys.stage_key(keys.key_parts(recipe, s, {"data": "d"})) for s in recipe.stage_names()}
 
     before = all_keys()
     other = tmp_path / "other.gguf"

@@ -9,7 +9,8 @@ from pipelines.contract.catalogue import names
 from pipelines.errors import RecipeError
 from pipelines.recipe import check as rules
 from pipelines.recipe.check import check
-from pipelines.recipe.read import SLOTS, read_recipe
+from pipelines.recipe.read import read_recipe
+from pipelines.recipe.slots import SLOTS
 
 
 @pytest.mark.parametrize(

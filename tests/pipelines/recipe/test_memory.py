@@ -22,7 +22,7 @@ SHAPE = memory.Shape(10**6, layers=2, hidden=32, intermediate=64, heads=4, key_h
 
 def planned(tmp_path, stage, *overrides, prompt_tokens=16):
     return memory.of_stage(
-        read_recipe(toys.recipe(tmp_path), list(overrides)), stage, SHAPE, prompt_tokens=prompt_tokens
+        read_recipe(toys.recipe(tmp_path), list(overrides)).node(stage), SHAPE, prompt_tokens=prompt_tokens
     )
 
 
@@ -55,15 +55,15 @@ def test_decoding(tmp_path):
 def test_settings_that_lower_it(tmp_path):
     recipe = read_recipe(toys.recipe(tmp_path), ["sft.tokens_per_step=4096", "sft.micro_batch_tokens=4096"])
     shape = replace(SHAPE, parameters=2 * 10**6)
-    before = memory.of_stage(recipe, "sft", shape).peak
-    levers = memory.levers(recipe, "sft", shape)
+    before = memory.of_stage(recipe.node("sft"), shape).peak
+    levers = memory.levers(recipe.node("sft"), shape)
     assert [peak for _, peak in levers] == sorted(peak for _, peak in levers)
     assert {name.partition("=")[0] for name, _ in levers} == {
         "sft.lora", "sft.gradient_checkpointing", "sft.micro_batch_tokens",
     }  # fmt: skip
     for name, peak in levers:
         changed = read_recipe(toys.recipe(tmp_path), ["sft.tokens_per_step=4096", "sft.micro_batch_tokens=4096", name])
-        assert memory.of_stage(changed, "sft", shape).peak == peak < before
+        assert memory.of_stage(changed.node("sft"), shape).peak == peak < before
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +138,6 @@ def test_plans_are_within_a_fifth_of_the_measured_peak(tmp_path, wide, case):
 
     base = str(recipe.model.path)
     shape = memory.Shape.of(AutoConfig.from_pretrained(base), parameters_of(base) or 0)
-    needs = memory.of_stage(recipe, stage, shape, prompt_tokens=18)
-    peak = measured(tmp_path / "work", recipe, stage, {"data": str(wide / "data"), "sft": str(wide / "sft")})
+    needs = memory.of_stage(recipe.node(stage), shape, prompt_tokens=18)
+    peak = measured(tmp_path / "work", recipe, stage, {"data": str(wide / "data"), "model": str(wide / "sft")})
     assert abs(needs.peak - peak) < 0.2 * peak, f"planned {needs.peak / 1e9:.2f} GB, measured {peak / 1e9:.2f} GB"

@@ -13,7 +13,8 @@ from pipelines.data.records import Role
 from pipelines.engine import distribution, models
 from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
-from pipelines.recipe.read import PRESETS, SLOTS, read_preset, read_recipe
+from pipelines.recipe.read import PRESETS, read_preset, read_recipe
+from pipelines.recipe.slots import SLOTS
 from pipelines.rlvr import algorithm
 
 

@@ -21,7 +21,7 @@ from pipelines.contract.columns import COLUMNS, Phase
 from pipelines.contract.method import BASES
 from pipelines.contract.rollout import GroupOutcome
 from pipelines.errors import RecipeError
-from pipelines.recipe.read import SLOTS
+from pipelines.recipe.slots import SLOTS
 
 ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]
 CALLED = [(s, n) for s, n in ALL if f"rlvr.{s}" not in BASES]

@@ -11,7 +11,7 @@ from benchmarks import examples
 from pipelines.contract.catalogue import bind, load, names, needs
 from pipelines.contract.columns import COLUMNS, Phase
 from pipelines.contract.method import BASES
-from pipelines.recipe.read import SLOTS
+from pipelines.recipe.slots import SLOTS
 
 CALLED = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}") if f"rlvr.{slot}" not in BASES]
 ZERO_OUTSIDE = ("advantage", "credit", "objective", "loss_aggregation")

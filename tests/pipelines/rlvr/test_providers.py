@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 from pipelines.engine.policy import Policy
 from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
-from pipelines.recipe.read import bind_providers, bind_slots, bound_list, read_recipe
+from pipelines.recipe.read import read_recipe
+from pipelines.recipe.slots import bind_providers, bind_slots, bound_list
 
 PRIME = ["presets=[prime]", "rlvr.filter=all_rows"]
 FAST_PRM = "rlvr.providers=[{kind: implicit_prm, learning_rate: 0.001, beta: 0.5, update_first: %s}]"

@@ -1,0 +1,68 @@
+"""A plan as a graph: in text for terminals, as a Mermaid flowchart for pages."""
+
+from __future__ import annotations
+
+from pipelines.recipe.read import Recipe
+from pipelines.recipe.stage_kind import BASE
+from tasks.stages import Planned
+
+
+def plan(recipe: Recipe, planned: list[Planned]) -> str:
+    """A line for each stage: its name, what it reads where stages have names, what would be done, its key and why."""
+    stages = [p.stage for p in planned]
+    graph = graph_lines(recipe, stages) if recipe.stages else {stage: stage for stage in stages}
+    width = max(9, *map(len, graph.values())) if graph else 9
+    return "\n".join(
+        f"{graph[p.stage]:<{width}} {p.action:<6} {p.key or '(key depends on its inputs)':<28} {p.why}" for p in planned
+    )
+
+
+def graph_lines(recipe: Recipe, stages: list[str]) -> dict[str, str]:
+    """Stage → its name behind the lines of the stages that are still to be read, as `git log --graph` draws branches.
+
+    A column is a stage; it begins at that stage (●) and is drawn (│) until the last stage that reads it, whose own row joins it (┴).
+    """
+    reads = {name: [s for s in dict.fromkeys(recipe.node(name).inputs.values()) if s in stages] for name in stages}
+    last_reader = {source: name for name in stages for source in reads[name]}
+    columns: list[str | None] = []
+    lines = {}
+    for name in stages:
+        marks = ["┴" if c in reads[name] and last_reader[c] == name else "├" if c in reads[name] else "│" if c else " "
+                 for c in columns]  # fmt: skip
+        columns = [None if c and last_reader.get(c) == name else c for c in columns]
+        free = next((i for i, c in enumerate(columns) if c is None and marks[i] in " "), len(columns))
+        if free == len(columns):
+            columns.append(None)
+            marks.append(" ")
+        marks[free] = "●"
+        columns[free] = name if name in last_reader else None
+        while columns and columns[-1] is None:
+            columns.pop()
+        kind = recipe.graph[name].kind
+        about = "" if kind == name else f" ({kind})"
+        lines[name] = f"{''.join(marks).rstrip()} {name}{about}"
+    return lines
+
+
+def mermaid(recipe: Recipe, actions: dict[str, str] | None = None) -> str:
+    """The graph as a Mermaid flowchart.
+
+    Args:
+        actions: stage → "run" or "reuse"; stages that are not in it are left out. Default: all, without colours.
+    """
+    stages = [name for name in recipe.stage_names() if actions is None or name in actions]
+    number = {name: f"s{place}" for place, name in enumerate(stages)}
+    lines = ["flowchart LR"]
+    if any(BASE in recipe.node(name).labels.values() for name in stages):
+        lines.append('  base(["base"])')
+    for name in stages:
+        kind = recipe.graph[name].kind
+        text = name if name == kind else f"{name}<br/>{kind}"
+        lines.append(f'  {number[name]}["{text}"]' + (f":::{actions[name]}" if actions else ""))
+    for name in stages:
+        for source in dict.fromkeys(recipe.node(name).labels.values()):
+            if source in number or source == BASE:
+                lines.append(f"  {number.get(source, 'base')} --> {number[name]}")
+    if actions:
+        lines += ["  classDef run fill:#fde68a,stroke:#b45309", "  classDef reuse fill:#dcfce7,stroke:#15803d"]
+    return "\n".join(lines)

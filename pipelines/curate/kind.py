@@ -1,0 +1,101 @@
+"""Curation as a kind of stage."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pipelines.errors import DataError, RecipeError, did_you_mean
+from pipelines.recipe import kinds
+from pipelines.recipe.graph import Node
+from pipelines.recipe.resolve import resolve
+from pipelines.recipe.settings import Curate
+from pipelines.recipe.stage_kind import DATA, TEXT, TORCH, VERIFIERS, Kind, ModelFiles, Place, Port, Reads
+
+TOKENIZES = ["path", "revision", "chat_template", "chat_template_kwargs", "chat_template_date", "trust_remote_code"]
+"""Fields of the model that counting a prompt's tokens reads."""
+
+
+class CurateKind(Kind):
+    """Sources to data with splits."""
+
+    name, settings, module, makes = "curate", Curate, "pipelines.curate", DATA
+    ports: ClassVar[dict[str, Port]] = {}
+    gpu = False
+
+    def reads(self, node: Node) -> Reads:
+        """Sources, the tokenizer, and the benchmarks that the recipe's evaluations will ask."""
+        curate: Curate = node.settings
+        model = resolve(node.recipe.model)
+        used = {k: model[k] for k in [*TOKENIZES, *(["dtype", "attention"] if curate.difficulty is not None else [])]}
+        if node.recipe.model.fresh is not None:
+            used["tokenizer"] = model["tokenizer"]
+        settings: dict[str, Any] = {"curate": resolve(curate), "model": used}
+        reads = Reads(
+            settings,
+            models={"model": ModelFiles(node.recipe.model.path, ("model", "path"), weights=False)},
+            skip=frozenset() if curate.difficulty is not None else frozenset({"pipelines.curate.difficulty"}),
+            environments={str(s.task) for s in curate.sources if s.kind == "environment"},
+            rows_name_environments=any(s.kind in ("file", "hub") for s in curate.sources),
+            verifies=True,
+            libraries=(*VERIFIERS, *TEXT, "datasets", "xxhash"),
+            computes=curate.difficulty is not None,
+        )
+        for number, source in enumerate(curate.sources):
+            if source.kind in ("file", "hub"):
+                place: Place = ("curate", "sources", number, "path")
+                reads.sources[f"sources.{number}"] = (source, place)
+        if curate.difficulty is not None:
+            reads.models["difficulty"] = ModelFiles(curate.difficulty.model, ("curate", "difficulty", "model"))
+            reads.libraries += TORCH
+        asking = _asking(node)
+        for other in asking:
+            asked = other.kind.reads(other)
+            reads.benchmarks += asked.benchmarks
+            reads.modules.append(str(other.kind.benchmark_texts).partition(":")[0])
+        if asking:
+            names = sorted({name for listed, _ in reads.benchmarks for name in listed})
+            settings["decontaminate_against"] = [*names, *dict.fromkeys(include for _, include in reads.benchmarks)]
+            reads.in_key["decontaminate_against",] = names
+            reads.libraries += ("lm_eval",)
+        return reads
+
+    def job(self, node: Node) -> dict[str, Any]:
+        """Where the questions of the benchmarks come from."""
+        texts = [{"function": n.kind.benchmark_texts, "settings": resolve(n.settings)} for n in _asking(node)]
+        return {"benchmark_texts": texts} if texts else {}
+
+    def check(self, node: Node) -> None:
+        """Files are there, verifiers exist."""
+        for number, source in enumerate(node.settings.sources):
+            field = f"curate.sources.{number}"
+            if source.kind == "file":
+                _check_files(str(source.path), field)
+            if source.verifier is not None:
+                from pipelines.verifiers import VERIFIERS as KNOWN
+
+                if source.verifier not in KNOWN:
+                    hint = did_you_mean(source.verifier, KNOWN)
+                    raise RecipeError(f"{field}.verifier: unknown verifier {source.verifier!r}. {hint}")
+
+
+def _asking(node: Node) -> list[Node]:
+    """The stages of the recipe whose questions the data must not hold."""
+    if node.settings.decontaminate is None:
+        return []
+    return [other for other in node.recipe.nodes() if kinds.get(other.stage.kind).benchmark_texts is not None]
+
+
+def _check_files(path: str, field: str) -> None:
+    from pipelines.data.files import check_readable, data_files
+
+    paths = data_files(path)
+    if not paths:
+        raise RecipeError(f"{field}.path: no file at {path}.")
+    try:
+        for each in paths:
+            check_readable(each)
+    except DataError as error:
+        raise RecipeError(str(error).replace("curate.sources.path", f"{field}.path")) from None
+
+
+KIND = CurateKind()

@@ -1,0 +1,290 @@
+"""The stages of a recipe as a graph: names, kinds, settings and inputs; what one stage sees of the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator, SerializationInfo, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from pipelines.contract.fields import LARGEST_SEED, Settings
+from pipelines.errors import RecipeError, did_you_mean
+from pipelines.recipe import kinds
+from pipelines.recipe.stage_kind import BASE, MODEL, Kind, Port
+
+if TYPE_CHECKING:
+    from pipelines.recipe.read import Recipe
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One named stage of a recipe."""
+
+    kind: str
+    settings: Settings
+    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Port → names of stages, or `base`."""
+    seed: int | None = None
+
+
+def parse(value: Any) -> Stage:
+    """A stage as a recipe writes it: `{kind: sft, data: NAME, ...}`.
+
+    Raises:
+        ValidationError: with the fields' places.
+        ValueError: it is no section.
+    """
+    if isinstance(value, Stage):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("a stage is a section with `kind`, its inputs and its settings")
+    if not isinstance(value.get("kind"), str):
+        raise _error("kind", f"say which kind of stage it is: {', '.join(kinds.every())}", value.get("kind"))
+    if value["kind"] not in kinds.every():
+        known = did_you_mean(value["kind"][:80], kinds.every())
+        raise _error("kind", f"there is no such kind of stage. {known}".rstrip("."), value["kind"])
+    kind = kinds.get(value["kind"])
+    inputs = {}
+    for port, about in kind.ports.items():
+        text = value.get(port)
+        if text is None:
+            continue
+        names = text if isinstance(text, list) else [text]
+        if not all(isinstance(n, str) for n in names) or (isinstance(text, list) and not about.many) or not names:
+            wanted = "names of stages, such as [cold, short]" if about.many else "the name of a stage"
+            raise _error(port, f"{wanted} is wanted", text)
+        if len(set(names)) < len(names):
+            raise _error(port, "a stage is named twice", text)
+        inputs[port] = tuple(names)
+    rest = {k: v for k, v in value.items() if k != "kind" and k not in kind.ports}
+    seed = None
+    if "seed" not in kind.settings.model_fields:
+        seed = rest.pop("seed", None)
+        if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED):
+            raise _error("seed", "a whole number from 0 is wanted", seed)
+    return Stage(kind.name, kind.settings.model_validate(rest), inputs, seed)
+
+
+def _error(name: str, message: str, value: Any) -> ValidationError:
+    text = message.replace("{", "{{").replace("}", "}}")
+    details = InitErrorDetails(type=PydanticCustomError("stage", text), loc=(name,), input=value)  # type: ignore[arg-type]
+    return ValidationError.from_exception_data("stage", [details])
+
+
+def _written(stage: Stage, info: SerializationInfo) -> dict[str, Any]:
+    ports = kinds.get(stage.kind).ports
+    inputs = {port: list(names) if ports[port].many else names[0] for port, names in stage.inputs.items()}
+    fields = stage.settings.model_dump(mode=info.mode, exclude_defaults=info.exclude_defaults)
+    return {"kind": stage.kind, **inputs, **({} if stage.seed is None else {"seed": stage.seed}), **fields}
+
+
+StageField = Annotated[Stage, PlainValidator(parse), PlainSerializer(_written)]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A stage with the recipe around it."""
+
+    recipe: Recipe
+    name: str
+    stage: Stage
+
+    @property
+    def kind(self) -> Kind:
+        """Its kind."""
+        return kinds.get(self.stage.kind)
+
+    @property
+    def settings(self) -> Any:
+        """Its settings."""
+        return self.stage.settings
+
+    @property
+    def seed(self) -> int:
+        """Its own seed where it has one, else the recipe's."""
+        own = self.stage.seed if self.stage.seed is not None else getattr(self.settings, "seed", None)
+        return self.recipe.seed if own is None else int(own)
+
+    def named(self, port: str) -> tuple[str, ...]:
+        """Stages, or `base`, that a port names."""
+        return self.stage.inputs.get(port, ())
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Label → stage or `base`, of every input. Labels are what keys and the stage's process call the inputs; they hold no
+        stage's name, so that renaming a stage changes nothing."""
+        labels: dict[str, str] = {}
+        for port, about in self.kind.ports.items():
+            names = list(self.named(port))
+            if about.many:
+                labels |= self.kind.labels(self, port, names)
+            elif names:
+                labels[port] = names[0]
+        return labels | self.kind.links(self.settings)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Label → stage whose artifact is read."""
+        return {label: name for label, name in self.labels.items() if name != BASE}
+
+    @property
+    def sources(self) -> list[Node]:
+        """The stages that it reads, each once."""
+        return [self.recipe.node(name) for name in dict.fromkeys(self.inputs.values())]
+
+    def ancestors(self) -> list[Node]:
+        """Every stage that it was made from, the nearest first."""
+        ancestors: dict[str, Node] = {}
+        waiting = self.sources
+        while waiting:
+            node = waiting.pop(0)
+            if node.name not in ancestors:
+                ancestors[node.name] = node
+                waiting += node.sources
+        return list(ancestors.values())
+
+    @property
+    def parents(self) -> list[str]:
+        """The models that its own model was made from: names of stages, or `base`."""
+        ports = [port for port, about in self.kind.ports.items() if MODEL in about.takes]
+        return [name for port in ports for name in self.named(port) or (BASE,)] or [BASE]
+
+    @property
+    def reads_base(self) -> bool:
+        """Whether it loads the recipe's own model, or what belongs to it, by its path."""
+        ports = [port for port, about in self.kind.ports.items() if MODEL in about.takes]
+        return not ports or any(not self.named(port) or BASE in self.named(port) for port in ports)
+
+
+def numbered(kinds_in_order: list[str]) -> list[str]:
+    """A label for each model of a list, by its kind alone.
+
+    >>> numbered(["base", "sft", "rlvr", "rlvr"])
+    ['base', 'sft', 'rlvr', 'rlvr-2']
+    """
+    count: Counter[str] = Counter()
+    labels = []
+    for kind in kinds_in_order:
+        count[kind] += 1
+        labels.append(kind if count[kind] == 1 else f"{kind}-{count[kind]}")
+    return labels
+
+
+def arranged(stages: dict[str, Stage]) -> dict[str, Stage]:
+    """The stages with their left-out inputs filled in, each after those that it reads, else in the order of the recipe.
+
+    Raises:
+        RecipeError: an input names no stage or one that makes something else, is missing, or stages read each other in a circle.
+    """
+    written, stages = stages, _completed(stages)
+    for name, stage in stages.items():
+        kind = kinds.get(stage.kind)
+        for port, about in kind.ports.items():
+            _check_port(name, port, about, stage, stages)
+        for label, source in kind.links(stage.settings).items():
+            _check_link(name, label, source, stages)
+    reads = {name: set(_read_by(stage)) for name, stage in stages.items()}
+    ordered: dict[str, Stage] = {}
+    while len(ordered) < len(stages):
+        ready = next((n for n in stages if n not in ordered and reads[n] <= set(ordered)), None)
+        if ready is None:
+            raise RecipeError(_circle({n: r - set(ordered) for n, r in reads.items() if n not in ordered}))
+        ordered[ready] = stages[ready]
+    place = {name: number for number, name in enumerate([BASE, *ordered])}
+    for name, stage in ordered.items():  # inputs that were left out come in the order of the graph
+        named = written[name].inputs
+        inputs = {p: v if p in named else tuple(sorted(v, key=place.__getitem__)) for p, v in stage.inputs.items()}
+        ordered[name] = Stage(stage.kind, stage.settings, inputs, stage.seed)
+    return ordered
+
+
+def _completed(stages: dict[str, Stage]) -> dict[str, Stage]:
+    makes = {name: kinds.get(stage.kind).makes for name, stage in stages.items()}
+    completed = {}
+    for name, stage in stages.items():
+        missing = {p: v for p, v in kinds.get(stage.kind).default_inputs(makes).items() if p not in stage.inputs}
+        completed[name] = Stage(stage.kind, stage.settings, {**stage.inputs, **missing}, stage.seed)
+    return completed
+
+
+def _read_by(stage: Stage) -> list[str]:
+    named = [n for names in stage.inputs.values() for n in names if n != BASE]
+    return named + list(kinds.get(stage.kind).links(stage.settings).values())
+
+
+def _check_port(name: str, port: str, about: Port, stage: Stage, stages: dict[str, Stage]) -> None:
+    named, field_name = stage.inputs.get(port, ()), f"{name}.{port}"
+    fitting = [n for n, s in stages.items() if n != name and kinds.get(s.kind).makes in about.takes]
+    if not named and about.required:
+        such = f"such as {fitting[0]}" if fitting else f"and none here makes {_or(about.takes)}: add one"
+        raise RecipeError(f"{field_name}: is missing: name the stage whose {_or(about.takes)} it reads, {such}.")
+    for source in named:
+        if source == BASE and MODEL in about.takes:
+            continue
+        if source not in stages:
+            hint = did_you_mean(source[:80], [*fitting, *([BASE] if MODEL in about.takes else [])])
+            raise RecipeError(f"{field_name}: there is no stage called {source[:80]!r}. {hint}")
+        makes = kinds.get(stages[source].kind).makes
+        if makes not in about.takes:
+            fix = f"Name one of: {', '.join(fitting)}" if fitting else "Add a stage that makes it"
+            raise RecipeError(
+                f"{field_name}: {source} is a stage of kind {stages[source].kind}, which makes {makes}, and "
+                f"{_or(about.takes)} is wanted. {fix}."
+            )
+
+
+def _check_link(name: str, label: str, source: str, stages: dict[str, Stage]) -> None:
+    takes = kinds.get(stages[name].kind).link_takes
+    known = [n for n, s in stages.items() if n != name and kinds.get(s.kind).makes in takes]
+    if source not in stages:
+        raise RecipeError(
+            f"{name}.{label}: there is no stage called {source[:80]!r}. {did_you_mean(source[:80], known)}"
+        )
+    makes = kinds.get(stages[source].kind).makes
+    if makes not in takes:
+        fix = f"Name one of: {', '.join(known)}" if known else "Add a stage that makes it"
+        raise RecipeError(f"{name}.{label}: {source} makes {makes}, and {_or(takes)} is wanted. {fix}.")
+
+
+def _or(words: tuple[str, ...]) -> str:
+    return " or ".join(words)
+
+
+def _circle(reads: dict[str, set[str]]) -> str:
+    """Where stages read each other in a circle, in words."""
+    path = [next(iter(reads))]
+    while path.count(path[-1]) == 1:
+        path.append(sorted(reads[path[-1]])[0])
+    circle = path[path.index(path[-1]) :]
+    return (
+        f"stages: {' reads '.join(circle)}: a circle. Let {circle[-2]} read another stage, or make rounds of them with "
+        f"`repeat`."
+    )
+
+
+def of_sections(sections: dict[str, Settings], checkpoints: Collection[str] | None) -> dict[str, Stage]:
+    """The chain that plain sections mean: each reads the newest data and continues with the newest model before it.
+
+    Args:
+        sections: kind → settings, in the order of the chain; a stage has the name of its kind.
+        checkpoints: of the models and `base`, those that a stage of several models reads; None: all.
+    """
+    stages: dict[str, Stage] = {}
+    newest: dict[str, str] = {}
+    models = [BASE]
+    for name, settings in sections.items():
+        kind = kinds.get(name)
+        inputs: dict[str, tuple[str, ...]] = {}
+        for port, about in kind.ports.items():
+            source = next((newest[what] for what in about.takes if what in newest), None)
+            if about.many:
+                inputs[port] = tuple(m for m in models if checkpoints is None or m in checkpoints)
+            elif source is not None:
+                inputs[port] = (source,)
+        stages[name] = Stage(name, settings, inputs)
+        newest[kind.makes] = name
+        models += [name] if kind.makes == MODEL else []
+    return stages

@@ -1,0 +1,149 @@
+"""The slots of an rlvr section: which methods fill them, bound to their settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipelines.contract.catalogue import Bound, bind, card, load, names
+from pipelines.contract.monitor import Monitor
+from pipelines.errors import RecipeError
+from pipelines.recipe import settings as s
+from pipelines.recipe.explain import explain
+from pipelines.recipe.monitors import Watch
+
+SLOTS = (
+    "curriculum",
+    "prompting",
+    "rollout",
+    "reward",
+    "filter",
+    "sampling_schedule",
+    "shaping",
+    "advantage",
+    "credit",
+    "replay",
+    "objective",
+    "divergence",
+    "auxiliary_loss",
+    "loss_aggregation",
+)
+PROVIDERS = "rlvr.providers"
+MONITORS = "monitor"
+
+
+def bind_slots(rlvr: s.Rlvr) -> dict[str, Any]:
+    """Every slot's method(s), bound; lists stay lists, an absent divergence is None.
+
+    Raises:
+        RecipeError: an unknown method or setting.
+    """
+    bound: dict[str, Any] = {}
+    for slot in SLOTS:
+        spec = getattr(rlvr, slot)
+        if isinstance(spec, list):
+            bound[slot] = [bind(f"rlvr.{slot}", entry) for entry in spec]
+        else:
+            bound[slot] = None if spec is None else bind(f"rlvr.{slot}", spec)
+    return bound
+
+
+def bound_list(bound: dict[str, Any]) -> list[Bound]:
+    """The bound methods of all slots in one list."""
+    methods: list[Bound] = []
+    for value in bound.values():
+        methods += value if isinstance(value, list) else [] if value is None else [value]
+    return methods
+
+
+@dataclass(frozen=True)
+class Watched:
+    """An entry of a section's `monitors`."""
+
+    method: Bound
+    about: Watch
+
+    @property
+    def rule(self) -> Monitor:
+        """The rule itself."""
+        return self.method.fn
+
+    @property
+    def name(self) -> str:
+        """What it is called in alarms."""
+        return self.rule.label or self.method.name
+
+    @property
+    def patience(self) -> int:
+        """Steps in a row that are an alarm."""
+        return self.about.patience or self.rule.patience
+
+
+def bind_monitors(section: str, specs: list[dict[str, Any]]) -> list[Watched]:
+    """The rules of `rlvr.monitors` or `sft.monitors`, with what is done about them.
+
+    Raises:
+        RecipeError: an unknown rule or setting, or a limit that cannot be.
+    """
+    watched = []
+    for number, spec in enumerate(specs):
+        field = f"{section}.monitors.{number}"
+        shared = {name: value for name, value in spec.items() if name in Watch.model_fields}
+        try:
+            about = Watch.model_validate(shared)
+        except ValidationError as error:
+            raise RecipeError(
+                "\n".join(f"{field}.{line}" for line in explain(error, shared, Watch).split("\n"))
+            ) from None
+        own = {name: value for name, value in spec.items() if name == "kind" or name not in shared}
+        try:
+            method = bind(MONITORS, own, field)
+        except RecipeError:
+            raise
+        except ValueError as error:
+            raise RecipeError(f"{field}.{error}.") from None
+        watched.append(Watched(method, about))
+    return watched
+
+
+def bind_providers(rlvr: s.Rlvr, methods: list[Bound]) -> list[Bound]:
+    """The providers of columns that these methods read: those of the recipe, and those that come by themselves.
+
+    Raises:
+        RecipeError: an unknown provider or setting, one named twice, or two that make one column.
+    """
+    needed = {column for method in methods for column in method.needs}
+    needed |= {column for each in bind_monitors("rlvr", rlvr.monitors) for column in each.method.needs}
+    chosen = [bind("rlvr.providers", spec) for spec in rlvr.providers]
+    names_chosen = [method.name for method in chosen]
+    for name in names(PROVIDERS):
+        provider: Any = load(PROVIDERS, name)
+        if provider.automatic and name not in names_chosen and needed & set(card(provider).makes):
+            chosen.append(bind(PROVIDERS, name))
+    columns = [column for method in chosen for column in method.card.makes]
+    repeated = [column for column in columns if columns.count(column) > 1]
+    if repeated:
+        raise RecipeError(f"rlvr.providers: {repeated[0]} is made twice; leave one provider of it.")
+    return [method for method in chosen if needed & set(method.card.makes)]
+
+
+def column_options(methods: list[Bound]) -> dict[str, Any]:
+    """Column → how it is to be made, as the methods ask for it.
+
+    Raises:
+        RecipeError: two of them ask for one column in different ways.
+    """
+    options: dict[str, Any] = {}
+    asked_by: dict[str, Bound] = {}
+    for method in methods:
+        for column, option in method.fn.column_options().items():
+            if column in options and options[column] != option:
+                first_method = asked_by[column]
+                raise RecipeError(
+                    f"{method.slot}: {first_method.name} and {method.name} ask for different values of the column {column}. "
+                    "Leave one of them out."
+                )
+            options[column], asked_by[column] = option, method
+    return options

@@ -1,0 +1,184 @@
+"""What a kind of stage is: its settings, what it takes and makes, and what it reads. A kind is a package with a `kind.py`.
+
+A package `pipelines/NAME` (or one beside it, such as `evaluation`) whose `kind.py` sets `KIND` to an instance of `Kind` adds a
+kind of stage; recipes, keys, plans, runs and lineage know it from there, and nothing else names it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.contract.fields import Settings
+from pipelines.errors import RecipeError, did_you_mean
+from pipelines.recipe.resolve import resolve
+
+if TYPE_CHECKING:
+    from pipelines.recipe.graph import Node
+    from pipelines.recipe.settings import Source
+
+BASE = "base"
+"""As an input: the recipe's own model."""
+DATA, MODEL, SAMPLES, SCORES = "data", "model", "samples", "scores"
+"""What stages make: a folder with splits, with `model/`, with sampled completions, with `results.json`."""
+Place = tuple[str | int, ...]
+"""Where a field is in the settings of a key: ("curate", "sources", 0, "path")."""
+VERIFIERS = ("reasoning-gym", "math-verify", "sympy", "latex2sympy2_extended", "antlr4-python3-runtime")
+TEXT = ("tokenizers", "transformers", "jinja2", "numpy", "pyarrow")
+TORCH = ("torch", "peft", "safetensors", "scipy")
+"""Libraries that score answers, render and tokenise text, and compute models."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """A named input of a kind of stage."""
+
+    takes: tuple[str, ...]
+    """What the stage that it names may make."""
+    required: bool = True
+    """A port of models that is not required and not given reads the recipe's own model."""
+    many: bool = False
+    """A list of stages."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model that a stage loads by a path of the recipe."""
+
+    path: str | None
+    place: Place
+    weights: bool = True
+    """False where only its tokenizer is read."""
+
+
+@dataclass
+class Reads:
+    """All that can change what a stage makes, beside its inputs, its seed and the code of its own module."""
+
+    settings: dict[str, Any]
+    """Section → fields, with paths as they are spelled."""
+    in_key: dict[Place, Any] = field(default_factory=dict)
+    """What stands in the key instead of a field that is not read, or whose meaning is told otherwise."""
+    sources: dict[str, tuple[Source, Place]] = field(default_factory=dict)
+    """Label in the key → a source of data, and where its path is."""
+    models: dict[str, ModelFiles] = field(default_factory=dict)
+    """Label in the key → model."""
+    benchmarks: list[tuple[list[str], str | None]] = field(default_factory=list)
+    """Names of benchmarks, and a folder with more of them."""
+    modules: list[str] = field(default_factory=list)
+    """Modules that are imported by name: methods, benchmarks' code."""
+    skip: frozenset[str] = frozenset()
+    """Modules that this stage does not enter although its process could."""
+    environments: set[str] = field(default_factory=set)
+    """Environments that are played, or that the data were made in."""
+    any_environment: bool = False
+    """The data may name any environment."""
+    rows_name_environments: bool = False
+    """The rows that the stage makes may name any environment, because they come from files."""
+    verifies: bool = False
+    """Completions are scored, perhaps by running programs."""
+    libraries: tuple[str, ...] = ()
+    computes: bool = True
+    """Models are computed, so that the kind of processor matters."""
+
+
+class Kind:
+    """A kind of stage. Subclasses set the facts and override what differs; there is one instance, `KIND` of their module."""
+
+    name: str
+    settings: type[Settings]
+    module: str
+    """`python -m MODULE WORK` is the stage's process."""
+    makes: str
+    ports: ClassVar[dict[str, Port]]
+    trains: bool = False
+    """Optimizes weights, in steps that are committed."""
+    rewards: bool = False
+    """Learns from rewards of its own rollouts; such a stage is what sweeps compare, and has rollouts to show."""
+    makes_base: bool = False
+    """Initialises a `fresh` model where it starts from the recipe's own, and keeps it under `base/`."""
+    gpu: bool = True
+    """Takes a place on a GPU."""
+    methods: bool = False
+    """Its settings have slots for methods, which presets fill."""
+    benchmark_texts: str | None = None
+    """`module:function` that yields (benchmark, question) of everything that the stage's settings will ask."""
+    headlines: tuple[str, ...] = ()
+    """Metrics of its spool that are compared between runs."""
+
+    link_takes: tuple[str, ...] = ()
+    """What the stages that `links` tells may make."""
+
+    def links(self, settings: Any) -> dict[str, str]:
+        """Input label → stage, for stages that settings name outside of the ports."""
+        return {}
+
+    def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+        """Where the written fields of a stage name other stages outside of the ports: (mapping, key)."""
+        return []
+
+    def labels(self, node: Node, port: str, names: list[str]) -> dict[str, str]:
+        """Label → stage or `base` of a port with several inputs. A label never holds the name of a stage."""
+        return {f"{port}.{number}": name for number, name in enumerate(names)}
+
+    def default_inputs(self, makes: dict[str, str]) -> dict[str, tuple[str, ...]]:
+        """Inputs of ports that a recipe with named stages leaves out, by what its stages make (name → what)."""
+        return {}
+
+    def reads(self, node: Node) -> Reads:
+        """What a stage of this kind reads."""
+        raise NotImplementedError
+
+    def job(self, node: Node) -> dict[str, Any]:
+        """What the stage's process is told beyond settings, seed and inputs."""
+        return {}
+
+    def check(self, node: Node) -> None:
+        """What the types of the settings cannot say.
+
+        Raises:
+            RecipeError: names fields as `KIND.field`; the caller puts the stage's name there.
+        """
+
+
+def model_settings(node: Node, *, initialises: bool = False) -> tuple[dict[str, Any], dict[Place, Any]]:
+    """The part of the model section that a stage reads, and what the key holds instead where it starts from another stage.
+
+    Args:
+        initialises: it creates a `fresh` model where it starts from the recipe's own.
+    """
+    model = resolve(node.recipe.model)
+    if not (initialises and node.reads_base):
+        model = {k: v for k, v in model.items() if k not in ("fresh", "tokenizer")}
+    if node.reads_base:
+        return model, {}
+    absent: dict[str, Any] = {"path": None, "revision": None, "allow_missing": [], "allow_unexpected": []}
+    return model, {("model", name): value for name, value in absent.items()}
+
+
+def base_files(node: Node) -> dict[str, ModelFiles]:
+    """The recipe's own model, where the stage loads it."""
+    return {"model": ModelFiles(node.recipe.model.path, ("model", "path"))} if node.reads_base else {}
+
+
+def check_split(node: Node, field_name: str, split: str | None) -> None:
+    """The data that a stage reads have a split of this name.
+
+    Raises:
+        RecipeError: they have not.
+    """
+    for name in node.named("data"):
+        known = getattr(node.recipe.node(name).settings, "splits", None)
+        if split is not None and known is not None and split not in known:
+            raise RecipeError(f"{field_name}: {name} makes no split called {split!r}. {did_you_mean(split, known)}")
+
+
+def check_trained(node: Node) -> None:
+    """What a stage samples has been trained: it does not start from a fresh model.
+
+    Raises:
+        RecipeError: it does.
+    """
+    if node.reads_base and node.recipe.model.fresh is not None:
+        fix = "add an `sft` section" if not node.recipe.stages else f"{node.name}.model: name a stage that trains it"
+        raise RecipeError(f"sft: a fresh model must be trained before {node.kind.name.upper()}; {fix}.")

@@ -1,0 +1,143 @@
+"""Named stages: which order they get, what they read, and what is refused with the field's name."""
+
+from __future__ import annotations
+
+import pytest
+import toys
+import yaml
+
+from pipelines.errors import RecipeError
+from pipelines.recipe import kinds
+from pipelines.recipe.check import check
+from pipelines.recipe.read import SECTIONS, read_recipe
+
+SETTINGS = {
+    "curate": {"sources": [{"kind": "reasoning_gym", "task": "palindrome_generation", "size": 20}]},
+    "sft": {"steps": 2},
+    "rlvr": {"steps": 2, "sampling": {"max_tokens": 8}},
+    "evaluate": {"tasks": ["palindromes"]},
+}
+
+
+def stage(kind, **fields):
+    return {"kind": kind, **SETTINGS[kind], **fields}
+
+
+BRANCHES = {
+    "scores": stage("evaluate"),
+    "long": stage("rlvr", data="data", model="short"),
+    "data": stage("curate"),
+    "cold": stage("sft", data="data"),
+    "short": stage("rlvr", data="data", model="cold"),
+    "other": stage("rlvr", data="data", model="cold", advantage="rloo"),
+}
+
+
+def write(folder, stages=None, **fields):
+    path = folder / "graph.yaml"
+    body = {"name": "graph", "model": {"fresh": {"architecture": "llama"}}, "stages": stages or BRANCHES, **fields}
+    path.write_text(yaml.safe_dump(body, sort_keys=False))
+    return path
+
+
+def test_stages_come_after_what_they_read_and_else_as_they_are_written(tmp_path):
+    recipe = read_recipe(write(tmp_path))
+    assert recipe.stage_names() == ["data", "cold", "short", "long", "other", "scores"]
+    check(recipe)
+
+
+def test_an_evaluation_without_a_list_has_every_model_and_compares_along_the_edges(tmp_path):
+    node = read_recipe(write(tmp_path)).node("scores")
+    assert node.labels == {"base": "base", "sft": "cold", "rlvr": "short", "rlvr-2": "long", "rlvr-3": "other"}
+    job = node.kind.job(node)
+    assert job["differences"] == [["base", "sft"], ["sft", "rlvr"], ["rlvr", "rlvr-2"], ["sft", "rlvr-3"]]
+    assert job["base_in"] == "sft"
+
+
+def test_a_model_that_is_not_evaluated_is_passed_over_to_the_one_before_it(tmp_path):
+    node = read_recipe(write(tmp_path), ["scores.models=[base, long]"]).node("scores")
+    assert node.kind.job(node)["differences"] == [["base", "rlvr"]]
+    assert node.inputs == {"rlvr": "long", "sft": "cold"}, "the stage that keeps the fresh base is read too"
+
+
+def test_plain_sections_are_the_chain_that_they_were(tmp_path):
+    recipe = read_recipe(toys.recipe(tmp_path))
+    assert list(recipe.graph) == list(SECTIONS)
+    assert {name: recipe.node(name).inputs for name in SECTIONS} == {
+        "curate": {}, "sft": {"data": "curate"}, "rlvr": {"data": "curate", "model": "sft"},
+        "evaluate": {"sft": "sft", "rlvr": "rlvr"},
+    }  # fmt: skip
+
+
+def test_a_recipe_that_was_stored_reads_as_itself(tmp_path):
+    recipe = read_recipe(write(tmp_path, repeat={"rounds": 2, "stages": ["short", "long"]}))
+    stored = tmp_path / "stored.yaml"
+    stored.write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False))
+    again = read_recipe(stored)
+    assert again == recipe and again.graph == recipe.graph and "short-2" in again.graph
+
+
+def test_overrides_and_presets_reach_named_stages(tmp_path):
+    changes = ["short.sampling.max_tokens=64", "long.advantage.scale=none", "seed=3", "cold.seed=5", "presets=[rloo]"]
+    recipe = read_recipe(write(tmp_path), changes)
+    assert recipe.graph["short"].settings.sampling.max_tokens == 64
+    assert recipe.graph["long"].settings.advantage["scale"] == "none"
+    assert recipe.graph["short"].settings.advantage["kind"] == "rloo", "a preset is for every stage with methods"
+    assert [recipe.node(n).seed for n in ("data", "cold")] == [3, 5]
+    assert "other" not in read_recipe(write(tmp_path), ["other=null"]).graph
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["short.model=long"], ["stages:", "circle", "short reads long", "repeat"]),
+        (["short.model=short"], ["circle"]),
+        (["short.data=null"], ["short.data", "missing", "data"]),
+        (["short.data=cold"], ["short.data", "makes model", "data is wanted", "Name one of: data"]),
+        (["short.model=data"], ["short.model", "makes data", "cold"]),
+        (["short.model=colt"], ["short.model", "no stage called 'colt'", "Did you mean 'cold'"]),
+        (["short.model=[cold]"], ["short.model", "the name of a stage"]),
+        (["scores.models=[cold, cold]"], ["scores.models", "twice"]),
+        (["short.kind=rlvrr"], ["short.kind", "Did you mean 'rlvr'"]),
+        (["short.stepps=1"], ["short.stepps", "Did you mean 'steps'"]),
+        (["short.steps=0"], ["short.steps", "greater"]),
+        (["short.advantage.scal=none"], ["short.advantage", "Did you mean 'scale'"]),
+        (["shrt.steps=1"], ["shrt", "Did you mean 'short'"]),
+        (["short.split=trian"], ["short.split", "data makes no split", "Did you mean 'train'"]),
+        (["short.model=base"], ["short.model: name a stage that trains it"]),
+        (["cold.seed=-1"], ["cold.seed"]),
+        (["scores.checkpoints=[base]"], ["scores.checkpoints", "scores.models"]),
+        (["curate={}"], ["curate", "no stage or section"]),
+        (["repeat={rounds: 0, stages: [short]}"], ["repeat.rounds", "greater"]),
+        (["repeat={rounds: 2, stages: [shorter]}"], ["repeat.stages", "Did you mean 'short'"]),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_field_and_the_fix(tmp_path, changes, words):
+    with pytest.raises(RecipeError) as caught:
+        check(read_recipe(write(tmp_path), changes))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"curate": SETTINGS["curate"]}, ["curate", "either `stages` or plain sections"]),
+        ({"stages": {"model": stage("curate")}}, ["stages.model", "means something else"]),
+        ({"stages": {"x": 3}}, ["x: expected a section"]),
+        ({"stages": [1]}, ["stages: expected"]),
+        ({"stages": {}, "curate": SETTINGS["curate"], "repeat": {"rounds": 1, "stages": ["x"]}}, ["repeat", "named stages"]),
+    ],
+)  # fmt: skip
+def test_stages_and_sections_do_not_mix(tmp_path, fields, words):
+    path = write(tmp_path)
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **fields}))
+    with pytest.raises(RecipeError) as caught:
+        read_recipe(path)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_kind_is_a_package_that_registers_itself():
+    assert {"curate", "sft", "rlvr", "evaluate"} <= set(kinds.every())
+    for name, kind in kinds.every().items():
+        folder = toys.ROOT.joinpath(*kind.module.split("."))
+        assert (folder / "kind.py").is_file() and (folder / "__main__.py").is_file(), name

@@ -1,0 +1,56 @@
+"""Rounds: which stage of which round an input means."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines.errors import RecipeError
+from pipelines.recipe.repeat import unrolled
+
+STAGES = {
+    "data": {"kind": "curate"},
+    "cold": {"kind": "sft", "data": "data"},
+    "first": {"kind": "rlvr", "data": "data", "model": "cold"},
+    "second": {"kind": "rlvr", "data": "data", "model": "first"},
+    "scores": {"kind": "evaluate", "models": ["cold", "second"]},
+}
+
+
+def models(stages, /, **repeat):
+    return {name: fields.get("model", fields.get("models")) for name, fields in unrolled(stages, repeat).items()}
+
+
+def test_rounds_continue_with_the_last_model_of_the_round_before():
+    assert models(STAGES, rounds=3, stages=["first", "second"]) == {
+        "data": None, "cold": None, "first-1": "cold", "second-1": "first-1", "first-2": "second-1", "second-2": "first-2",
+        "first-3": "second-2", "second-3": "first-3", "scores": ["cold", "second-3"],
+    }  # fmt: skip
+
+
+def test_rounds_that_start_from_the_recipes_own_model_continue_too():
+    stages = {"data": {"kind": "curate"}, "rl": {"kind": "rlvr", "data": "data"}}
+    assert models(stages, rounds=2, stages=["rl"]) == {"data": None, "rl-1": "base", "rl-2": "rl-1"}
+
+
+def test_an_input_that_names_a_later_stage_reads_the_round_before():
+    """Every round trains from `cold` again, on what the model of the round before has shown."""
+    stages = STAGES | {
+        "first": {"kind": "rlvr", "data": "data", "model": "second"},
+        "second": {"kind": "sft", "data": "data", "model": "cold"},
+    }
+    assert models(stages, rounds=2, stages=["first", "second"]) == {
+        "data": None, "cold": None, "first-1": "cold", "second-1": "cold", "first-2": "second-1", "second-2": "cold",
+        "scores": ["cold", "second-2"],
+    }  # fmt: skip
+
+
+def test_start_says_what_the_first_round_reads():
+    stages = STAGES | {"first": {"kind": "rlvr", "data": "data", "model": "second"}}
+    assert models(stages, rounds=2, stages=["first", "second"], start={"second": "cold"})["first-1"] == "cold"
+    with pytest.raises(RecipeError, match=r"repeat\.start: first reads second .* start: \{second: NAME\}"):
+        unrolled(stages, {"rounds": 2, "stages": ["first", "second"]})
+
+
+def test_a_name_that_is_taken_is_refused():
+    with pytest.raises(RecipeError, match="name of a round of first"):
+        unrolled(STAGES | {"first-2": {"kind": "curate"}}, {"rounds": 2, "stages": ["first", "second"]})
