@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import UserError, did_you_mean
-from pipelines.recipe.settings import CHECKPOINTS
+from pipelines.recipe import kinds
+from pipelines.recipe.stage_kind import MODEL, SCORES
 from tasks import artifacts, index, lookup
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
@@ -73,7 +74,7 @@ class Known:
     def unknown(self, name: str) -> Unknown:
         """The error for a name that means nothing here, with the nearest ones that do."""
         ids = [r["run_id"][: max(8, len(name))] for r in self.runs[:50]]
-        names = [a.name for a in self.artifacts if a.stage in CHECKPOINTS]
+        names = [a.name for a in self.artifacts if makes(a) == MODEL]
         experiments = [f"experiment:{r.get('experiment')}" for r in self.runs]
         hint = did_you_mean(name, dict.fromkeys([*ids, *(r["name"] for r in self.runs), *names, *experiments]))
         if hint.startswith("Known") and len(hint) > 400:
@@ -83,20 +84,48 @@ class Known:
     def stage_of(self, run: dict[str, Any], stage: str) -> Artifact | None:
         """The artifact that a run made or reused for a stage, unverified; None where it has none here."""
         about = ((run.get("summary") or {}).get("stages") or {}).get(stage)
-        wanted = str(about.get("key")) if isinstance(about, dict) else None
-        return next((a for a in self.artifacts if a.stage == stage and a.key == wanted), None)
+        if not isinstance(about, dict):
+            return None
+        kind = about.get("kind", stage)
+        return next((a for a in self.artifacts if a.stage == kind and a.key == str(about.get("key"))), None)
 
-    def chain(self, artifact: Artifact) -> dict[str, Artifact]:
-        """Stage → artifact for everything an artifact was made from, itself included, as far as it is here."""
-        chain, waiting = {artifact.stage: artifact}, [artifact]
-        while waiting:
-            current = waiting.pop()
+    def evaluation_of(self, run: dict[str, Any], checkpoint: str = "") -> str | None:
+        """The name of a run's last evaluation, of those that hold a checkpoint where one is named; None where it has none."""
+        stages = ((run.get("summary") or {}).get("stages") or {}).items()
+        names = [n for n, about in stages if isinstance(about, dict) and what_makes(about.get("kind", n)) == SCORES]
+        holding = [n for n in names if checkpoint in self.labels(run, n)]
+        return ([*names, *holding] or [None])[-1]
+
+    @staticmethod
+    def labels(run: dict[str, Any], stage: str) -> dict[str, str]:
+        """Name of a stage in a run → what the artifact of the run's evaluation `stage` calls it, where that differs."""
+        about = ((run.get("summary") or {}).get("stages") or {}).get(stage) or {}
+        return {str(name): str(label) for label, name in (about.get("checkpoints") or {}).items()}
+
+    def chain(self, artifact: Artifact) -> list[Artifact]:
+        """Everything an artifact was made from, as far as it is here, each after what it was made from; itself last."""
+        chain: dict[str, Artifact] = {}
+
+        def add(current: Artifact) -> None:
             for digest in (current.parts.get("inputs") or {}).values():
                 source = self.by_digest(str(digest), current)
-                if source is not None and source.stage not in chain:
-                    chain[source.stage] = source
-                    waiting.append(source)
-        return chain
+                if source is not None and source.name not in chain:
+                    add(source)
+            chain[current.name] = current
+
+        add(artifact)
+        return list(chain.values())
+
+
+def what_makes(kind: str) -> str | None:
+    """What stages of a kind make; None for a kind that is not installed here."""
+    known = kinds.every().get(kind)
+    return known.makes if known else None
+
+
+def makes(artifact: Artifact) -> str | None:
+    """What an artifact is: data, model, samples or scores."""
+    return what_makes(artifact.stage)
 
 
 def _stages(run: dict[str, Any]) -> list[dict[str, Any]]:

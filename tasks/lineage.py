@@ -9,11 +9,11 @@ from typing import Any
 
 from evaluation import paired, samples
 from pipelines.errors import did_you_mean
-from pipelines.recipe.settings import CHECKPOINTS
+from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
 from pipelines.stage.files import json_lines, read_object
 from tasks import artifacts
 from tasks.artifacts import Artifact
-from tasks.known import Known, Unknown
+from tasks.known import Known, Unknown, makes
 
 Progress = Callable[[str], None]
 
@@ -70,7 +70,8 @@ def trace(name: str, progress: Progress = lambda what: None) -> Graph:
     tracer = _Tracer(known, Graph(name), progress)
     run_name, score = _score_of(name)
     if score is not None:
-        tracer.score(_evaluation(run_name, score, known), *score)
+        evaluation, (checkpoint, task, metric) = _evaluation(run_name, score, known)
+        tracer.score(evaluation, checkpoint, task, metric)
         return tracer.graph
     artifact = known.by_name(name)
     if artifact is not None:
@@ -99,25 +100,30 @@ def _score_of(name: str) -> tuple[str | None, tuple[str, str, str] | None]:
     """
     run, _, score = name.rpartition(":")
     parts = score.replace("_at_", "@").split("/")
-    if len(parts) == 3 and parts[0] in CHECKPOINTS and not Path(name).exists():
+    if len(parts) == 3 and all(parts) and not Path(name).exists():
         return run or None, (parts[0], parts[1], parts[2])
     return None, None
 
 
-def _evaluation(run_name: str | None, score: tuple[str, str, str], known: Known) -> Artifact:
-    """The evaluation that holds a score."""
+def _evaluation(
+    run_name: str | None, score: tuple[str, str, str], known: Known
+) -> tuple[Artifact, tuple[str, str, str]]:
+    """The evaluation that holds a score, and the score with the checkpoint's label in it."""
     if run_name is not None:
         run = known.run(run_name)
-        evaluations = [known.stage_of(run, "evaluate")] if run else [known.by_name(run_name)]
+        stage = known.evaluation_of(run, score[0]) if run else None
+        if run and stage:
+            score = (known.labels(run, stage).get(score[0], score[0]), *score[1:])
+        evaluations = [known.stage_of(run, stage or "")] if run else [known.by_name(run_name)]
         if run is None and evaluations == [None]:
             raise known.unknown(run_name)
     else:
-        evaluations = [a for a in known.artifacts if a.stage == "evaluate"]
+        evaluations = [a for a in known.artifacts if makes(a) == SCORES]
     there: list[str] = []
     for artifact in evaluations:
         stored = _stored(artifact) if artifact else {}
         if artifact and score[2] in stored.get(score[0], {}).get(score[1], {}):
-            return artifact
+            return artifact, score
         there += [f"{c}/{t}/{m}" for c, by in stored.items() for t, ms in by.items() for m in ms]
     raise Unknown(f"{'/'.join(score)}: no evaluation here has this score. {did_you_mean('/'.join(score), set(there))}")
 
@@ -156,15 +162,16 @@ class _Tracer:
             self.graph.add(self.graph.nodes[name], reader)
             return
         self.progress(f"verifying {name}")
-        node = Node(name, "model" if produced.stage in CHECKPOINTS else "stage", name, _about(produced))
+        node = Node(name, "model" if makes(produced) == MODEL else "stage", name, _about(produced))
         fault = artifacts.foreign(produced.path, produced.stage, produced.key)
         if fault is not None:
             node.faults.append(fault)
         self.graph.add(node, reader)
         for source, digest in (produced.parts.get("inputs") or {}).items():
-            if only in CHECKPOINTS and source in CHECKPOINTS and source != (only if only != "base" else "sft"):
-                continue
             origin = self.known.by_digest(str(digest), produced)
+            keeps_base = only == BASE and (origin is None or (origin.path / "base").is_dir())
+            if only is not None and source != only and not keeps_base:
+                continue
             if origin is None:
                 node.faults.append(
                     f"the {source} that it read (contents {str(digest)[:12]}) is not here{self._instead(produced, source)}"
@@ -176,8 +183,10 @@ class _Tracer:
     def _instead(self, produced: Artifact, source: str) -> str:
         """Where the same pipeline run names an artifact for that input, that its contents are others."""
         runs = [r for r in self.known.runs if self.known.stage_of(r, produced.stage) == produced]
-        stage = "curate" if source == "data" else source
-        other = next((a for r in runs if (a := self.known.stage_of(r, stage)) is not None), None)
+        wanted = DATA if source == "data" else MODEL
+        named = [(r, n) for r in runs for n in (r.get("summary") or {}).get("stages") or {}]
+        others = [a for r, n in named if (a := self.known.stage_of(r, n)) is not None and makes(a) == wanted]
+        other = next((a for a in others if source in ("data", "model", a.stage)), None)
         return f": {other.path.name} holds other contents ({other.digest[:12]})" if other else ""
 
     def _sources(self, produced: Artifact, reader: str) -> None:
@@ -196,7 +205,7 @@ class _Tracer:
                 node.about += [f"{where.get(n, n)} sha256 {str(files[n])[:12]}" for n in names[:8]]
             self.graph.add(node, reader)
         model = settings.get("model") or {}
-        if produced.stage == "sft" and (model.get("path") or model.get("fresh")):
+        if makes(produced) == MODEL and (model.get("path") or model.get("fresh")):
             what = (
                 model.get("path")
                 or f"new {(model.get('fresh') or {}).get('architecture')} model, seed {produced.parts.get('seed')}"
@@ -209,17 +218,17 @@ def _about(produced: Artifact) -> list[str]:
     if produced.run_id:
         lines.append(f"MLflow run {produced.run_id}")
     settings = produced.parts.get("settings") or {}
-    if produced.stage in ("sft", "rlvr"):
+    if makes(produced) == MODEL:
         own = settings.get(produced.stage) or {}
         advantage = (own.get("advantage") or {}).get("kind")
         lines.append(
             f"{own.get('steps')} steps of split {own.get('split')}" + (f", advantage {advantage}" if advantage else "")
         )
-    if produced.stage == "curate":
+    if makes(produced) == DATA:
         card = read_object(produced.path / "card.json", rows=dict, splits=dict) or {}
         lines.append(", ".join(f"split {k}: {v} rows" for k, v in (card.get("splits") or {}).items()))
         lines.append(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in (card.get("rows") or {}).items()))
-    if produced.stage == "rlvr":
+    if makes(produced) == MODEL:
         drawn = rows_drawn(produced.path)
         if drawn:
             lines.append(f"drew {len(drawn)} rows (draws.jsonl): `whetstone rows UID` for one of them")

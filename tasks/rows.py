@@ -9,10 +9,10 @@ from typing import Any
 from evaluation import samples
 from pipelines.data import dataset
 from pipelines.errors import UserError
-from pipelines.recipe.settings import CHECKPOINTS
+from pipelines.recipe.stage_kind import DATA, MODEL, SCORES
 from pipelines.stage.files import json_lines, read_object
 from tasks.artifacts import Artifact
-from tasks.known import Known
+from tasks.known import Known, makes
 
 Progress = Callable[[str], None]
 STEPS = ("exact_duplicate", "contaminated", "near_duplicate", "length", "difficulty")
@@ -36,7 +36,7 @@ def describe(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]
         UserError: several rows match.
     """
     known = Known()
-    curations = [a for a in known.artifacts if a.stage == "curate"]
+    curations = [a for a in known.artifacts if makes(a) == DATA]
     places = []
     for number, curation in enumerate(curations, 1):
         progress(f"looking through data {number} of {len(curations)}")
@@ -113,9 +113,7 @@ def _source(curation: Artifact, name: str) -> dict[str, Any]:
 def _readers(known: Known, data: list[str]) -> list[Artifact]:
     """Models trained on these curations."""
     digests = {a.digest for a in known.artifacts if a.name in data}
-    return [
-        a for a in known.artifacts if a.stage in CHECKPOINTS and (a.parts.get("inputs") or {}).get("data") in digests
-    ]
+    return [a for a in known.artifacts if makes(a) == MODEL and (a.parts.get("inputs") or {}).get("data") in digests]
 
 
 def _split(model: Artifact) -> str:
@@ -150,7 +148,7 @@ def _overlaps(known: Known, row: dict[str, Any], places: list[dict[str, Any]]) -
     from pipelines.curate.similar import Contamination
 
     asked: dict[tuple[str, str], None] = {}
-    for evaluation in (a for a in known.artifacts if a.stage == "evaluate"):
+    for evaluation in (a for a in known.artifacts if makes(a) == SCORES):
         for path in evaluation.path.glob("samples/*/*.jsonl"):
             asked |= {(path.stem, samples.question_of(line)): None for line in json_lines(path)}
     curations = {p["artifact"] for p in places}
@@ -187,7 +185,7 @@ def taint(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]:
         parent = by_name[waiting.pop()]
         for child in known.artifacts:
             inputs = (child.parts.get("inputs") or {}).values()
-            if child.stage in CHECKPOINTS and parent.digest in inputs and child.name not in how:
+            if makes(child) == MODEL and parent.digest in inputs and child.name not in how:
                 how[child.name] = f"made from {parent.name}"
                 waiting.append(child.name)
     models = [{"model": name, "run_id": by_name[name].run_id, "how": text} for name, text in how.items()]

@@ -11,21 +11,20 @@ from typing import Any
 from evaluation import samples
 from evaluation.comparison import Subject
 from pipelines.errors import UserError, did_you_mean
+from pipelines.recipe import kinds
+from pipelines.recipe.graph import numbered
 from pipelines.recipe.settings import CHECKPOINTS
+from pipelines.recipe.stage_kind import BASE, MODEL, SCORES
 from pipelines.stage.files import read_manifest, read_object
 from pipelines.stage.report import history, lines_of
 from tasks import artifacts, environment, fetch, lookup
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
-from tasks.known import Evaluated, Known
+from tasks.known import Evaluated, Known, makes
 from tasks.names import flatten
 from tasks.patience import Patience, TrackerError
 
 log = logging.getLogger("whetstone.subjects")
-CURVES = {
-    "rlvr": ("reward/correct", "reward/mean", "rollout/length_mean", "policy/entropy"),
-    "sft": ("loss/heldout", "loss/train"),
-}
 Progress = Callable[[str], None]
 
 
@@ -71,7 +70,9 @@ def _evaluated(name: str, known: Known, like: Artifact | None = None) -> list[Ev
     if name.startswith("experiment:"):
         return _experiment(name, known)
     plain, _, checkpoint = name.rpartition(":")
-    if not plain or checkpoint not in CHECKPOINTS:
+    if not plain or (
+        checkpoint not in CHECKPOINTS and (known.run(name) or not (known.run(plain) or known.by_name(plain)))
+    ):
         plain, checkpoint = name, ""
     run = known.run(plain)
     if run is not None:
@@ -100,49 +101,60 @@ def _experiment(name: str, known: Known) -> list[Evaluated]:
         raise UserError(
             f"{name}: no finished run of this experiment is known here. {did_you_mean(wanted, experiments)}"
         )
-    with_scores = [r for r in runs if known.stage_of(r, "evaluate") is not None]
+    with_scores = [r for r in runs if known.evaluation_of(r) is not None]
     if not with_scores:
         raise UserError(f"{name}: none of its {len(runs)} runs has an evaluation here.")
     return [_of_run(run, _label(run, ""), "", known) for run in reversed(with_scores)]
 
 
 def _of_run(run: dict[str, Any], name: str, checkpoint: str, known: Known) -> Evaluated:
-    about = ((run.get("summary") or {}).get("stages") or {}).get("evaluate")
-    if not isinstance(about, dict):
+    stage = known.evaluation_of(run, checkpoint)
+    if stage is None:
         raise UserError(
             f"{name}: this run ({run['status']}) has no evaluation. Run its recipe with --only evaluate, and compare that run."
         )
-    artifact, damage = artifacts.find(runs_folder(), "evaluate", str(about.get("key")))
+    about = run["summary"]["stages"][stage]
+    artifact, damage = artifacts.find(runs_folder(), about.get("kind", stage), str(about.get("key")))
     if artifact is None:
         artifact = _fetch(run, about, name, damage)
-    return Evaluated(name, _checkpoint(artifact, checkpoint, name), artifact, run)
+    label = known.labels(run, stage).get(checkpoint, checkpoint)
+    return Evaluated(name, _checkpoint(artifact, label, name), artifact, run)
 
 
 def _of_model(model: Artifact, name: str, checkpoint: str, known: Known, like: Artifact | None) -> Evaluated:
     """A model by its evaluation: the newest that read it, those with the settings of `like` first."""
-    if model.stage == "evaluate":
+    if makes(model) == SCORES:
         readers = [model]
     else:
-        evaluations = [a for a in known.artifacts if a.stage == "evaluate"]
+        evaluations = [a for a in known.artifacts if makes(a) == SCORES]
         readers = [a for a in evaluations if model.digest in (a.parts.get("inputs") or {}).values()]
         readers.sort(key=lambda a: like is None or a.parts.get("settings") != like.parts.get("settings"))
-        checkpoint = checkpoint or model.stage
     for reader in readers:
-        artifact, damage = artifacts.find(runs_folder(), "evaluate", reader.key)
+        artifact, damage = artifacts.find(runs_folder(), reader.stage, reader.key)
         if artifact is not None:
-            return Evaluated(name, _checkpoint(artifact, checkpoint, name), artifact, None)
+            labels = [n for n, digest in (reader.parts.get("inputs") or {}).items() if digest == model.digest]
+            wanted = checkpoint or next(iter(labels), "")
+            return Evaluated(name, _checkpoint(artifact, wanted, name), artifact, None)
         log.warning("%s cannot be used: %s", reader.path.name, damage)
     raise UserError(f"{name}: no evaluation of this model is here. Run its recipe with --only evaluate.")
 
 
 def _checkpoint(artifact: Artifact, wanted: str, name: str) -> str:
     """The wanted checkpoint of an evaluation, else its last."""
-    there = [c for c in CHECKPOINTS if (artifact.path / "samples" / c).is_dir()]
+    there = _checkpoints(artifact)
     if wanted and wanted not in there:
         raise UserError(f"{name}: its evaluation has no checkpoint {wanted!r}. {did_you_mean(wanted, there)}")
     if not there:
         raise UserError(f"{name}: its evaluation stored no answers.")
     return wanted or there[-1]
+
+
+def _checkpoints(artifact: Artifact) -> list[str]:
+    """What an evaluation has answers of, in its order."""
+    folders = {p.name for p in (artifact.path / "samples").glob("*") if p.is_dir()}
+    results = read_object(artifact.path / "results.json", evaluation=dict) or {}
+    order = dict.fromkeys([*(results.get("evaluation") or {}), *CHECKPOINTS, *sorted(folders)])
+    return [c for c in order if c in folders]
 
 
 def _remote(name: str, known: Known) -> dict[str, Any]:
@@ -175,7 +187,7 @@ def _fetch(run: dict[str, Any], about: dict[str, Any], name: str, damage: str | 
     environment.prepare()
     environment.check_reachable()
     try:
-        artifact, mismatch = fetch.from_mlflow("evaluate", key, _experiment_of(run), Patience(None))
+        artifact, mismatch = fetch.from_mlflow(about.get("kind", "evaluate"), key, _experiment_of(run), Patience(None))
     except TrackerError as error:
         raise UserError(f"{what}, nor in MLflow ({error}). {advice}") from None
     if artifact is None:
@@ -185,13 +197,19 @@ def _fetch(run: dict[str, Any], about: dict[str, Any], name: str, damage: str | 
 
 def _subject(each: Evaluated, known: Known) -> Subject:
     artifact, notes = each.artifact, []
-    chain = known.chain(artifact)
-    stages = list(CHECKPOINTS[1 : CHECKPOINTS.index(each.checkpoint) + 1])
-    made_of = {s: chain[s] for s in ("curate", *stages, "evaluate") if s in chain and (s != "curate" or stages)}
-    for stage, recorded in (artifact.parts.get("inputs") or {}).items():
-        if stage in stages and known.by_digest(str(recorded), artifact) is None:
+    inputs = artifact.parts.get("inputs") or {}
+    trained = known.by_digest(str(inputs[each.checkpoint]), artifact) if each.checkpoint in inputs else None
+    chain = known.chain(trained) if trained is not None else []
+    made_of = dict(zip(numbered([a.stage for a in chain]), chain, strict=True)) | {artifact.stage: artifact}
+    before = CHECKPOINTS[: CHECKPOINTS.index(each.checkpoint)] if each.checkpoint in CHECKPOINTS else ()
+    for label, recorded in inputs.items():
+        if (
+            label in (each.checkpoint, *before)
+            and each.checkpoint != BASE
+            and known.by_digest(str(recorded), artifact) is None
+        ):
             notes.append(
-                f"{each.name}: the {stage} artifact that was evaluated is not here, so its settings, curves and cost are missing"
+                f"{each.name}: the {label} artifact that was evaluated is not here, so its settings, curves and cost are missing"
             )
     settings: dict[str, str] = {}
     for stage, source in made_of.items():
@@ -200,8 +218,7 @@ def _subject(each: Evaluated, known: Known) -> Subject:
         for name, value in (source.parts.get("files") or {}).items():
             settings[f"{stage} file {name}"] = str(value)[:12]
     results = read_object(artifact.path / "results.json", evaluation=dict) or {}
-    first = next(c for c in CHECKPOINTS if (artifact.path / "samples" / c).is_dir())
-    last = made_of[stages[-1]] if stages and stages[-1] in made_of else artifact
+    first, last = _checkpoints(artifact)[0], chain[-1] if chain else artifact
     return Subject(
         name=each.name,
         run_id=each.run["run_id"] if each.run else None,
@@ -220,17 +237,19 @@ def _subject(each: Evaluated, known: Known) -> Subject:
             for name, value in {**(a.parts.get("source") or {}), **(a.parts.get("versions") or {})}.items()
         },
         notes=notes,
-        model=_model(each.checkpoint, chain),
+        model=_weights(each.checkpoint, trained, artifact, known),
     )
 
 
-def _model(checkpoint: str, chain: dict[str, Artifact]) -> Path | None:
+def _weights(checkpoint: str, trained: Artifact | None, evaluation: Artifact, known: Known) -> Path | None:
     """Where the weights of a checkpoint lie; a base model that nobody trained is the recipe's own."""
-    if checkpoint != "base":
-        return chain[checkpoint].path / "model" if checkpoint in chain else None
-    if "sft" in chain and (chain["sft"].path / "base").is_dir():
-        return chain["sft"].path / "base"
-    path = ((chain["evaluate"].parts.get("settings") or {}).get("model") or {}).get("path")
+    if checkpoint != BASE:
+        return trained.path / "model" if trained is not None else None
+    for digest in (evaluation.parts.get("inputs") or {}).values():
+        source = known.by_digest(str(digest), evaluation)
+        if source is not None and (source.path / "base").is_dir():
+            return source.path / "base"
+    path = ((evaluation.parts.get("settings") or {}).get("model") or {}).get("path")
     return Path(path).expanduser() if isinstance(path, str) and Path(path).expanduser().is_dir() else None
 
 
@@ -247,9 +266,10 @@ def _tasks(artifact: Artifact) -> dict[str, dict[str, Any]]:
 
 def _curves(made_of: dict[str, Artifact]) -> dict[str, list[tuple[int, float]]]:
     curves: dict[str, list[tuple[int, float]]] = {}
-    for stage, names in CURVES.items():
-        spool = made_of[stage].path / "report" / "spool.jsonl" if stage in made_of else None
-        for line in history(spool) if spool else []:
+    for stage, artifact in reversed(made_of.items()):
+        kind = kinds.every().get(artifact.stage)
+        names = kind.headlines if kind else ()
+        for line in history(artifact.path / "report" / "spool.jsonl") if names else []:
             for name in names:
                 if name in line["values"]:
                     curves.setdefault(f"{stage}: {name}", []).append((line["step"], line["values"][name]))
@@ -259,8 +279,8 @@ def _curves(made_of: dict[str, Artifact]) -> dict[str, list[tuple[int, float]]]:
 def _cost(made_of: dict[str, Artifact], evaluation: Artifact, checkpoint: str) -> dict[str, float]:
     cost = {f"seconds {stage}": a.seconds for stage, a in made_of.items()}
     trained = sampled = completions = 0.0
-    for stage in ("sft", "rlvr"):
-        for line in lines_of(made_of[stage].path / "report" / "spool.jsonl") if stage in made_of else []:
+    for artifact in (a for a in made_of.values() if makes(a) == MODEL):
+        for line in lines_of(artifact.path / "report" / "spool.jsonl"):
             values = line["values"] if line["kind"] == "metrics" else {}
             trained += values.get("tokens/trained", 0.0)
             completions += values.get("rollout/rows", 0.0)
