@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -17,7 +18,7 @@ import torch
 import toys
 from stand_in import StandIn
 
-from pipelines.engine import server_endpoint
+from pipelines.engine import checkpoint, server_endpoint
 from pipelines.engine.policy import Policy
 from pipelines.errors import Interrupted, RecipeError
 from pipelines.recipe.check import check
@@ -189,6 +190,39 @@ def test_a_run_broken_off_and_started_again_ends_in_the_same_bytes(tmp_path, sta
         broken.run()
     broken.committer.wait()
     trainer(tmp_path / "broken", start, stand_in, staleness, *more).run()
+    assert result(tmp_path / "whole/work") == result(tmp_path / "broken/work")
+
+
+def test_batches_under_way_at_a_commit_are_asked_again_with_their_weights(tmp_path, start, stand_in):
+    """Staleness 3, and the server is held up: after two steps the batches 3 and 4 are not there."""
+    more = (
+        "rlvr.filter=mixed",
+        "rlvr.sampling_schedule={kind: dynamic, max_draws: 3}",
+        "rlvr.steps=6",
+        "rlvr.commit.every=1",
+    )
+    trainer(tmp_path / "whole", start, stand_in, 3, *more).run()
+    broken = trainer(tmp_path / "broken", start, stand_in, 3, *more)
+    gate, sample = threading.Event(), broken.collector.sample
+
+    def held(allocations, first, stream):
+        if stream[0] >= 3:
+            gate.wait()
+        return sample(allocations, first, stream)
+
+    def die(name, step):
+        if (name, step) == ("rollout", 2):
+            broken.committer.wait()
+            gate.set()
+            raise Killed
+
+    broken.collector.sample, broken.phase = held, die
+    with pytest.raises(Killed):
+        broken.run()
+    ahead = checkpoint.load(tmp_path / "broken/work/checkpoints")["overlap"]
+    assert [values["batch"]["step"] for values in ahead["batches"]] == [2]
+    assert [job[:2] for job in ahead["waiting"]] == [[3, 0], [4, 1]] and set(ahead["weights"]) == {0, 1}
+    trainer(tmp_path / "broken", start, stand_in, 3, *more).run()
     assert result(tmp_path / "whole/work") == result(tmp_path / "broken/work")
 
 

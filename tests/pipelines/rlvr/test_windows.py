@@ -17,7 +17,7 @@ from pipelines.contract.catalogue import bind
 from pipelines.contract.method import own_update
 from pipelines.contract.rollout import Completion, RolloutContext
 from pipelines.data.records import Role, Stop
-from pipelines.engine import server_endpoint
+from pipelines.engine import checkpoint, server_endpoint
 from pipelines.engine.distribution import generator, stream_points
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
@@ -26,8 +26,9 @@ from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Sampling
 from pipelines.rlvr.pack import pack
+from pipelines.rlvr.windows import OPEN_ROWS
 
-CUT = ("rlvr.window=3", "rlvr.sampling.temperature=1.3", "rlvr.optimizer.learning_rate=0.003", "rlvr.steps=7")
+CUT = ("rlvr.window=2", "rlvr.sampling.temperature=1.3", "rlvr.optimizer.learning_rate=0.003", "rlvr.steps=7")
 
 
 class Streams:
@@ -198,6 +199,8 @@ def test_unfinished_rows_survive_a_restart_to_the_byte(tmp_path, start, more):
     with pytest.raises(Killed):
         broken.run()
     broken.committer.wait()
+    committed = checkpoint.load(tmp_path / "broken/work/checkpoints")
+    assert committed["methods"][OPEN_ROWS], "rows are open at the commit"
     again = trainer(tmp_path / "broken", start, *more)
     again.run()
     assert again.start_step == 4 and result(tmp_path / "whole/work") == result(tmp_path / "broken/work")
@@ -205,7 +208,7 @@ def test_unfinished_rows_survive_a_restart_to_the_byte(tmp_path, start, more):
 
 def test_t_ppo_trains_each_window_once_and_its_critic_on_rows_that_have_ended(tmp_path, start):
     run = trainer(tmp_path, start, "presets=[t_ppo]", "rlvr.steps=9")
-    assert run.rlvr.window_tokens == 3, "the recipe beats the preset's quarter"
+    assert run.rlvr.window_tokens == 2, "the recipe beats the preset's quarter"
     fitted = []
     critic = run.learner.providers["critic"]
     outcome_tokens = critic.outcome_tokens
@@ -218,7 +221,7 @@ def test_t_ppo_trains_each_window_once_and_its_critic_on_rows_that_have_ended(tm
         for i, row in enumerate(batch):
             key = (row.uid, row.stream)
             share = learned["loss_share"][i]
-            assert 0 < int(share.sum()) <= 3 and torch.equal(share > 0, learned["in_window"][i] & learned["mask"][i])
+            assert 0 < int(share.sum()) <= 2 and torch.equal(share > 0, learned["in_window"][i] & learned["mask"][i])
             trained[key] = trained.get(key, 0) + int(share.sum())
             open_row = row.stop == Stop.WINDOW
             assert bool(learned["unfinished"][i]) == open_row and (row.score is None) == open_row
@@ -246,7 +249,7 @@ def test_with_a_server_that_is_a_step_ahead(tmp_path, start, monkeypatch):
     ("more", "words"),
     [
         (["rlvr.rollout=tree"], "rollout: tree cannot do. Use rollout: single_turn"),
-        (["rlvr.objective=reinforce"], "rlvr.window: 3 trains on tokens.*reinforce has no importance ratio"),
+        (["rlvr.objective=reinforce"], "rlvr.window: 2 trains on tokens.*reinforce has no importance ratio"),
         (["rlvr.old_logp=trainer"], "nothing corrects for it. Add credit"),
         (["rlvr.processes=2"], "Set processes: 1"),
         (["rlvr.objective=hapo"], "hapo changes the temperature"),
