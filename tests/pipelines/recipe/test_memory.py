@@ -50,6 +50,7 @@ def test_decoding(tmp_path):
     assert halved.optimizer == needs.optimizer // 2 and halved.weights > needs.weights
     reference = planned(tmp_path, "rlvr", "rlvr.divergence={kind: k3, coefficient: 0.1}")
     assert reference.weights == 2 * needs.weights
+    assert planned(tmp_path, "rlvr", "rlvr.staleness=2").weights == 3 * needs.weights, "a copy for each step behind"
 
 
 def test_settings_that_lower_it(tmp_path):
