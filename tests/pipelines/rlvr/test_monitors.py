@@ -17,6 +17,7 @@ import toys
 from pipelines.contract.metrics import metric
 from pipelines.engine import checkpoint
 from pipelines.errors import Interrupted, RecipeError
+from pipelines.recipe.monitors import DEFAULT_MONITORS
 
 LEARNING_RATE = 0.0001  # of the toy recipe
 FAST = f"{{kind: metric, metric: optimizer/learning_rate, above: {0.9 * LEARNING_RATE}, after: 2, action: ACTION}}"
@@ -238,6 +239,7 @@ def exploitable(made):
     pattern = {"pattern": r"(.)(.*\1)?", "mode": "fullmatch"}
     made.problems = [replace(p, verifier="regex", answer=pattern["pattern"], info=pattern) for p in made.problems]
     made.by_uid = {p.uid: p for p in made.problems}
+    made.collector.problems, made.collector.by_uid = made.problems, made.by_uid
 
 
 @pytest.mark.slow
@@ -253,8 +255,8 @@ def test_a_planted_exploit_is_flagged_within_30_steps(tmp_path, start, monkeypat
         "rlvr.commit.every=30",
     ]
     rule = "{kind: reward_hacking, function: 'strict_judge:palindrome', action: finish}"
-    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), *more, f"rlvr.monitors=[{rule}]", f"rlvr.seed={seed}")
-    made.seed = seed
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), *more, f"rlvr.monitors=[{rule}]")
+    made.seed = made.collector.seed = seed
     exploitable(made)
     made.run()
     alarms = [e for e in events(tmp_path / "work") if "action" in e]
@@ -262,3 +264,24 @@ def test_a_planted_exploit_is_flagged_within_30_steps(tmp_path, start, monkeypat
     shown = [(round(v["hidden/palindrome_reward"], 2), round(v["hidden/palindrome"], 2)) for v in values]
     assert alarms and alarms[0]["step"] <= 30, shown
     assert re.search(r"reward_hacking \(palindrome\): in \d+ steps the reward has gone by \+0\.\d+", alarms[0]["text"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_a_healthy_run_raises_no_alarm(tmp_path, start, monkeypatch, seed):
+    """Every rule at once, the defaults as they are, on a run that learns what it should."""
+    (tmp_path / "strict_judge.py").write_text(STRICT)
+    monkeypatch.syspath_prepend(tmp_path)
+    hidden = "function: 'strict_judge:palindrome'"
+    rules = [rule["kind"] for rule in DEFAULT_MONITORS]
+    rules += [f"{{kind: reward_hacking, {hidden}}}", f"{{kind: goodhart, {hidden}}}", "{kind: kl_budget, nats: 0.5}"]
+    more = ["presets=[dr_grpo]", "rlvr.mini_batches=1", "rlvr.steps=80", "rlvr.prompts=32", "rlvr.group_size=8"]
+    more += ["rlvr.optimizer.learning_rate=0.0005", "rlvr.commit.every=80"]
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), *more, f"rlvr.monitors=[{', '.join(rules)}]")
+    made.seed = made.collector.seed = seed
+    made.run()
+    assert [e["text"] for e in events(tmp_path / "work")] == []
+    values = [line["values"] for line in metrics(tmp_path / "work")]
+    rewards = [v["reward/mean"] for v in values]
+    assert sum(rewards[-24:]) > sum(rewards[:24]), "it learns"
+    assert any("hidden/palindrome" in v for v in values)
