@@ -1,0 +1,1 @@
+"""Merging: several models of one architecture into one, without training."""

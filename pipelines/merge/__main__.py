@@ -1,0 +1,34 @@
+"""`python -m pipelines.merge WORK`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipelines.merge.run import run
+from pipelines.merge.settings import Merge
+from pipelines.recipe.settings import Model
+from pipelines.stage import process
+from pipelines.stage.report import Report
+
+
+def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
+    """The job's merge section on the models among its inputs."""
+    settings = Merge.model_validate(job["settings"]["merge"])
+    inputs, base = job["inputs"], job["settings"]["model"]["path"]
+    origin = str(Path(inputs["origin"]) / "model") if "origin" in inputs else base
+    report = Report(folder)
+    metrics = run(
+        settings,
+        Model.model_validate(job["settings"]["model"]),
+        folders=[str(Path(inputs[label]) / "model") if label in inputs else base for label in job["models"]],
+        origin=origin if settings.method in ("task_arithmetic", "ties") else None,
+        out=folder / "out",
+        report=report,
+    )
+    report.close()
+    return metrics
+
+
+if __name__ == "__main__":
+    process.main(work)
