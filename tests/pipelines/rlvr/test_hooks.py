@@ -166,10 +166,9 @@ def test_a_gate_at_either_end_is_plain_rl_or_plain_sft(tmp_path, start, gate):
         f"rlvr.filter={{kind: hpt_gate, gate: {gate}}}",
     ]
     made = frozen(tmp_path, start, "hpt", *hpt)
-    collected = made.collect(0)
-    _, rows = collected
-    made.collect = lambda step: collected
-    batch = made._filtered(made._pack(rows, 0))
+    collected = made._batch(0)
+    made._batch = lambda step: collected
+    batch = made._filtered(made._pack(collected.rows, 0))
     assert set(batch["teacher_forced"].any(1)[batch["in_loss"]].tolist()) == {gate == 4}
     made.step(0)
     if gate == -1:
