@@ -19,10 +19,10 @@ def linear(models: Sequence[Weights], shares: Sequence[float]) -> Iterator[tuple
 
 def slerp(models: Sequence[Weights], shares: Sequence[float]) -> Iterator[tuple[str, torch.Tensor]]:
     """Along the arc between two models, tensor by tensor: [sin((1-t)a) x + sin(t a) y] / sin(a) (Shoemake 1985)."""
-    first, second = models
+    first, other = models
     t = shares[1]
     for name, x in first.items():
-        y = second[name]
+        y = other[name]
         cosine = torch.nn.functional.cosine_similarity(x.flatten().double(), y.flatten().double(), dim=0)
         angle = torch.arccos(cosine.clamp(-1, 1))
         if float(torch.sin(angle)) < PARALLEL:
@@ -65,6 +65,6 @@ def ties(
 def _limit(model: Weights, origin: Weights, density: float) -> float:
     """The smallest magnitude that is kept of a difference to the origin; exact zeros never are."""
     sizes = torch.cat([(model[name] - start).abs().flatten() for name, start in origin.items()])
-    keep = max(1, round(density * sizes.numel()))
-    limit = float(sizes.kthvalue(sizes.numel() - keep + 1).values)
+    largest = max(1, round(density * sizes.numel()))
+    limit = float(sizes.kthvalue(sizes.numel() - largest + 1).values)
     return max(limit, torch.finfo(torch.float32).tiny)

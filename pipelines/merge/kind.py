@@ -45,8 +45,8 @@ class MergeKind(Kind):
             raise RecipeError(f"merge.weights: {len(merge.weights)} weights for {count} models. Give one a model.")
         if merge.method == "slerp" and count != 2:
             raise RecipeError(f"merge.method: slerp goes between two models, and these are {count}. Use linear.")
-        fresh, differences = node.recipe.model.fresh is not None, merge.method in ("task_arithmetic", "ties")
-        if fresh and (("base" in node.named("models")) or (differences and node.named("origin") in ((), ("base",)))):
+        no_base, differences = node.recipe.model.fresh is not None, merge.method in ("task_arithmetic", "ties")
+        if no_base and (("base" in node.named("models")) or (differences and node.named("origin") in ((), ("base",)))):
             raise RecipeError(
                 "merge.origin: the recipe's own model is fresh. Name the stage that the models started from."
             )
