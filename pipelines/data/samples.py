@@ -1,0 +1,86 @@
+"""The folder of a sample stage: shards of scored completions, the sampled model's tokenizer, and `samples.json` about both."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pipelines.data.dataset import SCHEMA
+from pipelines.errors import DataError
+from pipelines.stage.files import read_json, write_atomic
+
+FOLDER, ABOUT = "samples", "samples.json"
+BATCH_ROWS = 1024
+TEXTS = (*SCHEMA, "text", "stop", "status", "components")
+"""Columns of text; `prompt`, `info` and `components` are JSON. The problem's own are repeated in each row, which Parquet's dictionaries
+make cheap, so that a shard can be read without the data."""
+
+
+def shard_name(number: int) -> str:
+    """File name of a shard.
+
+    >>> shard_name(3)
+    'shard-00003.parquet'
+    """
+    return f"shard-{number:05d}.parquet"
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """One shard, whole or not at all; equal rows give equal bytes.
+
+    Args:
+        rows: `TEXTS`, `sample` (place among the problem's completions), `prompt_ids` and `completion_ids` (token ids), `logp` and
+            `entropy` (nats, of each token of the completion), `score` and `correct` (None where nothing was scored). The rows of a
+            problem stand together.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ids, values = pa.list_(pa.int32()), pa.list_(pa.float32())
+    schema = pa.schema(
+        [
+            *[(name, pa.string()) for name in TEXTS],
+            ("sample", pa.int32()),
+            ("prompt_ids", ids),
+            ("completion_ids", ids),
+            ("logp", values),
+            ("entropy", values),
+            ("score", pa.float64()),
+            ("correct", pa.bool_()),
+        ]
+    )
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer, compression="zstd")
+    write_atomic(path, buffer.getvalue())
+
+
+def read(folder: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Rows of all shards of an artifact, in order, a batch in memory at a time.
+
+    Raises:
+        DataError: there are no samples.
+    """
+    import pyarrow.parquet as pq
+
+    paths = sorted((folder / FOLDER).glob("shard-*.parquet"), key=lambda path: (len(path.name), path.name))
+    if not paths:
+        raise DataError(f"{folder} holds no samples; run the sample stage again.")
+    for path in paths:
+        with pq.ParquetFile(path) as handle:
+            for batch in handle.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+                yield from batch.to_pylist()
+
+
+def by_problem(folder: Path, columns: Sequence[str] | None = None) -> Iterator[list[dict[str, Any]]]:
+    """The rows of each problem, in order."""
+    rows: Iterable[dict[str, Any]] = read(folder, columns)
+    for _, group in groupby(rows, key=lambda row: row["uid"]):
+        yield list(group)
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """`samples.json`: split, k, counts, template identity, metrics."""
+    return read_json(folder / ABOUT) or {}

@@ -1,0 +1,33 @@
+"""`python -m pipelines.sample WORK`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipelines.recipe.settings import Model
+from pipelines.sample.run import run
+from pipelines.sample.settings import Sample
+from pipelines.stage import process
+from pipelines.stage.report import Report
+
+
+def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
+    """The job's sample section, on its data, with the model of another stage or the recipe's own."""
+    start = job["inputs"].get("model")
+    report = Report(folder)
+    metrics = run(
+        Sample.model_validate(job["settings"]["sample"]),
+        Model.model_validate(job["settings"]["model"]),
+        start=str(Path(start) / "model") if start else job["settings"]["model"]["path"],
+        data=Path(job["inputs"]["data"]),
+        out=folder / "out",
+        report=report,
+        seed=job["seed"],
+    )
+    report.close()
+    return metrics
+
+
+if __name__ == "__main__":
+    process.main(work)

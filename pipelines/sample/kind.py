@@ -1,0 +1,54 @@
+"""Sampling as a kind of stage."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pipelines.recipe.graph import Node
+from pipelines.recipe.resolve import resolve
+from pipelines.recipe.stage_kind import (
+    DATA,
+    MODEL,
+    SAMPLES,
+    TEXT,
+    TORCH,
+    VERIFIERS,
+    Kind,
+    Port,
+    Reads,
+    base_files,
+    check_split,
+    check_trained,
+    model_settings,
+)
+from pipelines.sample.settings import Sample
+
+
+class SampleKind(Kind):
+    """Scored completions of a model on the problems of data."""
+
+    name, settings, module, makes = "sample", Sample, "pipelines.sample", SAMPLES
+    ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
+    headlines = ("pass_at_1", "pass_at_k", "length/mean")
+
+    def reads(self, node: Node) -> Reads:
+        """The model, and the environments that the data come from."""
+        model, in_key = model_settings(node)
+        data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
+        return Reads(
+            {"sample": resolve(node.settings), "model": model},
+            in_key=in_key,
+            models=base_files(node),
+            environments={name for each in data for name in each.environments},
+            any_environment=any(each.rows_name_environments for each in data),
+            verifies=True,
+            libraries=(*VERIFIERS, *TEXT, *TORCH),
+        )
+
+    def check(self, node: Node) -> None:
+        """The split exists, and there is a model that can be sampled."""
+        check_split(node, "sample.split", node.settings.split)
+        check_trained(node)
+
+
+KIND = SampleKind()

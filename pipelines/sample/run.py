@@ -1,0 +1,204 @@
+"""The stage: shard by shard, sample, verify, write; finished shards stay over a restart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipelines import verifiers
+from pipelines.contract.rollout import Completion
+from pipelines.data import chat, dataset, samples
+from pipelines.data.records import UNSCORED, Problem, Stop
+from pipelines.engine import models
+from pipelines.engine.distribution import generator
+from pipelines.engine.sampler import TorchSampler
+from pipelines.recipe.settings import Model
+from pipelines.sample.settings import Sample
+from pipelines.stage.files import write_atomic
+from pipelines.stage.report import Report
+
+
+def run(
+    settings: Sample, model: Model, *, start: str, data: Path, out: Path, report: Report, seed: int
+) -> dict[str, float]:
+    """Write `out/samples/shard-NNNNN.parquet`, `out/tokenizer` and `out/samples.json`.
+
+    A row's random numbers depend on the seed, its problem and its place among the problem's completions alone, and a shard is
+    decoded in the same batches whenever it is decoded: a restart, which keeps the shards that are there, ends in the same bytes.
+
+    Args:
+        start: folder or hub name of the model.
+        data: the curated folder.
+
+    Raises:
+        ModelError: the model cannot be loaded, or renders prompts differently from the one that the data was made for.
+        DataError: the data has no such split, or it is empty.
+    """
+    tokenizer = models.load_tokenizer(start, model)
+    models.check_template(dataset.about(data).get("template"), tokenizer, "sample")
+    problems = dataset.read_split(data, settings.split)[: settings.problems]
+    folder = out / samples.FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    per_shard = max(1, settings.rows_per_shard // settings.k)
+    parts = [problems[first : first + per_shard] for first in range(0, len(problems), per_shard)]
+    paths = [folder / samples.shard_name(number) for number in range(len(parts))]
+    for path in set(folder.iterdir()) - set(paths):  # what a kill left half written
+        path.unlink()
+    missing = [number for number, path in enumerate(paths) if not path.exists()]
+    if len(missing) < len(parts):
+        report.event("resumed", shards=len(parts) - len(missing))
+    if missing:
+        drawer = _Drawer(settings, model, start, tokenizer, seed)
+        for number in missing:
+            report.progress(number, len(parts), "sampling", unit="shard", force=True)
+            _write_shard(drawer, parts[number], paths[number], number, report)
+    report.progress(len(parts), len(parts), "sampling", unit="shard", force=True)
+    tokenizer.save_pretrained(out / "tokenizer")
+    metrics = summary(out)
+    about = {
+        "split": settings.split,
+        "k": settings.k,
+        "problems": len(problems),
+        "rows": len(problems) * settings.k,
+        "shards": len(parts),
+        "template": models.template_identity(tokenizer),
+        "metrics": metrics,
+    }
+    write_atomic(out / samples.ABOUT, json.dumps(about, indent=1, sort_keys=True))
+    report.metrics(len(parts), metrics)
+    return metrics
+
+
+def stream_id(seed: int, uid: str, index: int) -> int:
+    """RNG stream id of completion `index` of a problem: int64."""
+    hashed = hashlib.sha256(repr(("sample", seed, uid, index)).encode()).digest()
+    return int.from_bytes(hashed[:8], "little", signed=True)
+
+
+class _Drawer:
+    """The loaded model, and what it is asked with."""
+
+    def __init__(self, settings: Sample, model: Model, start: str, tokenizer: Any, seed: int) -> None:
+        policy = models.load_model(start, model)
+        policy.to(models.device())  # type: ignore[arg-type]
+        self.settings, self.tokenizer, self.seed = settings, tokenizer, seed
+        self.system = models.system_prompt_of(start)
+        self.sampler = TorchSampler(
+            policy,
+            stop=models.stop_ids(policy, tokenizer),
+            pad=tokenizer.pad_token_id,
+            dtype=model.dtype,
+            rows=settings.decode_rows,
+        )
+
+    def draw(self, problems: list[Problem]) -> tuple[list[list[int]], list[Completion]]:
+        """Prompt ids of each problem, and the completions of all of them, those of a problem in a row."""
+        conversations = [chat.with_system_prompt(p.prompt, self.system) for p in problems]
+        prompts = chat.render_prompts(self.tokenizer, conversations)
+        count = self.settings.k
+        completions = self.sampler.extend(
+            [ids for ids in prompts for _ in range(count)],
+            self.settings.sampling,
+            generator(self.sampler.device, self.seed),
+            entropy=True,
+            streams=[(stream_id(self.seed, p.uid, index), 0) for p in problems for index in range(count)],
+        )
+        return prompts, completions
+
+
+def _write_shard(drawer: _Drawer, problems: list[Problem], path: Path, number: int, report: Report) -> None:
+    began = time.monotonic()
+    prompts, completions = drawer.draw(problems)
+    seconds = time.monotonic() - began
+    rows = list(_rows(drawer, problems, prompts, completions))
+    _score(rows, problems)
+    samples.write(path, rows)
+    tokens = sum(len(c.tokens) for c in completions)
+    scored = [row["correct"] for row in rows if row["correct"] is not None]
+    report.metrics(
+        number,
+        {
+            "shard/correct": sum(scored) / len(scored) if scored else float("nan"),
+            "shard/length_mean": tokens / len(rows),
+            "tokens_per_s": tokens / seconds if seconds > 0 else float("nan"),
+            "verify_s": time.monotonic() - began - seconds,
+        },
+    )
+
+
+def _rows(
+    drawer: _Drawer, problems: list[Problem], prompts: list[list[int]], completions: list[Completion]
+) -> Iterator[dict[str, Any]]:
+    count = drawer.settings.k
+    for place, completion in enumerate(completions):
+        problem = problems[place // count]
+        yield {
+            **dataset.to_row(problem),
+            "sample": place % count,
+            "prompt_ids": prompts[place // count],
+            "completion_ids": completion.tokens,
+            "logp": completion.logp,
+            "entropy": completion.entropy,
+            "text": chat.completion_text(drawer.tokenizer, completion.tokens),
+            "stop": completion.stop.name.lower(),
+            "score": None,
+            "correct": None,
+            "status": UNSCORED,
+            "components": "{}",
+        }
+
+
+def _score(rows: list[dict[str, Any]], problems: list[Problem]) -> None:
+    """Fill score, correct, status and components by each record's verifier; what failed to be sampled stays unscored."""
+    by_uid = {p.uid: p for p in problems}
+    sampled = [row for row in rows if row["stop"] != Stop.ERROR.name.lower()]
+    asked = [(p.verifier, row["text"], p.answer, p.info) for row in sampled for p in [by_uid[row["uid"]]]]
+    for row, verdict in zip(sampled, verifiers.verify_many(asked), strict=True):
+        row["score"], row["correct"], row["status"] = verdict.score, verdict.correct, verdict.status
+        row["components"] = json.dumps({"verifier": verdict.score or 0.0, **verdict.components}, sort_keys=True)
+
+
+def summary(out: Path) -> dict[str, float]:
+    """Metrics of a finished folder, a shard in memory at a time.
+
+    Returns:
+        rows; `pass_at_1`, `pass_at_k`: mean share of correct completions, and share of problems with at least one, over the
+        problems that have a scored completion; `score/mean`; `scored`: share of rows; `length/mean` in tokens, `length/max`;
+        `cut`: share of rows that ended at the token limit; `entropy/mean` in nats a token.
+    """
+    total = dict.fromkeys(("rows", "scored", "score", "tokens", "entropy", "cut", "problems", "share", "solved"), 0.0)
+    longest = 0
+    columns = ["uid", "completion_ids", "entropy", "score", "correct", "stop"]
+    for group in samples.by_problem(out, columns):
+        scored = [row for row in group if row["correct"] is not None]
+        lengths = [len(row["completion_ids"]) for row in group]
+        longest = max(longest, *lengths)
+        total["rows"] += len(group)
+        total["scored"] += len(scored)
+        total["score"] += sum(row["score"] or 0.0 for row in scored)
+        total["tokens"] += sum(lengths)
+        total["entropy"] += sum(sum(row["entropy"]) for row in group)
+        total["cut"] += sum(row["stop"] == "length" for row in group)
+        if scored:
+            correct = sum(row["correct"] for row in scored)
+            total["problems"] += 1
+            total["share"] += correct / len(scored)
+            total["solved"] += correct > 0
+    rows, problems = total["rows"], total["problems"]
+    metrics = {
+        "rows": rows,
+        "scored": total["scored"] / rows,
+        "length/mean": total["tokens"] / rows,
+        "length/max": float(longest),
+        "cut": total["cut"] / rows,
+    }
+    if total["tokens"]:
+        metrics["entropy/mean"] = total["entropy"] / total["tokens"]
+    if problems:
+        metrics |= {"pass_at_1": total["share"] / problems, "pass_at_k": total["solved"] / problems}
+        metrics["score/mean"] = total["score"] / total["scored"]
+    return metrics

@@ -1,0 +1,193 @@
+"""The stage: what its rows hold, that they do not depend on their neighbours, and that a kill changes no byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import toys
+import yaml
+
+from pipelines.curate.run import run as curate
+from pipelines.data import dataset, samples
+from pipelines.engine import models
+from pipelines.errors import ModelError, RecipeError
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
+from pipelines.recipe.settings import Model
+from pipelines.sample import run
+from pipelines.sample.settings import Sample
+from pipelines.stage.files import contents
+from pipelines.stage.report import Report
+from tasks import keys
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """Curated data and a random model of its tokenizer, in `data` and `model`."""
+    folder = tmp_path_factory.mktemp("sample")
+    recipe = read_recipe(toys.recipe(folder), ["curate.sources.0.size=60"])
+    (folder / "data").mkdir()
+    curate(recipe.curate, recipe.model, out=folder / "data", report=Report(folder / "w"), seed=0)
+    tokenizer = models.load_tokenizer(folder / "data" / "tokenizer", recipe.model)
+    models.save_model(models.fresh_model(recipe.model, tokenizer, 0), tokenizer, folder / "model", {"stage": "sft"})
+    return folder
+
+
+SETTINGS = {"k": 3, "problems": 10, "rows_per_shard": 7, "sampling": {"max_tokens": 6}}
+
+
+def sampled(begun, folder, **changes):
+    settings = Sample.model_validate(SETTINGS | changes)
+    report = Report(folder)
+    model = str(begun / "model")
+    metrics = run.run(
+        settings, Model(path=model), start=model, data=begun / "data", out=folder / "out", report=report, seed=5
+    )
+    return metrics, list(samples.read(folder / "out"))
+
+
+def test_rows_hold_what_was_sampled_and_what_it_is_worth(begun, tmp_path):
+    metrics, rows = sampled(begun, tmp_path)
+    problems = dataset.read_split(begun / "data", "train")[:10]
+    assert [(row["uid"], row["sample"]) for row in rows] == [(p.uid, i) for p in problems for i in range(3)]
+    assert metrics["rows"] == 30 and samples.about(tmp_path / "out")["shards"] == 5
+    assert dataset.from_row({k: rows[0][k] for k in dataset.SCHEMA}) == problems[0]
+    for row in rows:
+        assert len(row["completion_ids"]) == len(row["logp"]) == len(row["entropy"]) <= 6
+        assert row["stop"] in ("end", "length") and row["score"] is not None and row["status"] != "unscored"
+        assert set(json.loads(row["components"])) >= {"verifier"}
+    assert len({tuple(row["completion_ids"]) for row in rows}) > 20
+
+
+def test_log_probs_are_the_models_own(begun, tmp_path):
+    _, rows = sampled(begun, tmp_path, sampling={"max_tokens": 6, "temperature": 0.7})
+    import torch
+
+    network = models.load_model(begun / "model", Model(path=str(begun / "model")))
+    row = rows[4]
+    ids = torch.tensor([row["prompt_ids"] + row["completion_ids"]])
+    with torch.no_grad():
+        logps = torch.log_softmax(network(ids).logits[0] / 0.7, -1)
+    start = len(row["prompt_ids"])
+    for place, token in enumerate(row["completion_ids"]):
+        before = logps[start + place - 1]
+        assert row["logp"][place] == pytest.approx(float(before[token]), abs=1e-4)
+        assert row["entropy"][place] == pytest.approx(float(-(before.exp() * before).sum()), abs=1e-4)
+
+
+def test_a_row_depends_on_its_problem_and_place_only(begun, tmp_path):
+    """More problems, more completions of each and other shards draw the same tokens for what they share."""
+    _, few = sampled(begun, tmp_path / "few", problems=4, k=2, rows_per_shard=2)
+    _, many = sampled(begun, tmp_path / "many", k=4, rows_per_shard=100)
+    tokens = {(row["uid"], row["sample"]): row["completion_ids"] for row in many}
+    assert all(tokens[row["uid"], row["sample"]] == row["completion_ids"] for row in few)
+
+
+def job(begun, folder, **changes):
+    folder.mkdir()
+    (folder / "out").mkdir()
+    model = Model(path=str(begun / "model"))
+    body = {
+        "seed": 5, "threads": 1, "settings": {"sample": SETTINGS | changes, "model": model.model_dump()},
+        "inputs": {"data": str(begun / "data")},
+    }  # fmt: skip
+    (folder / "job.json").write_text(json.dumps(body))
+    return [sys.executable, "-m", "pipelines.sample", str(folder)]
+
+
+def test_a_kill_changes_no_byte(begun, tmp_path):
+    """SIGKILL after a shard, with half of the next one on disk; then to the end."""
+    more = {"problems": 40, "k": 8, "rows_per_shard": 16, "sampling": {"max_tokens": 24}}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(job(begun, whole, **more), cwd=toys.ROOT, check=True, capture_output=True)
+    command = job(begun, killed, **more)
+    child = subprocess.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL)
+    first = killed / "out" / samples.FOLDER / samples.shard_name(1)
+    while not first.exists():
+        assert child.poll() is None
+        time.sleep(0.005)
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    shards = sorted((killed / "out" / samples.FOLDER).glob("shard-*"))
+    assert 2 <= len(shards) < 20
+    before = {path: path.stat().st_mtime_ns for path in shards}
+    (first.parent / f".{samples.shard_name(9)}.0badf00d").write_bytes(b"half")
+    subprocess.run(command, cwd=toys.ROOT, check=True, capture_output=True)
+    assert contents(whole / "out") == contents(killed / "out")
+    assert {path: path.stat().st_mtime_ns for path in shards} == before
+
+
+def test_a_prompt_without_room_is_unscored(begun, tmp_path):
+    """The toy reads 64 positions: a longer problem gets an empty completion that nobody calls incorrect."""
+    data = tmp_path / "data"
+    shutil.copytree(begun / "data", data)
+    problem = dataset.read_split(data, "train")[0]
+    long = {"role": "user", "content": "palindrome" * 8}
+    from pipelines.curate.writer import Writer
+
+    writer = Writer(data / "train.parquet", 10)
+    writer.add(problem)
+    writer.add(type(problem)(**{**{k: getattr(problem, k) for k in dataset.SCHEMA}, "uid": "b", "prompt": [long]}))
+    writer.close()
+    model = str(begun / "model")
+    out = tmp_path / "out"
+    settings = Sample.model_validate(SETTINGS)
+    metrics = run.run(settings, Model(path=model), start=model, data=data, out=out, report=Report(tmp_path), seed=5)
+    rows = list(samples.read(out))[3:]
+    assert {(row["stop"], row["score"], row["correct"], row["status"]) for row in rows} == {
+        ("error", None, None, "unscored")
+    }
+    assert metrics["scored"] == 0.5
+
+
+def test_data_of_another_template_is_refused(begun, tmp_path):
+    shutil.copytree(begun / "data", tmp_path / "data")
+    about = tmp_path / "data" / "data.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"template": "another"}))
+    model = str(begun / "model")
+    with pytest.raises(ModelError, match="sample: the chat template"):
+        run.run(
+            Sample(), Model(path=model), start=model, data=tmp_path / "data", out=tmp_path / "out",
+            report=Report(tmp_path), seed=0,
+        )  # fmt: skip
+
+
+def recipe(tmp_path, **sample):
+    body = yaml.safe_load(toys.recipe(tmp_path).read_text())
+    _, sft, data, _ = (body.pop(kind) for kind in ("rlvr", "sft", "curate", "evaluate"))
+    stages = {"data": {"kind": "curate", **data}, "cold": {"kind": "sft", "data": "data", **sft},
+              "drafts": {"kind": "sample", "data": "data", "model": "cold", **sample}}  # fmt: skip
+    path = tmp_path / "sample.yaml"
+    path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
+    return read_recipe(path)
+
+
+def test_it_is_a_stage_like_any_other(tmp_path):
+    read = recipe(tmp_path, seed=3)
+    check(read)
+    node = read.node("drafts")
+    assert node.inputs == {"data": "data", "model": "cold"} and node.seed == 3
+    parts = keys.key_parts(read, "drafts", dict.fromkeys(node.inputs, "d"))
+    assert "pipelines.sample.run" in parts["source"] and "pipelines.rlvr.train" not in parts["source"]
+    assert parts["settings"]["sample"]["k"] == 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model": "base"}, "fresh model must be trained before SAMPLE"),
+        ({"split": "other"}, r"drafts\.split: data makes no split called 'other'"),
+        ({"sampler": {"url": "http://localhost:1"}}, r"drafts\.sampler: .*a sample stage decodes in its own process"),
+        ({"data": "cold"}, r"drafts\.data: cold .* makes model"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(tmp_path, fields, words):
+    with pytest.raises(RecipeError, match=words):
+        check(recipe(tmp_path, **fields))
