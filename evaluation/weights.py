@@ -77,11 +77,11 @@ def compare_tensors(old: Tensor, new: Tensor) -> dict[str, Any]:
         "relative_change": change / size if size else float(change > 0),
     }
     if old.ndim == 2 and min(old.shape) >= 2:
-        left, values, right = torch.linalg.svd(old, full_matrices=False)
+        left_vectors, values, right_vectors = torch.linalg.svd(old, full_matrices=False)
         rank = max(1, math.ceil(RANK_SHARE * min(old.shape)))
-        entry |= spectrum((left, values, right), torch.linalg.svd(new, full_matrices=False), rank)
+        entry |= spectrum((left_vectors, values, right_vectors), torch.linalg.svd(new, full_matrices=False), rank)
         entry["stable_rank_of_change"] = stable_rank(new - old)
-        entry |= overlaps(moved, old, (left[:, :rank] * values[:rank]) @ right[:rank], MASK_SHARE)
+        entry |= overlaps(moved, old, (left_vectors[:, :rank] * values[:rank]) @ right_vectors[:rank], MASK_SHARE)
     return entry
 
 
@@ -113,14 +113,14 @@ def spectrum(
     """
     (old_left, old_values, old_right), (new_left, new_values, new_right) = old, new
     size = float(torch.linalg.vector_norm(old_values))
-    left = angles(old_left[:, :rank], new_left[:, :rank])
-    right = angles(old_right[:rank].T, new_right[:rank].T)
+    left_angles = angles(old_left[:, :rank], new_left[:, :rank])
+    right_angles = angles(old_right[:rank].T, new_right[:rank].T)
     edge, beyond = float(old_values[rank - 1]), float(old_values[rank]) if rank < len(old_values) else 0.0
     gap = (edge - beyond) / edge if edge else 0.0
     return {
         "spectral_shift": float(torch.linalg.vector_norm(new_values - old_values)) / size if size else 0.0,
-        "left_angle_max": float(left.max()), "left_angle_mean": float(left.mean()),
-        "right_angle_max": float(right.max()), "right_angle_mean": float(right.mean()),
+        "left_angle_max": float(left_angles.max()), "left_angle_mean": float(left_angles.mean()),
+        "right_angle_max": float(right_angles.max()), "right_angle_mean": float(right_angles.mean()),
         "rank": rank, "gap": gap, "angles_well_defined": gap >= SMALL_GAP,
     }  # fmt: skip
 
@@ -157,13 +157,13 @@ def overlaps(moved: Tensor, old: Tensor, principal: Tensor, share: float) -> dic
     if not moved.any():
         return {"overlap_principal": None, "overlap_small": None}
     count = max(1, round(share * old.numel()))
-    flat = moved.flatten()
+    moved_mask = moved.flatten()
     largest = principal.abs().flatten().topk(count).indices
     smallest = old.abs().flatten().topk(count, largest=False).indices
-    total = float(flat.sum())
+    total = float(moved_mask.sum())
     return {
-        "overlap_principal": float(flat[largest].sum()) / total,
-        "overlap_small": float(flat[smallest].sum()) / total,
+        "overlap_principal": float(moved_mask[largest].sum()) / total,
+        "overlap_small": float(moved_mask[smallest].sum()) / total,
     }
 
 
