@@ -110,7 +110,7 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     except ValidationError as error:
         raise RecipeError(explain(error, body, Recipe)) from None
     if not recipe.stages and recipe.curate is None:
-        raise RecipeError("curate: this field is required.")
+        raise RecipeError("curate: this field is required. Add the section, or name the recipe's stages in `stages`.")
     return recipe.model_copy(update={"stages": arranged(recipe.stages)}) if recipe.stages else recipe
 
 

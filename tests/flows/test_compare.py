@@ -13,6 +13,7 @@ import toys
 from html_pages import check
 
 
+@pytest.mark.slow
 def test_two_checkpoints_of_a_real_run(ran, tmp_path):
     folder, _, summary, _ = ran
     run = summary["parent_run_id"]
@@ -44,6 +45,7 @@ def test_two_checkpoints_of_a_real_run(ran, tmp_path):
     assert "svg" in {tag for tag, _ in check(page.read_text()).tags}
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_only_in_mlflow_is_fetched(ran):
     folder, _, summary, _ = ran
     run = summary["parent_run_id"]
@@ -52,6 +54,7 @@ def test_an_evaluation_that_is_only_in_mlflow_is_fetched(ran):
     assert "palindromes, 6 shared problems" in done.stdout
 
 
+@pytest.mark.slow
 def test_errors_name_the_fix(ran, tmp_path):
     home = ran[0] / "home"
     run = ran[2]["parent_run_id"]

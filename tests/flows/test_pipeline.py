@@ -35,7 +35,7 @@ def test_first_run(ran):
     _, _, summary, done = ran
     assert statuses(summary) == dict.fromkeys(FOUR, "ran")
     for about in summary["stages"].values():
-        assert set(about) == {"status", "key", "seconds", "artifact", "run_id", "why"}
+        assert set(about) == {"kind", "status", "key", "seconds", "artifact", "run_id", "why"}
         assert about["run_id"] and os.path.isdir(about["artifact"])
     assert list(summary["evaluation"]) == ["base", "sft", "rlvr"]
     cell = summary["evaluation"]["rlvr"]["palindromes"]["pass@1"]

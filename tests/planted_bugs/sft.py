@@ -23,7 +23,7 @@ PLANTED = {
     "the last checkpoint is handed on, not the best": (RUN, 'checkpoint.load_trainable(self.model, state["model"])\n            heldout_loss = state["heldout"]', 'heldout_loss = state["heldout"]', [BEST]),
     "the worst checkpoint is the best": (RUN, "score=-heldout if improved", "score=heldout if improved", [BEST]),
     "the optimizer forgets at a restart": (RUN, '        self.optimizer.load_state_dict(state["optimizer"])\n', "", [RESUME]),
-    "the schedule starts over at a restart": (RUN, 'self.start, self.tokens_seen, self.last_heldout_loss = state["step"],', 'self.start, self.tokens_seen, self.last_heldout_loss = state["step"] - 1,', [RESUME]),
+    "the schedule starts over at a restart": (RUN, 'self.start, self.last_heldout_loss = state["step"],', 'self.start, self.last_heldout_loss = state["step"] - 1,', [RESUME]),
     "the answer instead of the solution": (PACK, 'return str(solution) if solution and which != "answer" else problem.answer', "return problem.answer", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
     "conversations that are too long are cut, not dropped": (RUN, "fitting = [d for d in documents if len(d.tokens) <= self.sft.max_length]", "fitting = [Document(d.tokens[: self.sft.max_length], d.trained_from) for d in documents]", [f"{SFT}::test_long_conversations_are_dropped_whole"]),
     "a template that rewrites the prompt passes": (PACK, "if tokens[: len(prompt)] != prompt:", "if False:", [f"{SFT}::test_template_that_rewrites_the_prompt_is_refused"]),

@@ -69,7 +69,7 @@ def test_a_rank_that_fails_ends_the_others(tmp_path):
     with pytest.raises(process.StageFailed, match="exit code 7"):
         run(tmp_path / "w", "second fails", processes=2)
     assert time.monotonic() - began < 30
-    assert not alive([int((tmp_path / "w" / "pid0").read_text())])
+    wait_until(lambda: not alive([int((tmp_path / "w" / "pid0").read_text())]))
     assert not list((tmp_path / "w").glob("ranks-*"))
 
 
