@@ -195,6 +195,8 @@ class _Tracer:
         files = produced.parts.get("files") or {}
         where = produced.parts.get("where") or {}
         for number, source in enumerate((settings.get("curate") or {}).get("sources") or []):
+            if source.get("kind") == "stage":  # an input, which has a node of its own
+                continue
             names = [n for n in files if n.startswith((f"source/{number}", f"sources/{number}"))] or list(files)
             place = source.get("task") or next((where[n] for n in names if n in where), None) or source.get("path")
             about = [

@@ -209,7 +209,7 @@ def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[P
             yield from _files(f"{field}.path", str(source.path))
         elif source.kind == "hub":
             yield from _hub(f"{field}.path", str(source.path), "dataset")
-        else:
+        elif source.kind in ("reasoning_gym", "environment"):
             ask = {
                 "ask": "problems",
                 "kind": source.kind,

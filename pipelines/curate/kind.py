@@ -8,8 +8,8 @@ from pipelines.errors import DataError, RecipeError, did_you_mean
 from pipelines.recipe import kinds
 from pipelines.recipe.graph import Node
 from pipelines.recipe.resolve import resolve
-from pipelines.recipe.settings import Curate
-from pipelines.recipe.stage_kind import DATA, TEXT, TORCH, VERIFIERS, Kind, ModelFiles, Place, Port, Reads
+from pipelines.recipe.settings import Curate, Source
+from pipelines.recipe.stage_kind import DATA, SAMPLES, TEXT, TORCH, VERIFIERS, Kind, ModelFiles, Place, Port, Reads
 
 TOKENIZES = ["path", "revision", "chat_template", "chat_template_kwargs", "chat_template_date", "trust_remote_code"]
 """Fields of the model that counting a prompt's tokens reads."""
@@ -21,6 +21,17 @@ class CurateKind(Kind):
     name, settings, module, makes = "curate", Curate, "pipelines.curate", DATA
     ports: ClassVar[dict[str, Port]] = {}
     gpu = False
+    link_takes = (SAMPLES,)
+
+    def links(self, settings: Curate) -> dict[str, str]:
+        """Sources that are stages."""
+        return {stage_label(n): str(s.path) for n, s in enumerate(settings.sources) if s.kind == "stage"}
+
+    def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+        """The paths of sources that are stages."""
+        listed = fields.get("sources")
+        listed = listed if isinstance(listed, list) else []
+        return [(s, "path") for s in listed if isinstance(s, dict) and s.get("kind") == "stage" and "path" in s]
 
     def reads(self, node: Node) -> Reads:
         """Sources, the tokenizer, and the benchmarks that the recipe's evaluations will ask."""
@@ -44,6 +55,8 @@ class CurateKind(Kind):
             if source.kind in ("file", "hub"):
                 place: Place = ("curate", "sources", number, "path")
                 reads.sources[f"sources.{number}"] = (source, place)
+            elif source.kind == "stage":
+                reads.in_key["curate", "sources", number, "path"] = None
         if curate.difficulty is not None:
             reads.models["difficulty"] = ModelFiles(curate.difficulty.model, ("curate", "difficulty", "model"))
             reads.libraries += TORCH
@@ -60,9 +73,11 @@ class CurateKind(Kind):
         return reads
 
     def job(self, node: Node) -> dict[str, Any]:
-        """Where the questions of the benchmarks come from."""
+        """Where the questions of the benchmarks come from, and for each source the label of its stage, None where it is none."""
         texts = [{"function": n.kind.benchmark_texts, "settings": resolve(n.settings)} for n in _asking(node)]
-        return {"benchmark_texts": texts} if texts else {}
+        listed: list[Source] = node.settings.sources
+        labels = [stage_label(n) if source.kind == "stage" else None for n, source in enumerate(listed)]
+        return {**({"benchmark_texts": texts} if texts else {}), **({"samples": labels} if any(labels) else {})}
 
     def check(self, node: Node) -> None:
         """Files are there, verifiers exist."""
@@ -76,6 +91,11 @@ class CurateKind(Kind):
                 if source.verifier not in KNOWN:
                     hint = did_you_mean(source.verifier, KNOWN)
                     raise RecipeError(f"{field}.verifier: unknown verifier {source.verifier!r}. {hint}")
+
+
+def stage_label(number: int) -> str:
+    """Label of the input of a source that is a stage."""
+    return f"sources.{number}.path"
 
 
 def _asking(node: Node) -> list[Node]:

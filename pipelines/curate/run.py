@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import xxhash
 
-from pipelines.curate import card, control, sources
+from pipelines.curate import card, control, selected, sources
 from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
 from pipelines.curate.values import RowError
 from pipelines.curate.writer import Writer
 from pipelines.data import chat
-from pipelines.data.dataset import iter_problems
+from pipelines.data import samples as sampled
+from pipelines.data.dataset import from_row, iter_problems
 from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.errors import DataError
-from pipelines.recipe.settings import Curate, Model
+from pipelines.recipe.settings import Curate, Model, Source
 from pipelines.stage.report import Report
 
 Texts = Callable[[], Iterable[tuple[str, str]]]
@@ -31,23 +32,35 @@ Texts = Callable[[], Iterable[tuple[str, str]]]
 
 
 def run(
-    curate: Curate, model: Model, *, out: Path, report: Report, seed: int, benchmark_texts: Texts | None = None
+    curate: Curate,
+    model: Model,
+    *,
+    out: Path,
+    report: Report,
+    seed: int,
+    benchmark_texts: Texts | None = None,
+    samples: Mapping[int, Path] | None = None,
 ) -> dict[str, float]:
     """Write `<split>.parquet`, `card.md`, `card.json`, `dropped.jsonl`, `quarantine.jsonl`, `data.json`.
 
     Memory is bounded by `batch_rows` records plus some hundred bytes per row for keys and signatures.
 
+    Args:
+        samples: index of a source of kind stage → that stage's artifact.
+
     Raises:
         DataError: a source cannot be read, or nothing is left.
+        ModelError: the model's tokenizer cannot be loaded, or samples were drawn from a model of another template.
     """
     counts = card.Counts(out)
     work = out / "_pass.parquet"
     leaks = None
     if curate.decontaminate is not None and benchmark_texts is not None:
         leaks = Contamination(curate.decontaminate.ngram, benchmark_texts())
-    kept = _first_pass(curate, work, counts, leaks, report)
+    samples = samples or {}
+    kept = _first_pass(curate, work, counts, leaks, report, samples)
     repeats = _repeats(curate, work, kept)
-    tokenizer = _tokenizer(model, work, out)
+    tokenizer = _tokenizer(model, work, out, samples)
     splits = _second_pass(curate, work, out, counts, repeats, kept.origins, tokenizer, report)
     work.unlink()
     if curate.difficulty is not None:
@@ -125,7 +138,14 @@ class _Kept:
         return np.frombuffer(self._answers, dtype=np.uint64)
 
 
-def _first_pass(curate: Curate, work: Path, counts: card.Counts, leaks: Contamination | None, report: Report) -> _Kept:
+def _first_pass(
+    curate: Curate,
+    work: Path,
+    counts: card.Counts,
+    leaks: Contamination | None,
+    report: Report,
+    samples: Mapping[int, Path],
+) -> _Kept:
     """Map every row, drop exact repeats and leaks; return what the later passes need of the rows kept."""
     near = curate.near_duplicates
     kept = _Kept(MinHash(near.permutations) if near else None, near.shingle if near else 1)
@@ -134,13 +154,13 @@ def _first_pass(curate: Curate, work: Path, counts: card.Counts, leaks: Contamin
     for origin, source in enumerate(curate.sources):
         label = str(source.task or source.path)
         controls: list[Problem] = []
-        for row in sources.rows(source):
+        for row in sources.rows(source, samples.get(origin)):
             counts.count_read(label, source.licence)
             report.progress(counts.read, max(counts.read + 1, expected), "reading", unit="row")
             try:
-                problem = to_problem(_columns(row), source, self_check=curate.self_check)
+                problem = _problem(row, source, curate.self_check)
                 text = prompt_text(problem)
-                if not kept.first_with_prompt(exact_key(text)):
+                if not kept.first_with_prompt(exact_key(text + selected.text_key(problem))):
                     counts.drop("exact_duplicate", problem, "the same prompt came earlier")
                     continue
                 kept.claim_uid(problem.uid)
@@ -164,6 +184,12 @@ def _first_pass(curate: Curate, work: Path, counts: card.Counts, leaks: Contamin
     return kept
 
 
+def _problem(row: Row, source: Source, self_check: bool) -> Problem:
+    """The record of a row; those of a sample stage were checked when its problems were curated."""
+    columns = _columns(row)
+    return from_row(columns) if source.kind == "stage" else to_problem(columns, source, self_check=self_check)
+
+
 def _columns(row: Row) -> dict[str, Any]:
     """The columns of a row that could be read; otherwise RowError says why not."""
     if row.columns is None:
@@ -172,7 +198,7 @@ def _columns(row: Row) -> dict[str, Any]:
 
 
 def _repeats(curate: Curate, work: Path, kept: _Kept) -> dict[int, int]:
-    """Kept row → the earlier kept row that it nearly repeats."""
+    """Kept row → the earlier kept row that it nearly repeats; several completions of one problem are wanted, so those never do."""
     near = curate.near_duplicates
     if near is None or not kept.origins:
         return {}
@@ -185,13 +211,21 @@ def _repeats(curate: Curate, work: Path, kept: _Kept) -> dict[int, int]:
             if number in wanted
         }
 
-    return near_duplicates(kept.signatures(), kept.answers(), near.threshold, shingles_of)
+    repeats = near_duplicates(kept.signatures(), kept.answers(), near.threshold, shingles_of)
+    return {row: earlier for row, earlier in repeats.items() if curate.sources[kept.origins[row]].kind != "stage"}
 
 
-def _tokenizer(model: Model, work: Path, out: Path) -> Any:
-    """The model's own tokenizer, or for a fresh model one trained on the rows kept so far and saved with the data."""
-    if model.path is not None:
-        return models.load_tokenizer(model.path, model)
+def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path]) -> Any:
+    """The model's own tokenizer, or for a fresh model that of the samples, else one trained on the rows kept so far; saved with the
+    data where it is no model's own."""
+    start = model.path or next((str(folder / "tokenizer") for folder in samples.values()), None)
+    if start is not None:
+        tokenizer = models.load_tokenizer(start, model)
+        for number, folder in samples.items():
+            models.check_template(sampled.about(folder).get("template"), tokenizer, f"curate.sources.{number}")
+        if model.path is None:
+            tokenizer.save_pretrained(out / "tokenizer")
+        return tokenizer
 
     def texts() -> Iterator[str]:
         for problem in iter_problems(work):
@@ -253,7 +287,8 @@ def _second_pass(
             counts.drop("length", problem, reason)
             continue
         allowed = source.splits or list(curate.splits)
-        writers[split_of(problem.uid, {name: curate.splits[name] for name in allowed})].add(problem)
+        origin_uid = str(problem.info.get(selected.ORIGIN, problem.uid))  # a problem's completions go to one split
+        writers[split_of(origin_uid, {name: curate.splits[name] for name in allowed})].add(problem)
     for writer in writers.values():
         writer.close()
     return {name: writer.count for name, writer in writers.items()}

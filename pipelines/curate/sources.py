@@ -10,7 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipelines.curate import selected
 from pipelines.curate.formats import ENDINGS, Limits, Row, read_file
+from pipelines.data.dataset import to_row
 from pipelines.data.files import data_files, shown_names
 from pipelines.errors import DataError, did_you_mean
 from pipelines.recipe.settings import Source
@@ -20,13 +22,19 @@ ROWS_TO_FIND_COLUMNS = 1000
 """Readable rows after which a column that `columns` names and no row had is an error."""
 
 
-def rows(source: Source) -> Iterator[Row]:
+def rows(source: Source, folder: Path | None = None) -> Iterator[Row]:
     """Rows of one source, in order, at most `source.size`.
+
+    Args:
+        folder: of a source of kind stage, the stage's artifact.
 
     Raises:
         DataError: the source cannot be opened, a file of it is damaged, or no row has a column that `columns` names.
     """
     readers = {"reasoning_gym": _reasoning_gym, "environment": _environment, "file": _files, "hub": _hub}
+    if source.kind == "stage":
+        yield from itertools.islice(_stage(source, folder), source.size)
+        return
     limit = source.size if source.kind in ("file", "hub") else None
     yield from _with_columns(source, itertools.islice(readers[source.kind](source), limit))
 
@@ -85,6 +93,13 @@ def _environment(source: Source) -> Iterator[Row]:
     problems = environments.problems(str(source.task), int(source.size or 0), source.seed, source.config)
     for number, columns in enumerate(problems, 1):
         yield Row(str(source.task), number, columns)
+
+
+def _stage(source: Source, folder: Path | None) -> Iterator[Row]:
+    """Rows whose columns are those of a curated record."""
+    assert folder is not None and source.select is not None
+    for number, problem in enumerate(selected.problems(folder, source.select, source.seed), 1):
+        yield Row(str(source.path), number, to_row(problem))
 
 
 def _files(source: Source) -> Iterator[Row]:

@@ -111,7 +111,19 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         raise RecipeError(explain(error, body, Recipe)) from None
     if not recipe.stages and recipe.curate is None:
         raise RecipeError("curate: this field is required. Add the section, or name the recipe's stages in `stages`.")
-    return recipe.model_copy(update={"stages": arranged(recipe.stages)}) if recipe.stages else recipe
+    return recipe.model_copy(update={"stages": arranged(recipe.stages)}) if recipe.stages else _unlinked(recipe)
+
+
+def _unlinked(recipe: Recipe) -> Recipe:
+    """A recipe of plain sections, whose stages have no names that a setting could tell.
+
+    Raises:
+        RecipeError: a setting names a stage.
+    """
+    for node in recipe.nodes():
+        for label, name in node.kind.links(node.settings).items():
+            raise RecipeError(f"{node.name}.{label}: {name[:80]!r} is to be a stage; name the stages under `stages`.")
+    return recipe
 
 
 def _read_sections(body: dict[str, Any], preset: dict[str, Any], changes: list[str]) -> None:

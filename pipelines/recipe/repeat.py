@@ -136,7 +136,8 @@ def _with_names(fields: dict[str, Any], name: Any) -> dict[str, Any]:
     copy = _copy(fields)
     for holder, key in _places(copy):
         value = holder[key]
-        holder[key] = [name(n) if isinstance(n, str) else n for n in value] if isinstance(value, list) else name(value)
+        names = [name(n) if isinstance(n, str) else n for n in (value if isinstance(value, list) else [value])]
+        holder[key] = names if isinstance(value, list) else names[0]
     return copy
 
 

@@ -14,6 +14,7 @@ from pipelines.contract.fields import Day, Identifier, Label, Line, Seed, Settin
 from pipelines.recipe.monitors import DEFAULT_MONITORS, Rollback
 from pipelines.recipe.sampling import AdaptiveTemperature as AdaptiveTemperature
 from pipelines.recipe.sampling import Mismatch, Sampling
+from pipelines.recipe.selection import Selection
 from pipelines.recipe.server import Server
 
 
@@ -85,22 +86,29 @@ class Model(Settings):
         return self
 
 
+OF_RAW_ROWS = ("task", "config", "name", "revision", "columns", "verifier", "answer_from", "prompt_template", "system")
+"""Fields of a source that say how rows become records."""
+
+
 class Source(Settings):
     """Where problems come from."""
 
-    kind: Literal["reasoning_gym", "environment", "file", "hub"]
+    kind: Literal["reasoning_gym", "environment", "file", "hub", "stage"]
     task: Label | None = None
     """reasoning_gym: the task's name; environment: a file of pipelines/environments."""
     size: int | None = Field(None, ge=1, le=1_000_000_000)
-    """reasoning_gym, environment: how many problems; file and hub: read at most this many rows."""
+    """reasoning_gym, environment: how many problems; file, hub and stage: read at most this many rows."""
     seed: Seed = 0
-    """reasoning_gym, environment: seed of the generator."""
+    """reasoning_gym, environment: seed of the generator; stage: of random pairs."""
     config: dict[str, Any] = {}
     """reasoning_gym, environment: its own settings."""
     splits: list[Label] | None = None
     """Splits that this source's records go to; default: all of `curate.splits`."""
     path: Line | None = None
-    """file: a JSONL, JSON, Parquet or CSV file or glob; hub: the dataset's name or a local dataset folder."""
+    """file: a JSONL, JSON, Parquet or CSV file or glob; hub: the dataset's name or a local dataset folder;
+    stage: the name of a stage of kind `sample`."""
+    select: Annotated[Selection, BeforeValidator(_part)] | None = None
+    """stage: which completions become records."""
     name: Line | None = None
     """hub: configuration name."""
     split: Line = "train"
@@ -127,8 +135,15 @@ class Source(Settings):
     def _complete(self) -> Source:
         if self.kind in ("reasoning_gym", "environment") and not (self.task and self.size):
             raise ValueError(f"a source of kind {self.kind} needs `task` and `size`")
-        if self.kind in ("file", "hub") and not self.path:
+        if self.kind in ("file", "hub", "stage") and not self.path:
             raise ValueError(f"a {self.kind} source needs `path`")
+        if (self.kind == "stage") != (self.select is not None):
+            raise ValueError(
+                "`select` says which completions of a sample stage become records: kind stage needs it, no other takes it"
+            )
+        for name in OF_RAW_ROWS if self.kind == "stage" else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is about raw rows; a sample stage holds records already: leave it out")
         if self.prompt_template is not None and not (
             "{prompt}" in self.prompt_template or "{metadata." in self.prompt_template
         ):

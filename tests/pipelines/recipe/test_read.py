@@ -20,7 +20,8 @@ PRESETS = sorted(p.stem for p in (toys.ROOT / "recipes" / "presets").glob("*.yam
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_every_recipe_binds(path):
     recipe = read_recipe(path)
-    missing = [s.path for s in recipe.curate.sources if s.kind == "file" and not list(toys.ROOT.glob(str(s.path)))]
+    sources = [source for node in recipe.nodes() for source in getattr(node.settings, "sources", [])]
+    missing = [s.path for s in sources if s.kind == "file" and not list(toys.ROOT.glob(str(s.path)))]
     if missing:
         pytest.skip(f"{path.name} reads {missing[0]}, which is not here")
     package = (recipe.model.path or "").partition("package:")[2]

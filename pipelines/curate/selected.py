@@ -1,0 +1,146 @@
+"""Records out of the completions of a sample stage: the source `kind: stage`."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipelines import verifiers
+from pipelines.data import dataset, samples
+from pipelines.data.records import Problem
+from pipelines.errors import DataError
+from pipelines.recipe.selection import Selection
+
+Completion = dict[str, Any]
+"""A row of the samples."""
+COLUMNS = (*dataset.SCHEMA, "sample", "text", "score", "correct", "completion_ids")
+VOTING = ("math", "number", "choice", "exact")
+"""Verifiers that compare an extracted answer with the record's, so that a vote can stand in its place."""
+ORIGIN = "sampled_from"
+"""In a record's info: uid of the problem whose completion it holds."""
+
+
+def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
+    """Records of the selection, a problem's completions in memory at a time.
+
+    Args:
+        folder: the artifact of a sample stage.
+        seed: of random pairs; a pair depends on it and on the problem only.
+
+    Returns:
+        records whose `info` has `pass_rate`, `sampled_from`, and `solution` and `sample_score`, or `chosen`, `rejected` and their scores.
+        Their uid depends on the problem and the texts; `select.kind: pass_rate` gives the problem with its own uid.
+
+    Raises:
+        DataError: there are no samples, or a majority is asked of a verifier that compares no answers.
+    """
+    for rows in samples.by_problem(folder, list(COLUMNS)):
+        scored = [row for row in rows if row["score"] is not None and row["correct"] is not None]
+        if not scored:
+            continue
+        rate = sum(row["correct"] for row in scored) / len(scored)
+        if (select.low is not None and rate <= select.low) or (select.high is not None and rate >= select.high):
+            continue
+        problem = dataset.from_row(rows[0])
+        problem.info["pass_rate"] = rate
+        if select.kind == "pass_rate":
+            yield problem
+        elif select.kind == "pairs":
+            yield from _pairs(problem, _distinct(scored), select, seed)
+        elif select.kind == "majority":
+            yield from _majority(problem, rows, select)
+        else:
+            for row in _chosen(_distinct(scored), select)[: select.per_problem]:
+                yield _record(problem, row, select)
+
+
+def text_key(problem: Problem) -> str:
+    """What tells records of one problem apart: the texts that they hold, empty for the problem itself."""
+    if ORIGIN not in problem.info:
+        return ""
+    return "\0".join(str(problem.info.get(name, "")) for name in ("chosen", "rejected", "solution"))
+
+
+def _distinct(rows: list[Completion]) -> list[Completion]:
+    first: dict[str, Completion] = {}
+    for row in rows:
+        first.setdefault(row["text"], row)
+    return list(first.values())
+
+
+def _chosen(rows: list[Completion], select: Selection) -> list[Completion]:
+    if select.kind == "best":
+        candidates = [row for row in rows if select.min_score is None or row["score"] >= select.min_score]
+        return sorted(candidates, key=lambda row: -row["score"])
+    correct = [row for row in rows if row["correct"]]
+    if select.kind == "correct":
+        return correct
+    return sorted(correct, key=lambda row: len(row["completion_ids"]))
+
+
+def _record(problem: Problem, row: Completion, select: Selection, **about: Any) -> Problem:
+    text = row["text"] if select.truncate is None else prefix(row["text"], select.truncate)
+    return _with(problem, {"solution": text, "sample_score": row["score"], **about})
+
+
+def _with(problem: Problem, about: dict[str, Any], answer: str | None = None) -> Problem:
+    record = replace(problem, info={**problem.info, ORIGIN: problem.uid, **about})
+    uid = hashlib.sha256(f"{problem.uid}\0{text_key(record)}".encode()).hexdigest()[:32]
+    return replace(record, uid=uid, answer=problem.answer if answer is None else answer)
+
+
+def prefix(text: str, share: float) -> str:
+    """The first part of a text, cut back to white space where there is some.
+
+    >>> prefix("two times three is six", 0.5), prefix("abcdef", 0.5)
+    ('two times', 'abc')
+    """
+    part = text[: math.ceil(len(text) * share)]
+    if len(part) < len(text) and not (text[len(part)].isspace() or part[-1].isspace()):
+        words = part.rsplit(maxsplit=1)
+        part = words[0] if len(words) > 1 else part
+    return part.rstrip()
+
+
+def _majority(problem: Problem, rows: list[Completion], select: Selection) -> Iterator[Problem]:
+    if problem.verifier not in VOTING:
+        raise DataError(
+            f"curate.sources.select: a majority needs records whose verifier compares answers ({', '.join(VOTING)}), and "
+            f"{problem.uid} has {problem.verifier}. Choose another selection."
+        )
+    answers = verifiers.extract_answers([(problem.verifier, row["text"]) for row in rows])
+    votes = Counter(answer for answer in answers if answer)
+    if not votes:
+        return
+    label, count = votes.most_common(1)[0]  # of equally frequent answers the first that was given
+    share = count / len(rows)
+    if share < select.min_share:
+        return
+    row = rows[answers.index(label)]
+    record = _record(problem, row, select, majority_share=share)
+    # The pass rate and the score compare with the label that the vote replaces.
+    info = {k: v for k, v in record.info.items() if k not in ("pass_rate", "sample_score")}
+    yield replace(record, answer=label, info=info)
+
+
+def _pairs(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:
+    if select.pair == "random":
+        draw = random.Random(f"{seed} {problem.uid}")
+        chosen, rejected = ([row for row in rows if row["correct"] is wanted] for wanted in (True, False))
+        draw.shuffle(chosen)
+        draw.shuffle(rejected)
+    else:
+        chosen = sorted(rows, key=lambda row: -row["score"])
+        rejected = sorted(rows, key=lambda row: row["score"])
+    count = 0
+    for better, worse in zip(chosen, rejected, strict=False):
+        if better["score"] - worse["score"] > select.margin and count < select.per_problem:
+            count += 1
+            scores = {"chosen_score": better["score"], "rejected_score": worse["score"]}
+            yield _with(problem, {"chosen": better["text"], "rejected": worse["text"], **scores})

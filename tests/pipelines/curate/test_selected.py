@@ -1,0 +1,221 @@
+"""The source `kind: stage`: what each selection keeps, and that the graph links the stage it names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import toys
+import yaml
+
+from pipelines.curate import selected
+from pipelines.curate.run import run as curate
+from pipelines.data import dataset, samples
+from pipelines.data.records import Problem
+from pipelines.engine import models
+from pipelines.errors import DataError, ModelError, RecipeError
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
+from pipelines.recipe.selection import Selection
+from pipelines.recipe.settings import Source
+from pipelines.stage.report import Report
+from tasks import keys
+
+DRAWN = {
+    "a": [("no 3", 0.0), ("7", 1.0), ("it is 7", 1.0), ("7", 1.0), ("5 or 3", 0.5)],
+    "b": [("1", 1.0), ("so 1", 1.0)],
+    "c": [("2", 0.0), ("it is 2", 0.0), ("4", 0.0)],
+    "d": [("lost", None)],
+}
+"""Problem → text and score of each completion; 1 is correct."""
+
+
+def write(out: Path, drawn=None, verifier="number") -> Path:
+    """An artifact of a sample stage with these completions."""
+    rows = []
+    for uid, completions in (drawn or DRAWN).items():
+        prompt = [{"role": "user", "content": f"how many is {uid}"}]
+        problem = Problem(uid=uid, prompt=prompt, answer="7", verifier=verifier, source="s", licence="l", info={"k": 1})
+        rows += [
+            {
+                **dataset.to_row(problem), "sample": number, "text": text, "score": score, "status": "x", "stop": "end",
+                "correct": None if score is None else score >= 1, "components": "{}", "prompt_ids": [1, 2],
+                "completion_ids": list(range(len(text))), "logp": [0.0] * len(text), "entropy": [0.0] * len(text),
+            }
+            for number, (text, score) in enumerate(completions)
+        ]  # fmt: skip
+    (out / samples.FOLDER).mkdir(parents=True)
+    for number, start in enumerate(range(0, len(rows), 7)):
+        samples.write(out / samples.FOLDER / samples.shard_name(number), rows[start : start + 7])
+    return out
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write(tmp_path / "drafts")
+
+
+def chosen(folder, seed=0, **select):
+    return list(selected.problems(folder, Selection.model_validate(select), seed))
+
+
+def solutions(folder, **select):
+    return [(p.info["sampled_from"], p.info["solution"]) for p in chosen(folder, **select)]
+
+
+def test_best_correct_and_shortest(folder):
+    assert solutions(folder, kind="best") == [("a", "7"), ("b", "1"), ("c", "2")]
+    assert solutions(folder, kind="best", per_problem=2, min_score=0.5)[:2] == [("a", "7"), ("a", "it is 7")]
+    assert solutions(folder, kind="best", min_score=0.5) == [("a", "7"), ("b", "1")]
+    assert solutions(folder, kind="correct", per_problem=9) == [("a", "7"), ("a", "it is 7"), ("b", "1"), ("b", "so 1")]
+    assert solutions(folder, kind="shortest_correct") == [("a", "7"), ("b", "1")]
+
+
+def test_a_pass_rate_band_is_open_on_both_sides(folder):
+    """a is solved in 3 of 5, b always, c never; d was never scored."""
+    assert [(p.uid, p.info["pass_rate"]) for p in chosen(folder, kind="pass_rate")] == [
+        ("a", 0.6),
+        ("b", 1.0),
+        ("c", 0),
+    ]
+    assert [p.uid for p in chosen(folder, kind="pass_rate", low=0.0)] == ["a", "b"]
+    assert [p.uid for p in chosen(folder, kind="pass_rate", low=0.0, high=1.0)] == ["a"]
+    assert solutions(folder, kind="correct", high=0.6) == []
+    assert "solution" not in chosen(folder, kind="pass_rate")[0].info
+
+
+def test_the_majority_s_answer_is_the_label(folder):
+    """It knows nothing of the scores: in c the vote goes to an answer that nobody called correct."""
+    records = chosen(folder, kind="majority")
+    labels = {p.info["sampled_from"]: (p.answer, p.info["majority_share"]) for p in records}
+    assert labels == {"a": ("7", 0.6), "b": ("1", 1.0), "c": ("2", pytest.approx(2 / 3))}
+    assert not any({"pass_rate", "sample_score"} & p.info.keys() for p in records)
+    assert [p.info["sampled_from"] for p in chosen(folder, kind="majority", min_share=0.9)] == ["b"]
+    with pytest.raises(DataError, match="a majority needs records"):
+        chosen(write(folder / "other", verifier="reasoning_gym"), kind="majority")
+
+
+def pairs(folder, **select):
+    return [(p.info["chosen"], p.info["rejected"]) for p in chosen(folder, kind="pairs", **select)]
+
+
+def test_pairs(folder):
+    assert pairs(folder) == [("7", "no 3")]
+    assert pairs(folder, per_problem=9) == [("7", "no 3"), ("it is 7", "5 or 3")]
+    assert pairs(folder, per_problem=9, margin=0.5) == [("7", "no 3")]
+    drawn = {tuple(pairs(folder, pair="random", seed=seed)[0]) for seed in range(30)}
+    assert drawn == {(c, r) for c in ("7", "it is 7") for r in ("no 3", "5 or 3")}
+    record = chosen(folder, kind="pairs")[0]
+    assert (record.info["chosen_score"], record.info["rejected_score"]) == (1.0, 0.0)
+
+
+def test_prefixes(folder):
+    assert solutions(folder, kind="correct", per_problem=9, truncate=0.8)[1] == ("a", "it is")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"path": "x"}, "kind stage needs it"),
+        ({"select": "best"}, "a stage source needs `path`"),
+        ({"path": "x", "select": "best", "verifier": "math"}, "verifier is about raw rows"),
+        ({"path": "x", "select": {"kind": "best", "margin": 1}}, "margin is read by pairs, not by best"),
+        ({"path": "x", "select": {"kind": "best", "low": 0.5, "high": 0.5}}, "must be under high"),
+        ({"path": "x", "select": "worst"}, "best"),
+        ({"kind": "file", "path": "x", "select": "best"}, "no other takes it"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(source, words):
+    with pytest.raises(ValueError, match=words):
+        Source.model_validate({"kind": "stage", **source})
+
+
+def curated(tmp_path, folder, source, **fields):
+    """A curate stage on the artifact, with a tokenizer of the model that drew it."""
+    recipe = read_recipe(toys.recipe(tmp_path))
+    tokenizer = models.train_tokenizer("char", 128, ["how many is abcd 0123456789 it so or no lost"])
+    tokenizer.save_pretrained(folder / "tokenizer")
+    about = {"template": models.template_identity(tokenizer)}
+    (folder / samples.ABOUT).write_text(json.dumps(about | fields.pop("about", {})))
+    section = recipe.curate.model_validate({"sources": [{"kind": "stage", "path": "drafts", **source}], **fields})
+    out = tmp_path / "out"
+    out.mkdir()
+    curate(section, recipe.model, out=out, report=Report(tmp_path / "w"), seed=0, samples={0: folder})
+    return out
+
+
+def test_several_completions_of_a_problem_are_no_repeats_and_share_a_split(tmp_path):
+    drawn = {f"{n:03d}": [(f"{n} {i}", 1.0) for i in range(3)] for n in range(40)}
+    folder = write(tmp_path / "drafts", drawn)
+    source = {"select": {"kind": "correct", "per_problem": 3}}
+    out = curated(tmp_path, folder, source, splits={"sft": 0.5, "heldout": 0.5})
+    by_split = {name: dataset.read_split(out, name) for name in ("sft", "heldout")}
+    origins = {name: {p.info["sampled_from"] for p in rows} for name, rows in by_split.items()}
+    assert sum(map(len, by_split.values())) == 120 and not origins["sft"] & origins["heldout"]
+    assert len({p.uid for rows in by_split.values() for p in rows}) == 120
+    assert {p.info["solution"] for p in by_split["sft"]} < {f"{n} {i}" for n in range(40) for i in range(3)}
+
+
+def test_a_fresh_model_keeps_the_tokenizer_that_the_samples_were_drawn_with(tmp_path, folder):
+    out = curated(tmp_path, folder, {"select": "best"}, splits={"train": 1.0})
+    assert dataset.about(out)["template"] == samples.about(folder)["template"]
+    assert (out / "tokenizer" / "tokenizer.json").read_bytes() == (folder / "tokenizer" / "tokenizer.json").read_bytes()
+
+
+def test_samples_of_another_template_are_refused(tmp_path, folder):
+    with pytest.raises(ModelError, match=r"curate\.sources\.0: the chat template"):
+        curated(tmp_path, folder, {"select": "best"}, about={"template": "another"})
+
+
+def recipe(tmp_path, source=None, name="drafts", **more):
+    body = yaml.safe_load(toys.recipe(tmp_path).read_text())
+    _, sft, data, _ = (body.pop(kind) for kind in ("rlvr", "sft", "curate", "evaluate"))
+    link = {"kind": "stage", "path": name, "select": "best", **(source or {})}
+    stages = {
+        "data": {"kind": "curate", **data}, "cold": {"kind": "sft", "data": "data", **sft},
+        "chosen": {"kind": "curate", "sources": [link]},
+        name: {"kind": "sample", "data": "data", "model": "cold"},
+        "again": {"kind": "sft", "data": "chosen", "model": "cold", **sft},
+    }  # fmt: skip
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({**body, "stages": stages, **more}, sort_keys=False))
+    return read_recipe(path)
+
+
+def test_the_graph_links_the_stage_and_its_name_is_no_part_of_the_key(tmp_path):
+    read, renamed = recipe(tmp_path), recipe(tmp_path, name="other")
+    check(read)
+    node = read.node("chosen")
+    assert node.inputs == {"sources.0.path": "drafts"} and node.kind.job(node)["samples"] == ["sources.0.path"]
+    order = read.stage_names()
+    assert order.index("drafts") < order.index("chosen") < order.index("again")
+    parts = [keys.key_parts(each, "chosen", {"sources.0.path": "d"}) for each in (read, renamed)]
+    assert keys.stage_key(parts[0]) == keys.stage_key(parts[1])
+    other = keys.key_parts(read, "chosen", {"sources.0.path": "e"})
+    assert keys.stage_key(other) != keys.stage_key(parts[0])
+
+
+def test_rounds_read_their_own_samples(tmp_path):
+    rounds = {"rounds": 2, "stages": ["drafts", "chosen", "again"]}
+    read = recipe(tmp_path, repeat=rounds)
+    assert read.node("chosen-2").inputs == {"sources.0.path": "drafts-2"}
+    assert read.node("drafts-2").inputs["model"] == "again-1" and read.node("drafts-1").inputs["model"] == "cold"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"path": "draft"}, r"chosen\.sources\.0\.path: there is no stage called 'draft'.*drafts"),
+        ({"path": "data"}, r"chosen\.sources\.0\.path: data makes data, and samples is wanted. Name one of: drafts"),
+    ],
+)
+def test_a_wrong_stage_is_refused_with_its_field_and_the_fix(tmp_path, source, words):
+    with pytest.raises(RecipeError, match=words):
+        recipe(tmp_path, source)
+
+
+def test_plain_sections_have_no_stage_to_name(tmp_path):
+    path = toys.recipe(tmp_path, curate={"sources": [{"kind": "stage", "path": "drafts", "select": "best"}]})
+    with pytest.raises(RecipeError, match=r"curate\.sources\.0\.path: .*name the stages under `stages`"):
+        read_recipe(path)
