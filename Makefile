@@ -10,7 +10,7 @@ JOBS   ?= 2
 TORCH_VERSION  := 2.13.0
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: run test test-slow test-mutants test-deployed test-hostile test-vllm test-all check install docs docs-site bench clean
+.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-vllm test-all check install docs docs-site bench clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -19,7 +19,10 @@ test: install
 	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
 
 test-slow: install
-	$(BIN)/python -m pytest -m "slow and not deployed" -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -m "slow and not deployed and not long" -n $(JOBS) --dist worksteal
+
+test-long: install
+	$(BIN)/python -m pytest -m long -n $(JOBS) --dist worksteal
 
 test-deployed: install
 	$(BIN)/python -m pytest -m deployed

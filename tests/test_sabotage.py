@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from planted import check_clean, check_line, plant_and_test
 from planted_bugs import core, curate, evaluation, flows, sample, sft
@@ -18,12 +20,22 @@ def test_the_line_to_sabotage_is_still_there(bug):
     check_line(PLANTED[bug])
 
 
+SAMPLE = sorted(PLANTED, key=lambda bug: hashlib.sha256(bug.encode()).hexdigest())[:40]
+"""Planted in the slow suite, the same every time; all of them are in the long one."""
+
+
 @pytest.mark.slow
 def test_without_a_bug_the_tests_pass():
+    check_clean({bug: PLANTED[bug] for bug in SAMPLE})
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_without_a_bug_all_tests_pass():
     check_clean(PLANTED)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", PLANTED)
+@pytest.mark.parametrize("bug", [b if b in SAMPLE else pytest.param(b, marks=pytest.mark.long) for b in PLANTED])
 def test_planted_bug_is_caught(bug):
     plant_and_test(bug, *PLANTED[bug])

@@ -13,6 +13,7 @@ import toys
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.server,
     pytest.mark.timeout(1500),
     pytest.mark.skipif(postgres.programs() is None, reason=postgres.MISSING),

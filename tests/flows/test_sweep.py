@@ -55,6 +55,7 @@ def test_a_sweep_shares_stages_ranks_its_runs_and_reuses_them(tmp_path, home):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.server
 def test_a_sweep_on_two_machines(tmp_path):
     """Two Dask workers with project folders of their own: each runs a part, and what they share comes from MLflow."""

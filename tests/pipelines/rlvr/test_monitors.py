@@ -243,7 +243,7 @@ def exploitable(made):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_planted_exploit_is_flagged_within_30_steps(tmp_path, start, monkeypatch, seed):
     (tmp_path / "strict_judge.py").write_text(STRICT)
     monkeypatch.syspath_prepend(tmp_path)
@@ -267,7 +267,7 @@ def test_a_planted_exploit_is_flagged_within_30_steps(tmp_path, start, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
 def test_a_healthy_run_raises_no_alarm(tmp_path, start, monkeypatch, seed):
     """Every rule at once, the defaults as they are, on a run that learns what it should."""
     (tmp_path / "strict_judge.py").write_text(STRICT)
