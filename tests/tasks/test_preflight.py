@@ -354,3 +354,19 @@ def test_plan_and_run_say_it_all_with_exit_code_2(tmp_path, home):
     assert time.monotonic() - began < 120
     done = toys.whetstone("run", str(path), "--summary", str(tmp_path / "none" / "s.json"), home=home, check=False)
     assert done.returncode == 2 and "--summary: there is no folder" in done.stderr
+
+
+def test_samples_and_what_is_made_of_them(tmp_path, home, known):
+    """A source that is a stage has nothing to be looked at before it ran; what is to be sampled must fit the model."""
+    body = yaml.safe_load(toys.recipe(tmp_path).read_text())
+    _, sft, data, _ = (body.pop(kind) for kind in ("rlvr", "sft", "curate", "evaluate"))
+    stages = {
+        "data": {"kind": "curate", **data}, "cold": {"kind": "sft", "data": "data", **sft},
+        "drafts": {"kind": "sample", "data": "data", "model": "cold", "sampling": {"max_tokens": 64}},
+        "chosen": {"kind": "curate", "sources": [{"kind": "stage", "path": "drafts", "select": "best"}]},
+    }  # fmt: skip
+    path = tmp_path / "named.yaml"
+    path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
+    read = read_recipe(path)
+    assert [p.field for p in preflight.examine(read, read.stage_names())] == ["drafts.sampling.max_tokens"]
+    assert [q["ask"] for q in known].count("problems") == 1
