@@ -134,10 +134,10 @@ def _rows(
     drawer: _Drawer, problems: list[Problem], prompts: list[list[int]], completions: list[Completion]
 ) -> Iterator[dict[str, Any]]:
     count = drawer.settings.k
+    records = [dataset.to_row(problem) for problem in problems]
     for place, completion in enumerate(completions):
-        problem = problems[place // count]
         yield {
-            **dataset.to_row(problem),
+            **records[place // count],
             "sample": place % count,
             "prompt_ids": prompts[place // count],
             "completion_ids": completion.tokens,
