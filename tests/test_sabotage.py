@@ -20,7 +20,7 @@ def test_the_line_to_sabotage_is_still_there(bug):
     check_line(PLANTED[bug])
 
 
-SAMPLE = sorted(PLANTED, key=lambda bug: hashlib.sha256(bug.encode()).hexdigest())[:40]
+SAMPLE = sorted(PLANTED, key=lambda bug: hashlib.sha256(bug.encode()).hexdigest())[:24]
 """Planted in the slow suite, the same every time; all of them are in the long one."""
 
 

@@ -92,6 +92,7 @@ def test_a_sweep_on_two_machines(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_variant_is_tuned_and_a_failure_leaves_the_others(tmp_path, home):
     (tmp_path / "fails.py").write_text("def score(completions, **rest):\n    raise ValueError('no score today')\n")
     recipe = str(toys.recipe(tmp_path))

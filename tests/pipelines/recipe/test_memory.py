@@ -129,7 +129,9 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [c if c in ("sft", "rlvr") else pytest.param(c, marks=pytest.mark.long) for c in CASES]
+)
 def test_plans_are_within_a_fifth_of_the_measured_peak(tmp_path, wide, case):
     stage, overrides = CASES[case]
     recipe = read_recipe(wide / "recipe.yaml", overrides)

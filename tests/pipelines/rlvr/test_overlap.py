@@ -236,8 +236,9 @@ def launch(work):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("staleness", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("staleness", [1, 2])
 def test_sigkill_at_any_moment_changes_nothing(tmp_path, start, stand_in, staleness):
     """Killed four times at random requests of the server, while it decodes, loads or is asked for its weights."""
     more = (*overrides(stand_in, staleness), "rlvr.steps=9", "presets=[dapo_carry]", *CORRECTED)

@@ -496,6 +496,7 @@ def test_five_kills_change_nothing(tmp_path, start):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_twenty_five_kills_change_nothing(tmp_path, start):
     more = (*MANY, "rlvr.steps=150")
