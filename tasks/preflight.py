@@ -27,6 +27,7 @@ from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.secrets import redact
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr, Sampling
+from pipelines.recipe.slots import terms_of
 from pipelines.sandbox import SandboxError, levels
 from pipelines.stage.files import digest, free_bytes, read_json, write_atomic
 from pipelines.verifiers import SANDBOXED
@@ -226,7 +227,7 @@ def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
     """Where a verifier runs programs, they can be confined."""
     settings = [n.settings for n in recipe.nodes()]
     verifiers = [source.verifier for each in settings for source in getattr(each, "sources", [])]
-    rewards = [preflight_rewards.rewards("", each.reward) for each in settings if isinstance(each, Rlvr)]
+    rewards = [terms_of("", each.reward) for each in settings if isinstance(each, Rlvr)]
     verifiers += [spec.get("verifier") for terms in rewards for _, spec in terms]
     if any(v in SANDBOXED for v in verifiers) and any(n.kind.reads(n).verifies for n in nodes):
         try:

@@ -11,6 +11,7 @@ from pipelines.errors import UserError
 from pipelines.judges import endpoint
 from pipelines.recipe.secrets import redact
 from pipelines.recipe.settings import Rlvr
+from pipelines.recipe.slots import terms_of
 from tasks.problem import Problem
 
 COLUMNS = ["prompts", "completions", "completion_ids", "answer", "info"]
@@ -18,19 +19,11 @@ COLUMNS = ["prompts", "completions", "completion_ids", "answer", "info"]
 JUDGE_SECONDS = 5.0
 
 
-def rewards(field: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(field, settings) of the reward, and of each of its terms where it has several."""
-    yield field, spec
-    for number, term in enumerate(spec.get("terms", [])):
-        if isinstance(term, dict):
-            yield f"{field}.terms.{number}", term
-
-
 def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
     """(field, advice, question) for the process that imports the user's functions."""
     functions = [(f"{stage}.reward_functions.{number}", name) for number, name in enumerate(rl.reward_functions)]
     asked: list[tuple[str, str, dict[str, Any]]] = []
-    for where, spec in rewards(f"{stage}.reward", rl.reward):
+    for where, spec in terms_of(f"{stage}.reward", rl.reward):
         if spec.get("kind") == "function" and isinstance(path := spec.get("path"), str):
             functions.append((f"{where}.path", path))
         if spec.get("kind") != "judge" and isinstance(judge := spec.get("judge"), str):
@@ -46,7 +39,7 @@ def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
 
 def problems(stage: str, rl: Rlvr) -> Iterator[Problem]:
     """Judges that cannot be asked."""
-    for where, spec in rewards(f"{stage}.reward", rl.reward):
+    for where, spec in terms_of(f"{stage}.reward", rl.reward):
         if spec.get("kind") == "judge":
             yield from _judge(where, spec)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,13 @@ def bind_slots(rlvr: s.Rlvr) -> dict[str, Any]:
         else:
             bound[slot] = None if spec is None else bind(f"rlvr.{slot}", spec)
     return bound
+
+
+def terms_of(field: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(field, settings) of a method, and of each of its `terms` where it is made of several."""
+    yield field, spec
+    for number, term in enumerate(spec.get("terms") or []):
+        yield f"{field}.terms.{number}", {"kind": term} if isinstance(term, str) else term
 
 
 def bound_list(bound: dict[str, Any]) -> list[Bound]:

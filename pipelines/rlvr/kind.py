@@ -10,7 +10,7 @@ from pipelines.recipe import check
 from pipelines.recipe.graph import Node
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Rlvr
-from pipelines.recipe.slots import SLOTS
+from pipelines.recipe.slots import SLOTS, terms_of
 from pipelines.recipe.stage_kind import (
     DATA,
     MODEL,
@@ -70,7 +70,7 @@ def _methods(rl: Rlvr) -> list[str]:
     for slot in SLOTS:
         spec = getattr(rl, slot)
         for part in spec if isinstance(spec, list) else [] if spec is None else [spec]:
-            modules.append(f"pipelines.rlvr.{slot}.{part.get('kind')}")
+            modules += [f"pipelines.rlvr.{slot}.{each.get('kind')}" for _, each in terms_of(slot, part)]
     modules += [f"pipelines.rlvr.providers.{part.get('kind')}" for part in rl.providers]
     for path in sorted((ROOT / "pipelines" / "rlvr" / "providers").glob("[a-z]*.py")):
         if re.search(r"^    automatic: .*= True$", path.read_text(), re.MULTILINE):

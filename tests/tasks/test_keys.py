@@ -64,6 +64,15 @@ def test_reach_follows_helpers_and_skips_other_methods():
     assert not any(name.startswith(("pipelines.sft", "pipelines.rlvr.advantage.", "tasks")) for name in found)
 
 
+def test_the_code_of_every_term_of_a_reward_is_in_the_key(tmp_path):
+    """A changed judge reruns the stage whose reward has a judge among its terms."""
+    term = "{kind: judge, model: m, url: 'http://localhost/v1'}"
+    recipe = read_recipe(toys.recipe(tmp_path), [f"rlvr.reward=[verifier, {term}]"])
+    reached = set(keys.key_parts(recipe, "rlvr", {"data": "d"})["source"])
+    assert {f"pipelines.rlvr.reward.{name}" for name in ("composite", "verifier", "judge")} <= reached
+    assert "pipelines.judges.questions" in reached and "pipelines.rlvr.reward.function" not in reached
+
+
 def test_differences_are_told_in_words():
     old = {
         "settings": {"rlvr": {"advantage": {"kind": "grpo"}}},
