@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from pipelines.errors import ModelError
 from pipelines.stage.files import atomic_folder, file_sha256, read_json, write_atomic
+from pipelines.stage.report import Report
 
 LATEST, STATE, META = "LATEST.json", "state.pt", "meta.json"
 
@@ -107,6 +108,31 @@ def best(folder: Path) -> dict[str, Any] | None:
     """The complete commit with the highest score, or None."""
     states = map(_read, _ranked(list(folder.glob("step-*"))))
     return next((state for state in states if state is not None), None)
+
+
+def selected(
+    folder: Path,
+    ended: Mapping[str, Any],
+    wanted: str,
+    report: Report,
+    about: Callable[[dict[str, Any]], dict[str, Any]],
+) -> dict[str, Any] | None:
+    """The commit whose weights a stage hands on, which an event names; None for the present weights.
+
+    Args:
+        ended: the alarm that ended the run, whose weights are then the last good ones; empty where none did.
+        wanted: `checkpoint_selection`.
+        about: of the best commit, what the event says.
+    """
+    if ended:
+        state = last_good(folder)
+        step = state["step"] if state is not None else 0
+        report.event("the last good weights are handed on", step=step, ended=ended["step"])
+        return state
+    state = best(folder) if wanted == "best" else None
+    if state is not None:
+        report.event("the best weights are handed on", step=state["step"], **about(state))
+    return state
 
 
 class Committer:

@@ -28,7 +28,7 @@ from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.overlap import Idle, Overlap
 from pipelines.rlvr.pack import pack, padded
 from pipelines.rlvr.windows import OPEN_ROWS
-from pipelines.stage.monitors import ALARMS, Alarm, Monitors, event
+from pipelines.stage.monitors import Alarm, Monitors
 from pipelines.stage.report import Report
 
 REPLAY = 3
@@ -148,7 +148,10 @@ class Trainer:
         self.monitors.check_stopped()
         if step < self.rlvr.steps and not self.monitors.ended:
             self.report.event("the budget is spent", step=step, **self.spent)
-        state = self._selected()
+        state = checkpoint.selected(
+            self.committer.folder, self.monitors.ended, self.rlvr.checkpoint_selection, self.report,
+            lambda best: {"reward": best["best"]},
+        )  # fmt: skip
         about: dict[str, Any] = {"resume": self.resumes}
         if self.update.prompting.fn.system_prompt:
             about["system_prompt"] = self.update.prompting.fn.system_prompt
@@ -157,29 +160,11 @@ class Trainer:
         done = {"steps": float(step), "tokens_sampled": float(self.spent["tokens"])}
         return {**done, **{k.replace("/", "_"): metrics[k] for k in wanted if k in metrics}}
 
-    def _selected(self) -> dict[str, Any] | None:
-        """The commit whose weights the stage hands on; None for the present ones."""
-        if self.monitors.ended:
-            state = checkpoint.last_good(self.committer.folder)
-            step = state["step"] if state is not None else 0
-            self.report.event("the last good weights are handed on", step=step, ended=self.monitors.ended["step"])
-            return state
-        state = checkpoint.best(self.committer.folder) if self.rlvr.checkpoint_selection == "best" else None
-        if state is not None:
-            self.report.event("the best weights are handed on", step=state["step"], reward=state["best"])
-        return state
-
     def _watch(self, step: int, metrics: dict[str, float]) -> Alarm | None:
         """Report a step, let the monitors judge it, and report their alarms; what is to be done now, the same on every process."""
         alarms = self.monitors.judge(step, metrics) if self.world.rank == 0 else []
         alarms = self.world.gather(alarms)[0] if self.monitors.watched else []
-        chosen = self.monitors.decide(alarms)
-        if self.monitors.watched:
-            metrics[ALARMS] = float(self.monitors.raised)
-        self.report.metrics(step, metrics)
-        for alarm in alarms:
-            self.report.event(**event(alarm))
-        return chosen
+        return self.monitors.report(self.report, step, metrics, alarms)
 
     def _measured(self, sampled: list[Trajectory]) -> dict[str, float]:
         """What the monitors measure on the step's rollouts; one process does it for all."""
@@ -206,10 +191,7 @@ class Trainer:
         self.spent = spent
         self.monitors.went_back(state["step"], raised, rollbacks)
         self._branch_off()
-        self.report.event(
-            f"rolled back from step {alarm.step} to step {state['step']}", monitor=alarm.monitor, step=alarm.step, to=state["step"],
-            rollbacks=rollbacks, learning_rate_scale=self.monitors.learning_rate_scale,
-        )  # fmt: skip
+        self.monitors.report_rollback(self.report, alarm, state["step"])
         self._commit(state["step"])
         return int(state["step"])
 

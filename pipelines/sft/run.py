@@ -14,7 +14,7 @@ from pipelines.engine.policy import Policy
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Model, Sampling, Sft
 from pipelines.sft.pack import Document, check_assistant_mask, document, epoch_rows, micro_batches
-from pipelines.stage.monitors import ALARMS, Alarm, Monitors, event
+from pipelines.stage.monitors import Alarm, Monitors
 from pipelines.stage.report import Report
 
 HELDOUT_ROWS = 512
@@ -162,7 +162,11 @@ class Trainer:
             step += 1
         self.committer.wait()
         self.monitors.check_stopped()
-        if (state := self._selected()) is not None:
+        state = checkpoint.selected(
+            self.commits, self.monitors.ended, self.sft.checkpoint_selection, self.report,
+            lambda best: {"heldout": best["heldout"]},
+        )  # fmt: skip
+        if state is not None:
             checkpoint.load_trainable(self.model, state["model"])
             heldout_loss = state["heldout"]
         self._save()
@@ -173,28 +177,9 @@ class Trainer:
         }
         return {k: float(v) for k, v in final.items() if v == v}
 
-    def _selected(self) -> dict[str, Any] | None:
-        """The commit whose weights the stage hands on; None for the present ones."""
-        if self.monitors.ended:
-            state = checkpoint.last_good(self.commits)
-            step = state["step"] if state is not None else 0
-            self.report.event("the last good weights are handed on", step=step, ended=self.monitors.ended["step"])
-            return state
-        state = checkpoint.best(self.commits) if self.sft.checkpoint_selection == "best" else None
-        if state is not None:
-            self.report.event("the best weights are handed on", step=state["step"], heldout=state["heldout"])
-        return state
-
     def _watch(self, step: int, metrics: dict[str, float]) -> Alarm | None:
         """Report a step and the alarms of its monitors; what is to be done now."""
-        alarms = self.monitors.judge(step, metrics)
-        chosen = self.monitors.decide(alarms)
-        if self.monitors.watched:
-            metrics[ALARMS] = float(self.monitors.raised)
-        self.report.metrics(step, metrics)
-        for alarm in alarms:
-            self.report.event(**event(alarm))
-        return chosen
+        return self.monitors.report(self.report, step, metrics, self.monitors.judge(step, metrics))
 
     def _go_back(self, alarm: Alarm) -> tuple[int, float]:
         """Go on from the last good commit with a lower learning rate; returns its step and held-out loss."""
@@ -206,10 +191,7 @@ class Trainer:
         step, heldout = int(state["step"]), float(state["heldout"])
         self.monitors.went_back(step, raised, rollbacks)
         self.stepper.scale = self.monitors.learning_rate_scale
-        self.report.event(
-            f"rolled back from step {alarm.step} to step {step}", monitor=alarm.monitor, step=alarm.step, to=step,
-            rollbacks=rollbacks, learning_rate_scale=self.monitors.learning_rate_scale,
-        )  # fmt: skip
+        self.monitors.report_rollback(self.report, alarm, step)
         self._commit(step, heldout, False)
         return step, heldout
 

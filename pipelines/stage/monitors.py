@@ -13,6 +13,7 @@ from pipelines.contract.monitor import StepRollouts
 from pipelines.errors import Interrupted
 from pipelines.recipe.monitors import Rollback
 from pipelines.recipe.slots import Watched, bind_monitors
+from pipelines.stage.report import Report
 
 STRONGEST = ("stop", "finish", "rollback", "warn")
 """Of several alarms in one step, the first of these is done."""
@@ -127,6 +128,23 @@ class Monitors:
         if chosen.action in ("stop", "finish"):
             self.ended = {"action": chosen.action, "step": chosen.step, "text": f"{chosen.monitor}: {chosen.text}"}
         return chosen
+
+    def report(self, report: Report, step: int, metrics: dict[str, float], alarms: list[Alarm]) -> Alarm | None:
+        """Report a step and its alarms, in place of `Report.metrics`; returns what `decide` does."""
+        chosen = self.decide(alarms)
+        if self.watched:
+            metrics[ALARMS] = float(self.raised)
+        report.metrics(step, metrics)
+        for alarm in alarms:
+            report.event(**event(alarm))
+        return chosen
+
+    def report_rollback(self, report: Report, alarm: Alarm, step: int) -> None:
+        """Say that the run goes on from a step, after `went_back`."""
+        report.event(
+            f"rolled back from step {alarm.step} to step {step}", monitor=alarm.monitor, step=alarm.step, to=step,
+            rollbacks=self.rollbacks, learning_rate_scale=self.learning_rate_scale,
+        )  # fmt: skip
 
     def went_back(self, step: int, raised: int, rollbacks: int) -> None:
         """After the state of a good commit was loaded: what a rollback does not undo.
