@@ -15,14 +15,12 @@ from pipelines.stage.report import Report
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's merge section on the models among its inputs."""
     settings = Merge.model_validate(job["settings"]["merge"])
-    inputs, base = job["inputs"], job["settings"]["model"]["path"]
-    origin = str(Path(inputs["origin"]) / "model") if "origin" in inputs else base
     report = Report(folder)
     metrics = run(
         settings,
         Model.model_validate(job["settings"]["model"]),
-        folders=[str(Path(inputs[label]) / "model") if label in inputs else base for label in job["models"]],
-        origin=origin if settings.method in ("task_arithmetic", "ties") else None,
+        folders=[str(process.model_of(job, label)) for label in job["models"]],
+        origin=process.model_of(job, "origin") if settings.method in ("task_arithmetic", "ties") else None,
         out=folder / "out",
         report=report,
     )

@@ -161,6 +161,12 @@ def base_files(node: Node) -> dict[str, ModelFiles]:
     return {"model": ModelFiles(node.recipe.model.path, ("model", "path"))} if node.reads_base else {}
 
 
+def data_environments(node: Node) -> tuple[set[str], bool]:
+    """Environments that the data behind a stage come from by name, and whether their rows may name any other."""
+    data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
+    return {name for each in data for name in each.environments}, any(each.rows_name_environments for each in data)
+
+
 def check_split(node: Node, field_name: str, split: str | None) -> None:
     """The data that a stage reads have a split of this name.
 

@@ -16,11 +16,10 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's rlvr section, on its data, from the model of another stage or the recipe's own."""
     rank = int(os.environ.get("RANK", "0"))
     report = Report(folder if rank == 0 else folder / f"rank{rank}", committed=True)
-    start = job["inputs"].get("model")
     trainer = Trainer(
         Rlvr.model_validate(job["settings"]["rlvr"]),
         Model.model_validate(job["settings"]["model"]),
-        start=str(Path(start) / "model") if start else job["settings"]["model"]["path"],
+        start=str(process.model_of(job)),
         data=Path(job["inputs"]["data"]),
         out=folder / "out",
         work=folder,

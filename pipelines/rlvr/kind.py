@@ -24,6 +24,7 @@ from pipelines.recipe.stage_kind import (
     base_files,
     check_split,
     check_trained,
+    data_environments,
     model_settings,
 )
 
@@ -40,14 +41,14 @@ class RlvrKind(Kind):
         """The chosen methods, and the environments that the data come from."""
         rl: Rlvr = node.settings
         model, in_key = model_settings(node)
-        data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
+        environments, any_environment = data_environments(node)
         reads = Reads(
             {"rlvr": resolve(rl), "model": model},
             in_key=in_key,
             models=base_files(node),
             modules=_methods(rl),
-            environments={name for each in data for name in each.environments},
-            any_environment=any(each.rows_name_environments for each in data),
+            environments=environments,
+            any_environment=any_environment,
             verifies=True,
             libraries=(*VERIFIERS, *TEXT, *TORCH),
         )

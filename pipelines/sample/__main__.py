@@ -14,12 +14,11 @@ from pipelines.stage.report import Report
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's sample section, on its data, with the model of another stage or the recipe's own."""
-    start = job["inputs"].get("model")
     report = Report(folder)
     metrics = run(
         Sample.model_validate(job["settings"]["sample"]),
         Model.model_validate(job["settings"]["model"]),
-        start=str(Path(start) / "model") if start else job["settings"]["model"]["path"],
+        start=str(process.model_of(job)),
         data=Path(job["inputs"]["data"]),
         out=folder / "out",
         report=report,

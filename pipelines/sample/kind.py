@@ -19,6 +19,7 @@ from pipelines.recipe.stage_kind import (
     base_files,
     check_split,
     check_trained,
+    data_environments,
     model_settings,
 )
 from pipelines.sample.settings import Sample
@@ -34,13 +35,13 @@ class SampleKind(Kind):
     def reads(self, node: Node) -> Reads:
         """The model, and the environments that the data come from."""
         model, in_key = model_settings(node)
-        data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
+        environments, any_environment = data_environments(node)
         return Reads(
             {"sample": resolve(node.settings), "model": model},
             in_key=in_key,
             models=base_files(node),
-            environments={name for each in data for name in each.environments},
-            any_environment=any(each.rows_name_environments for each in data),
+            environments=environments,
+            any_environment=any_environment,
             verifies=True,
             libraries=(*VERIFIERS, *TEXT, *TORCH),
         )

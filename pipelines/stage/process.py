@@ -32,6 +32,12 @@ SANDBOX = "sandbox.json"
 Work = Callable[[dict[str, Any], Path], dict[str, float]]
 
 
+def model_of(job: dict[str, Any], label: str = "model") -> str | None:
+    """The model that a stage starts from: the one of the stage that an input names, else the recipe's own; None for a fresh one."""
+    made_by = job["inputs"].get(label)
+    return str(Path(made_by) / "model") if made_by else job["settings"]["model"]["path"]
+
+
 def main(work: Work, argv: list[str] | None = None) -> None:
     """Run one stage in the folder named on the command line, and exit with its code."""
     args = sys.argv[1:] if argv is None else argv
