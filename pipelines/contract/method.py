@@ -46,6 +46,14 @@ class Method:
         """The methods that this one is made of, for the recipe's checks; their hooks are this one's to call."""
         return ()
 
+    def uses(self, hook: str) -> bool:
+        """Whether a hook of this instance does something. A method that is made of others asks its parts.
+
+        >>> FunctionMethod(abs, {}).uses("on_batch")
+        False
+        """
+        return getattr(type(self), hook) is not getattr(Method, hook)
+
     def setup(self, context: SetupContext) -> None:
         """Once in a run, before the first step. A restart does not repeat it: what it finds belongs into the state."""
 

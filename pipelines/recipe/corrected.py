@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelines.contract.catalogue import Bound
 from pipelines.contract.columns import Phase, phase_of
-from pipelines.contract.method import Method, Rollout
+from pipelines.contract.method import Rollout
 from pipelines.errors import RecipeError
 from pipelines.recipe.settings import Rlvr
 
@@ -18,16 +18,16 @@ LEARNING_HOOKS = ("on_batch",)
 
 def samples(part: Bound) -> bool:
     """Whether the loop calls a part while it samples, so that its state belongs to the batches."""
-    return phase_of(part.slot) <= Phase.FILTER or _overrides(part, SAMPLING_HOOKS)
+    return phase_of(part.slot) <= Phase.FILTER or _uses(part, SAMPLING_HOOKS)
 
 
 def learns(part: Bound) -> bool:
     """Whether the loop calls a part when a batch has been sampled, so that its state belongs to the updates."""
-    return phase_of(part.slot) > Phase.FILTER or _overrides(part, LEARNING_HOOKS)
+    return phase_of(part.slot) > Phase.FILTER or _uses(part, LEARNING_HOOKS)
 
 
-def _overrides(part: Bound, hooks: tuple[str, ...]) -> bool:
-    return any(getattr(type(part.fn), hook) is not getattr(Method, hook) for hook in hooks)
+def _uses(part: Bound, hooks: tuple[str, ...]) -> bool:
+    return any(part.fn.uses(hook) for hook in hooks)
 
 
 def check_staleness(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> None:
@@ -74,7 +74,7 @@ def check_window(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
         )
     if rlvr.processes > 1:
         raise RecipeError(f"{field}: rows that go on are kept by one process. Set processes: 1, or leave window out.")
-    changing = [part.name for part in methods if _overrides(part, ("sampling",))]
+    changing = [part.name for part in methods if _uses(part, ("sampling",))]
     if changing or rlvr.sampling.adaptive is not None:
         name = changing[0] if changing else "rlvr.sampling.adaptive"
         raise RecipeError(

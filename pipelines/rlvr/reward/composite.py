@@ -106,6 +106,8 @@ class composite(Reward):
         self.terms: list[Term] = []
         for number, spec in enumerate(terms):
             self.terms.append(_term(number, spec, [term.name for term in self.terms]))
+        self.moves = any(isinstance(term.about.weight, Ramp) for term in self.terms)
+        """Whether a weight changes with the steps."""
         self.step = 0
 
     def parts(self) -> list[Bound]:
@@ -167,11 +169,15 @@ class composite(Reward):
             rows = part.fn.on_rollouts(rows)
         return rows
 
+    def uses(self, hook: str) -> bool:
+        """Whether a term uses the hook; `on_batch` also where a weight moves, because it counts the steps."""
+        return (hook == "on_batch" and self.moves) or any(part.fn.uses(hook) for part in self.parts())
+
     def on_batch(self, columns: Mapping[str, Any]) -> None:
-        """The step's weights have been used."""
+        """The step's weights have been used. Steps are counted where a weight moves."""
         for part in self.parts():
             part.fn.on_batch(columns)
-        self.step += 1
+        self.step += self.moves
 
     def column_options(self) -> dict[str, Any]:
         """What the terms ask for."""
