@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 from pipelines.errors import UserError
 from pipelines.judges import endpoint
-from pipelines.recipe.secrets import redact
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import terms_of
+from tasks import http_probe
 from tasks.problem import Problem
 
 COLUMNS = ["prompts", "completions", "completion_ids", "answer", "info"]
 """What a reward function is called with."""
-JUDGE_SECONDS = 5.0
 
 
 def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
@@ -51,19 +48,7 @@ def _judge(where: str, spec: dict[str, Any]) -> Iterator[Problem]:
     except UserError as error:
         yield Problem(str(error).partition(": ")[0], str(error))
         return
-    try:
-        request = urllib.request.Request(f"{address}/models", headers=headers)
-        with urllib.request.urlopen(request, timeout=JUDGE_SECONDS):
-            return
-    except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
-            yield Problem(
-                f"{where}.api_key_env", f"{redact(address)} refuses us ({error.code})", "Name the key's variable."
-            )
-        elif error.code >= 500:
-            yield Problem(f"{where}.url", f"{redact(address)} answers {error.code}", "Start the judge.")
-    except (OSError, ValueError) as error:
-        why = redact(getattr(error, "reason", None) or error)
-        yield Problem(
-            f"{where}.url", f"no answer from {redact(address)} in {JUDGE_SECONDS:g} s ({why})", "Start the judge."
-        )
+    refused = (f"{where}.api_key_env", "Name the key's variable.")
+    yield from http_probe.problems(
+        f"{where}.url", f"{address}/models", headers, fix="Start the judge.", refused=refused, shown=address
+    )

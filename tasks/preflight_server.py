@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.recipe.secrets import redact
+from tasks import http_probe
 from tasks.problem import Problem
-
-SERVER_SECONDS = 5.0
 
 
 def problems(field: str, sampler: Any) -> Iterator[Problem]:
@@ -51,18 +47,11 @@ def problems(field: str, sampler: Any) -> Iterator[Problem]:
 
 
 def _health(field: str, address: str, key: str | None) -> Iterator[Problem]:
-    fix = "Start it on the weights folder (docs/recipes.md says how), or leave the sampler section out."
-    try:
-        request = urllib.request.Request(address.rstrip("/") + "/health")
-        if key:
-            request.add_header("Authorization", f"Bearer {key}")
-        with urllib.request.urlopen(request, timeout=SERVER_SECONDS):
-            pass
-    except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
-            yield Problem(field, f"{redact(address)} refuses us ({error.code})", "Set api_key_env.")
-        elif error.code >= 500:
-            yield Problem(field, f"{redact(address)} answers {error.code}", fix)
-    except (OSError, ValueError) as error:  # URLError and timeouts are OSErrors, http.client.InvalidURL a ValueError
-        why = redact(getattr(error, "reason", None) or error)
-        yield Problem(field, f"no answer from {redact(address)} in {SERVER_SECONDS:g} s ({why})", fix)
+    return http_probe.problems(
+        field,
+        address.rstrip("/") + "/health",
+        {"Authorization": f"Bearer {key}"} if key else {},
+        fix="Start it on the weights folder (docs/recipes.md says how), or leave the sampler section out.",
+        refused=(field, "Set api_key_env."),
+        shown=address,
+    )

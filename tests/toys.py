@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import yaml
 
@@ -195,6 +197,23 @@ def trainer(folder: Path, begun: Path, of: Path, *overrides: str):
     )  # fmt: skip
 
 
+def run_stopped(build: Callable[[], Any]) -> Any:
+    """A trainer that ran to its end after another of the same folder was stopped in step 2; `build` makes them."""
+    stopped = build()
+
+    def stop(part: str, step: int) -> None:
+        if part == "rollout" and step == 2:
+            raise KeyboardInterrupt
+
+    stopped.phase = stop
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run()
+    stopped.committer.wait()
+    resumed = build()
+    resumed.run()
+    return resumed
+
+
 def job(folder: Path, begun: Path, *overrides: str) -> Path:
     """A work folder of the RLVR stage as the task layer writes it; `begun` is what `start` made."""
     from pipelines.recipe.read import read_recipe
@@ -214,6 +233,21 @@ def job(folder: Path, begun: Path, *overrides: str) -> Path:
 def spool(work: Path) -> list[dict]:
     """Lines a stage wrote for the tracker."""
     return [json.loads(line) for line in (work / "spool.jsonl").read_text().splitlines()]
+
+
+def history(work: Path) -> list[tuple[int, dict[str, float]]]:
+    """(step, values that do not measure time) of every line of metrics that a stage wrote."""
+    return [
+        (b["step"], {k: v for k, v in b["values"].items() if not k.startswith("time/") and "per_s" not in k})
+        for b in spool(work)
+        if b["kind"] == "metrics"
+    ]
+
+
+def result(work: Path) -> tuple[str, list[tuple[int, dict[str, float]]], str]:
+    """What an RLVR run came to: the digest of its weights, its history, its rollouts and draws."""
+    weights = hashlib.sha256((work / "out/model/model.safetensors").read_bytes()).hexdigest()
+    return weights, history(work), (work / "out/rollouts.jsonl").read_text() + (work / "out/draws.jsonl").read_text()
 
 
 def whetstone(

@@ -17,7 +17,7 @@ import toys
 import yaml
 
 from pipelines.recipe.read import read_recipe
-from tasks import estimate, machine, preflight, preflight_rewards, preflight_server
+from tasks import estimate, http_probe, machine, preflight
 
 ALL = ["curate", "sft", "rlvr", "evaluate"]
 
@@ -215,7 +215,7 @@ def test_a_decoding_server_must_answer(code, key, delay, given, said, tmp_path, 
     handler = type("Handler", (Answer,), {"code": code, "key": key, "delay": delay})
     server = HTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(preflight_server, "SERVER_SECONDS", 0.5)
+    monkeypatch.setattr(http_probe, "PROBE_SECONDS", 0.5)
     monkeypatch.setenv("MY_KEY", given or "")
     settings = {"url": f"http://127.0.0.1:{server.server_port}", "weights": str(tmp_path)}
     if given:
@@ -235,7 +235,7 @@ def test_a_decoding_server_must_answer(code, key, delay, given, said, tmp_path, 
 
 
 def test_every_listed_server_is_asked_and_a_served_one_needs_its_program(tmp_path, home, known, monkeypatch):
-    monkeypatch.setattr(preflight_server, "SERVER_SECONDS", 0.5)
+    monkeypatch.setattr(http_probe, "PROBE_SECONDS", 0.5)
     addresses = ["http://127.0.0.1:9", "http://127.0.0.1:11"]
     found = problems(tmp_path, f"rlvr.sampler={json.dumps({'urls': addresses, 'weights': str(tmp_path)})}")
     assert set(found) == {"rlvr.sampler.urls.0", "rlvr.sampler.urls.1"}
@@ -245,7 +245,7 @@ def test_every_listed_server_is_asked_and_a_served_one_needs_its_program(tmp_pat
 
 
 def test_a_judge_must_answer(tmp_path, home, known, monkeypatch):
-    monkeypatch.setattr(preflight_rewards, "JUDGE_SECONDS", 0.5)
+    monkeypatch.setattr(http_probe, "PROBE_SECONDS", 0.5)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
     def found(**settings):

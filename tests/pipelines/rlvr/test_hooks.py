@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -418,18 +419,11 @@ def test_what_a_method_remembers_survives_a_restart(tmp_path, start, preset):
         folder = tmp_path / name
         folder.mkdir()
         more = [f"presets=[{preset}]", *SOONER.get(preset, []), "rlvr.prompts=8"]
-        made = trainer(folder, start, *more)
+        build = functools.partial(trainer, folder, start, *more)
         if name == "stopped":
-
-            def stop(part, step):
-                if part == "rollout" and step == 2:
-                    raise KeyboardInterrupt
-
-            made.phase = stop
-            with pytest.raises(KeyboardInterrupt):
-                made.run()
-            made.committer.wait()
-            made = trainer(folder, start, *more)
-        made.run()
+            made = toys.run_stopped(build)
+        else:
+            made = build()
+            made.run()
         results.append(torch.cat([p.detach().flatten() for p in made.learner.model.parameters()]))
     assert torch.equal(*results)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
 import random
@@ -48,19 +47,6 @@ def trainer(folder, start, server, staleness, *more):
     return toys.trainer(folder, start, toys.recipe(folder), *overrides(server, staleness, *more))
 
 
-def history(work):
-    return [
-        (b["step"], {k: v for k, v in b["values"].items() if not k.startswith("time/") and "per_s" not in k})
-        for b in toys.spool(work)
-        if b["kind"] == "metrics"
-    ]
-
-
-def result(work):
-    weights = hashlib.sha256((work / "out/model/model.safetensors").read_bytes()).hexdigest()
-    return history(work), (work / "out/rollouts.jsonl").read_text() + (work / "out/draws.jsonl").read_text(), weights
-
-
 def watched(run):
     """The weights at the start of each step and the batch that each step trained on, filled while the run goes on."""
     weights, batches = [], []
@@ -99,7 +85,7 @@ def test_each_batch_is_drawn_by_the_weights_of_so_many_steps_before(tmp_path, st
             assert off_by(weights[step], batch) > 1e-3, "the present weights say something else"
         columns = pack(batch.rows, step=0, total_steps=5)
         assert torch.equal(learned[step]["logp_sampler"], columns["logp_old"]) and learned[step]["on_policy"].all()
-    metrics = [values for _, values in history(tmp_path / "work")]
+    metrics = [values for _, values in toys.history(tmp_path / "work")]
     behind = [min(step, staleness) for step in range(5)]
     assert [v["staleness/steps"] for v in metrics] == [v["staleness/updates"] for v in metrics] == behind
     assert max(v["mismatch/max"] for v in metrics) < 1e-3, "compared with the weights that drew them"
@@ -190,7 +176,7 @@ def test_a_run_broken_off_and_started_again_ends_in_the_same_bytes(tmp_path, sta
         broken.run()
     broken.committer.wait()
     trainer(tmp_path / "broken", start, stand_in, staleness, *more).run()
-    assert result(tmp_path / "whole/work") == result(tmp_path / "broken/work")
+    assert toys.result(tmp_path / "whole/work") == toys.result(tmp_path / "broken/work")
 
 
 def test_batches_under_way_at_a_commit_are_asked_again_with_their_weights(tmp_path, start, stand_in):
@@ -223,7 +209,7 @@ def test_batches_under_way_at_a_commit_are_asked_again_with_their_weights(tmp_pa
     assert [values["batch"]["step"] for values in ahead["batches"]] == [2]
     assert [job[:2] for job in ahead["waiting"]] == [[3, 0], [4, 1]] and set(ahead["weights"]) == {0, 1}
     trainer(tmp_path / "broken", start, stand_in, 3, *more).run()
-    assert result(tmp_path / "whole/work") == result(tmp_path / "broken/work")
+    assert toys.result(tmp_path / "whole/work") == toys.result(tmp_path / "broken/work")
 
 
 def launch(work):
@@ -256,7 +242,7 @@ def test_sigkill_at_any_moment_changes_nothing(tmp_path, start, stand_in, stalen
         child.wait()
         kills += 1
     assert kills >= 3 and launch(killed).wait() == 0, (killed / "log").read_text()[-3000:]
-    assert result(whole) == result(killed)
+    assert toys.result(whole) == toys.result(killed)
     drawn = [json.loads(line) for line in (killed / "out/draws.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in drawn] == list(range(1, 10))
     uids = [uid for entry in drawn for uid in entry["rewards"]]

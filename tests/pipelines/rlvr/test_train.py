@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
 import random
@@ -34,20 +33,6 @@ def trainer(tmp_path, start, *overrides):
     return toys.trainer(tmp_path, start, toys.recipe(tmp_path), *overrides)
 
 
-def history(work):
-    """(step, values that do not measure time) of every metrics line."""
-    return [
-        (b["step"], {k: v for k, v in b["values"].items() if not k.startswith("time/") and "per_s" not in k})
-        for b in toys.spool(work)
-        if b["kind"] == "metrics"
-    ]
-
-
-def result(work):
-    weights = hashlib.sha256((work / "out/model/model.safetensors").read_bytes()).hexdigest()
-    return weights, history(work), (work / "out/rollouts.jsonl").read_text() + (work / "out/draws.jsonl").read_text()
-
-
 ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if "for environments" not in p.read_text())
 """Presets for problems without turns; the others are in test_rollouts.py."""
 
@@ -75,7 +60,7 @@ def test_presets_train(tmp_path, start, preset):
     assert numbers["steps"] == 4
     after = torch.cat([p.detach().flatten() for p in made.learner.model.parameters()])
     assert torch.isfinite(after).all() and not torch.equal(before, after)
-    seen = {k: v for _, values in history(tmp_path / "work") for k, v in values.items()}
+    seen = {k: v for _, values in toys.history(tmp_path / "work") for k, v in values.items()}
     assert seen["mismatch/max"] < 1e-4
     assert {"reward/mean", "rollout/length_mean", "signal/zero_variance_group_share", "optimizer/grad_norm"} <= set(
         seen
@@ -97,7 +82,7 @@ def test_reward_goes_up(tmp_path, start, monkeypatch):
         "rlvr.commit.every=40",
     ]
     trainer(tmp_path, start, "rlvr.reward_functions=['vowels:early']", *more).run()
-    rewards = [v["reward_component/early"] for _, v in history(tmp_path / "work")]
+    rewards = [v["reward_component/early"] for _, v in toys.history(tmp_path / "work")]
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.15
 
 
@@ -159,7 +144,7 @@ def test_lora_with_reference_and_several_updates(tmp_path, start):
         "rlvr.auxiliary_loss=[{kind: entropy, weight: 0.01}]", "rlvr.gradient_checkpointing=true",
     )  # fmt: skip
     made.run()
-    seen = history(tmp_path / "work")
+    seen = toys.history(tmp_path / "work")
     assert seen[0][1]["policy/kl_to_reference"] < seen[-1][1]["policy/kl_to_reference"] + 1e-3
     assert made.learner.updates_done == 16
 
@@ -258,16 +243,16 @@ def test_every_rank_gets_its_own_state_back(tmp_path, start):
 def test_a_budget_of_tokens_ends_the_run_and_a_restart_knows_it(tmp_path, start):
     whole = trainer(tmp_path, start, "rlvr.steps=6", "rlvr.commit.every=4")
     whole.run()
-    spent = [values["tokens/sampled_so_far"] for _, values in history(tmp_path / "work")]
+    spent = [values["tokens/sampled_so_far"] for _, values in toys.history(tmp_path / "work")]
     assert spent == sorted(spent) and len(set(spent)) == 6
     other = tmp_path / "other"
     other.mkdir()
     limit = ["rlvr.steps=6", "rlvr.commit.every=4", f"rlvr.budget.tokens={int(spent[2])}"]
     assert trainer(other, start, *limit).run()["steps"] == 3
-    assert [values["tokens/sampled_so_far"] for _, values in history(other / "work")] == spent[:3]
+    assert [values["tokens/sampled_so_far"] for _, values in toys.history(other / "work")] == spent[:3]
     again = trainer(other, start, *limit)
     again.run()
-    assert again.start_step == 3 and len(history(other / "work")) == 3, "nothing more is sampled"
+    assert again.start_step == 3 and len(toys.history(other / "work")) == 3, "nothing more is sampled"
 
 
 def test_a_budget_of_seconds_ends_the_run(tmp_path, start):
@@ -399,7 +384,7 @@ def test_a_kill_at_each_boundary_of_a_step_changes_nothing(tmp_path, start):
         done = subprocess.run(command, cwd=toys.ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == -signal.SIGKILL, (phase, done.stderr[-3000:])
     assert launch(killed).wait() == 0
-    assert result(whole) == result(killed)
+    assert toys.result(whole) == toys.result(killed)
 
 
 def test_out_of_memory_makes_smaller_passes_of_the_same_sum(tmp_path, start, monkeypatch):
@@ -491,8 +476,8 @@ def test_five_kills_change_nothing(tmp_path, start):
     assert launch(whole).wait() == 0, (whole / "log").read_text()[-3000:]
     killed = toys.job(tmp_path / "killed", start, *MANY)
     assert kill_often(killed, start, 5, seed=1) >= 3
-    assert result(whole) == result(killed)
-    assert [s for s, _ in history(killed)] == list(range(1, 41))
+    assert toys.result(whole) == toys.result(killed)
+    assert [s for s, _ in toys.history(killed)] == list(range(1, 41))
 
 
 @pytest.mark.slow
@@ -504,4 +489,4 @@ def test_twenty_five_kills_change_nothing(tmp_path, start):
     assert launch(whole).wait() == 0
     killed = toys.job(tmp_path / "killed", start, *more)
     assert kill_often(killed, start, 25, seed=2) >= 20
-    assert result(whole) == result(killed)
+    assert toys.result(whole) == toys.result(killed)

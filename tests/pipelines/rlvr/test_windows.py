@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 
 import pytest
 import torch
@@ -129,19 +128,6 @@ def trainer(folder, start, *more):
     return toys.trainer(folder, start, toys.recipe(folder), *CUT, *more)
 
 
-def history(work):
-    return [
-        (b["step"], {k: v for k, v in b["values"].items() if not k.startswith("time/") and "per_s" not in k})
-        for b in toys.spool(work)
-        if b["kind"] == "metrics"
-    ]
-
-
-def result(work):
-    weights = hashlib.sha256((work / "out/model/model.safetensors").read_bytes()).hexdigest()
-    return history(work), (work / "out/rollouts.jsonl").read_text() + (work / "out/draws.jsonl").read_text(), weights
-
-
 def run_watched(run):
     """The weights by version, the rows of each step and the columns that it learned from."""
     weights, rows, columns = {}, [], []
@@ -177,7 +163,7 @@ def test_groups_wait_for_their_last_row_and_tokens_keep_their_version_s_log_prob
         assert packed["on_policy"].all() and not packed["unfinished"].any()
         seen |= {(row.uid, row.stream) for row in batch}
     assert len(seen) == sum(map(len, rows)), "a row trains once"
-    metrics = [values for _, values in history(tmp_path / "work")]
+    metrics = [values for _, values in toys.history(tmp_path / "work")]
     assert max(v["mismatch/max"] for v in metrics if "mismatch/max" in v) < 1e-3, "tokens of this step's weights alone"
     assert metrics[-1]["window/age_max"] >= 1 and max(v["window/unfinished_rows"] for v in metrics) > 0
 
@@ -203,7 +189,7 @@ def test_unfinished_rows_survive_a_restart_to_the_byte(tmp_path, start, more):
     assert committed["methods"][OPEN_ROWS], "rows are open at the commit"
     again = trainer(tmp_path / "broken", start, *more)
     again.run()
-    assert again.start_step == 4 and result(tmp_path / "whole/work") == result(tmp_path / "broken/work")
+    assert again.start_step == 4 and toys.result(tmp_path / "whole/work") == toys.result(tmp_path / "broken/work")
 
 
 def test_t_ppo_trains_each_window_once_and_its_critic_on_rows_that_have_ended(tmp_path, start):
@@ -240,7 +226,7 @@ def test_with_a_server_that_is_a_step_ahead(tmp_path, start, monkeypatch):
     where = f"rlvr.sampler={{urls: ['{server.url}'], weights: {server.weights}}}"
     trainer(tmp_path, start, where, "rlvr.staleness=1").run()
     server.shutdown()
-    metrics = [values for _, values in history(tmp_path / "work")]
+    metrics = [values for _, values in toys.history(tmp_path / "work")]
     assert len(metrics) == 7 and max(v.get("mismatch/max", 0) for v in metrics) < 1e-3
     assert max(v["window/age_max"] for v in metrics) >= 1 and metrics[-1]["staleness/steps"] == 1
 

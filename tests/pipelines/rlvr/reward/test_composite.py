@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 
@@ -128,19 +129,12 @@ def test_the_trainer_learns_from_the_sum(tmp_path, start):
     for name in ("straight", "stopped"):
         folder = tmp_path / name
         folder.mkdir()
-        made = toys.trainer(folder, start, toys.recipe(folder), *more)
+        build = functools.partial(toys.trainer, folder, start, toys.recipe(folder), *more)
         if name == "stopped":
-
-            def stop(part, step):
-                if part == "rollout" and step == 2:
-                    raise KeyboardInterrupt
-
-            made.phase = stop
-            with pytest.raises(KeyboardInterrupt):
-                made.run()
-            made.committer.wait()
-            made = toys.trainer(folder, start, toys.recipe(folder), *more)
-        made.run()
+            made = toys.run_stopped(build)
+        else:
+            made = build()
+            made.run()
         weights.append(torch.cat([p.detach().flatten() for p in made.learner.model.parameters()]))
         steps = [line["values"] for line in toys.spool(folder / "work") if line["kind"] == "metrics"]
         assert len(steps) == 4
