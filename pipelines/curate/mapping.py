@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import unicodedata
 from typing import Any
 
 from pipelines import verifiers
 from pipelines.curate.values import RowError, check_text, kind, parse_json, plain, scalar_text, text_of
+from pipelines.data import pairs
 from pipelines.data.records import Message, Problem
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Source
@@ -19,6 +21,8 @@ ANSWERS = ("answer", "ground_truth", "target", "final_answer", "label", "output"
 SOLUTIONS = ("solution", "completion", "response", "rationale", "generated_solution")
 ROLES = ("system", "user", "assistant")
 UID_CHARACTERS = 64
+ORIGIN = "sampled_from"
+"""In a record's info: uid of the problem whose completion or pair it holds."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _PLACEHOLDER = re.compile(r"\{prompt\}|\{metadata\.(\w+)\}")
 _BOXED = re.compile(r"\\boxed\s*\{")
@@ -36,9 +40,10 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     Raises:
         RowError: the field and the reason.
     """
-    prompt = _prompt(row, source)
-    answer, solution = _answer(row, source)
-    verifier = source.verifier or _name(row, "verifier") or "math"
+    pair = _pair(row)
+    prompt = _prompt(_with_prompt(row) if pair else row, source)
+    answer, solution = ("", None) if pair and _no_answer(row, source) else _answer(row, source)
+    verifier = source.verifier or _name(row, "verifier") or ("exact" if pair and not answer else "math")
     if verifier not in verifiers.VERIFIERS:
         raise RowError("verifier", "unknown verifier", repr(verifier[:40]))
     info = _info(row, "info") | _info(row, "extra_info")
@@ -46,7 +51,7 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     if solution:
         info["solution"] = solution
     name = _name(row, "data_source") or str(source.task or source.path)
-    if self_check:
+    if self_check and not (pair and not answer):
         try:
             example = verifiers.gold(verifier, answer, info)
             verdict = verifiers.verify(verifier, example or "", answer, info)
@@ -56,9 +61,55 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
             verdict_text = f"{answer[:80]!r} is {verdict.status}"
             raise RowError("answer", f"does not verify itself with {verifier}", verdict_text)
     uid = _uid(row, source) or problem_uid(name, prompt)
+    if pair:
+        info |= {ORIGIN: problem_uid(name, prompt), **pair}
+        uid = _uid(row, source) or problem_uid(name, [*prompt, {"role": "pair", "content": "\0".join(_texts(pair))}])
     return Problem(
         uid=uid, prompt=prompt, answer=answer, verifier=verifier, source=name, licence=source.licence, info=info
     )
+
+
+def _texts(pair: dict[str, Any]) -> list[str]:
+    return [str(pair[name]) for name in pairs.TEXTS]
+
+
+def _pair(row: dict[str, Any]) -> dict[str, Any]:
+    """What `info` holds of a row with the columns `chosen` and `rejected`, {} for any other; messages count by their last one."""
+    if any(_missing(row.get(name)) for name in pairs.TEXTS):
+        return {}
+    pair: dict[str, Any] = {}
+    for name in pairs.TEXTS:
+        value = row[name]
+        if isinstance(value, list):
+            last = value[-1]
+            if not isinstance(last, dict) or last.get("role") != "assistant":
+                raise RowError(name, "its last message is not the assistant's")
+            pair[name] = _content(last.get("content"), len(value), name)
+        else:
+            pair[name] = text_of(value, name)
+    if pair["chosen"] == pair["rejected"]:
+        raise RowError("rejected", "it is the chosen text", "a pair has two different texts")
+    for name in pairs.NUMBERS:
+        if not _missing(row.get(name)):
+            try:
+                pair[name] = float(row[name])
+            except (TypeError, ValueError):
+                raise RowError(name, "not a number", f"it is {kind(row[name])}") from None
+            if not math.isfinite(pair[name]):
+                raise RowError(name, "not a finite number")
+    user = _name(row, pairs.USER)
+    return pair if user is None else pair | {pairs.USER: user}
+
+
+def _with_prompt(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with the prompt that its chosen messages hold, where it has no column for it (TRL's implicit prompt)."""
+    if any(not _missing(row.get(name)) for name in (*PROMPTS, "messages")) or not isinstance(row["chosen"], list):
+        return row
+    return {**row, "prompt": row["chosen"][:-1]}
+
+
+def _no_answer(row: dict[str, Any], source: Source) -> bool:
+    return _missing(_pick(row, source, "answer", ANSWERS)) and not isinstance(row.get("reward_model"), dict)
 
 
 def problem_uid(source: str, prompt: list[Message]) -> str:

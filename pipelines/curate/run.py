@@ -126,7 +126,7 @@ class _Kept:
         self.origins.append(origin)
         if self.minhash is not None:
             self._signatures += self.minhash(shingles(text, self.shingle)).tobytes()
-            self._answers.append(exact_key(problem.answer))
+            self._answers.append(exact_key(problem.answer + selected.text_key(problem)))
 
     def signatures(self) -> np.ndarray:
         """uint32 [kept rows, permutations]."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
+from pipelines.curate.mapping import ORIGIN
 from pipelines.data import dataset, samples
 from pipelines.data.records import Problem
 from pipelines.errors import DataError
@@ -22,8 +23,6 @@ Completion = dict[str, Any]
 COLUMNS = (*dataset.SCHEMA, "sample", "text", "score", "correct", "completion_ids")
 VOTING = ("math", "number", "choice", "exact")
 """Verifiers that compare an extracted answer with the record's, so that a vote can stand in its place."""
-ORIGIN = "sampled_from"
-"""In a record's info: uid of the problem whose completion it holds."""
 
 
 def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:

@@ -1,0 +1,91 @@
+"""Preference pairs: two answers to a prompt of which one is preferred, as `info` of a curated record holds them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.data import dataset
+from pipelines.data.records import Message, Problem
+from pipelines.errors import DataError
+
+CHOSEN, REJECTED = "chosen", "rejected"
+TEXTS = (CHOSEN, REJECTED)
+NUMBERS = ("chosen_score", "rejected_score", "margin")
+"""Fields of `info` beside the two texts, in files columns of these names; each may be left out."""
+USER = "user"
+"""Who preferred it, where several people or judges differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two answers to one prompt."""
+
+    uid: str
+    prompt: list[Message]
+    chosen: str
+    rejected: str
+    chosen_score: float | None = None
+    rejected_score: float | None = None
+    margin: float | None = None
+    """By how much the first is better, in units of whoever labelled it."""
+    user: str | None = None
+
+    @property
+    def score_margin(self) -> float | None:
+        """The margin, else the difference of the scores, else None."""
+        if self.margin is not None:
+            return self.margin
+        if self.chosen_score is None or self.rejected_score is None:
+            return None
+        return self.chosen_score - self.rejected_score
+
+
+def has_pair(problem: Problem) -> bool:
+    """Whether a record holds a pair."""
+    return all(isinstance(problem.info.get(name), str) for name in TEXTS)
+
+
+def pair_of(problem: Problem) -> Pair:
+    """The pair that a record holds.
+
+    Raises:
+        DataError: it holds none, or a number of it is none.
+    """
+    if not has_pair(problem):
+        raise DataError(
+            f"record {problem.uid} ({problem.source}) holds no pair (info.chosen and info.rejected). Curate pairs: "
+            "sources: [{kind: stage, path: SAMPLES, select: pairs}], or a file with the columns prompt, chosen and rejected."
+        )
+    info = problem.info
+    user = info.get(USER)
+    chosen_score, rejected_score, margin = (_number(problem, name, info.get(name)) for name in NUMBERS)
+    return Pair(
+        uid=problem.uid,
+        prompt=problem.prompt,
+        chosen=info[CHOSEN],
+        rejected=info[REJECTED],
+        chosen_score=chosen_score,
+        rejected_score=rejected_score,
+        margin=margin,
+        user=None if user is None else str(user),
+    )
+
+
+def _number(problem: Problem, name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DataError(f"record {problem.uid} ({problem.source}): info.{name} is no finite number ({value!r:.60}).")
+    return float(value)
+
+
+def read_pairs(data: Path, split: str) -> list[Pair]:
+    """The pairs of a split of a curated folder, in order.
+
+    Raises:
+        DataError: there is no such split, it is empty, or a record of it holds no pair.
+    """
+    return [pair_of(problem) for problem in dataset.read_split(data, split)]
