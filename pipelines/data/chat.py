@@ -91,6 +91,33 @@ def render_prompts(tokenizer: PreTrainedTokenizerBase, conversations: list[list[
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
+def render_answer(
+    tokenizer: PreTrainedTokenizerBase, prompt: list[Message], answer: str, record: str
+) -> tuple[list[int], int]:
+    """Token ids of a conversation with the assistant's answer last, and how many of them are the prompt's.
+
+    Args:
+        record: what the message calls it.
+
+    Raises:
+        ModelError: the template renders the prompt differently once the answer follows it.
+    """
+    prompt_ids = render_prompt(tokenizer, prompt)
+    text = render_text(tokenizer, [*prompt, {"role": "assistant", "content": answer}], generation_prompt=False)
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if tokens[: len(prompt_ids)] == prompt_ids:
+        return tokens, len(prompt_ids)
+    # A token may span the seam (`<think>\n` and `\n</think>`); a rollout starts with the prompt's own ids.
+    before = render_text(tokenizer, prompt)
+    if text.startswith(before):
+        rest = tokenizer(text[len(before) :], add_special_tokens=False)["input_ids"]
+        return [*prompt_ids, *rest], len(prompt_ids)
+    raise ModelError(
+        f"model.chat_template: the prompt of record {record} is not a prefix of its conversation, so the loss "
+        "could not be limited to the answer. Use a template whose generation prompt starts the assistant's turn."
+    )
+
+
 def with_system_prompt(messages: list[Message], prompt: str | None) -> list[Message]:
     """The conversation with a system message in front, or with the one it has made longer.
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.data.chat import render_prompt, render_text
+from pipelines.data.chat import render_answer, render_text
 from pipelines.data.records import Problem, common_length
 from pipelines.engine.layout import Layout, best_fit, packed_layouts
 from pipelines.errors import DataError, ModelError
@@ -47,21 +47,7 @@ def document(problem: Problem, which: str, tokenizer: Any) -> Document:
     Raises:
         ModelError: the template renders the prompt differently once the answer follows it.
     """
-    prompt = render_prompt(tokenizer, problem.prompt)
-    messages = [*problem.prompt, {"role": "assistant", "content": target(problem, which)}]
-    text = render_text(tokenizer, messages, generation_prompt=False)
-    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
-    if tokens[: len(prompt)] != prompt:
-        # A token may span the seam (`<think>\n` and `\n</think>`); a rollout starts with the prompt's own ids.
-        before = render_text(tokenizer, problem.prompt)
-        if text.startswith(before):
-            rest = tokenizer(text[len(before) :], add_special_tokens=False)["input_ids"]
-            return Document([*prompt, *rest], len(prompt))
-        raise ModelError(
-            f"model.chat_template: the prompt of record {problem.uid} is not a prefix of its conversation, so the loss "
-            "could not be limited to the answer. Use a template whose generation prompt starts the assistant's turn."
-        )
-    return Document(tokens, len(prompt))
+    return Document(*render_answer(tokenizer, problem.prompt, target(problem, which), problem.uid))
 
 
 def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
