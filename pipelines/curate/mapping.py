@@ -89,7 +89,7 @@ def _pair(row: dict[str, Any]) -> dict[str, Any]:
             pair[name] = text_of(value, name)
     if pair["chosen"] == pair["rejected"]:
         raise RowError("rejected", "it is the chosen text", "a pair has two different texts")
-    for name in pairs.NUMBERS:
+    for name in pairs.VALUES:
         if not _missing(row.get(name)):
             try:
                 pair[name] = float(row[name])

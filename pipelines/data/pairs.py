@@ -13,7 +13,7 @@ from pipelines.errors import DataError
 
 CHOSEN, REJECTED = "chosen", "rejected"
 TEXTS = (CHOSEN, REJECTED)
-NUMBERS = ("chosen_score", "rejected_score", "margin")
+VALUES = ("chosen_score", "rejected_score", "margin")
 """Fields of `info` beside the two texts, in files columns of these names; each may be left out."""
 USER = "user"
 """Who preferred it, where several people or judges differ."""
@@ -61,7 +61,7 @@ def pair_of(problem: Problem) -> Pair:
         )
     info = problem.info
     user = info.get(USER)
-    chosen_score, rejected_score, margin = (_number(problem, name, info.get(name)) for name in NUMBERS)
+    chosen_score, rejected_score, margin = (_number(problem, name, info.get(name)) for name in VALUES)
     return Pair(
         uid=problem.uid,
         prompt=problem.prompt,
