@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flows import systems
 from pipelines.contract import catalogue
 from pipelines.contract.columns import COLUMNS, Phase, phase_of
 from pipelines.contract.method import Method
@@ -209,3 +210,4 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
     (folder / "methods.md").write_text(markdown())
     (folder / "columns.md").write_text(columns_page())
+    (folder / "systems.md").write_text(systems.markdown())

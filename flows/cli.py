@@ -86,6 +86,10 @@ def _that_show(commands: Any) -> None:
     methods.add_argument("name", nargs="?")
     methods.add_argument("--slot", help="only this slot")
     methods.add_argument("--json", action="store_true")
+    systems = _add(commands, "systems", "the published systems: what carries each here, and what it still lacks")
+    systems.add_argument("name", nargs="?")
+    systems.add_argument("--status", choices=["works", "in part", "not yet", "outside"], help="only these")
+    systems.add_argument("--json", action="store_true")
     verify = _add(commands, "verify", "score the rows {completion, answer, verifier?, info?} of a JSONL file")
     verify.add_argument("file", metavar="FILE", help="JSONL, also .gz; - is standard input")
     verify.add_argument("--verifier", metavar="NAME", help="for rows that name none")
@@ -389,6 +393,13 @@ def methods_command(arguments: argparse.Namespace) -> int:
     from flows import catalogue
 
     return catalogue.show(arguments.name, arguments.slot, arguments.json)
+
+
+def systems_command(arguments: argparse.Namespace) -> int:
+    """`whetstone systems`."""
+    from flows import systems
+
+    return systems.show(arguments.name, arguments.status, arguments.json)
 
 
 def verify_command(arguments: argparse.Namespace) -> int:
