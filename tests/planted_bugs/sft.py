@@ -8,23 +8,24 @@ HELD = f"{SFT}::test_heldout_loss_is_per_token_and_of_the_heldout_split"
 EPOCHS = f"{SFT}::test_every_epoch_reads_every_conversation_once_in_an_order_of_its_own"
 BEST = f"{SFT}::test_the_best_checkpoint_is_handed_on"
 RESUME = f"{SFT}::test_interrupted_run_ends_with_the_same_bytes[4]"
-RUN, PACK = "pipelines/sft/run.py", "pipelines/sft/pack.py"
+RUN, PACK, LOOP = "pipelines/sft/run.py", "pipelines/sft/pack.py", "pipelines/engine/loop.py"
+CHAT = "pipelines/data/chat.py"
 PLANTED = {
     "the loss is on the prompt's tokens": (PACK, ">= max(1, documents[i].trained_from) for", ">= 1 for", [LOSS]),
-    "the answer starts a token early": (PACK, "return Document(tokens, len(prompt))", "return Document(tokens, len(prompt) - 1)", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
-    "the last token is dropped": (PACK, "return Document(tokens, len(prompt))", "return Document(tokens[:-1], len(prompt))", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
+    "the answer starts a token early": (CHAT, "return tokens, len(prompt_ids)", "return tokens, len(prompt_ids) - 1", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
+    "the last token is dropped": (CHAT, "return tokens, len(prompt_ids)", "return tokens[:-1], len(prompt_ids)", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
     "a denominator per micro-batch": (RUN, "loss = -logp.sum() / trained", "loss = -logp.mean()", [LOSS]),
     "prompts in the denominator": (RUN, "len(self.documents[i].tokens) - max(1, self.documents[i].trained_from) for row in rows for i in row", "len(self.documents[i].tokens) for row in rows for i in row", [LOSS]),
     "micro-batches without the first": (RUN, "            loss.backward()\n", "            self.model.zero_grad()\n            loss.backward()\n", [LOSS]),
     "held-out rows are training rows": (RUN, "self._documents(data, sft.heldout)[:HELDOUT_ROWS]", "self._documents(data, sft.split)[:HELDOUT_ROWS]", [HELD]),
     "held-out loss per micro-batch": (RUN, "count += len(targets)", "count += 1", [HELD]),
     "every epoch in the same order": (PACK, 'random.Random(f"{seed} {epoch}")', 'random.Random(f"{seed}")', [EPOCHS]),
-    "rows are drawn again": (RUN, "start, epoch = max(0, start - len(rows)), epoch + 1", "start, epoch = 0, epoch + 1", [EPOCHS]),
-    "the last checkpoint is handed on, not the best": (RUN, 'checkpoint.load_trainable(self.model, state["model"])\n            heldout_loss = state["heldout"]', 'heldout_loss = state["heldout"]', [BEST]),
-    "the worst checkpoint is the best": (RUN, "score=-heldout if improved", "score=heldout if improved", [BEST]),
-    "the optimizer forgets at a restart": (RUN, '        self.optimizer.load_state_dict(state["optimizer"])\n', "", [RESUME]),
-    "the schedule starts over at a restart": (RUN, 'self.start, self.last_heldout_loss = state["step"],', 'self.start, self.last_heldout_loss = state["step"] - 1,', [RESUME]),
+    "rows are drawn again": (LOOP, "start, epoch = max(0, start - len(rows)), epoch + 1", "start, epoch = 0, epoch + 1", [EPOCHS]),
+    "the last checkpoint is handed on, not the best": (LOOP, 'checkpoint.load_trainable(self.model, state["model"])\n            heldout_loss = state["heldout"]', 'heldout_loss = state["heldout"]', [BEST]),
+    "the worst checkpoint is the best": (LOOP, "score=-heldout if improved", "score=heldout if improved", [BEST]),
+    "the optimizer forgets at a restart": (LOOP, '        self.optimizer.load_state_dict(state["optimizer"])\n', "", [RESUME]),
+    "the schedule starts over at a restart": (LOOP, 'self.start, self.last_heldout_loss = state["step"],', 'self.start, self.last_heldout_loss = state["step"] - 1,', [RESUME]),
     "the answer instead of the solution": (PACK, 'return str(solution) if solution and which != "answer" else problem.answer', "return problem.answer", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
     "conversations that are too long are cut, not dropped": (RUN, "fitting = [d for d in documents if len(d.tokens) <= self.sft.max_length]", "fitting = [Document(d.tokens[: self.sft.max_length], d.trained_from) for d in documents]", [f"{SFT}::test_long_conversations_are_dropped_whole"]),
-    "a template that rewrites the prompt passes": (PACK, "if tokens[: len(prompt)] != prompt:", "if False:", [f"{SFT}::test_template_that_rewrites_the_prompt_is_refused"]),
+    "a template that rewrites the prompt passes": (CHAT, "if tokens[: len(prompt_ids)] == prompt_ids:", "if True:", [f"{SFT}::test_template_that_rewrites_the_prompt_is_refused"]),
 }  # fmt: skip
