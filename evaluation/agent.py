@@ -8,6 +8,7 @@ from evaluation import statistics
 from pipelines import environments
 from pipelines.contract.episode import play
 from pipelines.contract.rollout import RolloutContext, RolloutRequest
+from pipelines.contract.turn_budget import TurnBudget
 from pipelines.curate.mapping import problem_uid
 from pipelines.data import chat
 from pipelines.data.records import Problem, Trajectory
@@ -36,7 +37,7 @@ def evaluate(
     assert episodes is not None
     task_problems = problems(episodes, task.limit)
     conversations = [chat.with_system_prompt(p.prompt, lm.system_prompt) for p in task_problems]
-    prompts = chat.render_prompts(lm.tokenizer, conversations)
+    prompts = chat.render_prompts(lm.tokenizer, conversations, [p.tools for p in task_problems])
     context = RolloutContext(
         sampler=lm.sampler,
         sampling=Sampling(temperature=episodes.temperature, max_tokens=episodes.max_tokens),
@@ -48,7 +49,7 @@ def evaluate(
     )
     samples = task.samples or SAMPLES
     requests = [RolloutRequest(p, t, i, samples) for i, (p, t) in enumerate(zip(task_problems, prompts, strict=True))]
-    rows = play(requests, context, episodes.max_turns)
+    rows = play(requests, context, TurnBudget(episodes.max_turns))
     if lm.progress:
         lm.progress(len(rows), len(rows))
     groups = [rows[i : i + samples] for i in range(0, len(rows), samples)]

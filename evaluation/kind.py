@@ -66,6 +66,9 @@ class EvaluateKind(Kind):
             benchmarks=[([t.name for t in evaluate.tasks], evaluate.include)],
             modules=["evaluation.scoring"],
             environments={t.environment.task for t in evaluate.tasks if t.environment is not None},
+            environment_settings=[
+                t.environment.config for t in evaluate.tasks if t.environment and t.environment.config
+            ],
             verifies=True,
             libraries=(*VERIFIERS, *TEXT, *TORCH, "datasets", "lm_eval"),
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from evaluation import agent, harness, model, plots, statistics
 from pipelines.engine import models
-from pipelines.errors import ModelError
+from pipelines.errors import ModelError, RecipeError
 from pipelines.recipe.settings import Evaluate, Model
 from pipelines.stage.report import Report
 
@@ -57,7 +57,7 @@ def run(
                 scores.setdefault(task, {})[name] = [sum(s >= 1 for s in r["scores"]) / len(r["scores"]) for r in rows]
         del lm
     pairs = list(pairwise(checkpoints)) if differences is None else [(before, after) for before, after in differences]
-    differences_by_task = _differences(scores, pairs, settings)
+    differences_by_task = _differences(scores, pairs, settings) | _between_tasks(scores, settings)
     body = {
         "evaluation": evaluation,
         "differences": differences_by_task,
@@ -99,6 +99,29 @@ def _every_task(
         samples |= task_samples
         report.progress(done + 1, total, what, unit="task", force=True)
     return metrics, samples
+
+
+def _between_tasks(scores: dict[str, dict[str, list[float]]], settings: Evaluate) -> dict[str, Any]:
+    """Per task with `against`, every checkpoint's difference to that task, paired by question.
+
+    Raises:
+        RecipeError: they do not ask equally many questions.
+    """
+    out: dict[str, Any] = {}
+    for task in settings.tasks:
+        for checkpoint, values in scores.get(task.name, {}).items() if task.against else ():
+            others = scores.get(str(task.against), {}).get(checkpoint, [])
+            if len(others) != len(values):
+                raise RecipeError(
+                    f"evaluate.tasks.{task.name}.against: {task.against} asks {len(others)} questions and {task.name} "
+                    f"{len(values)}. Give both the same size, seed and problems."
+                )
+            value, low, high = statistics.paired_difference(
+                others, values, confidence=settings.confidence, resamples=settings.bootstrap
+            )
+            cell = {"value": value, "low": low, "high": high, "n": len(values)}
+            out.setdefault(f"{task.name} vs {task.against}", {})[checkpoint] = cell
+    return out
 
 
 def _differences(

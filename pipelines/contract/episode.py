@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from pipelines import environments
+from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat
 from pipelines.data.records import UNSCORED, Role, Stop, Trajectory
+from pipelines.environments._stepping import step_all
 from pipelines.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -32,8 +34,16 @@ class Episode:
     states: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    components: list[dict[str, float]] = field(default_factory=list)
+    """Named parts of each turn's reward."""
+    calls: list[list[dict[str, Any]]] = field(default_factory=list)
+    """Tool calls of each turn."""
     success: bool = False
     invalid: int = 0
+    extensions: int = 0
+    """Of its turn budget, taken so far."""
+    status: str = ""
+    """Why it ended, where the environment or its failure says so."""
     stop: Stop | None = None
 
     def add(self, tokens: Sequence[int], role: Role, turn: int = -1, node: int = -1) -> None:
@@ -56,15 +66,18 @@ class Episode:
     def fork(self) -> Episode:
         """An independent copy of the episode so far."""
         branch = copy.copy(self)
-        for name in ("tokens", "role", "logp", "entropy", "turn", "node", "states", "rewards", "texts"):
-            setattr(branch, name, list(getattr(self, name)))
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, list):
+                setattr(branch, each.name, list(value))
         branch.world = environments.make(self.name)
         branch.world.load_state_dict(self.world.state_dict())
         return branch
 
     def trajectory(self, context: RolloutContext, max_turns: int, with_nodes: bool = False) -> Trajectory:
         """The finished record."""
-        has_turns = bool(self.states)
+        scored = bool(self.states) and self.stop != Stop.ERROR and self.status != "verifier_failed"
+        verdict = self.status if self.status in SCORED else "correct" if self.success else "incorrect"
         return Trajectory(
             uid=self.request.problem.uid,
             group=self.request.group,
@@ -73,29 +86,47 @@ class Episode:
             logp_old=self.logp,
             entropy_old=self.entropy if context.entropy else None,
             max_tokens=context.sampling.max_tokens * max_turns,
-            stop=(self.stop or Stop.TURNS) if has_turns else Stop.ERROR,
+            stop=(self.stop or Stop.TURNS) if self.states else Stop.ERROR,
             version=context.version,
             turn=self.turn,
             turn_state=self.states,
             turn_reward=self.rewards,
+            turn_components=self.components if any(self.components) else None,
+            turn_calls=self.calls if any(self.calls) else None,
             node=self.node if with_nodes else None,
-            score=float(sum(self.rewards)) if has_turns else None,
-            correct=self.success if has_turns else None,
-            status=("correct" if self.success else "incorrect") if has_turns else UNSCORED,
-            components={"verifier": float(sum(self.rewards)), "invalid_turns": float(self.invalid)},
+            score=float(sum(self.rewards)) if scored else None,
+            correct=self.success if scored else None,
+            status=verdict if scored else self.status or UNSCORED,
+            components=self._parts(),
             text=" | ".join(self.texts),
         )
 
+    def _parts(self) -> dict[str, float]:
+        """The reward and what it is made of, with the counts that an environment with tools has."""
+        parts = {"verifier": float(sum(self.rewards)), "invalid_turns": float(self.invalid)}
+        if any(self.components):
+            parts["calls"] = float(sum(map(len, self.calls)))
+        for turn in self.components:
+            for name, value in turn.items():
+                parts[f"turn.{name}"] = parts.get(f"turn.{name}", 0.0) + value
+        if self.extensions:
+            parts["extensions"] = float(self.extensions)
+        return parts
 
-def play(requests: list[RolloutRequest], context: RolloutContext, max_turns: int) -> list[Trajectory]:
-    """All episodes of the requests side by side, `max_turns` turns at most."""
+
+SCORED = ("correct", "incorrect", "unparsable", "timed_out")
+"""Statuses of a verifier's verdict that has a score."""
+
+
+def play(requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget) -> list[Trajectory]:
+    """All episodes of the requests side by side, within their turn budget."""
     episodes = [start(request) for request in requests for _ in range(request.rollouts)]
-    for _ in range(max_turns):
+    for _ in range(budget.most_turns):
         active = [episode for episode in episodes if episode.stop is None]
         if not active:
             break
-        advance(active, context)
-    return [episode.trajectory(context, max_turns) for episode in episodes]
+        advance(active, context, budget)
+    return [episode.trajectory(context, budget.most_turns) for episode in episodes]
 
 
 def start(request: RolloutRequest) -> Episode:
@@ -117,31 +148,79 @@ def start(request: RolloutRequest) -> Episode:
     return episode
 
 
-def advance(episodes: list[Episode], context: RolloutContext) -> None:
+def advance(episodes: list[Episode], context: RolloutContext, budget: TurnBudget | None = None) -> None:
     """One turn of every episode."""
     prefixes = [e.tokens for e in episodes]
     completions = context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
-    for episode, completion in zip(episodes, completions, strict=True):
-        take_turn(episode, completion, context)
+    take_turns(episodes, completions, context, budget=budget)
 
 
-def take_turn(episode: Episode, completion: Completion, context: RolloutContext, node: int = -1) -> None:
-    """Put the policy's tokens into the episode and let the environment answer."""
-    if not completion.tokens:
-        episode.stop = Stop.LENGTH  # no room left in the context
-        return
-    state = environments.key_number(episode.world.state_key())
-    text = context.decode(completion.tokens)
-    episode.speak(completion, node)
-    step = episode.world.step(chat.after_thinking(text))
-    episode.states.append(state)
-    episode.rewards.append(step.reward)
-    episode.texts.append(text)
+def take_turns(
+    episodes: Sequence[Episode],
+    completions: Sequence[Completion],
+    context: RolloutContext,
+    nodes: Sequence[int] | None = None,
+    budget: TurnBudget | None = None,
+) -> None:
+    """Put the policy's tokens into the episodes and let their environments answer, side by side where these wait.
+
+    Args:
+        nodes: tree node of each new turn.
+    """
+    playing = []
+    for index, (episode, completion) in enumerate(zip(episodes, completions, strict=True)):
+        if not completion.tokens:
+            episode.stop = Stop.LENGTH  # no room left in the context
+            continue
+        state = environments.key_number(episode.world.state_key())
+        episode.speak(completion, -1 if nodes is None else nodes[index])
+        episode.states.append(state)
+        episode.texts.append(context.decode(completion.tokens))
+        playing.append((episode, completion))
+    steps = step_all([e.world for e, _ in playing], [chat.after_thinking(e.texts[-1]) for e, _ in playing])
+    for (episode, completion), step in zip(playing, steps, strict=True):
+        if isinstance(step, str):
+            _give_up(episode, step)
+        else:
+            _receive(episode, completion, step, context, budget)
+
+
+def _give_up(episode: Episode, status: str) -> None:
+    """The environment gave no answer: nothing of the episode is scored."""
+    episode.stop, episode.status, episode.success = Stop.ERROR, status, False
+    episode.rewards.append(0.0)
+    episode.components.append({})
+    episode.calls.append([])
+
+
+def _receive(
+    episode: Episode,
+    completion: Completion,
+    step: environments.Step,
+    context: RolloutContext,
+    budget: TurnBudget | None,
+) -> None:
+    """Note what the environment answered, and put its words behind the policy's where the episode goes on."""
+    reward, components = step.reward, step.components
+    if budget is not None and len(episode.states) > budget.limit(episode.extensions):
+        episode.extensions += 1
+        if budget.extension_cost:
+            reward -= budget.extension_cost
+            components = {**components, "extension": -budget.extension_cost}
+    episode.rewards.append(reward)
+    episode.components.append(components)
+    episode.calls.append(step.calls)
     episode.invalid += bool(step.info.get("invalid"))
     episode.success = bool(step.info.get("success"))
     if step.done:
-        episode.stop = Stop.ENVIRONMENT
+        episode.stop, episode.status = Stop.ENVIRONMENT, str(step.info.get("status", ""))
         return
+    if budget is not None and budget.spent(episode.role.count(int(Role.POLICY))):
+        episode.stop = Stop.LENGTH
+        return
+    observation = step.observation
+    reminder = budget.reminder(len(episode.states), episode.extensions) if budget is not None else ""
+    if reminder:
+        observation = f"{observation}\n{reminder}" if observation else reminder
     has_end = completion.stop == Stop.END
-    reply = context.reply(step.observation, with_end=not has_end)
-    episode.add(reply, Role.ENVIRONMENT)
+    episode.add(context.reply(observation, with_end=not has_end, role=step.role), Role.ENVIRONMENT)

@@ -87,13 +87,15 @@ class RolloutContext:
         """Text of a completion, special tokens left out; for verifiers and logs only."""
         return chat.completion_text(self.tokenizer, tokens)
 
-    def render(self, conversations: list[list[Message]]) -> list[list[int]]:
-        """Token ids of conversations up to where the assistant speaks."""
-        return chat.render_prompts(self.tokenizer, conversations)
+    def render(
+        self, conversations: list[list[Message]], tools: Sequence[chat.ToolSchemas | None] | None = None
+    ) -> list[list[int]]:
+        """Token ids of conversations up to where the assistant speaks; `tools`: what each of them offers."""
+        return chat.render_prompts(self.tokenizer, conversations, tools)
 
-    def reply(self, text: str, *, with_end: bool) -> list[int]:
-        """Token ids of a user message behind an assistant's turn; `with_end` closes a turn that was cut off."""
-        return chat.reply_tokens(self.tokenizer, text, with_end=with_end)
+    def reply(self, text: str, *, with_end: bool, role: str = "user") -> list[int]:
+        """Token ids of a message behind an assistant's turn; `with_end` closes a turn that was cut off."""
+        return chat.reply_tokens(self.tokenizer, text, with_end=with_end, role=role)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def pass_rates(
 ) -> list[float]:
     """Share of correct answers per problem; the RNG stream depends on the problems, not on their position."""
     sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
-    rendered = chat.render_prompts(tokenizer, [p.prompt for p in problems])
+    rendered = chat.render_prompts(tokenizer, [p.prompt for p in problems], [p.tools for p in problems])
     prefixes = [tokens for tokens in rendered for _ in range(settings.samples)]
     draw = generator(sampler.device, seed, int(digest([p.uid for p in problems])[:12], 16))
     answers = [chat.completion_text(tokenizer, c.tokens) for c in sampler.extend(prefixes, sampling, draw)]

@@ -46,6 +46,7 @@ class CurateKind(Kind):
             models={"model": ModelFiles(node.recipe.model.path, ("model", "path"), weights=False)},
             skip=frozenset() if curate.difficulty is not None else frozenset({"pipelines.curate.difficulty"}),
             environments={str(s.task) for s in curate.sources if s.kind == "environment"},
+            environment_settings=[s.config for s in curate.sources if s.kind == "environment" and s.config],
             rows_name_environments=any(s.kind in ("file", "hub") for s in curate.sources),
             verifies=True,
             libraries=(*VERIFIERS, *TEXT, "datasets", "xxhash"),

@@ -8,18 +8,18 @@ import re
 import unicodedata
 from typing import Any
 
-from pipelines import verifiers
+from pipelines import tools, verifiers
 from pipelines.curate.values import RowError, check_text, kind, parse_json, plain, scalar_text, text_of
 from pipelines.data import pairs
 from pipelines.data.records import Message, Problem
-from pipelines.errors import DataError
+from pipelines.errors import DataError, UserError
 from pipelines.recipe.settings import Source
 from pipelines.stage.files import dumps
 
 PROMPTS = ("prompt", "problem", "question", "instruction", "input", "query", "Question")
 ANSWERS = ("answer", "ground_truth", "target", "final_answer", "label", "output", "Answer")
 SOLUTIONS = ("solution", "completion", "response", "rationale", "generated_solution")
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 UID_CHARACTERS = 64
 ORIGIN = "sampled_from"
 """In a record's info: uid of the problem whose completion or pair it holds."""
@@ -48,6 +48,7 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
         raise RowError("verifier", "unknown verifier", repr(verifier[:40]))
     info = _info(row, "info") | _info(row, "extra_info")
     info.setdefault("split", source.split)
+    _tools(row, source, info)
     if solution:
         info["solution"] = solution
     name = _name(row, "data_source") or str(source.task or source.path)
@@ -185,6 +186,37 @@ def _info(row: dict[str, Any], column: str) -> dict[str, Any]:
     return info
 
 
+def _tools(row: dict[str, Any], source: Source, info: dict[str, Any]) -> None:
+    """Put the schemas of the row's tools into its info: those of its `toolbox`, or what TRL's column `tools` holds.
+
+    Raises:
+        RowError: no such tools, or a row of a file that names code to be run.
+    """
+    if not info.get("toolbox"):
+        if not _missing(row.get("tools")) and "tools" not in info:
+            info["tools"] = _schemas(row["tools"])
+        return
+    specs = info["toolbox"]
+    if not isinstance(specs, list) or not all(isinstance(spec, str | dict) for spec in specs):
+        raise RowError("info.toolbox", "not a list of tools")
+    kinds = [spec if isinstance(spec, str) else spec.get("kind") for spec in specs]
+    unsafe = [name for name in kinds if name in tools.RUNS_CODE]
+    if unsafe and source.kind in ("file", "hub"):
+        raise RowError("info.toolbox", "rows of files may not name tools that run code", f"{unsafe[0]}")
+    if "tools" not in info:
+        try:
+            info["tools"] = tools.toolbox(specs).schemas
+        except UserError as error:
+            raise RowError("info.toolbox", "no such tools", str(error)[:200]) from error
+
+
+def _schemas(value: Any) -> list[dict[str, Any]]:
+    value = parse_json(value, "tools") if isinstance(value, str) else value
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        raise RowError("tools", "not a list of schemas", f"it is {kind(value)}")
+    return [plain(tool, "tools") for tool in value]
+
+
 def _prompt(row: dict[str, Any], source: Source) -> list[Message]:
     """The normalised conversation that the policy is asked to continue."""
     value = _pick(row, source, "prompt", PROMPTS)
@@ -227,11 +259,28 @@ def _message(message: Any, number: int, column: str) -> Message:
     if not isinstance(message, dict) or "role" not in message:
         raise RowError(column, "not a list of messages with role and content", f"entry {number} is {kind(message)}")
     role = message["role"]
-    if role == "tool" or message.get("tool_calls"):
-        raise RowError(column, "tool messages are not supported", f"message {number}")
     if role not in ROLES:
         raise RowError(column, "unknown role", f"message {number}: {str(role)[:40]!r}, known: {', '.join(ROLES)}")
-    return {"role": role, "content": _content(message.get("content"), number, column)}
+    called = message.get("tool_calls")
+    if not called:
+        return {"role": role, "content": _content(message.get("content"), number, column)}
+    before = _content(message["content"], number, column) if message.get("content") else ""
+    return {"role": role, "content": "\n".join([before, *_calls(called, number, column)]).lstrip("\n")}
+
+
+def _calls(value: Any, number: int, column: str) -> list[str]:
+    """Tool calls as objects (OpenAI's form) as the text that chat templates write."""
+    texts = []
+    for call in value if isinstance(value, list) else [value]:
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise RowError(column, "a tool call without a function's name", f"message {number}")
+        arguments = function.get("arguments") or {}
+        arguments = parse_json(arguments, column) if isinstance(arguments, str) else plain(arguments, column)
+        if not isinstance(arguments, dict):
+            raise RowError(column, "a tool call whose arguments are no object", f"message {number}")
+        texts.append(tools.call_text(function["name"], arguments))
+    return texts
 
 
 def _content(content: Any, number: int, column: str) -> str:

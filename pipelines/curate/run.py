@@ -233,8 +233,11 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
             yield problem.answer
             if problem.info.get("solution"):
                 yield problem.info["solution"]
+            for tool in problem.tools or ():
+                yield f"{tool['function']['name']}({', '.join(tool['function']['parameters']['properties'])})"
 
-    tokenizer = models.train_tokenizer(model.tokenizer.kind, model.tokenizer.vocab_size, texts())
+    settings = model.tokenizer
+    tokenizer = models.train_tokenizer(settings.kind, settings.vocab_size, texts(), tools=settings.tools)
     if model.chat_template is not None:
         tokenizer.chat_template = models.template_text(model.chat_template)
     models.set_template_options(tokenizer, model)
@@ -307,7 +310,7 @@ def _outside_length(curate: Curate, problem: Problem, tokenizer: Any, renders: b
         TemplateRefusal: the chat template refuses the conversation.
     """
     if renders:
-        tokens = len(chat.render_prompt(tokenizer, problem.prompt))
+        tokens = len(chat.render_prompt(tokenizer, problem.prompt, problem.tools))
         if tokens < curate.min_prompt_tokens or tokens > (curate.max_prompt_tokens or tokens):
             return f"the prompt has {tokens} tokens"
     if curate.max_solution_tokens is not None and problem.info.get("solution"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from pipelines.errors import ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+ToolSchemas = list[dict[str, Any]]
+"""`{"type": "function", "function": {"name", "description", "parameters"}}` of each tool."""
 THINK_END = "</think>"
 """What templates of reasoning models put between thinking and answer."""
 MESSAGE = "<|message|>"
@@ -80,35 +83,52 @@ def system_in_user(messages: list[Message]) -> list[Message] | None:
     return [first, *messages[2:]]
 
 
-def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
+def render_prompt(
+    tokenizer: PreTrainedTokenizerBase, messages: list[Message], tools: ToolSchemas | None = None
+) -> list[int]:
     """Token ids of a conversation up to where the assistant speaks."""
-    return render_prompts(tokenizer, [messages])[0]
+    return render_prompts(tokenizer, [messages], [tools])[0]
 
 
-def render_prompts(tokenizer: PreTrainedTokenizerBase, conversations: list[list[Message]]) -> list[list[int]]:
-    """Token ids of conversations up to where the assistant speaks; one call is much cheaper than one per conversation."""
-    texts = [render_text(tokenizer, messages) for messages in conversations]
+def render_prompts(
+    tokenizer: PreTrainedTokenizerBase,
+    conversations: list[list[Message]],
+    tools: Sequence[ToolSchemas | None] | None = None,
+) -> list[list[int]]:
+    """Token ids of conversations up to where the assistant speaks; one call is much cheaper than one per conversation.
+
+    Args:
+        tools: of each conversation, the tools that it offers.
+    """
+    offered = tools if tools is not None else [None] * len(conversations)
+    texts = [render_with_tools(tokenizer, *pair) for pair in zip(conversations, offered, strict=True)]
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
 def render_answer(
-    tokenizer: PreTrainedTokenizerBase, prompt: list[Message], answer: str, record: str
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: list[Message],
+    answer: str,
+    record: str,
+    tools: ToolSchemas | None = None,
 ) -> tuple[list[int], int]:
     """Token ids of a conversation with the assistant's answer last, and how many of them are the prompt's.
 
     Args:
         record: what the message calls it.
+        tools: that the conversation offers.
 
     Raises:
         ModelError: the template renders the prompt differently once the answer follows it.
     """
-    prompt_ids = render_prompt(tokenizer, prompt)
-    text = render_text(tokenizer, [*prompt, {"role": "assistant", "content": answer}], generation_prompt=False)
+    prompt_ids = render_prompt(tokenizer, prompt, tools)
+    messages = [*prompt, {"role": "assistant", "content": answer}]
+    text = render_with_tools(tokenizer, messages, tools, generation_prompt=False)
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
     if tokens[: len(prompt_ids)] == prompt_ids:
         return tokens, len(prompt_ids)
     # A token may span the seam (`<think>\n` and `\n</think>`); a rollout starts with the prompt's own ids.
-    before = render_text(tokenizer, prompt)
+    before = render_with_tools(tokenizer, prompt, tools)
     if text.startswith(before):
         rest = tokenizer(text[len(before) :], add_special_tokens=False)["input_ids"]
         return [*prompt_ids, *rest], len(prompt_ids)
@@ -116,6 +136,34 @@ def render_answer(
         f"model.chat_template: the prompt of record {record} is not a prefix of its conversation, so the loss "
         "could not be limited to the answer. Use a template whose generation prompt starts the assistant's turn."
     )
+
+
+def render_with_tools(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: list[Message],
+    tools: ToolSchemas | None,
+    *,
+    generation_prompt: bool = True,
+) -> str:
+    """`render_text` of a conversation that offers tools; without any, what the template's own options say stays."""
+    offered = {"tools": tools} if tools else {}
+    if any(message["role"] == "tool" for message in messages):
+        try:
+            return render_text(tokenizer, messages, generation_prompt=generation_prompt, **offered)
+        except TemplateRefusal:
+            messages = [tool_in_user(message) for message in messages]
+    return render_text(tokenizer, messages, generation_prompt=generation_prompt, **offered)
+
+
+def tool_in_user(message: Message) -> Message:
+    """A tool's reply as a user message, in the tags that Qwen's template writes, for templates without a role for it.
+
+    >>> tool_in_user({"role": "tool", "content": "42"})
+    {'role': 'user', 'content': '<tool_response>\\n42\\n</tool_response>'}
+    """
+    if message["role"] != "tool":
+        return message
+    return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
 
 
 def with_system_prompt(messages: list[Message], prompt: str | None) -> list[Message]:
@@ -132,13 +180,16 @@ def with_system_prompt(messages: list[Message], prompt: str | None) -> list[Mess
     return [{"role": "system", "content": prompt}, *messages]
 
 
-def reply_tokens(tokenizer: PreTrainedTokenizerBase, text: str, *, with_end: bool = False) -> list[int]:
-    """Token ids of a user message that follows an assistant's turn, up to where the assistant speaks again.
+def reply_tokens(
+    tokenizer: PreTrainedTokenizerBase, text: str, *, with_end: bool = False, role: str = "user"
+) -> list[int]:
+    """Token ids of a message that follows an assistant's turn, up to where the assistant speaks again.
 
     The assistant's own ids are never rendered anew: this is what comes behind its end token.
 
     Args:
         with_end: put the end token in front, for a turn that was cut off.
+        role: `user`, or `tool` for a tool's reply.
 
     Raises:
         ModelError: the template changes what an assistant said.
@@ -146,9 +197,9 @@ def reply_tokens(tokenizer: PreTrainedTokenizerBase, text: str, *, with_end: boo
     messages: list[Message] = [
         {"role": "user", "content": "x"},
         {"role": "assistant", "content": _MARK},
-        {"role": "user", "content": text},
+        {"role": role, "content": text},
     ]
-    rendered = render_text(tokenizer, messages)
+    rendered = render_with_tools(tokenizer, messages, None)
     if _MARK not in rendered:
         raise ModelError(
             "model.chat_template: the template drops or changes earlier answers; it cannot be used with turns."

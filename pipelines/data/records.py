@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 Message = dict[str, str]
-"""`{"role": "system" | "user" | "assistant", "content": text}`."""
+"""`{"role": "system" | "user" | "assistant" | "tool", "content": text}`."""
 
 UNSCORED = "unscored"
 """Status of a trajectory that no verifier has met."""
@@ -29,6 +29,11 @@ class Problem:
     licence: str
     info: dict[str, Any] = field(default_factory=dict)
     """Anything else: `solution` (a worked answer for SFT), the generator's metadata, tags."""
+
+    @property
+    def tools(self) -> list[dict[str, Any]] | None:
+        """JSON schemas of the tools that the prompt offers, as chat templates take them; None where it offers none."""
+        return self.info.get("tools") or None
 
 
 class Role(IntEnum):
@@ -81,6 +86,10 @@ class Trajectory:
     turn: list[int] | None = None
     turn_state: list[int] | None = None
     turn_reward: list[float] | None = None
+    turn_components: list[dict[str, float]] | None = None
+    """[S] named parts of each turn's reward, where the environment names them."""
+    turn_calls: list[list[dict[str, Any]]] | None = None
+    """[S] tool calls of each turn: `name`, `arguments`, `outcome` (`pipelines.tools.Outcome`), `text` of the reply."""
     node: list[int] | None = None
     mc_value: list[float] | None = None
     """[T] mean score of fresh continuations from before the token; NaN where none was drawn."""

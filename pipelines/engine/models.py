@@ -32,25 +32,39 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 """Chat template of fresh models: one marker token per role, the end token after every assistant turn."""
+TOOL_ROLES = ("<|tool|>", "<|tools|>")
+CALL_TAGS = ("<tool_call>", "</tool_call>")
+"""Tokens of fresh models that call tools. The tags stay in decoded text, as in Qwen's tokenizers."""
+TOOLS_TEMPLATE = PLAIN_TEMPLATE.replace(
+    "{{ bos_token }}",
+    "{{ bos_token }}{% if tools %}<|tools|>{% for tool in tools %}{{ tool['function']['name'] }}"
+    "({{ tool['function']['parameters']['properties'] | join(', ') }}){% if not loop.last %}, {% endif %}{% endfor %}{% endif %}",
+)
+"""The same with the tools that a conversation offers in front, as `calculator(expression)`; a tool's reply has a marker of its own."""
 
 
-def train_tokenizer(kind: str, vocab_size: int, texts: Iterable[str]) -> PreTrainedTokenizerBase:
+def train_tokenizer(
+    kind: str, vocab_size: int, texts: Iterable[str], *, tools: bool = False
+) -> PreTrainedTokenizerBase:
     """A fast tokenizer trained on texts, with the role markers and the plain chat template.
 
     Args:
         kind: "char" (one token per character seen) or "bpe" (byte-level).
         vocab_size: upper bound on the vocabulary, special tokens included.
         texts: read once.
+        tools: with the tokens and the template of models that call tools.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    special = [PAD, BOS, EOS, UNK, *ROLES]
+    special = [PAD, BOS, EOS, UNK, *ROLES, *(TOOL_ROLES if tools else ())]
+    tags = list(CALL_TAGS) if tools else []
     if kind == "char":
         characters: set[str] = set()
         for text in texts:
             characters.update(text)
-        vocabulary = {token: i for i, token in enumerate([*special, *sorted(characters)[: vocab_size - len(special)]])}
+        known = [*special, *tags]
+        vocabulary = {token: i for i, token in enumerate([*known, *sorted(characters)[: vocab_size - len(known)]])}
         core = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
         core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         core.decoder = decoders.Fuse()
@@ -64,13 +78,14 @@ def train_tokenizer(kind: str, vocab_size: int, texts: Iterable[str]) -> PreTrai
             vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
         )
         core.train_from_iterator(texts, trainer)
+    core.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
         pad_token=PAD,
         bos_token=BOS,
         eos_token=EOS,
         unk_token=UNK,
-        chat_template=PLAIN_TEMPLATE,
+        chat_template=TOOLS_TEMPLATE if tools else PLAIN_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
 

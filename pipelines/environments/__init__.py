@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pipelines.data.records import Message, Problem
 from pipelines.errors import RecipeError, did_you_mean
@@ -28,11 +28,25 @@ class Step:
     state: str
     """Equal keys mean that the policy sees the same state; the state after the step."""
     info: dict[str, Any] = field(default_factory=dict)
-    """`success`: bool, at the end of an episode."""
+    """`success`: bool, at the end of an episode; `invalid`: bool, a message that is no action; `status`: at the end, the
+    verifier's verdict where there is one."""
+    role: Literal["user", "tool"] = "user"
+    """Who says the observation."""
+    components: dict[str, float] = field(default_factory=dict)
+    """Named parts of the reward, which is their sum where there are any."""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    """Tool calls of the message (`Trajectory.turn_calls`)."""
+
+
+class Unavailable(Exception):
+    """What the environment needs does not answer: the episode ends unscored, as a failure of the infrastructure."""
 
 
 class Environment(Protocol):
     """One episode at a time; cloneable through its state."""
+
+    waits: bool
+    """A step waits for other processes: steps of several episodes are made side by side, with a time limit each."""
 
     def reset(self, problem: Problem) -> list[Message]:
         """Start the problem's episode; return the conversation so far, which must be the problem's prompt."""
@@ -43,7 +57,11 @@ class Environment(Protocol):
         ...
 
     def step(self, message: str) -> Step:
-        """One turn. A message that is not a valid action gets a response, never an exception."""
+        """One turn. A message that is not a valid action gets a response, never an exception.
+
+        Raises:
+            Unavailable: what the environment needs does not answer.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -25,6 +25,8 @@ MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 class World:
     """An episode on the map in the problem's info (`map`, rows of S, F, H, G as gymnasium writes them)."""
 
+    waits = False
+
     def __init__(self) -> None:
         self.rows: list[str] = []
         self.env: Any = None

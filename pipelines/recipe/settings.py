@@ -50,6 +50,8 @@ class Tokenizer(Settings):
     kind: Literal["char", "bpe"] = "bpe"
     vocab_size: int = Field(4096, ge=64, le=10_000_000)
     """Upper bound; `char` uses as many as the data has characters."""
+    tools: bool = False
+    """With tokens for tool calls, and a template that shows tools and their replies."""
 
 
 class Model(Settings):
@@ -437,6 +439,8 @@ class Task(Settings):
     """Overrides of the task's generation settings, such as temperature and max_gen_toks."""
     environment: PlayedTask | None = None
     """Play episodes instead of asking an lm-eval task; `name` is then only a label."""
+    against: Label | None = None
+    """Another of these tasks that asks the same questions in another way: each checkpoint's paired difference to it is reported."""
     chat: bool | None = None
     """Put prompts through the chat template; default: yes, where the model has one."""
 
@@ -465,6 +469,9 @@ class Evaluate(Settings):
         task_names = [t.name for t in self.tasks]
         if len(set(task_names)) != len(task_names):
             raise ValueError("each task may be named once")
+        for task in self.tasks:
+            if task.against is not None and (task.against == task.name or task.against not in task_names):
+                raise ValueError(f"{task.name}.against: no other task is called {task.against!r}")
         if len(set(self.checkpoints)) != len(self.checkpoints):
             raise ValueError("checkpoints: each may be named once")
         return self

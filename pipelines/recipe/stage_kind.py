@@ -73,6 +73,8 @@ class Reads:
     """Environments that are played, or that the data were made in."""
     any_environment: bool = False
     """The data may name any environment."""
+    environment_settings: list[dict[str, Any]] = field(default_factory=list)
+    """Their settings: files that these name, and the code of `package.module:name`, can change what the stage makes."""
     rows_name_environments: bool = False
     """The rows that the stage makes may name any environment, because they come from files."""
     verifies: bool = False
@@ -165,6 +167,12 @@ def data_environments(node: Node) -> tuple[set[str], bool]:
     """Environments that the data behind a stage come from by name, and whether their rows may name any other."""
     data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
     return {name for each in data for name in each.environments}, any(each.rows_name_environments for each in data)
+
+
+def environment_settings(node: Node) -> list[dict[str, Any]]:
+    """Settings of the environments that the data behind a stage come from."""
+    data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
+    return [settings for each in data for settings in each.environment_settings]
 
 
 def check_split(node: Node, field_name: str, split: str | None) -> None:

@@ -238,7 +238,7 @@ class Collector:
 
     def rendered(self, problems: list[Problem]) -> list[list[int]]:
         """Token ids of the problems' prompts."""
-        return chat.render_prompts(self.tokenizer, [p.prompt for p in problems])
+        return chat.render_prompts(self.tokenizer, [p.prompt for p in problems], [p.tools for p in problems])
 
     def _rank(self) -> tuple[int, ...]:
         """What tells this process's random numbers from those of the others."""

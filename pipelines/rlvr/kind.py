@@ -25,6 +25,7 @@ from pipelines.recipe.stage_kind import (
     check_split,
     check_trained,
     data_environments,
+    environment_settings,
     model_settings,
 )
 
@@ -49,6 +50,7 @@ class RlvrKind(Kind):
             modules=_methods(rl),
             environments=environments,
             any_environment=any_environment,
+            environment_settings=environment_settings(node),
             verifies=True,
             libraries=(*VERIFIERS, *TEXT, *TORCH),
         )

@@ -20,6 +20,7 @@ from pipelines.recipe.stage_kind import (
     check_split,
     check_trained,
     data_environments,
+    environment_settings,
     model_settings,
 )
 from pipelines.sample.settings import Sample
@@ -42,6 +43,7 @@ class SampleKind(Kind):
             models=base_files(node),
             environments=environments,
             any_environment=any_environment,
+            environment_settings=environment_settings(node),
             verifies=True,
             libraries=(*VERIFIERS, *TEXT, *TORCH),
         )

@@ -98,7 +98,7 @@ class _Drawer:
     def draw(self, problems: list[Problem]) -> tuple[list[list[int]], list[Completion]]:
         """Prompt ids of each problem, and the completions of all of them, those of a problem in a row."""
         conversations = [chat.with_system_prompt(p.prompt, self.system) for p in problems]
-        prompts = chat.render_prompts(self.tokenizer, conversations)
+        prompts = chat.render_prompts(self.tokenizer, conversations, [p.tools for p in problems])
         count = self.settings.k
         completions = self.sampler.extend(
             [ids for ids in prompts for _ in range(count)],

@@ -67,6 +67,7 @@ class Pool:
         self.owner = os.getpid()
         self._jobs: queue.SimpleQueue[tuple[_Batch, int] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._wanted = 0
         self._lock = threading.Lock()
 
     def run(self, jobs: Sequence[Job], budget_s: float) -> list[Any]:
@@ -84,13 +85,16 @@ class Pool:
             logger.info("programs run in a sandbox of level %s", level)
         batch = _Batch(jobs, budget_s)
         with self._lock:
-            while len(self._threads) < min(self.size, len(jobs)):
+            self._wanted += len(jobs)  # of every thread that waits for results now
+            while len(self._threads) < min(self.size, self._wanted):
                 thread = threading.Thread(target=self._work, args=(level,), daemon=True, name="sandbox")
                 thread.start()
                 self._threads.append(thread)
         for index in range(len(jobs)):
             self._jobs.put((batch, index))
         batch.done.wait()
+        with self._lock:
+            self._wanted -= len(jobs)
         if batch.error is not None:
             raise batch.error
         return batch.results

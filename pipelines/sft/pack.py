@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.data.chat import render_answer, render_text
+from pipelines.data.chat import render_answer, render_with_tools
 from pipelines.data.records import Problem, common_length
 from pipelines.engine.layout import Layout, best_fit, packed_layouts
 from pipelines.errors import DataError, ModelError
@@ -47,7 +47,7 @@ def document(problem: Problem, which: str, tokenizer: Any) -> Document:
     Raises:
         ModelError: the template renders the prompt differently once the answer follows it.
     """
-    return Document(*render_answer(tokenizer, problem.prompt, target(problem, which), problem.uid))
+    return Document(*render_answer(tokenizer, problem.prompt, target(problem, which), problem.uid, problem.tools))
 
 
 def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
@@ -60,14 +60,13 @@ def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
         return False
     messages = [*problem.prompt, {"role": "assistant", "content": target(problem, which)}]
     rendered = tokenizer.apply_chat_template(
-        messages, return_assistant_tokens_mask=True, return_dict=True, tokenize=True
+        messages, return_assistant_tokens_mask=True, return_dict=True, tokenize=True, tools=problem.tools
     )
     conversation = document(problem, which, tokenizer)
     own_mask = [0] * conversation.trained_from + [1] * (len(conversation.tokens) - conversation.trained_from)
     template_mask = list(rendered["assistant_masks"])
-    bare = tokenizer(render_text(tokenizer, problem.prompt, generation_prompt=False), add_special_tokens=False)[
-        "input_ids"
-    ]
+    prompt_text = render_with_tools(tokenizer, problem.prompt, problem.tools, generation_prompt=False)
+    bare = tokenizer(prompt_text, add_special_tokens=False)["input_ids"]
     header = common_length([tuple(bare), tuple(conversation.tokens[: conversation.trained_from])])
     template_mask[header : conversation.trained_from] = [0] * (
         conversation.trained_from - header

@@ -49,7 +49,8 @@ def key_parts(
     """
     node, reads = recipe.node(stage), node_reads(recipe, stage)
     read, code = files.of_stage(recipe, reads, root / "evaluation" / "benchmarks")
-    plugins = [name.partition(":")[0] for name in source.plugins(node.settings)]
+    named = [*source.plugins(node.settings), *source.plugins(reads.environment_settings)]
+    plugins = [name.partition(":")[0] for name in named]
     own = [path for path in code if not path.is_relative_to(root)]
     user = source.user_code(plugins, own, root)
     for name, path in user.items():

@@ -202,6 +202,11 @@ def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, lis
     for names, own_folder in reads.benchmarks:
         include = local_folder(own_folder)
         code += benchmark_files(names, [benchmarks, *([include] if include else [])], files)
+    for text in dict.fromkeys(_strings(reads.environment_settings)):
+        path = Path(text).expanduser()
+        if 0 < len(text) < 1000 and "\0" not in text and path.is_file():
+            name = f"environment/{text}"
+            files.digests[name], files.where[name] = file_sha256(path), text
     model = recipe.model
     for label, each in reads.models.items():
         if each.path and (read_files := model_source(each.path, weights=each.weights, code=model.trust_remote_code)):

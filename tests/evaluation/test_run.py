@@ -11,6 +11,7 @@ import toys
 from evaluation import run
 from evaluation.documents import questions
 from pipelines.engine.models import save_model, train_tokenizer
+from pipelines.errors import RecipeError
 from pipelines.recipe.settings import Evaluate, Model
 from pipelines.stage.report import Report
 
@@ -38,6 +39,20 @@ def test_differences_are_of_neighbours_later_minus_earlier():
     found = run._differences(scores, [("base", "sft"), ("sft", "rlvr")], settings)["t"]
     assert {k: v["value"] for k, v in found.items()} == {"base → sft": 0.5, "sft → rlvr": -0.25}
     assert all(v["n"] == 3 for v in found.values())
+
+
+def test_a_task_against_another_is_paired_within_a_checkpoint():
+    settings = Evaluate(tasks=["plain", {"name": "tools", "against": "plain"}], bootstrap=200)
+    scores = {"plain": {"sft": [0.0, 0.5], "rlvr": [0.0, 0.25]}, "tools": {"sft": [0.5, 0.5], "rlvr": [1.0, 1.0]}}
+    found = run._between_tasks(scores, settings)
+    assert list(found) == ["tools vs plain"]
+    assert {k: v["value"] for k, v in found["tools vs plain"].items()} == {"sft": 0.25, "rlvr": 0.875}
+    scores["plain"]["sft"].append(1.0)
+    with pytest.raises(RecipeError, match="plain asks 3 questions and tools 2"):
+        run._between_tasks(scores, settings)
+    for other in ("other", "tools"):
+        with pytest.raises(ValueError, match=r"tools\.against: no other task is called"):
+            Evaluate(tasks=["plain", {"name": "tools", "against": other}])
 
 
 @pytest.fixture(scope="module")

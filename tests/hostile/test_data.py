@@ -151,7 +151,8 @@ def said(content):
 
 
 ANSWER = {"role": "assistant", "content": "4"}
-TOOL, ROLE = "tool messages are not supported", "unknown role"
+CALL, ROLE = "a tool call without a function's name", "unknown role"
+CALLS = [{"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}]
 ROWS: dict[str, tuple] = {
     "no prompt": ({"answer": "4"}, NO_PROMPT),
     "empty object": ({}, NO_PROMPT),
@@ -193,8 +194,9 @@ ROWS: dict[str, tuple] = {
     "role is a number": (msg({"role": 1, "content": "q"}), bad("prompt", ROLE)),
     "role is a list": (msg({"role": ["user"], "content": "q"}), bad("prompt", ROLE)),
     "role is null": (msg({"role": None, "content": "q"}), bad("prompt", ROLE)),
-    "tool message": (msg(USER, {"role": "tool", "content": "4"}), bad("prompt", TOOL)),
-    "tool call": (msg(USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, said("q")), bad("prompt", TOOL)),
+    "tool message": (msg(USER, {"role": "tool", "content": "4"}), ("4", "4")),
+    "a tool call as an object": (msg(USER, {"role": "assistant", "content": None, "tool_calls": CALLS}, {"role": "tool", "content": "4"}), ("4", "4")),
+    "tool call": (msg(USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, said("q")), bad("prompt", CALL)),
     "no answer": ({"prompt": "q"}, NO_ANSWER),
     "null answer": ({"prompt": "q", "answer": None}, NO_ANSWER),
     "blank answer": ({"prompt": "q", "answer": "  "}, NO_ANSWER),

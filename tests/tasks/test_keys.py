@@ -114,6 +114,26 @@ def test_a_changed_reward_function_changes_the_key(tmp_path, monkeypatch):
     assert source.find("not.there") is None and source.find("json") is None and source.find("numpy") is None
 
 
+def test_what_an_environment_s_settings_name_is_in_the_keys(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    corpus, code = tmp_path / "corpus.txt", tmp_path / "toy_tool.py"
+    specs = [{"kind": "search", "corpus": str(corpus)}, {"kind": "function", "path": "toy_tool:f"}]
+    source = {"kind": "environment", "task": "tools", "size": 20, "config": {"tools": specs}}
+    played = {"name": "t", "environment": {"task": "tools", "config": {"tools": specs}}}
+    toys.recipe(tmp_path, curate={"sources": [source]}, evaluate={"tasks": [played]})
+
+    def made(words, body):
+        corpus.write_text(words)
+        code.write_text(f"def f():\n    return {body}\n")
+        recipe = read_recipe(tmp_path / "toy.yaml")
+        return {s: keys.stage_key(keys.key_parts(recipe, s, {"data": "d"})) for s in recipe.stage_names()}
+
+    before = made("a", 1)
+    for after in (made("b", 1), made("a", 2)):
+        assert {s for s in before if before[s] != after[s]} == {"curate", "rlvr", "evaluate"}
+    assert made("a", 1) == before
+
+
 def test_evaluation_does_not_reach_the_trainer():
     loop = ("pipelines.rlvr.train", "pipelines.rlvr.learner", "pipelines.rlvr.passes", "pipelines.rlvr.algorithm")
     assert not [name for name in keys.reach("evaluation.__main__") if name.startswith(loop)]

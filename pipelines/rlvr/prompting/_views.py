@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 def paraphrased(request: RolloutRequest, text: str, context: RolloutContext) -> RolloutRequest:
     """The problem with another text for its last message, as a group of its own."""
     *before, question = request.problem.prompt
-    [prompt] = context.render([[*before, {**question, "content": text}]])
+    [prompt] = context.render([[*before, {**question, "content": text}]], [request.problem.tools])
     return replace(request, prompt=prompt, group=request.group + context.prompts)

@@ -43,5 +43,5 @@ class ppe(Prompting):
     def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
         """What the rollout gets."""
         conversations = [chat.with_system_prompt(request.problem.prompt, self.system_prompt) for request in requests]
-        prompts = context.render(conversations)
+        prompts = context.render(conversations, [request.problem.tools for request in requests])
         return [replace(request, prompt=prompt) for request, prompt in zip(requests, prompts, strict=True)]

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.episode import Episode, start, take_turn
+from pipelines.contract.episode import Episode, start, take_turns
 from pipelines.contract.method import Rollout
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class arpo(Rollout):
             for episode, completion in zip(active, completions, strict=True):
                 turn_entropies[id(episode)] = self.turn_entropy(completion.entropy or [], vocabulary)
                 first_entropies.setdefault(id(episode), turn_entropies[id(episode)])
-                take_turn(episode, completion, context, next(node_ids))
+            take_turns(active, completions, context, [next(node_ids) for _ in active])
             for request in requests:
                 self._branch(request, episodes[id(request)], turn_entropies, first_entropies, context.generator)
         return [

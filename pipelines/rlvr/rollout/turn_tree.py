@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.episode import Episode, start, take_turn
+from pipelines.contract.episode import Episode, start, take_turns
 from pipelines.contract.method import Rollout
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class turn_tree(Rollout):
             completions = context.sampler.extend(
                 [e.tokens for _, e in active], context.sampling, context.generator, entropy=context.entropy
             )
-            for (tree, episode), completion in zip(active, completions, strict=True):
-                take_turn(episode, completion, context, next(nodes))
+            take_turns([e for _, e in active], completions, context, [next(nodes) for _ in active])
+            for tree, episode in active:
                 if episode.stop is None and len(episode.states) < self.max_turns:
                     tree.open_turns.append(episode.fork())

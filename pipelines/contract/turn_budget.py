@@ -1,0 +1,76 @@
+"""How many turns an episode gets, what it is told about them, and how it may have more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TurnBudget:
+    """Turns and tokens of an episode (More with Less, arXiv 2510.16786: `fixed` without extensions, `dynamic` with them).
+
+    At its limit an episode that may have an extension is told so, and takes it by going on; each takes `extension_cost` off the
+    reward of the turn that takes it. Without reminders nothing is said and extensions come by themselves.
+
+    >>> budget = TurnBudget(8, extension=4, extensions=2)
+    >>> [budget.played(needed) for needed in (5, 9, 14, 30)]
+    [(5, 0), (9, 1), (14, 2), (16, 2)]
+    """
+
+    turns: int
+    """The limit at the start."""
+    extension: int = 0
+    """Turns that an extension adds."""
+    extensions: int = 0
+    """How many there may be."""
+    remind: bool = False
+    """Say in every observation how many turns are left."""
+    tokens: int | None = None
+    """The policy's tokens in an episode; the turn that passes them is its last."""
+    extension_cost: float = 0.0
+
+    @property
+    def most_turns(self) -> int:
+        """The limit with every extension."""
+        return self.turns + self.extension * self.extensions
+
+    def limit(self, taken: int) -> int:
+        """The limit after so many extensions."""
+        return self.turns + self.extension * taken
+
+    def played(self, needed: int) -> tuple[int, int]:
+        """Turns and extensions of an episode that would end by itself after `needed` turns."""
+        turns = min(needed, self.most_turns)
+        over = max(0, turns - self.turns)
+        return turns, math.ceil(over / self.extension) if over else 0
+
+    def spent(self, tokens: int) -> bool:
+        """Whether the policy's tokens so far are all that it has."""
+        return self.tokens is not None and tokens >= self.tokens
+
+    def reminder(self, played: int, taken: int) -> str:
+        """What an observation ends with after so many turns; empty where nothing is said.
+
+        >>> TurnBudget(3, remind=True).reminder(1, 0), TurnBudget(1, 2, 1, remind=True).reminder(1, 0)
+        ('[turns left: 2]', '[turns left: 0; go on for 2 more]')
+        """
+        if not self.remind:
+            return ""
+        left = self.limit(taken) - played
+        offer = f"; go on for {self.extension} more" if left == 0 and taken < self.extensions else ""
+        return f"[turns left: {left}{offer}]"
+
+
+def percentile_limit(turns: Sequence[int], share: float = 0.75) -> int:
+    """The limit that a baseline run's turn counts give: their 75th percentile, rounded down, 1 at least.
+
+    >>> percentile_limit([5, 8, 9, 12, 15, 20, 30, 40])
+    22
+    """
+    ordered = sorted(turns)
+    at = share * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return max(1, math.floor(ordered[low] + (at - low) * (ordered[high] - ordered[low])))
