@@ -9,6 +9,9 @@ from torch import Tensor
 
 from pipelines.contract.columns import COLUMNS, Column, Phase
 
+SCORED_TEXT = ("logp_prompt", "logp_masked", "answer_logp", "feedback_gain")
+"""Drawn last: the other columns' examples stay as they were."""
+
 
 def columns(
     mask: Tensor, group: Tensor, reward: Tensor, turn: Tensor, *, seed: int = 0, phase: Phase = Phase.ADVANTAGE
@@ -40,21 +43,28 @@ def columns(
     out["truncated"], out["unfinished"] = torch.zeros(2, rows, dtype=torch.bool)
     out["teacher_forced"], out["in_window"] = torch.zeros_like(mask), mask.clone()
     for name, column in COLUMNS.items():
-        if name not in out:
-            out[name] = _drawn(column, mask, draw)
+        if name not in out and name not in SCORED_TEXT:
+            out[name] = _drawn(column, mask, taken, draw)
     close = 0.1 * torch.randn(mask.shape, generator=draw) * mask
     out["logp_ref"], out["logp_sampler"] = out["logp_old"] + close, out["logp_old"] - 0.02 * mask
     out["logp"] = out["logp_old"] + 0.5 * close.roll(1, 0) * mask
     out["advantage"] = torch.randn(mask.shape, generator=draw) * mask
     out["weight"] = mask / mask.sum()
+    for name in SCORED_TEXT:
+        out[name] = _drawn(COLUMNS[name], mask, taken, draw)
     return {name: out[name] for name, column in COLUMNS.items() if column.phase <= phase}
 
 
-def _drawn(column: Column, mask: Tensor, draw: torch.Generator) -> Tensor:
-    """Usual values of a column: a value for each trained token, or three of a row; where it may have none, four tokens in ten do."""
+def _drawn(column: Column, mask: Tensor, taken: Tensor, draw: torch.Generator) -> Tensor:
+    """Usual values of a column: a value for each trained token or turn taken, or three of a row.
+
+    Of a column that may have none, four tokens in ten have one.
+    """
     low, high = column.span
-    shape = {"B": mask.shape[:1], "B T": mask.shape, "B K": (len(mask), 3)}[column.shape]
+    shape = {"B": mask.shape[:1], "B T": mask.shape, "B S": taken.shape, "B K": (len(mask), 3)}[column.shape]
     values = low + (high - low) * torch.rand(shape, generator=draw)
+    if column.shape == "B S":
+        return torch.where(taken, values, torch.tensor(float(column.fill)))
     if column.shape != "B T":
         return values
     some = mask

@@ -8,6 +8,7 @@ import torch
 import toys
 
 from pipelines.contract.provider import ProviderContext
+from pipelines.contract.scorer import NoScorer
 from pipelines.engine import parallel
 from pipelines.engine.policy import Policy
 from pipelines.recipe.read import read_recipe
@@ -21,6 +22,7 @@ def provider_context(folder, *overrides):
     return ProviderContext(
         policy=policy, passes=ForwardPasses(policy, rlvr, parallel.World()), rlvr=rlvr, model=SimpleNamespace(dtype="float32"),
         start="", seed=0, outcome_tokens=lambda columns: columns["mask"] & ~columns["truncated"][:, None], options={},
+        scorer=NoScorer(), problems={},
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ A method that computes columns from columns is a plain function and needs none o
 wants to see rollouts is a class that inherits from `Method`, or from the base of its slot where the slot is not called
 with columns:
 
+    connect         once per process, before everything else
     setup           once in a run, before the first step
     sampling        before a step is sampled
     on_rollouts     with the scored trajectories of each draw
@@ -17,10 +18,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pipelines.contract.monitor import Monitor
 from pipelines.contract.provider import Provider
+from pipelines.contract.scorer import Scorer
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 class Method:
     """What the loop may tell any method. Override what is needed; call `super()` where the base of a slot does something."""
 
+    model_paths: ClassVar[tuple[str, ...]] = ()
+    """Settings that name a model folder which is scored with: its files belong to the stage's key."""
+
     def parts(self) -> Sequence[Bound]:
         """The methods that this one is made of, for the recipe's checks; their hooks are this one's to call."""
         return ()
@@ -53,6 +58,9 @@ class Method:
         False
         """
         return getattr(type(self), hook) is not getattr(Method, hook)
+
+    def connect(self, scorer: Scorer) -> None:
+        """Once per process, before everything else: what says how likely a model finds a text. Keep it where it is needed."""
 
     def setup(self, context: SetupContext) -> None:
         """Once in a run, before the first step. A restart does not repeat it: what it finds belongs into the state."""

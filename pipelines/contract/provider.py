@@ -7,13 +7,15 @@ list, knows them by what their card says they make, and commits them with itself
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pipelines.contract.scorer import Scorer
+    from pipelines.data.records import Problem
     from pipelines.recipe.settings import Model, Rlvr
 
 
@@ -32,6 +34,10 @@ class ProviderContext:
     seed: int
     outcome_tokens: Callable[[dict[str, Any]], Tensor]
     """The step's columns → bool [B, T], the trained tokens of rows whose outcome is known: what values are fitted to."""
+    scorer: Scorer
+    """How likely the policy, as it is before the step's updates, or another model finds a text. All processes ask the same."""
+    problems: Mapping[int, Problem]
+    """The column `problem` → the problem."""
     options: dict[str, Any]
     """Column → how it is to be made, as the methods that read it ask (`Method.column_options`)."""
 

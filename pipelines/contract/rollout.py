@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipelines.contract.scorer import NoScorer, Scorer
 from pipelines.data import chat
 from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
 
@@ -80,6 +81,8 @@ class RolloutContext:
     version: int
     """Optimizer updates behind the weights that sample."""
     tokenizer: Any
+    scorer: Scorer = field(default_factory=NoScorer)
+    """How likely a model finds a text; by the policy's weights, those that sample."""
     window: int | None = None
     """Tokens that a row may grow by before it is cut (`Stop.WINDOW`); None for no such limit."""
 

@@ -239,7 +239,7 @@ def _shifted(bits: Tensor, places: int) -> Tensor:
     return (bits >> places) & ((1 << (64 - places)) - 1)
 
 
-def generator(device: torch.device, *parts: int) -> torch.Generator:
+def generator(device: torch.device, *parts: int | str) -> torch.Generator:
     """A generator whose stream depends on the parts only (seed, step, RNG stream id): a resume needs no saved state."""
     import hashlib
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -159,6 +160,25 @@ class Policy:
             return log_probs, torch.stack(
                 [entropies, distribution.top_entropy(logits, self.sampling, self.top_p_mass)], -1
             )
+
+    @torch.no_grad()
+    def of_logits(self, layout: Layout, chosen: Tensor, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """What a function makes of the logits before each scored token, float32 [M, K], without gradient; not of sharded weights.
+
+        Args:
+            layout: on any device.
+            chosen: int64 [M], the scored tokens.
+            function: logits float32 [m, V] and tokens int64 [m] → [m, K]; called on parts.
+        """
+        chosen = chosen.to(self.device)
+        with autocast(self.dtype, self.device):
+            hidden = hidden_states(self.decoder, layout, self.device, self.mask_form)
+            size = max(64, CHUNK_FLOATS // self.config.vocab_size)
+            parts = [
+                function(self.logits(hidden[start : start + size]).float(), chosen[start : start + size]).float()
+                for start in range(0, len(hidden), size)
+            ]
+        return torch.cat(parts)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits from last hidden states, with the scalings that model families apply after the head."""

@@ -19,6 +19,7 @@ from pipelines.recipe.settings import Rlvr, Sampling
 from pipelines.rlvr import diagnostics, scoring
 from pipelines.rlvr.algorithm import Update
 from pipelines.rlvr.pack import pack
+from pipelines.rlvr.text_scorer import TextScorer
 from pipelines.rlvr.windows import OpenGroup, OpenRows
 
 ROLLOUTS = 1
@@ -75,6 +76,7 @@ class Collector:
         problems: of the split.
         tokenizer: for prompts and texts; one thread at a time may use it.
         sampler: what decodes.
+        scorer: of text, by the weights that sample; not used by another thread.
         seed: of every draw.
         world: the processes that share the work.
         device: of the sampler's random numbers.
@@ -88,11 +90,13 @@ class Collector:
         *,
         tokenizer: Any,
         sampler: Sampler,
+        scorer: TextScorer,
         seed: int,
         world: parallel.World,
         device: Any,
     ) -> None:
         self.rlvr, self.update, self.problems, self.tokenizer, self.sampler = rlvr, update, problems, tokenizer, sampler
+        self.scorer = scorer
         self.seed, self.world, self.device = seed, world, device
         self.by_uid = {p.uid: p for p in problems}
         self.functions = scoring.load_functions(rlvr.reward_functions)
@@ -219,6 +223,7 @@ class Collector:
             entropy=self.update.needs("entropy_old"),
             version=self.version,
             tokenizer=self.tokenizer,
+            scorer=self.scorer,
             window=self.rlvr.window_tokens,
         )
 

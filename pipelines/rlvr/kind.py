@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
+from pipelines.contract.catalogue import load
+from pipelines.contract.scorer import POLICY, REFERENCE
 from pipelines.project import ROOT
 from pipelines.recipe import check
 from pipelines.recipe.graph import Node
@@ -19,6 +22,7 @@ from pipelines.recipe.stage_kind import (
     VERIFIERS,
     Kind,
     ModelFiles,
+    Place,
     Port,
     Reads,
     base_files,
@@ -54,10 +58,8 @@ class RlvrKind(Kind):
             verifies=True,
             libraries=(*VERIFIERS, *TEXT, *TORCH),
         )
-        for number, provider in enumerate(rl.providers):
-            if provider.get("path"):
-                place = ("rlvr", "providers", number, "path")
-                reads.models[f"providers.{number}"] = ModelFiles(provider["path"], place)
+        for path, place in _scoring_models(rl):
+            reads.models[".".join(map(str, place[1:-1]))] = ModelFiles(path, place)
         return reads
 
     def check(self, node: Node) -> None:
@@ -79,6 +81,26 @@ def _methods(rl: Rlvr) -> list[str]:
         if re.search(r"^    automatic: .*= True$", path.read_text(), re.MULTILINE):
             modules.append(f"pipelines.rlvr.providers.{path.stem}")
     return modules + [f"pipelines.monitor.{rule.get('kind')}" for rule in rl.monitors]
+
+
+def _scoring_models(rl: Rlvr) -> Iterator[tuple[str, Place]]:
+    """Model folders that methods and providers score with, and where the recipe names them."""
+    for slot in (*SLOTS, "providers"):
+        spec = getattr(rl, slot)
+        parts = [((number,), part) for number, part in enumerate(spec)] if isinstance(spec, list) else [((), spec)]
+        for number, part in parts:
+            for at, each in _with_terms(part or {}):
+                if not each.get("kind"):
+                    continue
+                for setting in getattr(load(f"rlvr.{slot}", each["kind"]), "model_paths", ()):
+                    if each.get(setting, REFERENCE) not in (POLICY, REFERENCE):
+                        yield each[setting], ("rlvr", slot, *number, *at, setting)
+
+
+def _with_terms(spec: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """A method's settings, and those of each of its terms with their place."""
+    for number, (_, each) in enumerate(terms_of("", spec), -1):
+        yield () if number < 0 else ("terms", number), each
 
 
 KIND = RlvrKind()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pipelines.contract.method import PolicyUpdate, own_update
 from pipelines.contract.provider import ProviderContext
+from pipelines.data.records import Problem
 from pipelines.engine import distribution, models, optimizer, parallel
 from pipelines.engine.policy import Policy, without_dropout
 from pipelines.recipe.settings import Model, Rlvr
@@ -19,6 +20,7 @@ from pipelines.recipe.slots import bind_providers
 from pipelines.rlvr import algorithm, diagnostics
 from pipelines.rlvr.mismatch import MismatchMonitor, Tokens, measure
 from pipelines.rlvr.passes import ForwardPasses, out_of_memory, to_rows
+from pipelines.rlvr.text_scorer import FrozenModels, TextScorer
 from pipelines.stage.report import Report
 
 SHUFFLES = 2
@@ -51,6 +53,8 @@ class Learner:
         report: for events.
         seed: of adapters and of the order of mini-batches.
         world: the processes that share the work.
+        tokenizer: of the policy; used by the thread that trains.
+        problems: the column `problem` → the problem.
     """
 
     def __init__(
@@ -63,6 +67,8 @@ class Learner:
         report: Report,
         seed: int,
         world: parallel.World,
+        tokenizer: Any,
+        problems: Mapping[int, Problem],
     ) -> None:
         self.rlvr, self.settings, self.update, self.report, self.seed, self.world = (
             rlvr, model, update, report, seed, world,
@@ -71,6 +77,8 @@ class Learner:
         self.policy = Policy(self.model, rlvr.sampling, dtype=model.dtype)
         self.policy.top_p_mass = update.column_options().get("entropy_top_p")
         self.passes = ForwardPasses(self.policy, rlvr, world)
+        self.frozen = FrozenModels(model)
+        self.scorer = self.text_scorer(tokenizer, start, world)
         self.providers = {bound.name: bound.fn for bound in bind_providers(rlvr, update.bound())}
         context = ProviderContext(
             policy=self.policy,
@@ -80,6 +88,8 @@ class Learner:
             start=start,
             seed=seed,
             outcome_tokens=partial(algorithm.critic_tokens, update),
+            scorer=self.scorer,
+            problems=problems,
             options=update.column_options(),
         )
         for provider in self.providers.values():
@@ -94,6 +104,13 @@ class Learner:
         """Where older weights sampled the step's rows: the difference between those weights' log-probs and the sampler's."""
         self.release_memory: Callable[[], None] = lambda: None
         """Called when memory runs out, for others to give back what they can do without."""
+
+    def text_scorer(self, tokenizer: Any, start: str, world: parallel.World) -> TextScorer:
+        """A scorer of text by the present weights and by frozen models; arguments as in `TextScorer`."""
+        return TextScorer(
+            self.rlvr, lambda: self.weights.full, tokenizer=tokenizer, start=start, frozen=self.frozen, world=world,
+            budget=lambda: self.passes.budget,
+        )  # fmt: skip
 
     def _model(self, start: str) -> Any:
         model = models.load_model(start, self.settings)

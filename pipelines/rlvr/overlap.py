@@ -204,6 +204,7 @@ class Overlap:
         if self._pushed != snapshot.version:
             self.server.push(snapshot.model, self.collector.tokenizer)
             self._pushed = snapshot.version
+        self.collector.scorer.weights = lambda: snapshot.model
         self.collector.begin(snapshot.version)
         batch = self.collector.collect(job.step)
         batch.metrics |= {**self.server.metrics, "staleness/steps": float(job.step - snapshot.step)}

@@ -19,6 +19,7 @@ from pipelines.engine import checkpoint, distribution, models, parallel
 from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
+from pipelines.recipe.corrected import samples
 from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr import algorithm, diagnostics, rollout_log, scoring
 from pipelines.rlvr.collect import SETUP, Batch, Collector
@@ -57,7 +58,10 @@ class Trainer:
         self.by_uid = {p.uid: p for p in self.problems}
         self.device = models.device()
         self.world = parallel.World.join()
-        self.learner = Learner(rlvr, model, self.update, start=start, report=report, seed=seed, world=self.world)
+        self.learner = Learner(
+            rlvr, model, self.update, start=start, report=report, seed=seed, world=self.world, tokenizer=self.tokenizer,
+            problems={int(p.uid[:15], 16): p for p in self.problems},
+        )  # fmt: skip
         decoded = causal_lm(self.learner.weights.full)
         stop = models.stop_ids(decoded, self.tokenizer)
         own = TorchSampler(
@@ -93,20 +97,33 @@ class Trainer:
         self.recent: list[float] = []
         self.best = float("-inf")
         self._set_up = False
-        self.collector = Collector(
-            rlvr,
-            self.update,
-            self.problems,
-            tokenizer=copy.deepcopy(self.tokenizer) if rlvr.staleness else self.tokenizer,
-            sampler=self.sampler,
-            seed=seed,
-            world=self.world,
-            device=self.device,
-        )
+        self.collector = self._collector(start)
         self.idle = Idle(self.server) if self.server is not None else None
         self.overlap: Overlap | None = None
         if self.server is not None and rlvr.staleness:
             self.overlap = Overlap(rlvr, model, self.collector, self.learner, self.server)
+
+    def _collector(self, start: str) -> Collector:
+        """The sampling side of a step, its scorer of text, and the methods connected to theirs.
+
+        Args:
+            start: model folder that the run started from.
+        """
+        tokenizer = copy.deepcopy(self.tokenizer) if self.rlvr.staleness else self.tokenizer
+        collector = Collector(
+            self.rlvr,
+            self.update,
+            self.problems,
+            tokenizer=tokenizer,
+            sampler=self.sampler,
+            scorer=self.learner.text_scorer(tokenizer, start, parallel.World()),
+            seed=self.seed,
+            world=self.world,
+            device=self.device,
+        )
+        for part in self.update.bound():
+            part.fn.connect(collector.scorer if samples(part) else self.learner.scorer)
+        return collector
 
     @property
     def resumes(self) -> str:

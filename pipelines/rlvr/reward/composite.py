@@ -13,6 +13,7 @@ from pipelines.contract.catalogue import Bound, bind, method
 from pipelines.contract.fields import Strict
 from pipelines.contract.method import Reward
 from pipelines.contract.rollout import SetupContext
+from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Problem, Trajectory
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.settings import Sampling
@@ -151,6 +152,11 @@ class composite(Reward):
             value *= term.weight(self.step)
             total = total * value if term.about.operation == "multiply" else total + value
         return total
+
+    def connect(self, scorer: Scorer) -> None:
+        """Pass on to the terms."""
+        for part in self.parts():
+            part.fn.connect(scorer)
 
     def setup(self, context: SetupContext) -> None:
         """Pass on to the terms."""

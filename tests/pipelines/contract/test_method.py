@@ -17,7 +17,7 @@ from pipelines.recipe.settings import Sampling
 from pipelines.recipe.slots import SLOTS
 
 ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]
-HOOKS = ("setup", "sampling", "on_rollouts", "on_batch", "column_options", "state_dict", "load_state_dict")
+HOOKS = ("connect", "setup", "sampling", "on_rollouts", "on_batch", "column_options", "state_dict", "load_state_dict")
 
 
 @pytest.mark.parametrize(("slot", "name"), ALL)

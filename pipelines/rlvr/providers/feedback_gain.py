@@ -1,0 +1,75 @@
+"""What an environment's answer tells the policy: its next action with that answer, and with it hidden."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.contract.scorer import Passage
+from pipelines.data import chat
+from pipelines.data.records import common_length
+from pipelines.rlvr.providers._rows import Row, scored_rows
+
+
+@method(
+    paper="2603.00656",
+    title="InfoPO: information gain of a turn's feedback, by hiding it",
+    checked="reconstructed (from the method's description; the repository could not be read)",
+    makes=("feedback_gain",),
+)
+class feedback_gain(Provider):
+    """Mean over the next turn's tokens of log pi(token | history) - log pi(token | history with this turn's feedback hidden).
+
+    The feedback is what stands between two turns, less what the chat template puts around it. It is replaced by `placeholder`, repeated
+    or cut to the same number of tokens, so that nothing moves.
+    """
+
+    def __init__(
+        self, *, placeholder: Annotated[str, Field(min_length=1, max_length=2000)] = "No information found."
+    ) -> None:
+        self.placeholder = placeholder
+
+    def setup(self, context: ProviderContext) -> None:
+        """Keep the scorer."""
+        self.scorer = context.scorer
+
+    def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
+        """`feedback_gain` [B, S]."""
+        tokenizer = self.scorer.tokenizer()
+        wrapped = [chat.reply_tokens(tokenizer, self.placeholder, with_end=end) for end in (False, True)]
+        neutral = tokenizer(self.placeholder, add_special_tokens=False)["input_ids"]
+        passages, places = [], []
+        for row in scored_rows(tokens, columns):
+            for number in range(len(row.turns) - 1):
+                start, end = row.turns[number + 1]
+                text = row.tokens[start:end]
+                hidden = _hidden(row, number, wrapped, neutral)
+                passages += [Passage(row.tokens[:start], text), Passage(hidden, text)]
+                places.append((row.index, number))
+        values = torch.full(columns["turn_state"].shape, torch.nan)
+        scored = self.scorer.log_probs(passages)
+        for place, real, masked in zip(places, scored[::2], scored[1::2], strict=True):
+            values[place] = (real - masked).mean()
+        columns["feedback_gain"] = values
+
+
+def _hidden(row: Row, number: int, wrapped: list[list[int]], neutral: list[int]) -> list[int]:
+    """The history in front of turn `number` + 1 with the feedback of turn `number` replaced.
+
+    Args:
+        wrapped: the placeholder as a reply, without and with an end token in front: what the feedback shares with one of them at its
+            ends is the template's.
+        neutral: the placeholder's own tokens.
+    """
+    start, end = row.turns[number][1], row.turns[number + 1][0]
+    feedback = row.tokens[start:end]
+    front = max(common_length([feedback, reply]) for reply in wrapped)
+    back = min(len(feedback) - front, max(common_length([feedback[::-1], reply[::-1]]) for reply in wrapped))
+    size = len(feedback) - front - back
+    filler = (neutral * (size // len(neutral) + 1))[:size]
+    return [*row.tokens[: start + front], *filler, *row.tokens[end - back : end]]

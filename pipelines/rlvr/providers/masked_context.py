@@ -1,0 +1,104 @@
+"""The policy's own tokens behind a context of which parts are masked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.contract.scorer import Passage, TokenStatistics
+from pipelines.data import chat
+from pipelines.data.records import Problem
+from pipelines.engine import distribution
+from pipelines.rlvr.providers._rows import scored_rows
+
+MASKS = 5
+"""RNG stream id of what is masked."""
+UNITS = {"sentence": r"[^.!?\n]+[.!?\n]*", "word": r"\S+", "character": r"\S"}
+
+
+def masked(text: str, unit: str, covered: Callable[[], bool], mark: str) -> str:
+    """A text with some of its units replaced; spaces between them stay.
+
+    >>> masked("One. Two!", "sentence", iter([True, False]).__next__, "[...]")
+    '[...] Two!'
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        words = match.group()
+        kept = words[: len(words) - len(words.lstrip())]
+        return kept + mark if words.strip() and covered() else words
+
+    return re.sub(UNITS[unit], replace, text)
+
+
+@method(
+    paper="2507.06448",
+    title="Perception-Aware Policy Optimization: log-probabilities behind a corrupted input",
+    checked="reconstructed (the official code masks image patches with probability 0.6; masking text is ours)",
+    makes=("logp_masked",),
+)
+class masked_context(Provider):
+    """Log-probabilities of the completion at the policy's temperature and truncation, behind a prompt whose context is corrupted.
+
+    The context is the record's `info` field of the name `field` (dots lead into nested ones), a text that stands in the prompt; each of
+    its sentences (or `unit`s) is replaced by `mark` with probability `share`, anew in every step, for all rows of a problem alike. The
+    question around it is left alone. Rows whose prompt is another than the record's (hints), and rows without a context, have no value.
+    """
+
+    def __init__(
+        self,
+        *,
+        field: Annotated[str, Field(min_length=1, max_length=200)] = "context",
+        unit: Literal["sentence", "word", "character"] = "sentence",
+        share: Annotated[float, Field(ge=0, le=1)] = 0.6,
+        mark: Annotated[str, Field(max_length=100)] = "[...]",
+    ) -> None:
+        self.field, self.unit, self.share, self.mark = field, unit, share, mark
+
+    def setup(self, context: ProviderContext) -> None:
+        """Keep the scorer, the problems and the policy's sampling settings."""
+        self.scorer, self.problems, self.seed, self.policy = (
+            context.scorer,
+            context.problems,
+            context.seed,
+            context.policy,
+        )
+
+    def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
+        """`logp_masked` [B, T]."""
+        sampling = self.policy.sampling
+        statistics = TokenStatistics(1, lambda logits, ids, _: distribution.log_prob(logits, ids, sampling)[:, None])
+        prompts: dict[int, tuple[list[int], list[int]] | None] = {}
+        passages, rows = [], []
+        for row in scored_rows(tokens, columns):
+            if row.problem not in prompts:
+                prompts[row.problem] = self._prompts(self.problems[row.problem], int(columns["step"]))
+            prompt = prompts[row.problem]
+            if prompt is None or row.tokens[: row.first] != prompt[0]:
+                continue
+            passages.append(Passage(prompt[1], row.tokens[row.first :]))
+            rows.append(row)
+        values = torch.full(tokens.shape, torch.nan)
+        for row, logp in zip(rows, self.scorer.statistics(passages, statistics), strict=True):
+            values[row.index, row.first : len(row.tokens)] = logp[:, 0]
+        columns["logp_masked"] = values.masked_fill(~columns["mask"], torch.nan)
+
+    def _prompts(self, problem: Problem, step: int) -> tuple[list[int], list[int]] | None:
+        """Token ids of the prompt and of its corrupted twin; None where the problem has no context in its prompt."""
+        context: Any = problem.info
+        for part in self.field.split("."):
+            context = context.get(part) if isinstance(context, dict) else None
+        if not isinstance(context, str) or not any(context in m["content"] for m in problem.prompt) or not context:
+            return None
+        draw = distribution.generator(torch.device("cpu"), self.seed, step, MASKS, problem.uid)
+        covered = masked(context, self.unit, lambda: float(torch.rand((), generator=draw)) < self.share, self.mark)
+        twin = [message | {"content": message["content"].replace(context, covered)} for message in problem.prompt]
+        own, other = chat.render_prompts(self.scorer.tokenizer(), [problem.prompt, twin])
+        return own, other

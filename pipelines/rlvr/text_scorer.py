@@ -1,0 +1,184 @@
+"""The scoring hook's engine: passages laid out like a step's rows, and the models that score them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipelines.contract.scorer import POLICY, REFERENCE, Passage, TokenStatistics
+from pipelines.engine import distribution, models, parallel
+from pipelines.engine.layout import Layout
+from pipelines.engine.policy import Policy, without_dropout
+from pipelines.recipe.settings import Model, Rlvr, Sampling
+from pipelines.rlvr.pack import padded
+from pipelines.rlvr.passes import ForwardPasses
+
+CHUNK_PASSES = 16
+"""Passages are padded into tensors of about this many passes at a time: what is held in memory does not grow with their number."""
+PLAIN = Sampling(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
+
+
+def _log_prob(logits: Tensor, ids: Tensor, embeddings: Tensor) -> Tensor:
+    return distribution.log_prob(logits, ids, PLAIN)[:, None]
+
+
+LOG_PROB = TokenStatistics(1, _log_prob)
+"""Log-probability in nats under the model's own distribution."""
+
+
+class FrozenModels:
+    """Models that score and are not trained, loaded when they are first asked.
+
+    Args:
+        model: the recipe's section, for data type and permissions.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._policies: dict[str, Policy] = {}
+        self._tokenizers: dict[str, Any] = {}
+
+    def policy(self, path: str) -> Policy:
+        """The model of a folder or hub name.
+
+        Raises:
+            ModelError: it cannot be loaded.
+        """
+        if path not in self._policies:
+            model = models.load_model(path, self._settings(path))
+            without_dropout(model)
+            model.requires_grad_(False).to(models.device())  # type: ignore[arg-type]
+            self._policies[path] = Policy(model.eval(), PLAIN, dtype=self.model.dtype)
+        return self._policies[path]
+
+    def tokenizer(self, path: str) -> Any:
+        """Its tokenizer."""
+        if path not in self._tokenizers:
+            self._tokenizers[path] = models.load_tokenizer(path, self._settings(path))
+        return self._tokenizers[path]
+
+    def _settings(self, path: str) -> Model:
+        return self.model.model_copy(update={"path": path, "revision": None, "fresh": None, "chat_template": None})
+
+
+class TextScorer:
+    """A `Scorer` (pipelines/contract/scorer.py) over a policy and frozen models.
+
+    Args:
+        rlvr: the recipe's section.
+        weights: the model that is trained, unsharded, whenever it is asked.
+        tokenizer: the policy's.
+        start: model folder that the run started from.
+        frozen: shared by all scorers of a run.
+        world: the processes that share the work, where all of them ask the same; alone where each asks for itself.
+        budget: tokens of a pass, whenever it is asked.
+    """
+
+    def __init__(
+        self,
+        rlvr: Rlvr,
+        weights: Callable[[], Any],
+        *,
+        tokenizer: Any,
+        start: str,
+        frozen: FrozenModels,
+        world: parallel.World,
+        budget: Callable[[], int],
+    ) -> None:
+        self.rlvr, self.weights, self.own_tokenizer, self.start = rlvr, weights, tokenizer, start
+        self.frozen, self.world, self.budget = frozen, world, budget
+        self._policy: Policy | None = None
+
+    def tokenizer(self, model: str = POLICY) -> Any:
+        """The model's tokenizer."""
+        return self.own_tokenizer if model in (POLICY, REFERENCE) else self.frozen.tokenizer(model)
+
+    def log_probs(self, passages: Sequence[Passage], *, model: str = POLICY) -> list[Tensor]:
+        """Log-probability in nats of each token, float32 [tokens]."""
+        return [values[:, 0] for values in self.statistics(passages, LOG_PROB, model=model)]
+
+    def statistics(
+        self, passages: Sequence[Passage], statistics: TokenStatistics, *, model: str = POLICY
+    ) -> list[Tensor]:
+        """Statistics of each passage's tokens, float32 [tokens, width]; see `Scorer`.
+
+        Raises:
+            ValueError: a passage without context.
+        """
+        if any(not passage.context for passage in passages):
+            raise ValueError("a passage needs at least one token of context")
+        keys = [(tuple(passage.context), tuple(passage.text)) for passage in passages]
+        distinct = sorted({(context + text, len(context)) for context, text in keys if text})
+        own = distinct[self.world.rank :: self.world.size] if self.world.size > 1 else distinct
+        with self._scoring(model) as policy, torch.no_grad():
+            scored = self._of_sequences(own, statistics, policy)
+        for part in self.world.gather(scored) if self.world.size > 1 else []:
+            scored |= part
+        none = torch.zeros(0, statistics.width)
+        return [scored[context + text, len(context)] if text else none for context, text in keys]
+
+    @contextlib.contextmanager
+    def _scoring(self, model: str) -> Iterator[Policy]:
+        """The model, ready to score."""
+        if model not in (POLICY, REFERENCE):
+            yield self.frozen.policy(model)
+            return
+        if model == REFERENCE and not self.rlvr.lora:
+            yield self.frozen.policy(self.start)
+            return
+        weights = self.weights()
+        if self._policy is None or self._policy.model is not weights:
+            self._policy = Policy(weights, PLAIN, dtype=self.frozen.model.dtype)
+        was_training = weights.training
+        weights.eval()
+        try:
+            with self._policy.reference() if model == REFERENCE else contextlib.nullcontext():
+                yield self._policy
+        finally:
+            weights.train(was_training)
+
+    def _of_sequences(
+        self, sequences: list[tuple[tuple[int, ...], int]], statistics: TokenStatistics, policy: Policy
+    ) -> dict[tuple[tuple[int, ...], int], Tensor]:
+        """(tokens, length of the context) → statistics of the tokens behind it."""
+        limit = int(getattr(policy.config, "max_position_embeddings", 0) or 1 << 30)
+        long = [sequence for sequence in sequences if len(sequence[0]) > limit]
+        values_of = {(ids, start): torch.full((len(ids) - start, statistics.width), torch.nan) for ids, start in long}
+        passes = ForwardPasses(policy, self.rlvr, parallel.World())
+        passes.budget = self.budget()
+        embeddings = policy.head.weight.detach()
+
+        def score(layout: Layout, ids: Tensor) -> Tensor:
+            return policy.of_logits(layout, ids, lambda logits, chosen: statistics.of(logits, chosen, embeddings))
+
+        for chunk in _chunks([s for s in sequences if len(s[0]) <= limit], CHUNK_PASSES * passes.budget):
+            width = max(len(ids) for ids, _ in chunk)
+            tokens = padded([ids for ids, _ in chunk], width, 0, torch.int64)
+            first = torch.tensor([start for _, start in chunk])[:, None]
+            ends = torch.tensor([len(ids) for ids, _ in chunk])[:, None]
+            place = torch.arange(width)
+            mask = (place >= first) & (place < ends)
+            values = passes.per_token(score, tokens, mask, values=statistics.width).view(*mask.shape, -1)
+            for (ids, start), row in zip(chunk, values, strict=True):
+                values_of[ids, start] = row[start : len(ids)].clone()
+        return values_of
+
+
+def _chunks(
+    sequences: Sequence[tuple[tuple[int, ...], int]], tokens: int
+) -> Iterator[list[tuple[tuple[int, ...], int]]]:
+    """Sequences in order, in parts that have at most so many tokens when they are padded, or a single sequence."""
+    part: list[tuple[tuple[int, ...], int]] = []
+    width = 0
+    for sequence in sequences:
+        width = max(width, len(sequence[0]))
+        if part and width * (len(part) + 1) > tokens:
+            yield part
+            part, width = [], len(sequence[0])
+        part.append(sequence)
+    if part:
+        yield part

@@ -1,0 +1,142 @@
+"""The scoring hook: the same numbers as the trainer's own, whatever is asked together."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+import torch
+import toys
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.contract.rollout import RolloutContext
+from pipelines.contract.scorer import REFERENCE, NoScorer, Passage, TokenStatistics
+from pipelines.engine import parallel
+from pipelines.engine.policy import Policy
+from pipelines.recipe.read import read_recipe
+from pipelines.recipe.settings import Model, Sampling
+from pipelines.rlvr import text_scorer
+from pipelines.rlvr.text_scorer import FrozenModels, TextScorer
+
+MODEL = toys.model(vocab=20)
+
+
+def scorer(tmp_path, model=MODEL, budget=64, *overrides):
+    rlvr = read_recipe(toys.recipe(tmp_path), list(overrides)).rlvr
+    return TextScorer(
+        rlvr, lambda: model, tokenizer=None, start="", frozen=FrozenModels(Model(path=".")), world=parallel.World(),
+        budget=lambda: budget,
+    )  # fmt: skip
+
+
+def by_hand(passage, model=MODEL):
+    ids = torch.tensor([[*passage.context, *passage.text]])
+    with torch.no_grad():
+        logp = model(ids).logits[0].float().log_softmax(-1)
+    start = len(passage.context)
+    return torch.stack([logp[start - 1 + i, token] for i, token in enumerate(passage.text)])
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(3, 6), min_size=1, max_size=12), st.lists(st.integers(3, 6), max_size=8)),
+        max_size=12,
+    ),
+    st.sampled_from([8, 40, 4096]),
+)
+def test_it_is_the_model_s_own_log_probability(tmp_path_factory, pairs, budget):
+    """Also of texts that begin alike, are equal or empty, and in passes of any size."""
+    passages = [Passage(context, text) for context, text in pairs]
+    own = scorer(tmp_path_factory.mktemp("recipe"), MODEL, budget).log_probs(passages)
+    assert [len(values) for values in own] == [len(text) for _, text in pairs]
+    for passage, values in zip(passages, own, strict=True):
+        if passage.text:
+            torch.testing.assert_close(values, by_hand(passage), atol=2e-5, rtol=0)
+
+
+def test_what_is_held_in_memory_does_not_grow_with_the_passages(tmp_path, monkeypatch):
+    draw = random.Random(0)
+    passages = [Passage([3, draw.randint(3, 19)], [draw.randint(3, 19) for _ in range(6)]) for _ in range(300)]
+    widest, padded = 0, text_scorer.padded
+
+    def watched(rows, width, fill, dtype):
+        nonlocal widest
+        widest = max(widest, len(rows) * width)
+        return padded(rows, width, fill, dtype)
+
+    monkeypatch.setattr(text_scorer, "padded", watched)
+    values = scorer(tmp_path, MODEL, 16).log_probs(passages)
+    assert 0 < widest <= 16 * text_scorer.CHUNK_PASSES
+    torch.testing.assert_close(values[77], by_hand(passages[77]), atol=2e-5, rtol=0)
+
+
+def test_a_passage_beyond_the_context_has_no_value(tmp_path):
+    model = copy.copy(MODEL)
+    limit = int(model.config.max_position_embeddings)
+    model.config = copy.deepcopy(model.config)
+    model.config.max_position_embeddings = 6
+    too_long, fits = scorer(tmp_path, model).log_probs([Passage([3, 4], [5] * 5), Passage([3, 4], [5] * 4)])
+    assert too_long.isnan().all() and len(too_long) == 5 and fits.isfinite().all() and limit > 6
+
+
+def test_a_passage_needs_a_context(tmp_path):
+    with pytest.raises(ValueError, match="at least one token of context"):
+        scorer(tmp_path).log_probs([Passage([], [3])])
+
+
+def test_any_statistics_of_the_logits_may_be_asked_for(tmp_path):
+    top = TokenStatistics(
+        3, lambda logits, ids, table: torch.cat([logits.topk(2).values, table.norm(dim=1)[ids][:, None]], 1)
+    )
+    (values,) = scorer(tmp_path).statistics([Passage([3, 7, 4], [9, 5])], top)
+    with torch.no_grad():
+        logits = MODEL(torch.tensor([[3, 7, 4, 9, 5]])).logits[0, 2:4]
+    norms = MODEL.get_output_embeddings().weight.detach().norm(dim=1)[[9, 5]]
+    torch.testing.assert_close(values, torch.cat([logits.topk(2).values, norms[:, None]], 1), atol=2e-5, rtol=0)
+
+
+def test_scoring_changes_nothing(tmp_path):
+    model = copy.deepcopy(MODEL).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    drawn = torch.random.get_rng_state()
+    scorer(tmp_path, model).log_probs([Passage([3, 4], [5, 6])])
+    assert model.training and torch.equal(drawn, torch.random.get_rng_state())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_nothing_scores_in_evaluation():
+    context = RolloutContext(None, Sampling(), 1, torch.Generator(), False, version=0, tokenizer=None)
+    for call in (context.scorer.log_probs, lambda _: context.scorer.tokenizer()):
+        with pytest.raises(RuntimeError, match="while a policy is trained"):
+            call([Passage([1], [2])])
+    assert isinstance(context.scorer, NoScorer)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_run_s_scorers_know_policy_reference_and_other_models(tmp_path, start, lora):
+    """The policy's numbers are those the sampler reported; the reference stays where the run began; a path is another model."""
+    more = ["rlvr.lora={rank: 4}"] if lora else []
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), *more)
+    rows, _ = made.collect(0)
+    first = [row.role.index(3) for row in rows]
+    passages = [Passage(row.tokens[:at], row.tokens[at:]) for row, at in zip(rows, first, strict=True)]
+    folder = str(start / "sft/out/model")
+    for own in (made.learner.scorer, made.collector.scorer):
+        for row, at, logp in zip(rows, first, own.log_probs(passages), strict=True):
+            torch.testing.assert_close(logp, torch.tensor(row.logp_old[at:]), atol=1e-4, rtol=0)
+    with torch.no_grad():
+        for weight in made.learner.model.parameters():
+            weight.add_(0.05 * torch.randn_like(weight) * weight.requires_grad)
+    for own in (made.learner.scorer, made.collector.scorer):
+        now, reference, path = (torch.cat(own.log_probs(passages, model=m)) for m in ("policy", REFERENCE, folder))
+        assert (now - reference).abs().max() > 1e-3
+        torch.testing.assert_close(reference, path, atol=2e-5, rtol=0)
+        assert own.tokenizer(folder).get_vocab() == own.tokenizer().get_vocab()
+    policy = Policy(made.learner.weights.full, Sampling())
+    tokens = torch.tensor([rows[0].tokens])
+    mask = torch.arange(tokens.shape[1])[None] >= first[0]
+    torch.testing.assert_close(
+        made.learner.scorer.log_probs(passages[:1])[0], policy.logp(tokens, mask).logp[0, first[0] :].detach(), atol=2e-5, rtol=0,
+    )  # fmt: skip
