@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from pipelines.contract.columns import COLUMNS
+from pipelines.contract.columns import columns_of
 from pipelines.contract.fields import LARGEST, Strict
 from pipelines.contract.method import BASES, FunctionMethod, Method
 from pipelines.errors import RecipeError, did_you_mean
@@ -73,6 +73,8 @@ class Card:
     """For filters: a row it leaves out also leaves the statistics; others keep the row there and take it out of the loss alone."""
     reads: tuple[str, ...] = ()
     """Columns that its hooks want, beside those it is called with."""
+    scores_epochs: bool = False
+    """For losses of reward models: its hook `on_epoch` wants every training pair scored after each pass over them."""
     adaptive_temperature: bool = False
     """Its `sampling` hook gives each token a temperature of its own."""
     reduces_to: str = ""
@@ -117,7 +119,7 @@ def load(slot: str, name: str, field: str | None = None) -> Callable:
     if base is not None and not (inspect.isclass(fn) and issubclass(fn, base)):
         raise TypeError(f"{slot}/{name}.py: {name} must be a class that inherits from {base.__name__}")
     for column in (*needs(fn), *card(fn).makes):
-        if column not in COLUMNS:
+        if column not in columns_of(slot):
             raise TypeError(f"{slot}/{name}.py: {column!r} is not a column; see pipelines/contract/columns.py")
     return fn
 

@@ -2,8 +2,8 @@
 
 A method asks for columns by naming them as positional parameters, so this table is the glossary of the whole catalogue.
 What `pack` fills, what a recipe's check refuses, the toy batches of tests and benchmarks and the page docs/columns.md are derived
-from it. Letters: B rows (one trajectory each), T token positions, S turns, K statistics a row. Position t holds the log-probability of
-token t given the tokens before it, so position 0 is never trained. This file imports no torch: reading a recipe stays fast.
+from it. Letters: B rows (one trajectory each), T token positions, S turns, K statistics a row, P pairs. Position t holds the
+log-probability of token t given the tokens before it, so position 0 is never trained. This file imports no torch: reading a recipe stays fast.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 else:
     Tensor = Any
 
+PerPair = Annotated[Tensor, "P"]
 PerRow = Annotated[Tensor, "B"]
 PerToken = Annotated[Tensor, "B T"]
 PerTurn = Annotated[Tensor, "B S"]
@@ -205,6 +206,41 @@ COLUMNS: dict[str, Column] = {
                             "Entropy over the most probable tokens alone, with gradient; `column_options` says how much mass.",
                             span=(0.0, 0.5)),
 }  # fmt: skip
+
+REWARD_MODEL_COLUMNS: dict[str, Column] = {
+    "pair": Column("P", "int64", Phase.LOSS, "the data", "Place of the pair in its split: the same in every epoch.", span=(0, 9)),
+    "chosen_reward": Column("P", "float32", Phase.LOSS, "the reward model", "Score of the chosen answer, with gradient; of several heads, "
+                            "one at a time.", span=(-2.0, 2.0)),
+    "rejected_reward": Column("P", "float32", Phase.LOSS, "the reward model", "The same of the rejected answer.", span=(-2.0, 2.0)),
+    "chosen_length_reward": Column("P", "float32", Phase.LOSS, "the reward model's second head",
+                                   "Its score of the chosen answer, with gradient.", part=True, span=(-2.0, 2.0)),
+    "rejected_length_reward": Column("P", "float32", Phase.LOSS, "the reward model's second head",
+                                     "The same of the rejected answer.", part=True, span=(-2.0, 2.0)),
+    "head_cosine": Column("", "float32", Phase.LOSS, "the reward model's heads",
+                          "Cosine of the weights of both heads, with gradient.", part=True, span=(-1.0, 1.0)),
+    "margin": Column("P", "float32", Phase.LOSS, "the data",
+                     "By how much the chosen answer is better: the pair's own margin, else the difference of its scores, else 0."),
+    "chosen_length": Column("P", "float32", Phase.LOSS, "the data", "Tokens of the chosen answer, its end token included.",
+                            span=(1.0, 20.0)),
+    "rejected_length": Column("P", "float32", Phase.LOSS, "the data", "The same of the rejected answer.", span=(1.0, 20.0)),
+    "chosen_logp": Column("P", "float32", Phase.LOSS, "the language head",
+                          "Log-probability (nats) of the chosen answer under the language head, with gradient.", part=True,
+                          span=(-20.0, -1.0)),
+    "rejected_logp": Column("P", "float32", Phase.LOSS, "the language head", "The same of the rejected answer.", part=True,
+                            span=(-20.0, -1.0)),
+    "chosen_logp_ref": Column("P", "float32", Phase.LOSS, "the model that is started from",
+                              "Log-probability of the chosen answer before any step.", part=True, span=(-20.0, -1.0)),
+    "rejected_logp_ref": Column("P", "float32", Phase.LOSS, "the model that is started from", "The same of the rejected answer.",
+                                part=True, span=(-20.0, -1.0)),
+}  # fmt: skip
+"""What a loss of a reward model may know of an optimizer step."""
+TABLES = {"reward_model": REWARD_MODEL_COLUMNS}
+"""Room → its own table, where it is not `COLUMNS`."""
+
+
+def columns_of(slot: str) -> dict[str, Column]:
+    """The columns that the methods of a slot (`rlvr.advantage`, `preference.loss`) may read."""
+    return TABLES.get(slot.partition(".")[0], COLUMNS)
 
 
 def phase_of(slot: str) -> Phase:

@@ -92,7 +92,23 @@ SFT = {
     "monitor/alarms": Metric("Alarms so far."),
     **OPTIMIZER,
 }  # fmt: skip
-METRICS = {"rlvr": RLVR, "sft": SFT}
+REWARD_MODEL = {
+    "loss/train": Metric("Loss of the step's pairs."),
+    "accuracy/train": Metric("Share of the step's pairs whose chosen answer scores higher; a tie counts half."),
+    "reward/mean": Metric("Mean score of the step's answers."),
+    "reward/margin": Metric("Mean difference of a pair's scores."),
+    "loss/heldout": Metric("Loss of the held-out pairs, every `evaluate_every` steps.",
+                           when=lambda section: section.heldout is not None, hint="Name a heldout split."),
+    "accuracy/heldout": Metric("Share of the held-out pairs whose chosen answer scores higher.",
+                               when=lambda section: section.heldout is not None, hint="Name a heldout split."),
+    "heldout/*": Metric("Of the card: brier, ece, length_correlation, std_within_prompt, ...",
+                        when=lambda section: section.heldout is not None, hint="Name a heldout split."),
+    "tokens/per_s": Metric("Speed of training."),
+    "time/step_s": Metric("Seconds of the step."),
+    "monitor/alarms": Metric("Alarms so far."),
+    **OPTIMIZER,
+}  # fmt: skip
+METRICS = {"rlvr": RLVR, "sft": SFT, "reward_model": REWARD_MODEL}
 """Section of the recipe → metric → what it is."""
 
 

@@ -34,6 +34,8 @@ LEFTOVERS = (
     "*.position_ids", "*_extra_state",
 )  # fmt: skip
 """Buffers that old checkpoints hold and today's code computes: no weight is lost when they stay unread."""
+CLASSIFIER = "ForSequenceClassification"
+"""How transformers names its classes for reward models."""
 SHOWN = 5
 """Tensors that a message lists."""
 
@@ -69,6 +71,20 @@ def check_folder(folder: Path) -> None:
                 f"model.path: {path} holds integers where weights belong: {listed(integers)}. Save the model again in "
                 "float32, bfloat16 or float16."
             )
+
+
+def check_language_model(folder: Path) -> None:
+    """Refuse a reward model where a language model is asked.
+
+    Raises:
+        ModelError: the folder holds a sequence classifier.
+    """
+    architectures = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
+    if str(architectures[0]).endswith(CLASSIFIER):
+        raise ModelError(
+            f"model.path: {folder} is a reward model ({architectures[0]}), which cannot be sampled. Name the model that it was "
+            "trained from, or another language model."
+        )
 
 
 def check_json(folder: Path) -> dict[str, dict[str, Any]]:

@@ -259,6 +259,7 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
     revision = model.revision if own else None
     if Path(where).is_dir():
         model_files.check_folder(Path(where))
+        model_files.check_language_model(Path(where))
     with (
         reading(
             f"model.path: the weights of {where} could not be loaded", "Check the files, the name and the network."

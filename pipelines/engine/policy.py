@@ -126,9 +126,14 @@ class Policy:
 
     def score_pass(self, layout: Layout, chosen: Tensor, entropy: Entropy) -> tuple[Tensor, Tensor | None]:
         """`score`, called by `Scorer`."""
-        chosen = chosen.to(self.device)
         with autocast(self.dtype, self.device):
             hidden = hidden_states(self.decoder, layout, self.device, self.mask_form)
+        return self.score_hidden(hidden, chosen, entropy)
+
+    def score_hidden(self, hidden: Tensor, chosen: Tensor, entropy: Entropy = "no") -> tuple[Tensor, Tensor | None]:
+        """`score` from the last hidden states [M, hidden] before the chosen tokens."""
+        chosen = chosen.to(self.device)
+        with autocast(self.dtype, self.device):
             size = max(64, CHUNK_FLOATS // self.config.vocab_size)
             several = len(hidden) > size
             empty = hidden.new_zeros(0).float()

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 BASE = "base"
 """As an input: the recipe's own model."""
 DATA, MODEL, SAMPLES, SCORES = "data", "model", "samples", "scores"
-"""What stages make: a folder with splits, with `model/`, with sampled completions, with `results.json`."""
+REWARD_MODEL = "reward_model"
+"""What stages make: a folder with splits, with `model/`, with sampled completions, with `results.json`, with a reward model in `model/`."""
 Place = tuple[str | int, ...]
 """Where a field is in the settings of a key: ("curate", "sources", 0, "path")."""
 VERIFIERS = ("reasoning-gym", "math-verify", "sympy", "latex2sympy2_extended", "antlr4-python3-runtime")

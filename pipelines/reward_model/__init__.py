@@ -1,0 +1,1 @@
+"""Reward models: scalar heads on the policy's architecture, learned from pairs of answers."""

@@ -1,0 +1,34 @@
+"""`python -m pipelines.reward_model WORK`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipelines.recipe.settings import Model
+from pipelines.reward_model.run import Trainer
+from pipelines.reward_model.settings import RewardModel
+from pipelines.stage import process
+from pipelines.stage.report import Report
+
+
+def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
+    """The job's reward_model section on its pairs, from the model of another stage or the recipe's own."""
+    report = Report(folder, committed=True)
+    trainer = Trainer(
+        RewardModel.model_validate(job["settings"]["reward_model"]),
+        Model.model_validate(job["settings"]["model"]),
+        start=process.model_of(job),
+        data=Path(job["inputs"]["data"]),
+        out=folder / "out",
+        work=folder,
+        report=report,
+        seed=job["seed"],
+    )
+    metrics = trainer.run()
+    report.close()
+    return metrics
+
+
+if __name__ == "__main__":
+    process.main(work)

@@ -1,0 +1,279 @@
+"""The stage: pairs, steps of pairwise losses, held-out accuracy and calibration, exact resume."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipelines.data import dataset, pairs
+from pipelines.engine import models, optimizer, reward_model
+from pipelines.engine.loop import HELDOUT, Epochs, Loop
+from pipelines.engine.policy import without_dropout
+from pipelines.errors import DataError
+from pipelines.recipe.settings import Model
+from pipelines.reward_model import card
+from pipelines.reward_model.kind import LENGTH_HEAD, bound_loss
+from pipelines.reward_model.pack import Tokens, answers, chunks, data_columns, tokens_of
+from pipelines.reward_model.settings import RewardModel
+from pipelines.stage.files import write_atomic
+from pipelines.stage.report import Report
+
+HELDOUT_PAIRS = 2048
+"""Held-out pairs scored per measurement, at most."""
+CARD, ABOUT = "card.md", "reward_model.json"
+
+
+class Trainer(Loop):
+    """One run; arguments as in `Loop`."""
+
+    def __init__(
+        self,
+        settings: RewardModel,
+        model: Model,
+        *,
+        data: Path,
+        out: Path,
+        work: Path,
+        report: Report,
+        seed: int,
+        start: str | None = None,
+    ) -> None:
+        super().__init__(
+            "reward_model", settings, model, data=data, out=out, work=work, report=report, seed=seed, start=start
+        )
+        self.section_settings = settings
+        self.loss = bound_loss(settings)
+        self.two_heads = LENGTH_HEAD in self.loss.needs
+        self.text = "chosen_logp" in self.loss.needs
+        models.check_template(dataset.about(data).get("template"), self.tokenizer, "reward_model")
+        self.system = models.system_prompt_of(self.origin) if self.origin is not None else None
+        self.pairs = self._pairs(data, settings.split)
+        self.heldout = self._pairs(data, settings.heldout)[:HELDOUT_PAIRS] if settings.heldout else []
+        self.measures = bool(self.heldout)
+        self.load()
+        self.commits_start = "chosen_logp_ref" in self.loss.needs
+        self.reference: dict[str, Tensor] = {}
+        """train, heldout → log-probabilities of the answers under the starting model, float32 [pairs, 2], where the loss reads them."""
+        self.epochs = Epochs(self._order, settings.pairs_per_step)
+        per_epoch = len(self.pairs) / settings.pairs_per_step
+        self.schedule(settings.steps or max(1, int(per_epoch * (settings.epochs or 1))))
+
+    def _pairs(self, data: Path, split: str) -> list[Tokens]:
+        read = pairs.read_pairs(data, split)
+        tokens = []
+        for number, pair in enumerate(read):
+            tokens.append(tokens_of(pair, self.tokenizer, self.system))
+            self.report.progress(number + 1, len(read), f"tokenising {split}", unit="pair")
+        limit = self.section_settings.max_length
+        fitting = [pair for pair in tokens if pair.longest <= limit]
+        if len(fitting) < len(tokens):
+            self.report.event(
+                "dropped pairs longer than reward_model.max_length", split=split, pairs=len(tokens) - len(fitting)
+            )
+        if not fitting:
+            raise DataError(
+                f"reward_model.max_length: all {len(tokens)} pairs of {split} are longer than {limit} tokens."
+            )
+        return fitting
+
+    def load(self) -> None:
+        """The starting model with its heads, and the optimizer."""
+        settings = self.section_settings
+        causal = self._model()
+        without_dropout(causal)
+        self.device = models.device()
+        causal.to(self.device)
+        causal.train(settings.gradient_checkpointing)
+        heads = 2 if self.two_heads else settings.heads
+        self.model = reward_model.RewardNetwork(
+            causal, heads, seed=self.seed, text=self.text, dtype=self.settings.dtype
+        )
+        self.policy = self.model.policy
+        self.optimizer = optimizer.make(self.model, settings.optimizer)
+
+    def _order(self, epoch: int) -> list[int]:
+        order = list(range(len(self.pairs)))
+        random.Random(f"{self.seed} {epoch}").shuffle(order)
+        return order
+
+    def begin(self) -> None:
+        """Score the answers by the starting model, where the loss compares with it."""
+        if self.commits_start and not self.reference:
+            for name, rows in (("train", self.pairs), ("heldout", self.heldout)):
+                columns = self._all_columns(rows, range(len(rows)), with_reference=False)[0] if rows else {}
+                if columns:
+                    self.reference[name] = torch.stack([columns["chosen_logp"], columns["rejected_logp"]], 1)
+
+    def _step(self, step: int) -> dict[str, float]:
+        began = time.perf_counter()
+        indices = self.epochs.step(step)
+        batch = [self.pairs[i] for i in indices]
+        if self.loss.card.batch_coupled:
+            loss, rewards = self._coupled(batch, indices)
+        else:
+            loss, rewards = self._summed(batch, indices)
+        chosen, rejected = rewards.mean(1).chunk(2)
+        metrics = {
+            "loss/train": loss,
+            "accuracy/train": float((0.5 * ((chosen > rejected).float() + (chosen >= rejected).float())).mean()),
+            "reward/mean": float(rewards.mean()),
+            "reward/margin": float((chosen - rejected).mean()),
+            **{f"optimizer/{k}": v for k, v in self.stepper.step(step).items()},
+        }
+        tokens = sum(pair.size for pair in batch)
+        self.tokens_seen += tokens
+        per_step, count = self.section_settings.pairs_per_step, len(self.pairs)
+        if self.loss.card.scores_epochs and (step + 1) * per_step // count > step * per_step // count:
+            for columns in self._all_columns(self.pairs, range(count)):
+                self.loss.fn.on_epoch(columns)
+        seconds = time.perf_counter() - began
+        return metrics | {"time/step_s": seconds, "tokens/per_s": tokens / seconds}
+
+    def _scores(self, batch: Sequence[Tokens]) -> tuple[Tensor, Tensor | None]:
+        """Rewards [2P, heads] and log-probabilities [2P] of the chosen answers, then the rejected ones."""
+        return self.model.scores(
+            answers(batch, self.tokenizer.pad_token_id),
+            self.section_settings.micro_batch_tokens,
+            text=self.text,
+            prefixes=not self.section_settings.gradient_checkpointing,
+        )
+
+    def _columns(
+        self,
+        batch: Sequence[Tokens],
+        indices: Sequence[int],
+        rewards: Tensor,
+        logps: Tensor | None,
+        *,
+        with_reference: bool = True,
+    ) -> list[dict[str, Any]]:
+        """The columns for each head that has a loss.
+
+        Args:
+            indices: places in the training split; -1 for held-out pairs.
+        """
+        shared: dict[str, Any] = dict(data_columns(batch, indices))
+        if logps is not None:
+            shared["chosen_logp"], shared["rejected_logp"] = logps.chunk(2)
+        if self.commits_start and with_reference:
+            trained = min(indices) >= 0
+            rows = self.reference["train"][list(indices)] if trained else self.reference["heldout"]
+            shared["chosen_logp_ref"], shared["rejected_logp_ref"] = rows.unbind(1)
+        if self.two_heads:
+            first, second = self.model.heads.weight
+            shared["head_cosine"] = torch.nn.functional.cosine_similarity(first, second, dim=0).cpu()
+            shared["chosen_length_reward"], shared["rejected_length_reward"] = rewards[:, 1].chunk(2)
+            rewards = rewards[:, :1]
+        columns = []
+        for head in rewards.unbind(1):
+            chosen, rejected = head.chunk(2)
+            columns.append({**shared, "chosen_reward": chosen, "rejected_reward": rejected})
+        return columns
+
+    def _loss(self, columns: list[dict[str, Any]]) -> Tensor:
+        """Loss of each pair, mean over the heads, float32 [P]."""
+        return torch.stack([self.loss(each) for each in columns]).mean(0)
+
+    def _summed(self, batch: Sequence[Tokens], indices: Sequence[int]) -> tuple[float, Tensor]:
+        """Gradient of a loss that is a mean over pairs, some pairs at a time; the loss, and the rewards [2P, heads] of the batch."""
+        total = 0.0
+        scored = []
+        for part in chunks(batch, self.section_settings.micro_batch_tokens):
+            some = [batch[i] for i in part]
+            rewards, logps = self._scores(some)
+            loss = self._loss(self._columns(some, [indices[i] for i in part], rewards, logps)).sum() / len(batch)
+            loss.backward()
+            total += float(loss.detach())
+            scored.append(rewards.detach())
+        return total, _joined(scored)
+
+    def _coupled(self, batch: Sequence[Tokens], indices: Sequence[int]) -> tuple[float, Tensor]:
+        """As `_summed`, for a loss that couples pairs: its derivatives by the scores first, then these as factors (2101.06983)."""
+        parts = list(chunks(batch, self.section_settings.micro_batch_tokens))
+        with torch.no_grad():
+            scored = [self._scores([batch[i] for i in part]) for part in parts]
+        rewards = _joined([each for each, _ in scored])
+        free = rewards.requires_grad_()
+        loss = self._loss(self._columns(batch, indices, free, None)).mean()
+        loss.backward()
+        assert free.grad is not None
+        for part in parts:  # pairs keep their order, so a place in the batch is one among the rewards
+            factors = free.grad[[*part, *(len(batch) + i for i in part)]]
+            (self._scores([batch[i] for i in part])[0] * factors).sum().backward()
+        return float(loss.detach()), rewards.detach()
+
+    @torch.no_grad()
+    def _all_columns(
+        self, batch: Sequence[Tokens], indices: Sequence[int], *, with_reference: bool = True
+    ) -> list[dict[str, Any]]:
+        """The columns of many pairs, without gradient, for each head."""
+        parts = chunks(batch, self.section_settings.micro_batch_tokens)
+        scored = [self._scores([batch[i] for i in part]) for part in parts]
+        rewards = _joined([each for each, _ in scored])
+        logps = _joined([each for _, each in scored if each is not None]) if self.text else None
+        return self._columns(batch, indices, rewards, logps, with_reference=with_reference)
+
+    def measure(self) -> dict[str, float]:
+        """Loss, accuracy and the card's other metrics of the held-out pairs, by the mean of the heads."""
+        columns = self._all_columns(self.heldout, [-1] * len(self.heldout))
+        with torch.no_grad():
+            loss = float(self._loss(columns).mean())
+        measured = self._card(columns)
+        accuracy = measured.pop("accuracy")
+        return {HELDOUT: loss, "accuracy/heldout": accuracy} | {f"heldout/{k}": v for k, v in measured.items()}
+
+    def _card(self, columns: list[dict[str, Any]]) -> dict[str, float]:
+        chosen, rejected = (
+            torch.stack([each[f"{side}_reward"] for each in columns]).mean(0) for side in ("chosen", "rejected")
+        )
+        prompts = [json.dumps(pair.pair.prompt) for pair in self.heldout]
+        lengths = columns[0]["chosen_length"], columns[0]["rejected_length"]
+        return card.measures(chosen, rejected, *lengths, prompts)
+
+    def summary(self) -> dict[str, float]:
+        """The card's metrics."""
+        return self.final
+
+    def extra_state(self) -> dict[str, Any]:
+        """What the loss remembers, and what the starting model said."""
+        return {"loss": self.loss.fn.state_dict(), "reference": self.reference}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Take up what `extra_state` gave."""
+        self.loss.fn.load_state_dict(state["loss"])
+        self.reference = state["reference"]
+
+    def _save(self) -> None:
+        """The checkpoint, and its card."""
+        measured, indices = (self.heldout, [-1] * len(self.heldout)) if self.heldout else (
+            self.pairs[:HELDOUT_PAIRS], list(range(len(self.pairs[:HELDOUT_PAIRS])))
+        )  # fmt: skip
+        columns = self._all_columns(measured, indices)
+        scores = torch.stack([torch.cat([each["chosen_reward"], each["rejected_reward"]]) for each in columns])
+        self.final = self._card(columns) if self.heldout else {}
+        about = {
+            "stage": "reward_model", "base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code,
+            "loss": self.loss.name, "score_mean": scores.mean(1).tolist(), "score_std": scores.std(1, correction=0).tolist(),
+            **({"system_prompt": self.system} if self.system else {}),
+        }  # fmt: skip
+        lora = self.section_settings.lora is not None
+        folder = self.out / "model"
+        reward_model.save(self.model, self.tokenizer, folder, about, lora=lora, only_first=self.two_heads)
+        described = {
+            "loss": self.loss.name, "heads": self.model.heads.out_features, "pairs": len(self.pairs),
+            "heldout pairs": len(self.heldout), "steps": self.total,
+        }  # fmt: skip
+        write_atomic(self.out / CARD, card.text(self.loss.name, described, self.final))
+        write_atomic(self.out / ABOUT, json.dumps({**described, "heldout": self.final}, indent=1, sort_keys=True))
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Values of parts that each hold chosen answers, then rejected ones: all chosen, then all rejected."""
+    return torch.cat([side for half in (0, 1) for part in parts for side in [part.chunk(2)[half]]])

@@ -1,0 +1,53 @@
+"""The fields of a reward_model stage."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from pipelines.contract.fields import Label, Settings
+from pipelines.recipe.monitors import Rollback
+from pipelines.recipe.settings import Commit, Lora, Optimizer, Part, Parts
+
+
+class RewardModel(Settings):
+    """Scalar heads on the policy's architecture, learned from pairs of answers."""
+
+    split: Label = "train"
+    heldout: Label | None = "heldout"
+    """Split of the pairs that accuracy, calibration and the rest of the card are measured on."""
+    loss: Part = Field({"kind": "bradley_terry"})
+    """A file of pipelines/reward_model/loss."""
+    heads: int = Field(1, ge=1, le=1000)
+    """Heads of an ensemble over one decoder, which start differently; the loss is the mean of theirs."""
+    epochs: float | None = Field(None, gt=0)
+    steps: int | None = Field(None, ge=1)
+    pairs_per_step: int = Field(64, ge=1, le=10_000_000)
+    micro_batch_tokens: int = Field(8_192, ge=1)
+    """Tokens of a forward pass; a pair's two answers share the prompt's."""
+    max_length: int = Field(2048, ge=2)
+    """Pairs with a longer conversation are dropped and counted."""
+    optimizer: Optimizer = Optimizer(learning_rate=1e-5)
+    lora: Lora | None = None
+    """Adapters on the decoder; the heads are trained whole."""
+    gradient_checkpointing: bool = False
+    evaluate_every: int = Field(50, ge=1)
+    """Steps between measurements on the held-out pairs."""
+    max_bad_steps: int = Field(5, ge=1)
+    checkpoint_selection: Literal["last", "best"] = "last"
+    """Which weights the stage hands on: the last, or those with the lowest held-out loss measured."""
+    commit: Commit = Commit(every=20)
+    monitors: Parts = Field([])
+    """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor)."""
+    rollback: Rollback = Rollback()
+
+    @model_validator(mode="after")
+    def _length(self) -> RewardModel:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give either `epochs` or `steps`")
+        if self.checkpoint_selection == "best" and self.heldout is None:
+            raise ValueError("checkpoint_selection: best compares held-out losses; name a `heldout` split")
+        if self.micro_batch_tokens < 2 * self.max_length:
+            raise ValueError("micro_batch_tokens must hold at least one pair, two conversations of max_length tokens")
+        return self

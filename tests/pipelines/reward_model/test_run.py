@@ -1,0 +1,245 @@
+"""The stage: TRL's loss and gradient, exact resume, a checkpoint that others read, what its card says, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import toys
+import yaml
+from reward_pairs import PAIR_RECIPE, pairs_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from pipelines.curate.run import run as curate
+from pipelines.data.pairs import Pair, read_pairs
+from pipelines.engine import models
+from pipelines.engine.reward_model import RewardNetwork
+from pipelines.errors import DataError, RecipeError
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
+from pipelines.recipe.settings import Model
+from pipelines.reward_model.pack import Tokens, chunks
+from pipelines.reward_model.run import Trainer
+from pipelines.reward_model.settings import RewardModel
+from pipelines.stage.files import contents, read_json
+from pipelines.stage.report import Report
+from tasks import keys
+
+sys.path.insert(0, str(Path(__file__).parent))
+import trl_batch
+
+SETTINGS = {
+    "steps": 12, "pairs_per_step": 16, "max_length": 64, "micro_batch_tokens": 512, "evaluate_every": 6,
+    "optimizer": {"learning_rate": 0.003}, "commit": {"every": 3},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """Curated pairs and a random model of their tokenizer, in `data` and `model`."""
+    folder = tmp_path_factory.mktemp("reward_model")
+    recipe = read_recipe(toys.recipe(folder, curate=PAIR_RECIPE | {"sources": [pairs_file(folder)]}))
+    (folder / "data").mkdir()
+    curate(recipe.curate, recipe.model, out=folder / "data", report=Report(folder / "w"), seed=0)
+    tokenizer = models.load_tokenizer(folder / "data" / "tokenizer", recipe.model)
+    models.save_model(models.fresh_model(recipe.model, tokenizer, 0), tokenizer, folder / "model", {"stage": "sft"})
+    return folder
+
+
+def trainer(begun, work, **changes):
+    (work / "out").mkdir(parents=True, exist_ok=True)
+    model = str(begun / "model")
+    return Trainer(
+        RewardModel.model_validate(SETTINGS | changes), Model(path=model), data=begun / "data", out=work / "out",
+        work=work, report=Report(work, committed=True), seed=3, start=model,
+    )  # fmt: skip
+
+
+class OnTrlBatch(Trainer):
+    """The stage's own loss and gradient on the batch of `trl_batch`, nothing of the loop."""
+
+    def __init__(self, budget: int, **loss) -> None:
+        settings = RewardModel.model_validate(SETTINGS | {"loss": {"kind": "bradley_terry", **loss}, "max_length": 32})
+        self.section_settings = settings.model_copy(update={"micro_batch_tokens": budget})
+        from pipelines.reward_model.kind import bound_loss
+
+        self.loss, self.two_heads, self.text, self.commits_start = bound_loss(settings), False, False, False
+        classifier = trl_batch.classifier()
+        config = classifier.config
+        causal = AutoModelForCausalLM.from_config(config).float()
+        causal.model.load_state_dict(classifier.model.state_dict())
+        self.model = RewardNetwork(causal, 1, seed=0, text=False)
+        with torch.no_grad():
+            self.model.heads.weight.copy_(classifier.score.weight)
+        self.tokenizer = type("Padding", (), {"pad_token_id": 0})
+
+    def gradient(self):
+        batch = [
+            Tokens(
+                Pair(f"{i}", [], "", "", margin=row["margin"]), row["chosen_ids"], row["rejected_ids"], trl_batch.PROMPT
+            )
+            for i, row in enumerate(trl_batch.PAIRS)
+        ]
+        loss, _ = self._summed(batch, range(len(batch)))
+        named = {"score.weight": self.model.heads.weight.grad}
+        for name, weight in self.model.model.model.named_parameters():
+            named[f"model.{name}"] = weight.grad
+        return loss, trl_batch.summary(named)
+
+
+@pytest.mark.parametrize("case", trl_batch.CASES)
+@pytest.mark.parametrize("budget", [8, 512])
+def test_loss_and_gradient_are_those_of_trl(case, budget):
+    """Against TRL 1.16.0's RewardTrainer; trl.json is what `trl_batch.py` made of it."""
+    margins, center = trl_batch.CASES[case]
+    golden = json.loads((Path(__file__).parent / "trl.json").read_text())["cases"][case]
+    loss, gradient = OnTrlBatch(budget, margin_scale=float(margins), centering=center or 0.0).gradient()
+    assert loss == pytest.approx(golden["loss"], abs=1e-5)
+    assert gradient.keys() == golden["gradient"].keys()
+    for name, told in golden["gradient"].items():
+        assert gradient[name] == pytest.approx(told, abs=1e-5, rel=1e-5), name
+
+
+def test_it_learns_and_its_card_is_about_the_heldout_pairs(begun, tmp_path):
+    metrics = trainer(begun, tmp_path, steps=60, optimizer={"learning_rate": 0.01}).run()
+    assert metrics["accuracy"] > 0.9 and metrics["loss_heldout"] < 0.4
+    assert {"ece", "brier", "std_within_prompt", "length_correlation"} <= metrics.keys()
+    lines = [line["values"] for line in toys.spool(tmp_path) if line.get("kind") == "metrics"]
+    assert lines[0]["loss/train"] > lines[-1]["loss/train"]
+    assert lines[-1]["accuracy/heldout"] == pytest.approx(metrics["accuracy"])
+    about = read_json(tmp_path / "out" / "reward_model.json")
+    assert (
+        about["heldout"]["accuracy"] == metrics["accuracy"] and "| accuracy |" in (tmp_path / "out/card.md").read_text()
+    )
+    pairs = read_pairs(begun / "data", "heldout")
+    scorer = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "model").eval()
+    tokenizer = models.load_tokenizer(tmp_path / "out" / "model")
+    from pipelines.data.chat import render_answer
+
+    def score(pair, text):
+        ids, _ = render_answer(tokenizer, pair.prompt, text, "x")
+        with torch.no_grad():
+            return float(scorer(torch.tensor([ids])).logits)
+
+    won = [score(p, p.chosen) > score(p, p.rejected) for p in pairs]
+    assert sum(won) / len(won) == pytest.approx(metrics["accuracy"])
+
+
+def test_lora_and_an_ensemble_of_heads(begun, tmp_path):
+    changes = {"lora": {"rank": 4}, "heads": 3, "optimizer": {"learning_rate": 0.01}, "steps": 30}
+    metrics = trainer(begun, tmp_path, **changes).run()
+    assert metrics["accuracy"] > 0.75
+    about = json.loads((tmp_path / "out" / "model" / "whetstone.json").read_text())
+    assert about["heads"] == 3 and len(about["score_mean"]) == len(about["score_std"]) == 3
+    assert (tmp_path / "out" / "model" / "heads.safetensors").is_file()
+    assert not list((tmp_path / "out" / "model").glob("adapter*"))
+
+
+def job(begun, folder, **changes):
+    (folder / "out").mkdir(parents=True)
+    body = {
+        "seed": 5, "threads": 1,
+        "settings": {"reward_model": SETTINGS | changes, "model": Model(path=str(begun / "model")).model_dump()},
+        "inputs": {"data": str(begun / "data")},
+    }  # fmt: skip
+    (folder / "job.json").write_text(json.dumps(body))
+    return [sys.executable, "-m", "pipelines.reward_model", str(folder)]
+
+
+def test_a_kill_changes_no_byte(begun, tmp_path):
+    """SIGKILL after a commit that is not the last, in the stage's own process; then to the end."""
+    changes = {"steps": 60, "checkpoint_selection": "best", "commit": {"every": 5}}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(job(begun, whole, **changes), cwd=toys.ROOT, check=True, capture_output=True)
+    command = job(begun, killed, **changes)
+    child = subprocess.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL)
+    while not (killed / "checkpoints" / "LATEST.json").exists():
+        assert child.poll() is None
+        time.sleep(0.005)
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL and not (killed / "out" / "model").exists()
+    subprocess.run(command, cwd=toys.ROOT, check=True, capture_output=True)
+    assert contents(whole / "out") == contents(killed / "out")
+    assert [line.get("step") for line in toys.spool(killed) if line["kind"] == "metrics"] == list(range(1, 61))
+
+
+def test_pairs_that_are_too_long_are_dropped(begun, tmp_path):
+    run = trainer(begun, tmp_path, max_length=13)
+    assert 0 < len(run.pairs) < len(read_pairs(begun / "data", "train"))
+    with pytest.raises(DataError, match=r"reward_model\.max_length: all .* longer than 3"):
+        trainer(begun, tmp_path / "none", max_length=3)
+
+
+def test_chunks_hold_every_pair_once_in_order():
+    draw = random.Random(0)
+    pairs = [Tokens(None, [1] * draw.randint(1, 30), [1] * draw.randint(1, 30), 1) for _ in range(50)]
+    parts = list(chunks(pairs, 64))
+    assert [i for part in parts for i in part] == list(range(50))
+    assert all(len(part) == 1 or sum(pairs[i].size for i in part) <= 64 for part in parts)
+
+
+def recipe(tmp_path, **fields):
+    body = yaml.safe_load(toys.recipe(tmp_path).read_text())
+    _, sft, data, _ = (body.pop(kind) for kind in ("rlvr", "sft", "curate", "evaluate"))
+    stages = {
+        "data": {"kind": "curate", **data}, "cold": {"kind": "sft", "data": "data", **sft},
+        "drafts": {"kind": "sample", "data": "data", "model": "cold", "k": 4},
+        "pairs": {
+            "kind": "curate", "sources": [{"kind": "stage", "path": "drafts", "select": "pairs"}],
+            "splits": {"train": 0.8, "heldout": 0.2},
+        },
+        "judge": {"kind": "reward_model", "data": "pairs", "model": "cold", **SETTINGS, **fields},
+        **fields.pop("stages", {}),
+    }  # fmt: skip
+    stages["judge"].pop("stages", None)
+    path = tmp_path / "rm.yaml"
+    path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
+    return read_recipe(path)
+
+
+def test_it_is_a_stage_like_any_other(tmp_path):
+    read = recipe(tmp_path, seed=3)
+    check(read)
+    node = read.node("judge")
+    assert node.inputs == {"data": "pairs", "model": "cold"} and node.seed == 3
+    parts = keys.key_parts(read, "judge", dict.fromkeys(node.inputs, "d"))
+    assert {"pipelines.reward_model.run", "pipelines.reward_model.loss.bradley_terry"} <= parts["source"].keys()
+    assert "pipelines.rlvr.train" not in parts["source"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model": "base"}, "fresh model must be trained before REWARD_MODEL"),
+        ({"heldout": "other"}, r"judge\.heldout: pairs makes no split called 'other'"),
+        ({"data": "cold"}, r"judge\.data: cold .* makes model"),
+        ({"loss": "bradley"}, r"judge\.loss: no method called 'bradley'\. Did you mean 'bradley_terry'"),
+        ({"loss": {"kind": "bradley_terry", "margin": 1}}, r"judge\.loss\.margin: no such setting"),
+        ({"stages": {"after": {"kind": "sample", "data": "data", "model": "judge"}}},
+         r"after\.model: judge is a stage of kind reward_model, which makes reward_model, and model is wanted"),
+        ({"micro_batch_tokens": 65}, "micro_batch_tokens must hold at least one pair"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused(tmp_path, fields, words):
+    with pytest.raises(RecipeError, match=words):
+        check(recipe(tmp_path, **fields))
+
+
+def test_data_without_pairs_is_refused(begun, tmp_path):
+    recipe_read = read_recipe(toys.recipe(tmp_path))
+    (tmp_path / "data").mkdir()
+    model = Model(path=str(begun / "model"))
+    curate(recipe_read.curate, model, out=tmp_path / "data", report=Report(tmp_path / "w"), seed=0)
+    with pytest.raises(DataError, match="holds no pair"):
+        Trainer(
+            RewardModel.model_validate(SETTINGS), model, data=tmp_path / "data", out=tmp_path / "out", work=tmp_path,
+            report=Report(tmp_path), seed=0, start=str(begun / "model"),
+        )  # fmt: skip
