@@ -3,7 +3,8 @@
 A method asks for columns by naming them as positional parameters, so this table is the glossary of the whole catalogue.
 What `pack` fills, what a recipe's check refuses, the toy batches of tests and benchmarks and the page docs/columns.md are derived
 from it. Letters: B rows (one trajectory each), T token positions, S turns, K statistics a row, P pairs. Position t holds the
-log-probability of token t given the tokens before it, so position 0 is never trained. This file imports no torch: reading a recipe stays fast.
+log-probability of token t given the tokens before it, so position 0 is never trained. This file imports no torch: reading a recipe stays
+fast.
 """
 
 from __future__ import annotations
