@@ -173,6 +173,8 @@ COLUMNS: dict[str, Column] = {
                     hint="Add a critic: providers: [{kind: critic, learning_rate: 1.0e-5}].", span=(0.0, 0.3)),
     "logp_teacher": Column("B T", "float32", Phase.ADVANTAGE, "the teacher", "Log-probability under a frozen teacher.",
                            part=True, hint="Add a teacher: providers: [{kind: teacher, path: FOLDER}].", span=(-2.0, 0.0)),
+    "record_weight": Column("B", "float32", Phase.ADVANTAGE, "a provider that reads the record", "What the problem weighs, 1 on average.",
+                            part=True, hint="Weigh the records: providers: [{kind: record_weight, field: NAME}].", span=(0.5, 2.0)),
     "logp_prompt": Column("B T", "float32", Phase.ADVANTAGE, "the policy, of its own prompt",
                           "Log-probability of each prompt token, at temperature 1; NaN elsewhere.", fill=nan, part=True,
                           hint="Score the prompts: providers: [prompt_log_probs].", span=(-2.0, 0.0)),

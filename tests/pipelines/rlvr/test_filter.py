@@ -16,7 +16,8 @@ def columns(rows):
     """(correct, scored, demonstration) of rows in three groups; packing leaves an unscored row without a token."""
     correct, scored, demo = (torch.tensor(x) for x in zip(*rows, strict=True))
     return {
-        "correct": correct.float(), "scored": scored, "in_loss": scored.clone(), "group": torch.arange(len(rows)) % 3,
+        "correct": correct.float(), "length": torch.ones(len(rows)),
+        "scored": scored, "in_loss": scored.clone(), "group": torch.arange(len(rows)) % 3,
         "teacher_forced": (demo & scored)[:, None], "mask": scored[:, None].clone(),
     }  # fmt: skip
 
