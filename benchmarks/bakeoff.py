@@ -143,7 +143,7 @@ def table(rows: list[dict[str, Any]], before: dict[str, float], args: argparse.N
         "# A bake-off of methods",
         "",
         f"Every preset from one SFT checkpoint of the quickstart's task, {args.steps} steps of {args.prompts} x {args.group} "
-        f"completions, {args.seeds} seeds each, learning rate and everything else as in `recipes/quickstart.yaml`. Held-out: "
+        f"completions, {args.seeds} seed(s) each, learning rate and everything else as in `recipes/quickstart.yaml`. Held-out: "
         f"{args.problems} problems, {SAMPLES} answers each at temperature 1; 95 % bootstrap intervals over problems; the spread "
         "over seeds is in its own column. Area is the mean training accuracy over all steps. Nothing was tuned per preset, so "
         "the table compares defaults at one small budget, not what each method can do. A preset with dynamic sampling (dapo) sees "
