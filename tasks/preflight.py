@@ -148,6 +148,8 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
         yield from _rlvr(node.name, node.settings, questions)
     elif isinstance(node.settings, Evaluate):
         yield from _evaluate(node.name, node.settings, questions)
+    if getattr(node.settings, "sampler", None) is not None:
+        yield from server.problems(f"{node.name}.sampler", node.settings.sampler)
 
 
 def shape_of(recipe: Recipe) -> memory.Shape | None:
@@ -324,8 +326,6 @@ def _rlvr(stage: str, rl: Rlvr, questions: list[Question]) -> Iterator[Problem]:
     if rl.processes > devices:
         kind = "GPUs" if machine.gpu_bytes() else "cores"
         yield Problem(f"{stage}.processes", f"{rl.processes} processes on {devices} {kind}", f"Use at most {devices}.")
-    if rl.sampler is not None:
-        yield from server.problems(f"{stage}.sampler", rl.sampler)
 
 
 def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iterator[Problem]:

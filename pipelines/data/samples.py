@@ -33,8 +33,8 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
     Args:
         rows: `TEXTS`, `sample` (place among the problem's completions), `prompt_ids` and `completion_ids` (token ids), `logp` and
-            `entropy` (nats, of each token of the completion), `score` and `correct` (None where nothing was scored). The rows of a
-            problem stand together.
+            `entropy` (nats, of each token of the completion; `entropy` None where a server drew it), `score` and `correct` (None
+            where nothing was scored). The rows of a problem stand together.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

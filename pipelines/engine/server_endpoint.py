@@ -110,9 +110,9 @@ class Endpoint:
         while not self.ready():
             late = time.monotonic() > deadline
             if late or not self.process.running:
-                how = f"did not answer within rlvr.sampler.serve.startup_s ({seconds:g} s)" if late else "did not start"
+                how = f"did not answer within sampler.serve.startup_s ({seconds:g} s)" if late else "did not start"
                 raise Interrupted(
-                    f"rlvr.sampler.serve: `{' '.join(self.process.settings.command)}` {how}. Its log {self.process.log} says:\n  "
+                    f"sampler.serve: `{' '.join(self.process.settings.command)}` {how}. Its log {self.process.log} says:\n  "
                     f"{self.process.why()}"
                 )
             time.sleep(0.2)
@@ -142,7 +142,7 @@ class Endpoint:
         if replicas > 1:
             self._refuse(
                 f"it is {replicas} replicas behind one address, of which a check reaches one",
-                "Start one server per replica and list them in rlvr.sampler.urls.",
+                "Start one server per replica and list them in sampler.urls.",
             )
         if self.on_cpu and head not in CPU_HEAD_SIZES:
             self._refuse(
@@ -156,7 +156,7 @@ class Endpoint:
             )
 
     def _refuse(self, why: str, fix: str) -> None:
-        raise Interrupted(f"rlvr.sampler: {self.name} cannot decode for this run: {why}. {fix}")
+        raise Interrupted(f"sampler: {self.name} cannot decode for this run: {why}. {fix}")
 
     def reload(self, patience: tuple[float, ...]) -> None:
         """Have it read the weights folder again, and forget cached prefixes."""
@@ -164,7 +164,7 @@ class Endpoint:
         for _ in attempts(patience):
             if self.post("/reset_prefix_cache", {}, patience).get("success", True):  # older servers return no status
                 return
-        raise Interrupted(f"rlvr.sampler: {self.name} keeps its old prefix cache; something else is using it.")
+        raise Interrupted(f"sampler: {self.name} keeps its old prefix cache; something else is using it.")
 
     def prompt_logps(self, tokens: list[int], patience: tuple[float, ...]) -> list[float]:
         """Log-probability of each token but the first, at temperature 1, nats."""
@@ -172,7 +172,7 @@ class Endpoint:
         entries = self.post("/v1/completions", body, patience)["choices"][0].get("prompt_logprobs")
         if not isinstance(entries, list) or len(entries) != len(tokens):
             raise Interrupted(
-                f"rlvr.sampler: {self.name} returns no prompt_logprobs, by which its weights are checked after every push."
+                f"sampler: {self.name} returns no prompt_logprobs, by which its weights are checked after every push."
             )
         return [
             float(entry[str(token)]["logprob"]) if entry and str(token) in entry else float("nan")
@@ -218,7 +218,7 @@ class Endpoint:
             body["seed"] = seed
         choices = sorted(self.post("/v1/completions", body, patience)["choices"], key=lambda c: c["index"])
         if len(choices) != body["n"]:
-            raise Interrupted(f"rlvr.sampler: the server answered {len(choices)} of {body['n']} completions.")
+            raise Interrupted(f"sampler: the server answered {len(choices)} of {body['n']} completions.")
         return [_read(choice, stop) for choice in choices * (count // len(choices))]
 
     def post(self, path: str, body: dict[str, Any], patience: tuple[float, ...]) -> Any:
@@ -249,7 +249,7 @@ class Endpoint:
                 problem = f"status {answer.status_code}: {answer.text[:300]}"
                 if answer.status_code < 500:
                     hint = " It must run with VLLM_SERVER_DEV_MODE=1." if answer.status_code == 404 else ""
-                    raise Interrupted(f"rlvr.sampler: {self.name} refused {path} with {problem}{hint}")
+                    raise Interrupted(f"sampler: {self.name} refused {path} with {problem}{hint}")
         raise Unreachable(f"{self.name}{path if self.process is None else f' ({path})'} does not answer ({problem})")
 
     def close(self) -> None:
@@ -264,7 +264,7 @@ def _read(choice: dict[str, Any], stop: list[int]) -> Completion:
     logp = logprobs.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(logp, list) or len(tokens) != len(logp):
         raise Interrupted(
-            "rlvr.sampler: the server returned no token ids with a log-probability each. It must be a vLLM that knows "
+            "sampler: the server returned no token ids with a log-probability each. It must be a vLLM that knows "
             "return_token_ids (0.10.2 or later)."
         )
     ended = bool(tokens) and tokens[-1] in stop
@@ -281,7 +281,7 @@ def authorization(settings: Server) -> dict[str, str]:
         return {}
     key = os.environ.get(settings.api_key_env, "")
     if not key:
-        raise Interrupted(f"rlvr.sampler.api_key_env: the environment variable {settings.api_key_env} is not set.")
+        raise Interrupted(f"sampler.api_key_env: the environment variable {settings.api_key_env} is not set.")
     return {"Authorization": f"Bearer {key}"}
 
 

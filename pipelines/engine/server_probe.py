@@ -105,8 +105,8 @@ class Probe:
         else:
             what = "does not hold the weights that were written to its folder"
         raise StaleWeights(
-            f"rlvr.sampler: {self.name} {what}. On {answer.numel()} tokens of fixed sequences its log-probabilities are off by "
-            f"{d:.3g} nats on average. Was it started on the folder in rlvr.sampler.weights, on the same disk? If so, its "
+            f"sampler: {self.name} {what}. On {answer.numel()} tokens of fixed sequences its log-probabilities are off by "
+            f"{d:.3g} nats on average. Was it started on the folder in sampler.weights, on the same disk? If so, its "
             "build cannot reload weights as asked: set serve: true, or start it with --worker-extension-cls "
             "whetstone_worker.Reload (docs/recipes.md). Restarting the server on that folder makes this run's weights "
             "right once, and the next push wrong again."

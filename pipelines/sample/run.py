@@ -6,16 +6,18 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
-from pipelines.contract.rollout import Completion
+from pipelines.contract.rollout import Sampler
 from pipelines.data import chat, dataset, samples
 from pipelines.data.records import UNSCORED, Problem, Stop
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
+from pipelines.engine.server import ServerSampler
 from pipelines.recipe.settings import Model
 from pipelines.sample.settings import Sample
 from pipelines.stage.files import write_atomic
@@ -29,6 +31,9 @@ def run(
 
     A row's random numbers depend on the seed, its problem and its place among the problem's completions alone, and a shard is
     decoded in the same batches whenever it is decoded: a restart, which keeps the shards that are there, ends in the same bytes.
+    Servers get one seed a problem, and batch as they like: there the finished shards stay, and the others may differ.
+
+    While a shard is verified and written, the next one is decoded.
 
     Args:
         start: folder or hub name of the model.
@@ -52,10 +57,18 @@ def run(
     if len(missing) < len(parts):
         report.event("resumed", shards=len(parts) - len(missing))
     if missing:
-        drawer = _Drawer(settings, model, start, tokenizer, seed)
-        for number in missing:
-            report.progress(number, len(parts), "sampling", unit="shard", force=True)
-            _write_shard(drawer, parts[number], paths[number], number, report)
+        with _Drawer(settings, model, start, tokenizer, seed, report) as drawer, ThreadPoolExecutor(1) as writer:
+            writing: tuple[int, Future[dict[str, float]]] | None = None
+            for number in missing:
+                report.progress(number, len(parts), "sampling", unit="shard", force=True)
+                began = time.monotonic()
+                rows = list(drawer.draw(parts[number]))
+                seconds = time.monotonic() - began
+                if writing is not None:
+                    report.metrics(writing[0], writing[1].result())
+                writing = number, writer.submit(_write_shard, rows, parts[number], paths[number], seconds)
+            assert writing is not None
+            report.metrics(writing[0], writing[1].result())
     report.progress(len(parts), len(parts), "sampling", unit="shard", force=True)
     tokenizer.save_pretrained(out / "tokenizer")
     metrics = summary(out)
@@ -80,76 +93,85 @@ def stream_id(seed: int, uid: str, index: int) -> int:
 
 
 class _Drawer:
-    """The loaded model, and what it is asked with."""
+    """The loaded model or the servers that hold it, and what they are asked with."""
 
-    def __init__(self, settings: Sample, model: Model, start: str, tokenizer: Any, seed: int) -> None:
+    def __init__(self, settings: Sample, model: Model, start: str, tokenizer: Any, seed: int, report: Report) -> None:
         policy = models.load_model(start, model)
         policy.to(models.device())  # type: ignore[arg-type]
         self.settings, self.tokenizer, self.seed = settings, tokenizer, seed
         self.system = models.system_prompt_of(start)
-        self.sampler = TorchSampler(
-            policy,
-            stop=models.stop_ids(policy, tokenizer),
-            pad=tokenizer.pad_token_id,
-            dtype=model.dtype,
-            rows=settings.decode_rows,
-        )
+        stop = models.stop_ids(policy, tokenizer)
+        self.policy = policy
+        own = TorchSampler(policy, stop=stop, pad=tokenizer.pad_token_id, dtype=model.dtype, rows=settings.decode_rows)
+        self.device = own.device
+        self.server: ServerSampler | None = None
+        self.sampler: Sampler = own
+        if settings.sampler is not None:
+            self.sampler = self.server = ServerSampler(
+                settings.sampler,
+                stop=stop,
+                context=own.context,
+                dtype=model.dtype,
+                work=report.folder,
+                event=report.event,
+            )
 
-    def draw(self, problems: list[Problem]) -> tuple[list[list[int]], list[Completion]]:
-        """Prompt ids of each problem, and the completions of all of them, those of a problem in a row."""
+    def __enter__(self) -> _Drawer:
+        if self.server is not None:
+            self.server.push(self.policy, self.tokenizer)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.server is not None:
+            self.server.close()
+
+    def draw(self, problems: list[Problem]) -> Iterator[dict[str, Any]]:
+        """Rows of the problems' completions, those of a problem one after the other, not scored yet."""
         conversations = [chat.with_system_prompt(p.prompt, self.system) for p in problems]
         prompts = chat.render_prompts(self.tokenizer, conversations, [p.tools for p in problems])
         count = self.settings.k
         completions = self.sampler.extend(
             [ids for ids in prompts for _ in range(count)],
             self.settings.sampling,
-            generator(self.sampler.device, self.seed),
-            entropy=True,
+            generator(self.device, self.seed),
+            entropy=self.server is None,
             streams=[(stream_id(self.seed, p.uid, index), 0) for p in problems for index in range(count)],
         )
-        return prompts, completions
+        records = [dataset.to_row(problem) for problem in problems]
+        for place, completion in enumerate(completions):
+            yield {
+                **records[place // count],
+                "sample": place % count,
+                "prompt_ids": prompts[place // count],
+                "completion_ids": completion.tokens,
+                "logp": completion.logp,
+                "entropy": completion.entropy,
+                "text": chat.completion_text(self.tokenizer, completion.tokens),
+                "stop": completion.stop.name.lower(),
+                "score": None,
+                "correct": None,
+                "status": UNSCORED,
+                "components": "{}",
+            }
 
 
-def _write_shard(drawer: _Drawer, problems: list[Problem], path: Path, number: int, report: Report) -> None:
+def _write_shard(rows: list[dict[str, Any]], problems: list[Problem], path: Path, seconds: float) -> dict[str, float]:
+    """Verify and write a shard; its metrics.
+
+    Args:
+        seconds: what drawing it took.
+    """
     began = time.monotonic()
-    prompts, completions = drawer.draw(problems)
-    seconds = time.monotonic() - began
-    rows = list(_rows(drawer, problems, prompts, completions))
     _score(rows, problems)
     samples.write(path, rows)
-    tokens = sum(len(c.tokens) for c in completions)
+    tokens = sum(len(row["completion_ids"]) for row in rows)
     scored = [row["correct"] for row in rows if row["correct"] is not None]
-    report.metrics(
-        number,
-        {
-            "shard/correct": sum(scored) / len(scored) if scored else float("nan"),
-            "shard/length_mean": tokens / len(rows),
-            "tokens_per_s": tokens / seconds if seconds > 0 else float("nan"),
-            "verify_s": time.monotonic() - began - seconds,
-        },
-    )
-
-
-def _rows(
-    drawer: _Drawer, problems: list[Problem], prompts: list[list[int]], completions: list[Completion]
-) -> Iterator[dict[str, Any]]:
-    count = drawer.settings.k
-    records = [dataset.to_row(problem) for problem in problems]
-    for place, completion in enumerate(completions):
-        yield {
-            **records[place // count],
-            "sample": place % count,
-            "prompt_ids": prompts[place // count],
-            "completion_ids": completion.tokens,
-            "logp": completion.logp,
-            "entropy": completion.entropy,
-            "text": chat.completion_text(drawer.tokenizer, completion.tokens),
-            "stop": completion.stop.name.lower(),
-            "score": None,
-            "correct": None,
-            "status": UNSCORED,
-            "components": "{}",
-        }
+    return {
+        "shard/correct": sum(scored) / len(scored) if scored else float("nan"),
+        "shard/length_mean": tokens / len(rows),
+        "tokens_per_s": tokens / seconds if seconds > 0 else float("nan"),
+        "verify_s": time.monotonic() - began,
+    }
 
 
 def _score(rows: list[dict[str, Any]], problems: list[Problem]) -> None:
@@ -168,9 +190,11 @@ def summary(out: Path) -> dict[str, float]:
     Returns:
         rows; `pass_at_1`, `pass_at_k`: mean share of correct completions, and share of problems with at least one, over the
         problems that have a scored completion; `score/mean`; `scored`: share of rows; `length/mean` in tokens, `length/max`;
-        `cut`: share of rows that ended at the token limit; `entropy/mean` in nats a token.
+        `cut`: share of rows that ended at the token limit; `entropy/mean` in nats a token, where it was measured.
     """
-    total = dict.fromkeys(("rows", "scored", "score", "tokens", "entropy", "cut", "problems", "share", "solved"), 0.0)
+    total = dict.fromkeys(
+        ("rows", "scored", "score", "tokens", "entropy", "entropy_tokens", "cut", "problems", "share", "solved"), 0.0
+    )
     longest = 0
     columns = ["uid", "completion_ids", "entropy", "score", "correct", "stop"]
     for group in samples.by_problem(out, columns):
@@ -181,7 +205,9 @@ def summary(out: Path) -> dict[str, float]:
         total["scored"] += len(scored)
         total["score"] += sum(row["score"] or 0.0 for row in scored)
         total["tokens"] += sum(lengths)
-        total["entropy"] += sum(sum(row["entropy"]) for row in group)
+        measured = [row for row in group if row["entropy"] is not None]
+        total["entropy"] += sum(sum(row["entropy"]) for row in measured)
+        total["entropy_tokens"] += sum(len(row["entropy"]) for row in measured)
         total["cut"] += sum(row["stop"] == "length" for row in group)
         if scored:
             correct = sum(row["correct"] for row in scored)
@@ -196,8 +222,8 @@ def summary(out: Path) -> dict[str, float]:
         "length/max": float(longest),
         "cut": total["cut"] / rows,
     }
-    if total["tokens"]:
-        metrics["entropy/mean"] = total["entropy"] / total["tokens"]
+    if total["entropy_tokens"]:
+        metrics["entropy/mean"] = total["entropy"] / total["entropy_tokens"]
     if problems:
         metrics |= {"pass_at_1": total["share"] / problems, "pass_at_k": total["solved"] / problems}
         metrics["score/mean"] = total["score"] / total["scored"]

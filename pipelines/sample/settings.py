@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import Field
 
-from pydantic import Field, field_validator
-
-from pipelines.contract.fields import Label, Settings
+from pipelines.contract.fields import Label, Settings, free
 from pipelines.recipe.sampling import Sampling
+from pipelines.recipe.server import Server
 
 
 class Sample(Settings):
@@ -23,11 +22,5 @@ class Sample(Settings):
     """Rows of a file, rounded down to whole problems (at least one): what a killed run repeats at most, and what memory must hold."""
     decode_rows: int = Field(1024, ge=1)
     """Rows decoded side by side."""
-    sampler: None = None
-    """Not taken: the stage decodes in its own process."""
-
-    @field_validator("sampler", mode="before")
-    @classmethod
-    def _own_process(cls, value: Any) -> None:
-        if value is not None:
-            raise ValueError("a sample stage decodes in its own process and knows no server; leave the field out")
+    sampler: Server | None = free(None)
+    """vLLM servers that decode instead of this process; they report no entropies."""

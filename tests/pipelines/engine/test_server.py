@@ -143,7 +143,7 @@ def test_order_limits_and_waiting(tmp_path, start, stand_in):
     [
         ({"model_config": {"logprobs_mode": "raw_logprobs"}}, "--logprobs-mode processed_logprobs"),
         ({"model_config": {"quantization": "fp8"}}, "without --quantization"),
-        ({"parallel_config": {"data_parallel_size": 2}}, "list them in rlvr.sampler.urls"),
+        ({"parallel_config": {"data_parallel_size": 2}}, "list them in sampler.urls"),
         (CPU | {"parallel_config": {}}, "packed copy of a tied output head"),
         (CPU, "do not know attention heads of 16"),
     ],

@@ -11,13 +11,15 @@ import sys
 import time
 
 import pytest
+import torch
 import toys
 import yaml
+from stand_in import StandIn
 
 from pipelines.curate.run import run as curate
 from pipelines.data import dataset, samples
-from pipelines.engine import models
-from pipelines.errors import ModelError, RecipeError
+from pipelines.engine import models, server_endpoint
+from pipelines.errors import ModelError, RecipeError, StaleWeights
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Model
@@ -68,8 +70,6 @@ def test_rows_hold_what_was_sampled_and_what_it_is_worth(begun, tmp_path):
 
 def test_log_probs_are_the_models_own(begun, tmp_path):
     _, rows = sampled(begun, tmp_path, sampling={"max_tokens": 6, "temperature": 0.7})
-    import torch
-
     network = models.load_model(begun / "model", Model(path=str(begun / "model")))
     row = rows[4]
     ids = torch.tensor([row["prompt_ids"] + row["completion_ids"]])
@@ -122,6 +122,44 @@ def test_a_kill_changes_no_byte(begun, tmp_path):
     subprocess.run(command, cwd=toys.ROOT, check=True, capture_output=True)
     assert contents(whole / "out") == contents(killed / "out")
     assert {path: path.stat().st_mtime_ns for path in shards} == before
+
+
+def test_servers_draw_with_the_model_s_weights(begun, tmp_path, monkeypatch):
+    """Two stand-ins share the prompts; one dies under way, its prompts are asked elsewhere, and no entropies are made up."""
+    monkeypatch.setattr(server_endpoint, "PATIENCE", (0.01, 0.01))
+    servers = [StandIn(tmp_path / "served") for _ in range(2)]
+    servers[1].dies_after = 2
+    asked = {"urls": [server.url for server in servers], "weights": str(tmp_path / "served")}
+    metrics, rows = sampled(begun, tmp_path / "s", sampler=asked)
+    assert metrics["rows"] == 30 and metrics["scored"] == 1 and "entropy/mean" not in metrics
+    assert servers[0].calls.count("/v1/completions") > 5 and servers[1].dead
+    network = models.load_model(begun / "model", Model(path=str(begun / "model")))
+    for row in rows[:5]:
+        assert row["entropy"] is None
+        ids = torch.tensor([row["prompt_ids"] + row["completion_ids"]])
+        with torch.no_grad():
+            logps = torch.log_softmax(network(ids).logits[0], -1)
+        start = len(row["prompt_ids"])
+        own = [float(logps[start + place - 1][token]) for place, token in enumerate(row["completion_ids"])]
+        assert row["logp"] == pytest.approx(own, abs=1e-4)
+    for server in servers:
+        server.shutdown()
+
+
+def test_a_server_with_other_weights_is_an_error(begun, tmp_path, monkeypatch):
+    monkeypatch.setattr(server_endpoint, "PATIENCE", (0.01, 0.01))
+    server = StandIn(tmp_path / "served")
+    network = models.load_model(begun / "model", Model(path=str(begun / "model")))
+    with torch.no_grad():
+        next(network.parameters()).normal_()
+    network.save_pretrained(tmp_path / "served")
+    tokenizer = models.load_tokenizer(begun / "model")
+    tokenizer.save_pretrained(tmp_path / "served")
+    server.load()
+    server.deaf = True
+    with pytest.raises(StaleWeights, match=r"sampler: .* old weights|sampler: .*weights"):
+        sampled(begun, tmp_path / "s", sampler={"url": server.url, "weights": str(tmp_path / "served")})
+    server.shutdown()
 
 
 def test_a_prompt_without_room_is_unscored(begun, tmp_path):
@@ -184,7 +222,7 @@ def test_it_is_a_stage_like_any_other(tmp_path):
     [
         ({"model": "base"}, "fresh model must be trained before SAMPLE"),
         ({"split": "other"}, r"drafts\.split: data makes no split called 'other'"),
-        ({"sampler": {"url": "http://localhost:1"}}, r"drafts\.sampler: .*a sample stage decodes in its own process"),
+        ({"sampler": {"url": "http://localhost:1"}}, r"drafts\.sampler: .*`weights` is required"),
         ({"data": "cold"}, r"drafts\.data: cold .* makes model"),
     ],
 )
