@@ -19,6 +19,7 @@ from pipelines.stage.files import dumps
 PROMPTS = ("prompt", "problem", "question", "instruction", "input", "query", "Question")
 ANSWERS = ("answer", "ground_truth", "target", "final_answer", "label", "output", "Answer")
 SOLUTIONS = ("solution", "completion", "response", "rationale", "generated_solution")
+LABEL = "label"
 ROLES = ("system", "user", "assistant", "tool")
 UID_CHARACTERS = 64
 ORIGIN = "sampled_from"
@@ -41,6 +42,8 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
         RowError: the field and the reason.
     """
     pair = _pair(row)
+    if not pair and (labelled := _labelled(row)):
+        pair, row = labelled, {k: v for k, v in row.items() if k not in (pairs.COMPLETION, LABEL)}
     prompt = _prompt(_with_prompt(row) if pair else row, source)
     answer, solution = ("", None) if pair and _no_answer(row, source) else _answer(row, source)
     verifier = source.verifier or _name(row, "verifier") or ("exact" if pair and not answer else "math")
@@ -71,23 +74,14 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
 
 
 def _texts(pair: dict[str, Any]) -> list[str]:
-    return [str(pair[name]) for name in pairs.TEXTS]
+    return [str(pair[name]) for name in (*pairs.TEXTS, pairs.COMPLETION) if name in pair]
 
 
 def _pair(row: dict[str, Any]) -> dict[str, Any]:
     """What `info` holds of a row with the columns `chosen` and `rejected`, {} for any other; messages count by their last one."""
     if any(_missing(row.get(name)) for name in pairs.TEXTS):
         return {}
-    pair: dict[str, Any] = {}
-    for name in pairs.TEXTS:
-        value = row[name]
-        if isinstance(value, list):
-            last = value[-1]
-            if not isinstance(last, dict) or last.get("role") != "assistant":
-                raise RowError(name, "its last message is not the assistant's")
-            pair[name] = _content(last.get("content"), len(value), name)
-        else:
-            pair[name] = text_of(value, name)
+    pair: dict[str, Any] = {name: _last_text(row[name], name) for name in pairs.TEXTS}
     if pair["chosen"] == pair["rejected"]:
         raise RowError("rejected", "it is the chosen text", "a pair has two different texts")
     for name in pairs.VALUES:
@@ -102,9 +96,27 @@ def _pair(row: dict[str, Any]) -> dict[str, Any]:
     return pair if user is None else pair | {pairs.USER: user}
 
 
+def _labelled(row: dict[str, Any]) -> dict[str, Any]:
+    """What `info` holds of a row with a completion and a label that is true or false (TRL's unpaired preferences), {} for any other."""
+    if _missing(row.get(pairs.COMPLETION)) or not isinstance(row.get(LABEL), bool):
+        return {}
+    labelled = {pairs.COMPLETION: _last_text(row[pairs.COMPLETION], pairs.COMPLETION), pairs.DESIRABLE: row[LABEL]}
+    return labelled | ({"solution": labelled[pairs.COMPLETION]} if row[LABEL] else {})
+
+
+def _last_text(value: Any, column: str) -> str:
+    """A text, or that of a list of messages, whose last one must be the assistant's."""
+    if not isinstance(value, list):
+        return text_of(value, column)
+    last = value[-1]
+    if not isinstance(last, dict) or last.get("role") != "assistant":
+        raise RowError(column, "its last message is not the assistant's")
+    return _content(last.get("content"), len(value), column)
+
+
 def _with_prompt(row: dict[str, Any]) -> dict[str, Any]:
     """The row with the prompt that its chosen messages hold, where it has no column for it (TRL's implicit prompt)."""
-    if any(not _missing(row.get(name)) for name in (*PROMPTS, "messages")) or not isinstance(row["chosen"], list):
+    if any(not _missing(row.get(name)) for name in (*PROMPTS, "messages")) or not isinstance(row.get("chosen"), list):
         return row
     return {**row, "prompt": row["chosen"][:-1]}
 

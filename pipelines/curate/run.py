@@ -18,7 +18,7 @@ from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
 from pipelines.curate.values import RowError
 from pipelines.curate.writer import Writer
-from pipelines.data import chat, pairs
+from pipelines.data import chat
 from pipelines.data import samples as sampled
 from pipelines.data.dataset import from_row, iter_problems
 from pipelines.data.records import Problem
@@ -231,12 +231,9 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
         for problem in iter_problems(work):
             yield from (m["content"] for m in problem.prompt)
             yield problem.answer
-            if problem.info.get("solution"):
-                yield problem.info["solution"]
             for tool in problem.tools or ():
                 yield f"{tool['function']['name']}({', '.join(tool['function']['parameters']['properties'])})"
-            if pairs.has_pair(problem):
-                yield from (problem.info[name] for name in pairs.TEXTS)
+            yield from (str(problem.info[name]) for name in selected.TEXTS if problem.info.get(name))
 
     settings = model.tokenizer
     tokenizer = models.train_tokenizer(settings.kind, settings.vocab_size, texts(), tools=settings.tools)

@@ -13,14 +13,16 @@ from typing import Any
 
 from pipelines import verifiers
 from pipelines.curate.mapping import ORIGIN
-from pipelines.data import dataset, samples
+from pipelines.data import dataset, pairs, samples
 from pipelines.data.records import Problem
 from pipelines.errors import DataError
 from pipelines.recipe.selection import Selection
 
+TEXTS = (*pairs.TEXTS, pairs.COMPLETION, "solution")
+"""What a record of a problem may hold beside it, in its info."""
 Completion = dict[str, Any]
 """A row of the samples."""
-COLUMNS = (*dataset.SCHEMA, "sample", "text", "score", "correct", "completion_ids")
+COLUMNS = (*dataset.SCHEMA, "sample", "text", "score", "correct", "stop", "completion_ids")
 VOTING = ("math", "number", "choice", "exact")
 """Verifiers that compare an extracted answer with the record's, so that a vote can stand in its place."""
 
@@ -63,7 +65,7 @@ def text_key(problem: Problem) -> str:
     """What tells records of one problem apart: the texts that they hold, empty for the problem itself."""
     if ORIGIN not in problem.info:
         return ""
-    return "\0".join(str(problem.info.get(name, "")) for name in ("chosen", "rejected", "solution"))
+    return "\0".join(str(problem.info.get(name, "")) for name in TEXTS)
 
 
 def _distinct(rows: list[Completion]) -> list[Completion]:
@@ -142,4 +144,5 @@ def _pairs(problem: Problem, rows: list[Completion], select: Selection, seed: in
         if better["score"] - worse["score"] > select.margin and count < select.per_problem:
             count += 1
             scores = {"chosen_score": better["score"], "rejected_score": worse["score"]}
-            yield _with(problem, {"chosen": better["text"], "rejected": worse["text"], **scores})
+            cut = {name: True for name, row in zip(pairs.CUT, (better, worse), strict=True) if row["stop"] == "length"}
+            yield _with(problem, {"chosen": better["text"], "rejected": worse["text"], **scores, **cut})

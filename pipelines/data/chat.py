@@ -111,12 +111,15 @@ def render_answer(
     answer: str,
     record: str,
     tools: ToolSchemas | None = None,
+    *,
+    ended: bool = True,
 ) -> tuple[list[int], int]:
     """Token ids of a conversation with the assistant's answer last, and how many of them are the prompt's.
 
     Args:
         record: what the message calls it.
         tools: that the conversation offers.
+        ended: False for an answer that was cut off: nothing of the template stands behind its text then, no end token either.
 
     Raises:
         ModelError: the template renders the prompt differently once the answer follows it.
@@ -124,11 +127,15 @@ def render_answer(
     prompt_ids = render_prompt(tokenizer, prompt, tools)
     messages = [*prompt, {"role": "assistant", "content": answer}]
     text = render_with_tools(tokenizer, messages, tools, generation_prompt=False)
+    before = render_with_tools(tokenizer, prompt, tools)
+    if not ended and text.startswith(before):
+        head, part, _ = text[len(before) :].partition(answer)
+        if part and not head.strip():  # some templates put a space in front
+            return [*prompt_ids, *tokenizer(head + answer, add_special_tokens=False)["input_ids"]], len(prompt_ids)
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
     if tokens[: len(prompt_ids)] == prompt_ids:
         return tokens, len(prompt_ids)
     # A token may span the seam (`<think>\n` and `\n</think>`); a rollout starts with the prompt's own ids.
-    before = render_with_tools(tokenizer, prompt, tools)
     if text.startswith(before):
         rest = tokenizer(text[len(before) :], add_special_tokens=False)["input_ids"]
         return [*prompt_ids, *rest], len(prompt_ids)

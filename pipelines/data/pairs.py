@@ -1,4 +1,4 @@
-"""Preference pairs: two answers to a prompt of which one is preferred, as `info` of a curated record holds them."""
+"""Preference pairs, two answers to a prompt of which one is preferred, and labelled answers, as `info` of a curated record holds them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ VALUES = ("chosen_score", "rejected_score", "margin")
 """Fields of `info` beside the two texts, in files columns of these names; each may be left out."""
 USER = "user"
 """Who preferred it, where several people or judges differ."""
+CUT = ("chosen_cut", "rejected_cut")
+"""In a pair's info where it is true: the answer ended at the token limit, so no end token belongs behind it."""
+COMPLETION, DESIRABLE = "completion", "desirable"
+"""Of a labelled answer; in files the columns are `completion` and `label` (true or false)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class Pair:
     margin: float | None = None
     """By how much the first is better, in units of whoever labelled it."""
     user: str | None = None
+    chosen_cut: bool = False
+    rejected_cut: bool = False
 
     @property
     def score_margin(self) -> float | None:
@@ -41,6 +47,31 @@ class Pair:
         if self.chosen_score is None or self.rejected_score is None:
             return None
         return self.chosen_score - self.rejected_score
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One answer to a prompt, and whether it is good."""
+
+    uid: str
+    prompt: list[Message]
+    completion: str
+    desirable: bool
+
+
+def labelled_of(problem: Problem) -> Labelled:
+    """The labelled answer that a record holds.
+
+    Raises:
+        DataError: it holds none.
+    """
+    completion, desirable = problem.info.get(COMPLETION), problem.info.get(DESIRABLE)
+    if not isinstance(completion, str) or not isinstance(desirable, bool):
+        raise DataError(
+            f"record {problem.uid} ({problem.source}) holds no labelled answer (info.{COMPLETION} and info.{DESIRABLE}) and no pair. "
+            "Curate a file with the columns prompt, completion and label (true or false), or pairs."
+        )
+    return Labelled(problem.uid, problem.prompt, completion, desirable)
 
 
 def has_pair(problem: Problem) -> bool:
@@ -71,6 +102,8 @@ def pair_of(problem: Problem) -> Pair:
         rejected_score=rejected_score,
         margin=margin,
         user=None if user is None else str(user),
+        chosen_cut=bool(info.get(CUT[0])),
+        rejected_cut=bool(info.get(CUT[1])),
     )
 
 

@@ -12,6 +12,7 @@ import yaml
 from pipelines.curate import selected
 from pipelines.curate.run import run as curate
 from pipelines.data import dataset, samples
+from pipelines.data.pairs import pair_of
 from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.errors import DataError, ModelError, RecipeError
@@ -31,7 +32,7 @@ DRAWN = {
 """Problem → text and score of each completion; 1 is correct."""
 
 
-def write(out: Path, drawn=None, verifier="number") -> Path:
+def write(out: Path, drawn=None, verifier="number", cut=()) -> Path:
     """An artifact of a sample stage with these completions."""
     rows = []
     for uid, completions in (drawn or DRAWN).items():
@@ -39,7 +40,8 @@ def write(out: Path, drawn=None, verifier="number") -> Path:
         problem = Problem(uid=uid, prompt=prompt, answer="7", verifier=verifier, source="s", licence="l", info={"k": 1})
         rows += [
             {
-                **dataset.to_row(problem), "sample": number, "text": text, "score": score, "status": "x", "stop": "end",
+                **dataset.to_row(problem), "sample": number, "text": text, "score": score, "status": "x",
+                "stop": "length" if text in cut else "end",
                 "correct": None if score is None else score >= 1, "components": "{}", "prompt_ids": [1, 2],
                 "completion_ids": list(range(len(text))), "logp": [0.0] * len(text), "entropy": [0.0] * len(text),
             }
@@ -98,6 +100,13 @@ def test_the_majority_s_answer_is_the_label(folder):
 
 def pairs(folder, **select):
     return [(p.info["chosen"], p.info["rejected"]) for p in chosen(folder, kind="pairs", **select)]
+
+
+def test_answers_that_were_cut_are_marked(tmp_path):
+    folder = write(tmp_path / "drafts", cut=("no 3",))
+    assert [p.info.get("rejected_cut") for p in chosen(folder, kind="pairs", per_problem=2)] == [True, None]
+    pair = pair_of(chosen(folder, kind="pairs")[0])
+    assert pair.rejected_cut and not pair.chosen_cut
 
 
 def test_pairs(folder):

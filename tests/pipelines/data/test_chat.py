@@ -164,3 +164,12 @@ def test_the_last_message_of_a_completion_in_channels():
     text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>"
     assert chat.completion_text(loaded, loaded(text, add_special_tokens=False)["input_ids"]) == "yes"
     assert chat.completion_text(loaded, loaded("yes", add_special_tokens=False)["input_ids"]) == "yes"
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "mistral"])
+def test_an_answer_that_was_cut_has_no_end(name):
+    loaded = tokenizer(name)
+    whole, start = chat.render_answer(loaded, ASKED, "yes", "r")
+    cut, again = chat.render_answer(loaded, ASKED, "yes", "r", ended=False)
+    assert start == again and whole[: len(cut)] == cut and len(cut) < len(whole)
+    assert loaded.decode(cut[start:]).strip() == "yes"

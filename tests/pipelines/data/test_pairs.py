@@ -6,10 +6,11 @@ import json
 
 import pytest
 import toys
+from transformers import AutoTokenizer
 
 from pipelines.curate.run import run as curate
 from pipelines.data import dataset
-from pipelines.data.pairs import Pair, pair_of, read_pairs
+from pipelines.data.pairs import Labelled, Pair, labelled_of, pair_of, read_pairs
 from pipelines.data.records import Problem
 from pipelines.errors import DataError
 from pipelines.recipe.read import read_recipe
@@ -67,3 +68,32 @@ def test_a_record_without_a_pair_is_refused():
         pair_of(problem(chosen="a"))
     with pytest.raises(DataError, match=r"info\.margin is no finite number"):
         pair_of(problem(chosen="a", rejected="b", margin=float("nan")))
+
+
+def test_labelled_answers_become_records(tmp_path):
+    rows = [
+        {"prompt": "is 4 even", "completion": "yes", "label": True},
+        {"prompt": "is 4 even", "completion": "no, never", "label": False},
+        {"prompt": "is 5 even", "completion": [{"role": "assistant", "content": "no"}], "label": True},
+        {"prompt": "not True is", "completion": "so it is False", "label": "False"},
+    ]
+    metrics, out = curated(tmp_path, rows)
+    assert metrics["rows"] == 4
+    by_text = {p.info.get("completion"): p for p in dataset.read_split(out, "train")}
+    assert labelled_of(by_text["no, never"]) == Labelled(
+        by_text["no, never"].uid, [{"role": "user", "content": "is 4 even"}], "no, never", False
+    )
+    assert (
+        by_text["yes"].info["sampled_from"]
+        == by_text["no, never"].info["sampled_from"]
+        != by_text["no"].info["sampled_from"]
+    )
+    assert by_text["yes"].info["solution"] == "yes" and "solution" not in by_text["no, never"].info
+    assert by_text[None].answer == "False", "a label that is text is an answer"
+    with pytest.raises(DataError, match="holds no labelled answer"):
+        labelled_of(by_text[None])
+
+
+def test_a_fresh_tokenizer_knows_the_characters_of_both_answers(tmp_path):
+    _, out = curated(tmp_path, [{"prompt": "ab", "chosen": "cd", "rejected": "xyz"}])
+    assert set("abcdxyz") <= set(AutoTokenizer.from_pretrained(out / "tokenizer").get_vocab())
