@@ -10,25 +10,27 @@ from typing import Any
 
 from flows import systems
 from pipelines.contract import catalogue
-from pipelines.contract.columns import COLUMNS, Phase, phase_of
+from pipelines.contract.columns import COLUMNS, TABLES, Column, Phase, phase_of
 from pipelines.contract.method import Method
 from pipelines.contract.monitor import Monitor
 from pipelines.errors import UserError, did_you_mean
+from pipelines.recipe import kinds
 from pipelines.recipe.read import PRESETS, preset_names, read_preset
 from pipelines.recipe.slots import MONITORS, SLOTS
 
-PLACES = (*SLOTS, "providers", MONITORS)
-"""Slots, the providers of columns, and the rules of monitors."""
+OF_KINDS = tuple(slot for kind in kinds.every().values() for slot in kind.slots)
+PLACES = (*SLOTS, "providers", *OF_KINDS, MONITORS)
+"""Slots of RLVR, the providers of columns, the slots of other kinds of stages, and the rules of monitors."""
 
 
-def _room(place: str) -> str:
+def room(place: str) -> str:
     """The catalogue's name for a place; monitors belong to no stage."""
-    return place if place == MONITORS else f"rlvr.{place}"
+    return place if place in (MONITORS, *OF_KINDS) else f"rlvr.{place}"
 
 
 def entry(slot: str, name: str) -> dict[str, Any]:
     """Everything known about a method, as plain values."""
-    fn = catalogue.load(_room(slot), name)
+    fn = catalogue.load(room(slot), name)
     card = catalogue.card(fn)
     model = catalogue.settings_model(fn)
     settings = {}
@@ -64,7 +66,7 @@ def entries(slot: str | None = None) -> list[dict[str, Any]]:
     """
     if slot is not None and slot not in PLACES:
         raise UserError(f"--slot {slot}: no such slot. {did_you_mean(slot, PLACES)}")
-    return [entry(s, n) for s in ([slot] if slot else PLACES) for n in catalogue.names(_room(s))]
+    return [entry(s, n) for s in ([slot] if slot else PLACES) for n in catalogue.names(room(s))]
 
 
 def link(paper: str) -> str:
@@ -186,12 +188,18 @@ def columns_page() -> str:
     for phase in Phase:
         slots = ", ".join(f"`{slot}`" for slot in SLOTS if phase_of(slot) == phase)
         lines.append(f"| {phase.name.lower()} | {slots} |")
-    lines += [
-        "",
+    lines += ["", *_column_rows(COLUMNS)]
+    for owner, table in TABLES.items():
+        lines += ["", f"## {owner}", "", "P pairs of answers, B single answers.", "", *_column_rows(table)]
+    return "\n".join(lines) + "\n"
+
+
+def _column_rows(table: dict[str, Column]) -> list[str]:
+    lines = [
         "| column | shape | type | phase | provided by | what it is | where nobody provides it |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, column in COLUMNS.items():
+    for name, column in table.items():
         shape = f"[{column.shape.replace(' ', ', ')}]" if column.shape else ""
         cells = (
             f"`{name}`",
@@ -203,7 +211,7 @@ def columns_page() -> str:
             column.hint,
         )
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 if __name__ == "__main__":

@@ -179,6 +179,7 @@ def _how(use: str) -> str:
     if place == "stage":
         return f"  stage {name}: {{kind: {name}, ...}}"
     if place == "method":
-        slot, _, method = name.partition(".")
-        return f"  method {method}: rlvr.{slot}: {method}"
+        slot, _, method = name.rpartition(".")
+        room = slot if "." in slot else f"rlvr.{slot}"
+        return f"  method {method}: {room}: {method}"
     return f"  {place} {name}"

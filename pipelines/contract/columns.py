@@ -237,7 +237,38 @@ REWARD_MODEL_COLUMNS: dict[str, Column] = {
                                 part=True, span=(-20.0, -1.0)),
 }  # fmt: skip
 """What a loss of a reward model may know of an optimizer step."""
-TABLES = {"reward_model": REWARD_MODEL_COLUMNS}
+PREFERENCE_COLUMNS: dict[str, Column] = {
+    # of a pair
+    "chosen_logp": Column("P", "float32", Phase.LOSS, "the policy",
+                          "Log-probability (nats) of the whole chosen answer, with gradient.", span=(-20.0, -1.0)),
+    "rejected_logp": Column("P", "float32", Phase.LOSS, "the policy", "The same of the rejected answer.", span=(-20.0, -1.0)),
+    "chosen_logp_ref": Column("P", "float32", Phase.LOSS, "the reference policy",
+                              "Log-probability of the chosen answer under the frozen reference.", span=(-20.0, -1.0)),
+    "rejected_logp_ref": Column("P", "float32", Phase.LOSS, "the reference policy", "The same of the rejected answer.",
+                                span=(-20.0, -1.0)),
+    "chosen_length": Column("P", "float32", Phase.LOSS, "the data", "Tokens of the chosen answer, its end token included.",
+                            span=(1.0, 20.0)),
+    "rejected_length": Column("P", "float32", Phase.LOSS, "the data", "The same of the rejected answer.", span=(1.0, 20.0)),
+    "chosen_length_mean": Column("", "float32", Phase.LOSS, "the data",
+                                 "Mean of `chosen_length` over the pairs of the optimizer step.", span=(1.0, 20.0)),
+    "chosen_score": Column("P", "float32", Phase.LOSS, "the data", "Graded score of the chosen answer.", part=True,
+                           hint="Give the pairs the columns chosen_score and rejected_score, as a curate stage's pairs have."),
+    "rejected_score": Column("P", "float32", Phase.LOSS, "the data", "Graded score of the rejected answer.", part=True,
+                             hint="Give the pairs the columns chosen_score and rejected_score, as a curate stage's pairs have."),
+    "margin": Column("P", "float32", Phase.LOSS, "the data",
+                     "By how much the chosen answer is better: the pair's own margin, else the difference of its scores, else 0."),
+    # of a single answer, labelled or one of a pair
+    "logp": Column("B", "float32", Phase.LOSS, "the policy", "Log-probability (nats) of the whole answer, with gradient.",
+                   span=(-20.0, -1.0)),
+    "logp_ref": Column("B", "float32", Phase.LOSS, "the reference policy", "The same under the frozen reference.",
+                       span=(-20.0, -1.0)),
+    "desirable": Column("B", "bool", Phase.LOSS, "the data", "Whether the answer is labelled good, or is the chosen one of a pair."),
+    "kl": Column("", "float32", Phase.LOSS, "the policy and the reference",
+                 "KL(policy || reference) in nats an answer, estimated on prompts with answers to other prompts; never below 0, "
+                 "without gradient.", span=(0.0, 2.0)),
+}  # fmt: skip
+"""What a preference loss may know of an optimizer step."""
+TABLES = {"preference": PREFERENCE_COLUMNS, "reward_model": REWARD_MODEL_COLUMNS}
 """Room → its own table, where it is not `COLUMNS`."""
 
 

@@ -108,7 +108,35 @@ REWARD_MODEL = {
     "monitor/alarms": Metric("Alarms so far."),
     **OPTIMIZER,
 }  # fmt: skip
-METRICS = {"rlvr": RLVR, "sft": SFT, "reward_model": REWARD_MODEL}
+OF_PAIRS = "Of pairs; a loss that reads labels has none."
+PREFERENCE = {
+    "loss/train": Metric("Loss of the step."),
+    "loss/preference": Metric("The preference loss in it, mean over the step's items."),
+    "loss/sft": Metric("Negative log-likelihood of the chosen answers, nats a token."),
+    "loss/heldout": Metric("Loss of the held-out items, every `evaluate_every` steps.",
+                           when=lambda preference: preference.heldout is not None, hint="Name a heldout split."),
+    "accuracy/*": Metric("Share of pairs whose chosen answer has the larger reward; of labelled answers, share on their side of 0 "
+                         "(of the KL, where the loss has one). `train` and `heldout`."),
+    "ranking/*": Metric(f"Share of pairs whose chosen answer has the larger log-probability. {OF_PAIRS}"),
+    "margin/heldout": Metric(f"Mean difference of the rewards of the held-out pairs. {OF_PAIRS}"),
+    "rewards/chosen": Metric("Mean reward of chosen (desirable) answers: beta times the log-ratio to the reference, or without one beta "
+                             "times the mean log-probability of its tokens."),
+    "rewards/rejected": Metric("The same of the others."),
+    "rewards/margin": Metric(f"Mean difference of the two. {OF_PAIRS}"),
+    "logp/chosen": Metric("Log-probability of a chosen (desirable) answer, nats, mean."),
+    "logp/rejected": Metric("The same of the others."),
+    "drift/chosen": Metric("Log-ratio of chosen answers to the model at the start, nats a token; below 0 they have become less probable."),
+    "drift/rejected": Metric("The same of the others."),
+    "drift/kl": Metric("KL to the model at the start, nats an answer, estimated on answers to other prompts; of losses that read `kl`."),
+    "tokens/trained": Metric("Tokens in the loss."),
+    "tokens/padding_share": Metric("Padding in the forward pass."),
+    "tokens/computed_share": Metric("Share of the answers' and prompts' tokens that the forward pass computes."),
+    "tokens/per_s": Metric("Speed of training."),
+    "time/step_s": Metric("Seconds of the step."),
+    "monitor/alarms": Metric("Alarms so far."),
+    **OPTIMIZER,
+}  # fmt: skip
+METRICS = {"rlvr": RLVR, "sft": SFT, "preference": PREFERENCE, "reward_model": REWARD_MODEL}
 """Section of the recipe → metric → what it is."""
 
 

@@ -224,12 +224,14 @@ class Loop:
             step, state, score=-heldout if improved else None, good=self.monitors.healthy, branch=branch
         )
 
+    def about(self) -> dict[str, Any]:
+        """What is written beside the model."""
+        base = {"base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code}
+        return {"stage": self.section, **base}
+
     def _save(self) -> None:
         model = self.model.merge_and_unload() if self.run_settings.lora else self.model
-        about = {
-            "stage": self.section, "base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code,
-        }  # fmt: skip
-        models.save_model(model, self.tokenizer, self.out / "model", about)
+        models.save_model(model, self.tokenizer, self.out / "model", self.about())
 
 
 class Epochs:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection
+from typing import Any
 
 from pipelines.contract.metrics import METRICS, metric
 from pipelines.errors import RecipeError, did_you_mean
-from pipelines.recipe.settings import Rlvr, Sft
 from pipelines.recipe.slots import Watched, bind_monitors
 
 
-def check_monitors(section: str, settings: Rlvr | Sft, columns: Collection[str] = ()) -> None:
+def check_monitors(section: str, settings: Any, columns: Collection[str] = ()) -> None:
     """Hold every entry of `monitors` against what the stage measures.
 
     Args:
-        section: "rlvr" or "sft".
+        section: the kind of stage, such as "rlvr".
+        settings: its settings, with `monitors`, `rollback` and `steps`.
         columns: those that methods of the recipe read.
 
     Raises:
@@ -49,15 +50,15 @@ def check_monitors(section: str, settings: Rlvr | Sft, columns: Collection[str] 
             raise RecipeError(
                 f"{field}.action: rollback cannot take back what rlvr.staleness has sampled ahead. Use finish or stop, or staleness: 0."
             )
-        if section == "sft" and each.about.action == "rollback" and settings.rollback.learning_rate == 1:
+        if section != "rlvr" and each.about.action == "rollback" and settings.rollback.learning_rate == 1:
             raise RecipeError(
-                f"{field}.action: rollback would repeat the same steps, because SFT samples nothing. "
-                "Set sft.rollback.learning_rate below 1."
+                f"{field}.action: rollback would repeat the same steps, because {section} samples nothing. "
+                f"Set {section}.rollback.learning_rate below 1."
             )
 
 
 def _check_metric(
-    section: str, settings: Rlvr | Sft, field: str, each: Watched, name: str, available: Collection[str]
+    section: str, settings: Any, field: str, each: Watched, name: str, available: Collection[str]
 ) -> None:
     line = metric(section, name)
     if line is None:

@@ -104,6 +104,8 @@ class Kind:
     """Takes a place on a GPU."""
     methods: bool = False
     """Its settings have slots for methods, which presets fill."""
+    slots: tuple[str, ...] = ()
+    """Folders of methods under pipelines/ that its settings choose from, for the catalogue, beside those that presets fill."""
     benchmark_texts: str | None = None
     """`module:function` that yields (benchmark, question) of everything that the stage's settings will ask."""
     headlines: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ class RewardModelKind(Kind):
     """A model that scores answers, trained on pairs of them."""
 
     name, settings, module, makes = "reward_model", RewardModel, "pipelines.reward_model", REWARD_MODEL
+    slots = (LOSS,)
     ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
     trains = True
     headlines = ("accuracy/heldout", "loss/heldout", "loss/train")

@@ -31,8 +31,8 @@ def exists(use: str) -> bool:
     if place == "preset":
         return name in preset_names()
     if place == "method":
-        slot, _, method = name.partition(".")
-        return slot in methods.PLACES and method in catalogue.names(f"rlvr.{slot}")
+        slot, _, method = name.rpartition(".")
+        return slot in methods.PLACES and method in catalogue.names(methods.room(slot))
     if place == "recipe":
         return (toys.ROOT / "recipes" / f"{name}.yaml").is_file()
     if place == "stage":

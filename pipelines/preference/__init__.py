@@ -1,0 +1,1 @@
+"""Preference optimisation: pairs of answers, or labelled ones, learned directly (DPO and its family)."""

@@ -1,0 +1,61 @@
+"""Preference optimisation as a kind of stage."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pipelines.contract.catalogue import bind
+from pipelines.preference.settings import Preference
+from pipelines.recipe.check_monitors import check_monitors
+from pipelines.recipe.graph import Node
+from pipelines.recipe.resolve import resolve
+from pipelines.recipe.stage_kind import (
+    DATA,
+    MODEL,
+    TEXT,
+    TORCH,
+    Kind,
+    Port,
+    Reads,
+    base_files,
+    check_split,
+    check_trained,
+    model_settings,
+)
+
+SLOT = "preference.loss"
+
+
+class PreferenceKind(Kind):
+    """A model trained on pairs of answers."""
+
+    name, settings, module, makes = "preference", Preference, "pipelines.preference", MODEL
+    ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
+    trains = True
+    slots = (SLOT,)
+    headlines = ("accuracy/heldout", "loss/heldout", "rewards/margin")
+
+    def reads(self, node: Node) -> Reads:
+        """The model, the loss by its name, and the monitors."""
+        model, in_key = model_settings(node)
+        return Reads(
+            {"preference": resolve(node.settings), "model": model},
+            in_key=in_key,
+            models=base_files(node),
+            modules=[
+                f"pipelines.{SLOT}.{node.settings.loss.get('kind')}",
+                *(f"pipelines.monitor.{rule.get('kind')}" for rule in node.settings.monitors),
+            ],
+            libraries=(*TEXT, *TORCH),
+        )
+
+    def check(self, node: Node) -> None:
+        """The loss and its settings exist, the splits too, there is a trained model to start from, and its monitors can watch."""
+        bind(SLOT, node.settings.loss)
+        for field in ("split", "heldout"):
+            check_split(node, f"preference.{field}", getattr(node.settings, field))
+        check_trained(node)
+        check_monitors("preference", node.settings)
+
+
+KIND = PreferenceKind()

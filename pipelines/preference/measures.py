@@ -1,0 +1,110 @@
+"""What a step of a preference stage reports, summed over its forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def chosen(columns: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """(log-prob, length) of the chosen answers, or of the desirable ones; [n] each."""
+    if "desirable" in columns:
+        wanted = columns["desirable"]
+        return columns["logp"][wanted], columns["length"][wanted]
+    return columns["chosen_logp"], columns["chosen_length"]
+
+
+def rejected(columns: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """The same of the others."""
+    if "desirable" in columns:
+        wanted = ~columns["desirable"]
+        return columns["logp"][wanted], columns["length"][wanted]
+    return columns["rejected_logp"], columns["rejected_length"]
+
+
+def log_ratios(columns: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """Log-ratios to the reference of both sorts of answers; None without a reference."""
+    if "desirable" in columns:
+        if "logp_ref" not in columns:
+            return None
+        ratio = columns["logp"] - columns["logp_ref"]
+        return ratio[columns["desirable"]], ratio[~columns["desirable"]]
+    if "chosen_logp_ref" not in columns:
+        return None
+    return columns["chosen_logp"] - columns["chosen_logp_ref"], columns["rejected_logp"] - columns["rejected_logp_ref"]
+
+
+@dataclass
+class Tally:
+    """Sums over the items of a step.
+
+    The reward of an answer is beta times its log-ratio to the reference, or for a loss without reference beta times the mean
+    log-probability of its tokens; beta is the loss's own, 1 where it has none.
+    """
+
+    count: int
+    """Items of the step."""
+    beta: float
+    labels: bool
+    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Metric → (sum, weight)."""
+    loss: float = 0.0
+    sft: float = 0.0
+
+    @torch.no_grad()
+    def add(self, columns: Mapping[str, Any], losses: Tensor, sft: Tensor, loss: Tensor) -> None:
+        """One forward pass.
+
+        Args:
+            losses: [n], of its items.
+            sft: its part of the step's SFT term.
+            loss: its part of the step's loss.
+        """
+        self.loss, self.sft = self.loss + float(loss), self.sft + float(sft)
+        self._sum("loss/preference", losses)
+        both, ratios = (chosen(columns), rejected(columns)), log_ratios(columns)
+        rewards = []
+        for name, place in (("chosen", 0), ("rejected", 1)):
+            logp, length = both[place]
+            self._sum(f"logp/{name}", logp)
+            reward = self.beta * (logp / length.clamp(min=1) if ratios is None else ratios[place])
+            rewards.append(reward)
+            self._sum(f"rewards/{name}", reward)
+            if ratios is not None:
+                self._add(f"drift/{name}", float(ratios[place].sum()), float(length.sum()))
+        if self.labels:
+            self._of_labels(columns)
+        else:
+            self._sum("rewards/margin", rewards[0] - rewards[1])
+            self._sum("accuracy", (rewards[0] > rewards[1]).float())
+            self._sum("ranking", (both[0][0] > both[1][0]).float())
+
+    def _of_labels(self, columns: Mapping[str, Any]) -> None:
+        kl = columns.get("kl", torch.zeros(()))
+        self._sum("kl", kl.expand(1))
+        if "logp_ref" in columns:
+            above = columns["logp"] - columns["logp_ref"] > kl
+            self._sum("accuracy", (above == columns["desirable"]).float())
+
+    def _sum(self, name: str, values: Tensor) -> None:
+        self._add(name, float(values.sum()), float(len(values)))
+
+    def _add(self, name: str, value: float, weight: float) -> None:
+        total, count = self.sums.get(name, (0.0, 0.0))
+        self.sums[name] = (total + value, count + weight)
+
+
+def of(tally: Tally, split: str) -> dict[str, float]:
+    """The metrics of a step, or of the held-out items: means, `NAME/heldout` for the latter."""
+    means = {name: total / weight for name, (total, weight) in tally.sums.items() if weight}
+    if split == "heldout":
+        kept = {name: means[name] for name in ("accuracy", "ranking", "rewards/margin") if name in means}
+        return {f"loss/{split}": tally.loss, **{f"{name.split('/')[-1]}/{split}": v for name, v in kept.items()}}
+    named = {f"{name}/{split}" if "/" not in name and name != "kl" else name: value for name, value in means.items()}
+    if "kl" in named:
+        named["drift/kl"] = named.pop("kl")
+    return {"loss/train": tally.loss, "loss/sft": tally.sft, **named}

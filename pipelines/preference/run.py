@@ -1,0 +1,241 @@
+"""The stage: log-probabilities of whole answers, the reference scored once, a loss of the folder `loss`, exact resume."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipelines.contract.catalogue import bind
+from pipelines.data import dataset
+from pipelines.engine import models
+from pipelines.engine.layout import best_layouts
+from pipelines.engine.loop import HELDOUT, Epochs, Loop
+from pipelines.engine.policy import without_dropout
+from pipelines.preference import measures
+from pipelines.preference.examples import Examples, Reader, epoch_order, passes
+from pipelines.preference.settings import Preference
+from pipelines.recipe.settings import Model
+from pipelines.stage.report import Report
+
+SLOT = "preference.loss"
+HELDOUT_ITEMS = 512
+"""Held-out items scored per measurement, at most."""
+REFERENCE = ("chosen_logp_ref", "rejected_logp_ref", "logp_ref", "kl")
+"""Columns that need the reference."""
+
+
+class Trainer(Loop):
+    """One preference run; arguments as in `Loop`. The reference is the model that it starts from."""
+
+    def __init__(
+        self,
+        preference: Preference,
+        model: Model,
+        *,
+        data: Path,
+        out: Path,
+        work: Path,
+        report: Report,
+        seed: int,
+        start: str | None = None,
+    ) -> None:
+        super().__init__(
+            "preference", preference, model, data=data, out=out, work=work, report=report, seed=seed, start=start
+        )
+        self.preference = preference
+        self.loss = bind(SLOT, preference.loss)
+        self.labels = "desirable" in self.loss.takes
+        self.uses_reference = preference.track_drift or any(name in self.loss.takes for name in REFERENCE)
+        models.check_template(dataset.about(data).get("template"), self.tokenizer, "preference")
+        self.system = models.system_prompt_of(self.origin) if self.origin else None
+        reader = self._reader()
+        self.examples = reader.read(data, preference.split)
+        self.heldout = reader.read(data, preference.heldout) if preference.heldout else Examples()
+        self.measures = bool(self.heldout.items)
+        self.load()
+        without_dropout(self.model)
+        per_step = preference.pairs_per_step
+        self.epochs = Epochs(lambda epoch: epoch_order(len(self.examples), seed, epoch), per_step)
+        self.schedule(preference.steps or max(1, int(len(self.examples) * (preference.epochs or 1) / per_step)))
+        self.reference: dict[str, Tensor] = {}
+        self.commits_start = self.uses_reference
+        self.last_measured: dict[str, float] = {}
+
+    def _reader(self) -> Reader:
+        return Reader(
+            tokenizer=self.tokenizer,
+            max_length=self.preference.max_length,
+            labels=self.labels,
+            wanted=self.loss.takes,
+            system=self.system,
+            loss=self.loss.name,
+            progress=lambda done, total, what: self.report.progress(done, total, what, unit="row"),
+            event=self.report.event,
+        )
+
+    def begin(self) -> None:
+        """Score all answers that will be read with the model as it is now; a restart takes the scores from its commit."""
+        if not self.uses_reference or self.reference:
+            return
+        needed = set(range(len(self.examples)))
+        if self.total * self.preference.pairs_per_step < len(self.examples):
+            needed = {item for step in range(self.total) for item in self.epochs.step(step)}
+        self.reference = {
+            "train": self._score_all(self.examples, sorted(needed), "train"),
+            "heldout": self._score_all(self.heldout, self._heldout_items(), "heldout"),
+        }
+
+    def _heldout_items(self) -> list[int]:
+        return list(range(min(HELDOUT_ITEMS, len(self.heldout))))
+
+    @torch.no_grad()
+    def _score_all(self, examples: Examples, items: Sequence[int], split: str) -> Tensor:
+        """Log-probabilities of the items' answers, and of those to other prompts, float32 [R]; NaN for the other rows."""
+        self.model.eval()
+        scores = torch.full((len(examples.tokens),), float("nan"))
+        done = 0
+        for part in passes(examples, items, self.preference.micro_batch_tokens):
+            for rows in self._rows_of(examples, part):
+                scores[rows] = self.log_probs(examples, rows)[0].cpu()
+            done += len(part)
+            self.report.progress(done, len(items), f"reference log-probs of {split}", unit="item")
+        return scores
+
+    @staticmethod
+    def _rows_of(examples: Examples, items: Sequence[int]) -> list[list[int]]:
+        """The answers of items, and where there are such, their prompts with other answers."""
+        rows = [row for item in items for row in examples.items[item]]
+        return [rows, [examples.unrelated[item] for item in items]] if examples.unrelated else [rows]
+
+    def log_probs(self, examples: Examples, rows: Sequence[int]) -> tuple[Tensor, int, int]:
+        """Log-probability of each row's answer, float32 [rows], with gradient where it is enabled.
+
+        Returns:
+            them; tokens of the forward passes, padding included; those that are not padding.
+        """
+        width = max(len(examples.tokens[row]) for row in rows)
+        tokens = torch.full((len(rows), width), self.tokenizer.pad_token_id, dtype=torch.int64)
+        mask = torch.zeros(len(rows), width, dtype=torch.bool)
+        for place, row in enumerate(rows):
+            ids = examples.tokens[row]
+            tokens[place, : len(ids)] = torch.tensor(ids)
+            mask[place, examples.start[row] : len(ids)] = True
+        share = self.preference.share_prefixes
+        layouts = best_layouts(
+            tokens, mask, torch.arange(len(rows)), self.preference.micro_batch_tokens,
+            allow_trees=share and self.policy.takes_masks, allow_prefixes=share and self.policy.takes_prefixes,
+        )  # fmt: skip
+        by_place = torch.zeros(tokens.numel(), device=self.device)
+        for layout in layouts:
+            logp, _ = self.policy.score(layout, tokens.flatten()[layout.target])
+            by_place = by_place.scatter(0, layout.target.to(self.device), logp)
+        size, used = sum(layout.size for layout in layouts), sum(layout.used for layout in layouts)
+        return by_place.view(tokens.shape).sum(1), size, used
+
+    def _step(self, step: int) -> dict[str, float]:
+        began = time.perf_counter()
+        self.model.train()
+        items = self.epochs.step(step)
+        tally, size, used = self._pass(self.examples, items, "train", backward=True)
+        trained = sum(self.examples.length(row) for item in items for row in self.examples.items[item])
+        read = sum(len(self.examples.tokens[row]) for item in items for row in self.examples.items[item])
+        self.tokens_seen += read
+        metrics = measures.of(tally, "train")
+        metrics |= {f"optimizer/{name}": value for name, value in self.stepper.step(step).items()}
+        seconds = time.perf_counter() - began
+        return metrics | {
+            "tokens/trained": float(trained),
+            "tokens/padding_share": 1 - used / max(1, size),
+            "tokens/computed_share": used / max(1, read),
+            "tokens/per_s": read / seconds,
+            "time/step_s": seconds,
+        }
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """Loss, accuracy and margins of the held-out items."""
+        self.model.eval()
+        tally, _, _ = self._pass(self.heldout, self._heldout_items(), "heldout", backward=False)
+        self.last_measured = measures.of(tally, "heldout")
+        assert HELDOUT in self.last_measured
+        return dict(self.last_measured)
+
+    def summary(self) -> dict[str, float]:
+        """What was measured last."""
+        return {name.replace("/", "_"): value for name, value in self.last_measured.items() if name != HELDOUT}
+
+    def _pass(
+        self, examples: Examples, items: Sequence[int], split: str, *, backward: bool
+    ) -> tuple[measures.Tally, int, int]:
+        """The loss of some items together, a forward pass at a time, with its gradient where it is asked for."""
+        parts = passes(examples, items, self.preference.micro_batch_tokens)
+        reference = self.reference.get(split)
+        step = self._of_step(examples, items, parts, reference)
+        tally = measures.Tally(count=len(items), beta=float(self.loss.settings.get("beta", 1.0)), labels=self.labels)
+        size = used = 0
+        for part in parts:
+            rows = [row for item in part for row in examples.items[item]]
+            logp, part_size, part_used = self.log_probs(examples, rows)
+            columns = self._columns(examples, part, logp, reference) | step
+            losses = self.loss(columns)
+            sft = -measures.chosen(columns)[0].sum() / step["chosen_tokens"]
+            loss = losses.sum() / len(items) + self.preference.sft_weight * sft
+            if backward:
+                loss.backward()
+            tally.add(columns, losses.detach(), sft.detach(), loss.detach())
+            size, used = size + part_size, used + part_used
+        return tally, size, used
+
+    def _of_step(
+        self, examples: Examples, items: Sequence[int], parts: list[list[int]], reference: Tensor | None
+    ) -> dict[str, Any]:
+        """Values of the whole step, that each pass of it needs."""
+        desirable = [
+            examples.length(examples.items[item][0])
+            for item in items
+            if not self.labels or bool(examples.values["desirable"][item])
+        ]
+        step: dict[str, Any] = {"chosen_tokens": max(1, sum(desirable))}
+        step["chosen_length_mean"] = torch.tensor(sum(desirable) / max(1, len(desirable)), device=self.device)
+        if "kl" in self.loss.takes:
+            assert reference is not None
+            total = torch.zeros((), device=self.device)
+            with torch.no_grad():
+                for part in parts:
+                    rows = [examples.unrelated[item] for item in part]
+                    total += (self.log_probs(examples, rows)[0] - reference[rows].to(self.device)).sum()
+            step["kl"] = (total / len(items)).clamp(min=0)
+        return step
+
+    def _columns(
+        self, examples: Examples, part: list[int], logp: Tensor, reference: Tensor | None
+    ) -> dict[str, Tensor]:
+        """The columns of some items, [N] each."""
+        rows = torch.tensor([examples.items[item] for item in part])
+        by_item = logp.view(rows.shape)
+        lengths = torch.tensor([[float(examples.length(row)) for row in examples.items[item]] for item in part])
+        names = ("",) if self.labels else ("chosen_", "rejected_")
+        columns: dict[str, Tensor] = {}
+        for place, name in enumerate(names):
+            columns[f"{name}logp"] = by_item[:, place]
+            columns[f"{name}length"] = lengths[:, place].to(self.device)
+            if reference is not None:
+                columns[f"{name}logp_ref"] = reference[rows[:, place]].to(self.device)
+        return columns | {name: value[part].to(self.device) for name, value in examples.values.items()}
+
+    def extra_state(self) -> dict[str, Any]:
+        """The reference's scores, which the weights cannot give again, and what was measured last."""
+        return {"reference": self.reference, "measured": self.last_measured}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Scores and measurements back."""
+        self.reference, self.last_measured = dict(state["reference"]), dict(state["measured"])
+
+    def about(self) -> dict[str, Any]:
+        """A system prompt that the model was trained with goes on with it."""
+        return super().about() | ({"system_prompt": self.system} if self.system else {})

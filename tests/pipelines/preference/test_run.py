@@ -1,0 +1,290 @@
+"""The stage: what a step's loss is, that layouts agree, that it learns, and that a kill changes no byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import toys
+import yaml
+from pair_toys import SETTINGS, prepare, rows
+from safetensors.torch import load_file
+
+from pipelines.engine import checkpoint, models
+from pipelines.errors import DataError, Interrupted, RecipeError
+from pipelines.preference.examples import epoch_order, passes
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
+from pipelines.recipe.settings import Model
+from pipelines.stage.files import contents
+from tasks import keys
+
+
+def gradient(made):
+    return torch.cat([p.grad.flatten().clone() for p in made.model.parameters() if p.grad is not None])
+
+
+def metrics(work: Path) -> list[tuple[int, dict]]:
+    return [(line["step"], line["values"]) for line in toys.spool(work) if line["kind"] == "metrics"]
+
+
+def slow_logp(model, tokens, start):
+    """The answer's log-probability by transformers' own forward."""
+    ids = torch.tensor([tokens])
+    logp = model(ids).logits.float().log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
+    return logp[start - 1 :].sum()
+
+
+def test_a_step_s_loss_is_the_mean_over_its_pairs(pairs, trainer, monkeypatch):
+    """However it is laid out and cut into passes; against a loop over answers."""
+    results = []
+    for number, changes in enumerate(
+        ({}, {"micro_batch_tokens": 20}, {"share_prefixes": False}, {"micro_batch_tokens": 5000})
+    ):
+        made = trainer(pairs, str(number), sft_weight=0.5, **changes)
+        made.begin()
+        monkeypatch.setattr(made.stepper, "step", lambda step: {})
+        with torch.no_grad():
+            for weight in made.model.parameters():
+                weight += 0.05 * torch.sin(torch.arange(weight.numel()).view(weight.shape))
+        values = made._step(0)
+        results.append((values["loss/train"], gradient(made)))
+    reference = models.load_model(pairs / "model", Model(path=str(pairs / "model")))
+    made.model.zero_grad()
+    total, nll, count = torch.zeros(()), torch.zeros(()), 0
+    for item in made.epochs.step(0):
+        chosen, rejected = made.examples.items[item]
+        logp = [
+            slow_logp(made.model, made.examples.tokens[row], made.examples.start[row]) for row in (chosen, rejected)
+        ]
+        with torch.no_grad():
+            ref = [
+                slow_logp(reference, made.examples.tokens[row], made.examples.start[row]) for row in (chosen, rejected)
+            ]
+        total = total - torch.nn.functional.logsigmoid(0.1 * (logp[0] - ref[0] - logp[1] + ref[1]))
+        nll, count = nll - logp[0], count + made.examples.length(chosen)
+    loss = total / 8 + 0.5 * nll / count
+    loss.backward()
+    oracle = gradient(made)
+    for value, each in results:
+        assert value == pytest.approx(loss.item(), rel=1e-5)
+        torch.testing.assert_close(each, oracle, atol=2e-5, rtol=1e-3)
+
+
+def test_prompts_are_computed_once_for_both_answers(pairs, trainer):
+    shared, padded = trainer(pairs, "a"), trainer(pairs, "b", share_prefixes=False)
+    assert shared.run() and padded.run()
+    share = [values["tokens/computed_share"] for _, values in metrics(shared.commits.parent)]
+    assert max(share) < 0.7 < min(values["tokens/computed_share"] for _, values in metrics(padded.commits.parent))
+
+
+def test_it_learns_what_is_preferred(pairs, trainer):
+    made = trainer(pairs, steps=40)
+    result = made.run()
+    first, last = metrics(made.commits.parent)[0][1], metrics(made.commits.parent)[-1][1]
+    assert first["loss/train"] == pytest.approx(0.693147, abs=1e-5) and first["rewards/margin"] == pytest.approx(
+        0, abs=1e-5
+    )
+    assert (
+        result["accuracy_heldout"] > 0.9
+        and last["rewards/margin"] > 0.5
+        and last["drift/chosen"] > last["drift/rejected"]
+    )
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = made.out / "model"
+    assert AutoTokenizer.from_pretrained(folder).chat_template and AutoModelForCausalLM.from_pretrained(folder)
+    assert json.loads((folder / "whetstone.json").read_text())["stage"] == "preference"
+
+
+@pytest.mark.parametrize("loss", ["kto", "simpo", "orpo", "rpo", "mpo"])
+def test_every_sort_of_loss_goes_through_the_stage(pairs, trainer, loss):
+    made = trainer(pairs, loss=loss, steps=30)
+    made.run()
+    history = [values["loss/train"] for _, values in metrics(made.commits.parent)]
+    assert sum(history[-5:]) < sum(history[:5])
+    assert made.uses_reference == (loss in ("kto", "rpo", "mpo"))
+    assert ("drift/kl" in metrics(made.commits.parent)[-1][1]) == (loss == "kto")
+
+
+def test_labelled_answers_are_learned(labels, trainer):
+    made = trainer(labels, loss="kto", steps=60)
+    result = made.run()
+    assert result["accuracy_heldout"] > 0.85
+    examples = made.examples
+    for item, row in enumerate(examples.unrelated):
+        own, start = examples.items[item][0], examples.start[row]
+        assert examples.tokens[row][:start] == examples.tokens[own][:start], "the prompt is the item's own"
+        assert examples.tokens[row][start:] != examples.tokens[own][start:]
+
+
+def test_lora_and_bfloat16(pairs, trainer):
+    made = trainer(pairs, lora={"rank": 4, "dropout": 0.5}, dtype="bfloat16")
+    made.run()
+    assert metrics(made.commits.parent)[0][1]["loss/train"] == pytest.approx(0.6931, abs=2e-3), "no dropout"
+    merged, base = (load_file(f / "model.safetensors") for f in (made.out / "model", pairs / "model"))
+    changed = [name for name in merged if not torch.equal(merged[name], base[name])]
+    assert changed and all("proj" in name for name in changed)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", [0, 3, 5])
+def test_an_interrupted_run_ends_with_the_same_bytes(pairs, trainer, monkeypatch, at):
+    changes = {"loss": "kto", "checkpoint_selection": "best"}
+    trainer(pairs, "whole", **changes).run()
+    part = trainer(pairs, "part", **changes)
+    step = part._step
+
+    def dies(number):
+        if number == at:
+            part.committer.wait()
+            raise Killed
+        return step(number)
+
+    monkeypatch.setattr(part, "_step", dies)
+    with pytest.raises(Killed):
+        part.run()
+    again = trainer(pairs, "part", **changes)
+    monkeypatch.setattr(again, "_score_all", lambda *args: pytest.fail("the reference was scored again"))
+    again.run()
+    whole = again.commits.parent.parent / "whole"
+    assert contents(whole / "out") == contents(again.out)
+
+    def history(work):
+        return [(step, values["loss/train"], values.get("loss/heldout")) for step, values in metrics(work)]
+
+    assert history(whole) == history(again.commits.parent) and len(history(whole)) == 6
+
+
+def job(begun: Path, folder: Path, **changes) -> list[str]:
+    folder.mkdir()
+    (folder / "out").mkdir()
+    model = Model(path=str(begun / "model"))
+    body = {
+        "seed": 0, "threads": 1, "settings": {"preference": SETTINGS | changes, "model": model.model_dump()},
+        "inputs": {"data": str(begun / "data")},
+    }  # fmt: skip
+    (folder / "job.json").write_text(json.dumps(body))
+    return [sys.executable, "-m", "pipelines.preference", str(folder)]
+
+
+@pytest.mark.slow
+def test_sigkill_in_the_stage_changes_no_byte(pairs, tmp_path):
+    changes = {"steps": 60, "commit": {"every": 5}}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(job(pairs, whole, **changes), cwd=toys.ROOT, check=True, capture_output=True)
+    assert json.loads((whole / "metrics.json").read_text())["steps"] == 60
+    command = job(pairs, killed, **changes)
+    child = subprocess.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while checkpoint.load(killed / "checkpoints") is None or checkpoint.load(killed / "checkpoints")["step"] < 10:
+        assert child.poll() is None
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL and not (killed / "metrics.json").exists()
+    subprocess.run(command, cwd=toys.ROOT, check=True, capture_output=True)
+    assert contents(whole / "out") == contents(killed / "out")
+    assert [step for step, _ in metrics(killed)] == list(range(1, 61))
+    resumed = [line for line in toys.spool(killed) if line["kind"] == "event" and "resumed" in line["text"]]
+    assert resumed and 10 <= resumed[0]["step"] < 60
+
+
+def test_only_what_will_be_read_is_scored_with_the_reference(pairs, trainer):
+    made = trainer(pairs, steps=2)
+    made.begin()
+    read = {row for step in range(2) for item in made.epochs.step(step) for row in made.examples.items[item]}
+    scored = {row for row, value in enumerate(made.reference["train"].tolist()) if value == value}
+    assert scored == read and len(read) == 32
+    assert not trainer(pairs, "free", loss="simpo").uses_reference
+    assert trainer(pairs, "drift", loss="simpo", track_drift=True).uses_reference
+
+
+def test_the_best_checkpoint_is_handed_on(pairs, trainer, monkeypatch):
+    made = trainer(pairs, checkpoint_selection="best", evaluate_every=2)
+    told, weights = iter([2.0, 1.0, 3.0]), []
+
+    def measure():
+        weights.append(torch.cat([p.detach().flatten().clone() for p in made.model.parameters()]))
+        return {"loss/heldout": next(told)}
+
+    monkeypatch.setattr(made, "measure", measure)
+    assert made.run()["loss_heldout"] == 1.0
+    final = torch.cat([p.detach().flatten() for p in made.model.parameters()])
+    assert torch.equal(final, weights[1]) and not torch.equal(final, weights[2])
+
+
+def test_monitors_stop_the_run(pairs, trainer):
+    rule = {"kind": "metric", "metric": "rewards/margin", "above": -1.0, "action": "stop"}
+    with pytest.raises(Interrupted, match=r"stopped at step 1 by preference\.monitors"):
+        trainer(pairs, monitors=[rule]).run()
+
+
+def test_every_pass_over_the_data_has_an_order_of_its_own():
+    assert sorted(epoch_order(9, 1, 0)) == list(range(9)) and epoch_order(9, 1, 0) != epoch_order(9, 1, 1)
+
+
+def test_passes_hold_every_item_once_within_the_budget(pairs, trainer):
+    examples = trainer(pairs).examples
+    parts = passes(examples, range(40), 100)
+    assert sorted(item for part in parts for item in part) == list(range(40))
+    assert all(len(part) == 1 or sum(map(examples.size, part)) <= 100 for part in parts)
+
+
+def test_long_pairs_are_left_out_whole_and_said(pairs, trainer):
+    every = trainer(pairs, "a").examples
+    longest = max(len(tokens) for tokens in every.tokens)
+    made = trainer(pairs, "b", max_length=longest - 1)
+    assert max(len(tokens) for tokens in made.examples.tokens) < longest and len(made.examples) < len(every)
+    events = [line for line in toys.spool(made.commits.parent) if line["kind"] == "event"]
+    assert events[0]["rows"] == len(every) - len(made.examples)
+    with pytest.raises(DataError, match=r"preference\.max_length: all \d+ rows of train"):
+        trainer(pairs, "c", max_length=4)
+
+
+def test_what_the_data_lack_is_said_with_the_record(labels, trainer, tmp_path):
+    with pytest.raises(DataError, match=r"record \w+ .* holds no pair .*select: pairs"):
+        trainer(labels, "a")
+    unscored = prepare(tmp_path / "unscored", [{**row, "chosen_score": None} for row in rows(30)])
+    with pytest.raises(DataError, match=r"preference\.loss: rpo reads chosen_score, and record \w+ has none"):
+        trainer(unscored, "b", loss="rpo")
+
+
+def recipe(tmp_path, **fields):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    stages = {
+        "data": {"kind": "curate", "sources": [{"kind": "file", "path": str(tmp_path / "rows.jsonl")}]},
+        "dpo": {"kind": "preference", "data": "data", "steps": 3, **fields},
+    }
+    path = tmp_path / "preference.yaml"
+    path.write_text(yaml.safe_dump({"name": "p", "model": {"path": str(tmp_path)}, "stages": stages}, sort_keys=False))
+    return read_recipe(path)
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"loss": "dpoo"}, r"loss: no method called 'dpoo'\. Did you mean 'dpo'"),
+    ({"loss": {"kind": "dpo", "betta": 1}}, r"loss\.betta: no such setting\. Did you mean 'beta'"),
+    ({"loss": {"kind": "dpo", "beta": -1}}, r"loss\.beta"),
+    ({"split": "trein"}, r"split: data makes no split called 'trein'"),
+    ({"monitors": [{"kind": "metric", "metric": "acuracy/train", "above": 1}]}, r"monitors\.0\.metric: preference measures no acuracy"),
+    ({"monitors": [{"kind": "repetition"}]}, "looks at rollouts, which preference has none of"),
+])  # fmt: skip
+def test_mistakes_in_the_recipe_name_the_field(tmp_path, fields, words):
+    with pytest.raises(RecipeError, match=words):
+        check(recipe(tmp_path, **fields))
+
+
+def test_the_key_has_the_code_of_the_chosen_loss_only(tmp_path):
+    read = recipe(tmp_path, loss="simpo")
+    parts = keys.key_parts(read, "dpo", {"data": "d"})
+    losses = {module for module in parts["source"] if module.startswith("pipelines.preference.loss.")}
+    assert losses == {"pipelines.preference.loss.simpo"} and "pipelines.preference.run" in parts["source"]
+    assert "pipelines.rlvr.train" not in parts["source"]
