@@ -46,6 +46,8 @@ class Method:
 
     model_paths: ClassVar[tuple[str, ...]] = ()
     """Settings that name a model folder which is scored with: its files belong to the stage's key."""
+    reward_models: ClassVar[tuple[str, ...]] = ()
+    """Settings that name reward models, one or a list: stages of the recipe, or checkpoints by path. Their files belong to the key too."""
 
     def parts(self) -> Sequence[Bound]:
         """The methods that this one is made of, for the recipe's checks; their hooks are this one's to call."""

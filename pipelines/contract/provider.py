@@ -49,6 +49,8 @@ class Provider:
     """Added by itself where a method reads what it makes; others stand in `rlvr.providers`."""
     model_paths: ClassVar[tuple[str, ...]] = ()
     """Settings that name a model folder: its files belong to the stage's key."""
+    reward_models: ClassVar[tuple[str, ...]] = ()
+    """As a `Method`'s."""
 
     def setup(self, context: ProviderContext) -> None:
         """Once per process, before the first step and before a restart's `load_state_dict`: load or build what is needed."""

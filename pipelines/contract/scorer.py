@@ -40,6 +40,30 @@ class TokenStatistics:
     """Logits float32 [M, V], the token ids int64 [M] and the output embeddings [V, hidden] → float [M, width], all on one device."""
 
 
+class RewardModel(Protocol):
+    """A trained reward model, on the device; see `pipelines.engine.reward_model.RewardScorer`."""
+
+    tokenizer: Any
+
+    @property
+    def scale(self) -> Tensor | None:
+        """Mean and standard deviation of each head's scores, float32 [heads, 2]; None where its folder does not say."""
+        ...
+
+    def reads(self, tokenizer: Any) -> bool:
+        """Whether a tokenizer gives the token ids that it was trained on."""
+        ...
+
+    def score(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+        """Scores of conversations that end with an answer, float32 [N, heads]; NaN where one is longer than its context.
+
+        Args:
+            sequences: token ids.
+            starts: index of each answer's first token.
+        """
+        ...
+
+
 class Scorer(Protocol):
     """What a method may ask of a model about text. Nothing carries a gradient, and nothing is random."""
 
@@ -64,6 +88,18 @@ class Scorer(Protocol):
         """The model's tokenizer."""
         ...
 
+    def reward_model(self, path: str, field: str) -> RewardModel:
+        """The reward model of a folder or hub name, loaded when it is first asked.
+
+        Args:
+            path: what a setting named in `reward_models` says.
+            field: of the recipe, for messages.
+
+        Raises:
+            ModelError: it is none.
+        """
+        ...
+
 
 class NoScorer:
     """Stands where nothing can be scored, as in evaluation."""
@@ -81,3 +117,7 @@ class NoScorer:
     def tokenizer(self, model: str = POLICY) -> Any:
         """Raises RuntimeError."""
         return self.log_probs([], model=model)
+
+    def reward_model(self, path: str, field: str) -> RewardModel:
+        """Raises RuntimeError."""
+        raise RuntimeError(f"{field}: {path} scores while a policy is trained; here nothing lends a scorer")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import ModelError, UserError
+from pipelines.recipe.model_path import CLASSIFIER, architecture_of
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +35,6 @@ LEFTOVERS = (
     "*.position_ids", "*_extra_state",
 )  # fmt: skip
 """Buffers that old checkpoints hold and today's code computes: no weight is lost when they stay unread."""
-CLASSIFIER = "ForSequenceClassification"
-"""How transformers names its classes for reward models."""
 SHOWN = 5
 """Tensors that a message lists."""
 
@@ -79,10 +78,10 @@ def check_language_model(folder: Path) -> None:
     Raises:
         ModelError: the folder holds a sequence classifier.
     """
-    architectures = json.loads((folder / "config.json").read_text()).get("architectures") or [""]
-    if str(architectures[0]).endswith(CLASSIFIER):
+    architecture = architecture_of(folder) or ""
+    if architecture.endswith(CLASSIFIER):
         raise ModelError(
-            f"model.path: {folder} is a reward model ({architectures[0]}), which cannot be sampled. Name the model that it was "
+            f"model.path: {folder} is a reward model ({architecture}), which cannot be sampled. Name the model that it was "
             "trained from, or another language model."
         )
 

@@ -23,6 +23,7 @@ from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
 from pipelines.engine.policy import Policy, hidden_states
 from pipelines.errors import ModelError
+from pipelines.recipe.model_path import CLASSIFIER
 from pipelines.recipe.settings import Model, Sampling
 
 HEADS, ABOUT = "heads.safetensors", "whetstone.json"
@@ -201,7 +202,9 @@ class RewardScorer:
         self.decoder = getattr(self.network, self.network.base_model_prefix)
         self.config = self.network.config.get_text_config()
         self.mask_form = MaskForm.of(self.config)
-        self.weight = self._heads().to(self.device)
+        folder = Path(models.local(self.path))
+        self.about = json.loads((folder / ABOUT).read_text()) if (folder / ABOUT).is_file() else {}
+        self.weight = self._heads(folder).to(self.device)
         self.context: int | None = getattr(self.config, "max_position_embeddings", None)
         """Longest conversation that it reads, in tokens."""
 
@@ -210,11 +213,20 @@ class RewardScorer:
         """Scores of an answer."""
         return len(self.weight)
 
-    def _heads(self) -> Tensor:
+    @property
+    def scale(self) -> Tensor | None:
+        """Mean and standard deviation of each head's scores on the pairs of its card, float32 [heads, 2]; None where unknown."""
+        if "score_mean" not in self.about:
+            return None
+        return torch.tensor([self.about["score_mean"], self.about["score_std"]]).T
+
+    def reads(self, tokenizer: Any) -> bool:
+        """Whether a tokenizer gives the token ids that it was trained on, so that they need not be rendered again."""
+        return models.template_identity(tokenizer) == self.template
+
+    def _heads(self, folder: Path) -> Tensor:
         """Weights of the heads that score, float32 [heads, hidden]."""
-        folder = Path(models.local(self.path))
-        about = json.loads((folder / ABOUT).read_text()) if (folder / ABOUT).is_file() else {}
-        if (folder / HEADS).is_file() and not about.get("only_first"):
+        if (folder / HEADS).is_file() and not self.about.get("only_first"):
             from safetensors.torch import load_file
 
             return load_file(folder / HEADS)["heads"]
@@ -286,7 +298,7 @@ def check(config: Any, where: str | Path, field: str) -> None:
         ModelError: names what it is.
     """
     architecture = (getattr(config, "architectures", None) or ["an unknown class"])[0]
-    if not architecture.endswith(model_files.CLASSIFIER):
+    if not architecture.endswith(CLASSIFIER):
         raise ModelError(
             f"{field}: {where} is no reward model but {architecture}. Name a stage of kind reward_model, or a checkpoint for sequence "
             "classification with one label."

@@ -15,7 +15,7 @@ from pipelines.recipe import settings as s
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.corrected import check_staleness, check_window
 from pipelines.recipe.graph import Node
-from pipelines.recipe.model_path import gguf_of
+from pipelines.recipe.model_path import CLASSIFIER, architecture_of, gguf_of
 from pipelines.recipe.read import Recipe, of_stage
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options
 
@@ -182,6 +182,11 @@ def check_base(recipe: Recipe) -> None:
         if not (folder / "config.json").exists():
             raise RecipeError(
                 f"model.path: {base} has no config.json; give a transformers model folder, a .gguf file or a hub name."
+            )
+        architecture = architecture_of(folder)
+        if architecture is not None and architecture.endswith(CLASSIFIER):
+            raise RecipeError(
+                f"model.path: {base} is a reward model ({architecture}), which cannot be sampled. Name a language model."
             )
         if not any((folder / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
             raise RecipeError(f"model.path: {base} has no tokenizer (tokenizer.json); save it beside the model.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 from pathlib import Path
@@ -12,6 +13,8 @@ from pipelines.stage.files import is_inside
 
 PACKAGE = "package:"
 """Start of a path that names an installed package: `package:NAME`, or `package:NAME/FILE.gguf`."""
+CLASSIFIER = "ForSequenceClassification"
+"""How transformers names its classes for reward models."""
 SHOWN = 5
 """Files that a message lists."""
 
@@ -65,3 +68,16 @@ def _of_package(path: str) -> Path:
             f"model.path: the package {module} ships {len(files)} GGUF files: {listed}. Name one: {PACKAGE}{module}/FILE."
         )
     return next(iter(files.values()))
+
+
+def architecture_of(path: str | Path | None) -> str | None:
+    """The class that a local folder's `config.json` names first; None where there is no such folder or it names none."""
+    file = Path(os.path.expanduser(str(path or ""))) / "config.json"
+    if not path or not file.is_file():
+        return None
+    try:
+        body = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return None  # said where the folder is read
+    listed = body.get("architectures") if isinstance(body, dict) else None
+    return str(listed[0]) if isinstance(listed, list) and listed else None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.recipe.settings import Model, Rlvr
+from pipelines.rlvr import reward_models
 from pipelines.rlvr.train import Trainer
 from pipelines.stage import process
 from pipelines.stage.report import Report
@@ -17,7 +18,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     rank = int(os.environ.get("RANK", "0"))
     report = Report(folder if rank == 0 else folder / f"rank{rank}", committed=True)
     trainer = Trainer(
-        Rlvr.model_validate(job["settings"]["rlvr"]),
+        Rlvr.model_validate(reward_models.with_folders(job["settings"]["rlvr"], job["inputs"])),
         Model.model_validate(job["settings"]["model"]),
         start=str(process.model_of(job)),
         data=Path(job["inputs"]["data"]),

@@ -17,6 +17,7 @@ from pipelines.recipe.slots import SLOTS, terms_of
 from pipelines.recipe.stage_kind import (
     DATA,
     MODEL,
+    REWARD_MODEL,
     TEXT,
     TORCH,
     VERIFIERS,
@@ -32,6 +33,7 @@ from pipelines.recipe.stage_kind import (
     environment_settings,
     model_settings,
 )
+from pipelines.rlvr import reward_models
 
 
 class RlvrKind(Kind):
@@ -39,8 +41,17 @@ class RlvrKind(Kind):
 
     name, settings, module, makes = "rlvr", Rlvr, "pipelines.rlvr", MODEL
     ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
+    link_takes = (REWARD_MODEL,)
     trains = rewards = methods = True
     headlines = ("reward/correct", "reward/mean", "rollout/length_mean", "policy/entropy")
+
+    def links(self, settings: Rlvr) -> dict[str, str]:
+        """Reward models that are stages."""
+        return {each.label: each.value for each in reward_models.named(resolve(settings)) if each.is_stage}
+
+    def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+        """Where they are written."""
+        return [(each.holder, each.key) for each in reward_models.named(fields) if each.is_stage]  # type: ignore[misc]
 
     def reads(self, node: Node) -> Reads:
         """The chosen methods, and the environments that the data come from."""
@@ -60,6 +71,11 @@ class RlvrKind(Kind):
         )
         for path, place in _scoring_models(rl):
             reads.models[".".join(map(str, place[1:-1]))] = ModelFiles(path, place)
+        for each in reward_models.named(reads.settings["rlvr"]):
+            if each.is_stage:
+                reads.in_key["rlvr", *each.place] = None
+            else:
+                reads.models[each.label] = ModelFiles(each.value, ("rlvr", *each.place))
         return reads
 
     def check(self, node: Node) -> None:
@@ -67,6 +83,7 @@ class RlvrKind(Kind):
         check_split(node, "rlvr.split", node.settings.split)
         check_trained(node)
         check.methods(node.settings)
+        reward_models.check(resolve(node.settings))
 
 
 def _methods(rl: Rlvr) -> list[str]:

@@ -13,6 +13,7 @@ from pipelines.contract.scorer import POLICY, REFERENCE, Passage, TokenStatistic
 from pipelines.engine import distribution, models, parallel
 from pipelines.engine.layout import Layout
 from pipelines.engine.policy import Policy, without_dropout
+from pipelines.engine.reward_model import RewardScorer
 from pipelines.recipe.settings import Model, Rlvr, Sampling
 from pipelines.rlvr.pack import padded
 from pipelines.rlvr.passes import ForwardPasses
@@ -41,6 +42,7 @@ class FrozenModels:
         self.model = model
         self._policies: dict[str, Policy] = {}
         self._tokenizers: dict[str, Any] = {}
+        self._reward_models: dict[str, RewardScorer] = {}
 
     def policy(self, path: str) -> Policy:
         """The model of a folder or hub name.
@@ -60,6 +62,21 @@ class FrozenModels:
         if path not in self._tokenizers:
             self._tokenizers[path] = models.load_tokenizer(path, self._settings(path))
         return self._tokenizers[path]
+
+    def reward_model(self, path: str, budget: int, field: str) -> RewardScorer:
+        """The reward model of a folder or hub name.
+
+        Args:
+            budget: tokens of a pass, from now on.
+            field: of the recipe, for messages.
+
+        Raises:
+            ModelError: it is none, or a damaged one.
+        """
+        if path not in self._reward_models:
+            self._reward_models[path] = RewardScorer(path, self._settings(path), budget=budget, field=field)
+        self._reward_models[path].budget = budget
+        return self._reward_models[path]
 
     def _settings(self, path: str) -> Model:
         return self.model.model_copy(update={"path": path, "revision": None, "fresh": None, "chat_template": None})
@@ -96,6 +113,10 @@ class TextScorer:
     def tokenizer(self, model: str = POLICY) -> Any:
         """The model's tokenizer."""
         return self.own_tokenizer if model in (POLICY, REFERENCE) else self.frozen.tokenizer(model)
+
+    def reward_model(self, path: str, field: str) -> RewardScorer:
+        """See `Scorer`; each process scores what it asks itself."""
+        return self.frozen.reward_model(path, self.budget(), field)
 
     def log_probs(self, passages: Sequence[Passage], *, model: str = POLICY) -> list[Tensor]:
         """Log-probability in nats of each token, float32 [tokens]."""

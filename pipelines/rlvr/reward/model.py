@@ -1,0 +1,101 @@
+"""What a learned reward model thinks of a completion, or several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.method import Reward
+from pipelines.contract.scorer import RewardModel, Scorer
+from pipelines.data import chat
+from pipelines.data.records import Problem, Role, Stop, Trajectory
+from pipelines.errors import RecipeError
+from pipelines.rlvr.reward._ensemble import aggregated
+from pipelines.rlvr.scoring import verify
+
+FIELD = "rlvr.reward.model"
+Name = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+@method(
+    paper="2312.09244",
+    title="Helping or Herding? Reward Model Ensembles Mitigate but do not Eliminate Reward Hacking",
+    checked="third-party code (the ensembles' arithmetic, by the sheet's example; a reward model's scores against transformers')",
+)
+class model(Reward):
+    """The scalar of a reward model at the completion's last token; of several models or heads, the `ensemble` of them.
+
+    `model` is a stage of kind reward_model, or a checkpoint for sequence classification with one label by its path (with a slash), or a
+    list of these. `ensemble: variance` is the mean minus `penalty` times the variance (ddof 0). `normalise` first takes each member's
+    scores as z-scores on the pairs that it was measured on; without it `min` picks whichever has the lowest offset. A model with
+    the policy's tokenizer and template reads the rollout's own token ids, any other the text. A completion beyond its context is unscored.
+    `correct` stays the verdict of the record's verifier. Component: `disagreement`, the members' standard deviation.
+    """
+
+    label = "model"
+    reward_models: ClassVar[tuple[str, ...]] = ("model",)
+
+    def __init__(
+        self,
+        *,
+        model: Name | Annotated[list[Name], Field(min_length=1, max_length=64)],
+        ensemble: Literal["mean", "median", "min", "variance"] = "mean",
+        penalty: Annotated[float, Field(ge=0, le=1e6)] = 1.0,
+        normalise: bool = False,
+    ) -> None:
+        self.paths = [model] if isinstance(model, str) else list(model)
+        if len(set(self.paths)) < len(self.paths):
+            raise RecipeError(f"{FIELD}: a reward model is named twice. Name each once.")
+        self.ensemble, self.penalty, self.normalise = ensemble, penalty, normalise
+
+    def connect(self, scorer: Scorer) -> None:
+        """Load the reward models."""
+        self.scorer = scorer
+        self.members = [scorer.reward_model(path, FIELD) for path in self.paths]
+        unknown = [p for p, member in zip(self.paths, self.members, strict=True) if member.scale is None]
+        if self.normalise and unknown:
+            raise RecipeError(
+                f"rlvr.reward.normalise: {unknown[0]} does not say how its scores are spread (score_mean and score_std in its "
+                "whetstone.json). Use reward models of a reward_model stage, or normalise: false."
+            )
+
+    def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
+        """Fill score, correct, status and components in place."""
+        verify(rows, problems)
+        asked = [row for row in rows if row.stop != Stop.ERROR]
+        for row in rows:
+            row.score = None
+        if not asked:
+            return
+        scores = torch.cat([self._scores(member, asked, problems) for member in self.members], 1)
+        rewards = aggregated(scores, self.ensemble, self.penalty).tolist()
+        spread = scores.double().std(1, correction=0).tolist()
+        for row, reward, deviation in zip(asked, rewards, spread, strict=True):
+            row.score = reward if reward == reward else None
+            if scores.shape[1] > 1 and deviation == deviation:
+                row.components = row.components | {"disagreement": deviation}
+
+    def _scores(self, member: RewardModel, rows: list[Trajectory], problems: Mapping[str, Problem]) -> Tensor:
+        """One model's scores, float32 [rows, heads]."""
+        if member.reads(self.scorer.tokenizer()):
+            scores = member.score([row.tokens for row in rows], [_start(row) for row in rows])
+        else:
+            rendered = [
+                chat.render_answer(member.tokenizer, problems[row.uid].prompt, row.text, row.uid) for row in rows
+            ]
+            scores = member.score([ids for ids, _ in rendered], [start for _, start in rendered])
+        if self.normalise:
+            assert member.scale is not None
+            mean, deviation = member.scale.unbind(1)
+            scores = (scores - mean) / deviation.clamp(min=1e-6)
+        return scores
+
+
+def _start(row: Trajectory) -> int:
+    """Index of the answer's first token."""
+    return next((i for i, role in enumerate(row.role) if role != Role.PROMPT), len(row.tokens))

@@ -1,0 +1,127 @@
+"""Where an rlvr section names reward models: stages of the recipe, or checkpoints by their path.
+
+It imports no method, so that reading a recipe stays fast.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pipelines.contract import catalogue
+from pipelines.errors import RecipeError
+from pipelines.recipe.model_path import CLASSIFIER, architecture_of
+from pipelines.recipe.slots import SLOTS
+from pipelines.recipe.stage_kind import Place
+
+DECLARED = "reward_models"
+"""The attribute of a method's class that lists its settings with names of reward models."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A reward model that a setting names."""
+
+    holder: Any
+    """The mapping or list that holds the name."""
+    key: str | int
+    place: Place
+    """In the section: ("reward", "terms", 0, "model")."""
+
+    @property
+    def value(self) -> str:
+        """A stage's name, a path or a hub name."""
+        return str(self.holder[self.key])
+
+    @property
+    def label(self) -> str:
+        """What the input is called where it is a stage."""
+        return ".".join(map(str, self.place))
+
+    @property
+    def is_stage(self) -> bool:
+        """Whether it is a stage's name: paths and hub names have a slash, or start with a dot, a tilde or `package:`."""
+        return re.fullmatch(r"[^/\\~:.][^/\\:]*", self.value) is not None
+
+
+def named(section: Mapping[str, Any]) -> Iterator[Named]:
+    """The reward models that an rlvr section names.
+
+    Args:
+        section: its fields; values that are not as they should be are passed over, and refused elsewhere.
+    """
+    for slot in (*SLOTS, "providers"):
+        spec = section.get(slot)
+        parts = list(enumerate(spec)) if isinstance(spec, list) else [(None, spec)]
+        listed = spec if slot == "reward" and isinstance(spec, list) else None
+        for number, part in parts:
+            if not isinstance(part, dict):
+                continue
+            where: Place = (slot,) if number is None else (slot, number)
+            if listed is not None:
+                where = (slot, "terms", number or 0)
+            terms = part.get("terms")
+            yield from _of_part(slot, where, part)
+            for n, term in enumerate(terms if isinstance(terms, list) else []):
+                if isinstance(term, dict):
+                    yield from _of_part(slot, (*where, "terms", n), term)
+
+
+def _of_part(slot: str, where: Place, part: dict[str, Any]) -> Iterator[Named]:
+    for setting in declared(f"rlvr.{slot}", str(part.get("kind"))):
+        value = part.get(setting)
+        if isinstance(value, str):
+            yield Named(part, setting, (*where, setting))
+        for number, each in enumerate(value if isinstance(value, list) else []):
+            if isinstance(each, str):
+                yield Named(value, number, (*where, setting, number))
+
+
+@cache
+def declared(slot: str, name: str) -> tuple[str, ...]:
+    """What the class of a method says in `reward_models`, read from its file without importing it."""
+    path = catalogue.folder(slot) / f"{name}.py"
+    if not name.isidentifier() or not path.is_file():
+        return ()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and node.target.id == DECLARED
+            and node.value
+        ):
+            return tuple(ast.literal_eval(node.value))
+    return ()
+
+
+def check(section: Mapping[str, Any]) -> None:
+    """Local checkpoints that are named are reward models.
+
+    Raises:
+        RecipeError: one is a language model, or there is no such folder.
+    """
+    for each in named(section):
+        if each.is_stage:
+            continue
+        architecture = architecture_of(each.value)
+        if architecture is not None and not architecture.endswith(CLASSIFIER):
+            raise RecipeError(
+                f"rlvr.{each.label}: {each.value} is no reward model but {architecture}. Name a stage of kind reward_model, or a "
+                "checkpoint for sequence classification with one label."
+            )
+
+
+def with_folders(section: dict[str, Any], inputs: Mapping[str, str]) -> dict[str, Any]:
+    """The section with the folders of stages in place of their names.
+
+    Args:
+        inputs: of the job: label → artifact.
+    """
+    for each in list(named(section)):
+        if each.is_stage:
+            each.holder[each.key] = f"{inputs[each.label]}/model"
+    return section
