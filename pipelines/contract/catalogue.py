@@ -74,7 +74,7 @@ class Card:
     reads: tuple[str, ...] = ()
     """Columns that its hooks want, beside those it is called with."""
     scores_epochs: bool = False
-    """For losses of reward models: its hook `on_epoch` wants every training pair scored after each pass over them."""
+    """For losses of reward models: its `on_epoch` wants the columns of all training pairs, for each head, after each pass over them."""
     adaptive_temperature: bool = False
     """Its `sampling` hook gives each token a temperature of its own."""
     reduces_to: str = ""

@@ -51,7 +51,7 @@ class Trainer(Loop):
         self.section_settings = settings
         self.loss = bound_loss(settings)
         self.two_heads = LENGTH_HEAD in self.loss.needs
-        self.text = "chosen_logp" in self.loss.needs
+        self.text = bool({"chosen_logp", "rejected_logp"} & set(self.loss.needs))
         models.check_template(dataset.about(data).get("template"), self.tokenizer, "reward_model")
         self.system = models.system_prompt_of(self.origin) if self.origin is not None else None
         self.pairs = self._pairs(data, settings.split)
@@ -119,11 +119,12 @@ class Trainer(Loop):
             loss, rewards = self._coupled(batch, indices)
         else:
             loss, rewards = self._summed(batch, indices)
-        chosen, rejected = rewards.mean(1).chunk(2)
+        used = rewards[:, 0] if self.two_heads else rewards.mean(1)
+        chosen, rejected = used.chunk(2)
         metrics = {
             "loss/train": loss,
             "accuracy/train": float((0.5 * ((chosen > rejected).float() + (chosen >= rejected).float())).mean()),
-            "reward/mean": float(rewards.mean()),
+            "reward/mean": float(used.mean()),
             "reward/margin": float((chosen - rejected).mean()),
             **{f"optimizer/{k}": v for k, v in self.stepper.step(step).items()},
         }
@@ -131,8 +132,7 @@ class Trainer(Loop):
         self.tokens_seen += tokens
         per_step, count = self.section_settings.pairs_per_step, len(self.pairs)
         if self.loss.card.scores_epochs and (step + 1) * per_step // count > step * per_step // count:
-            for columns in self._all_columns(self.pairs, range(count)):
-                self.loss.fn.on_epoch(columns)
+            self.loss.fn.on_epoch(self._all_columns(self.pairs, range(count)))
         seconds = time.perf_counter() - began
         return metrics | {"time/step_s": seconds, "tokens/per_s": tokens / seconds}
 

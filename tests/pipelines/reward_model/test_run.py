@@ -15,7 +15,6 @@ import pytest
 import torch
 import toys
 import yaml
-from reward_pairs import PAIR_RECIPE, pairs_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from pipelines.curate.run import run as curate
@@ -40,27 +39,6 @@ SETTINGS = {
     "steps": 12, "pairs_per_step": 16, "max_length": 64, "micro_batch_tokens": 512, "evaluate_every": 6,
     "optimizer": {"learning_rate": 0.003}, "commit": {"every": 3},
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    """Curated pairs and a random model of their tokenizer, in `data` and `model`."""
-    folder = tmp_path_factory.mktemp("reward_model")
-    recipe = read_recipe(toys.recipe(folder, curate=PAIR_RECIPE | {"sources": [pairs_file(folder)]}))
-    (folder / "data").mkdir()
-    curate(recipe.curate, recipe.model, out=folder / "data", report=Report(folder / "w"), seed=0)
-    tokenizer = models.load_tokenizer(folder / "data" / "tokenizer", recipe.model)
-    models.save_model(models.fresh_model(recipe.model, tokenizer, 0), tokenizer, folder / "model", {"stage": "sft"})
-    return folder
-
-
-def trainer(begun, work, **changes):
-    (work / "out").mkdir(parents=True, exist_ok=True)
-    model = str(begun / "model")
-    return Trainer(
-        RewardModel.model_validate(SETTINGS | changes), Model(path=model), data=begun / "data", out=work / "out",
-        work=work, report=Report(work, committed=True), seed=3, start=model,
-    )  # fmt: skip
 
 
 class OnTrlBatch(Trainer):
@@ -108,8 +86,8 @@ def test_loss_and_gradient_are_those_of_trl(case, budget):
         assert gradient[name] == pytest.approx(told, abs=1e-5, rel=1e-5), name
 
 
-def test_it_learns_and_its_card_is_about_the_heldout_pairs(begun, tmp_path):
-    metrics = trainer(begun, tmp_path, steps=60, optimizer={"learning_rate": 0.01}).run()
+def test_it_learns_and_its_card_is_about_the_heldout_pairs(begun, trainer, tmp_path):
+    metrics = trainer(tmp_path, steps=60, optimizer={"learning_rate": 0.01}).run()
     assert metrics["accuracy"] > 0.9 and metrics["loss_heldout"] < 0.4
     assert {"ece", "brier", "std_within_prompt", "length_correlation"} <= metrics.keys()
     lines = [line["values"] for line in toys.spool(tmp_path) if line.get("kind") == "metrics"]
@@ -133,9 +111,9 @@ def test_it_learns_and_its_card_is_about_the_heldout_pairs(begun, tmp_path):
     assert sum(won) / len(won) == pytest.approx(metrics["accuracy"])
 
 
-def test_lora_and_an_ensemble_of_heads(begun, tmp_path):
+def test_lora_and_an_ensemble_of_heads(trainer, tmp_path):
     changes = {"lora": {"rank": 4}, "heads": 3, "optimizer": {"learning_rate": 0.01}, "steps": 30}
-    metrics = trainer(begun, tmp_path, **changes).run()
+    metrics = trainer(tmp_path, **changes).run()
     assert metrics["accuracy"] > 0.75
     about = json.loads((tmp_path / "out" / "model" / "whetstone.json").read_text())
     assert about["heads"] == 3 and len(about["score_mean"]) == len(about["score_std"]) == 3
@@ -171,11 +149,11 @@ def test_a_kill_changes_no_byte(begun, tmp_path):
     assert [line.get("step") for line in toys.spool(killed) if line["kind"] == "metrics"] == list(range(1, 61))
 
 
-def test_pairs_that_are_too_long_are_dropped(begun, tmp_path):
-    run = trainer(begun, tmp_path, max_length=13)
+def test_pairs_that_are_too_long_are_dropped(begun, trainer, tmp_path):
+    run = trainer(tmp_path, max_length=13)
     assert 0 < len(run.pairs) < len(read_pairs(begun / "data", "train"))
     with pytest.raises(DataError, match=r"reward_model\.max_length: all .* longer than 3"):
-        trainer(begun, tmp_path / "none", max_length=3)
+        trainer(tmp_path / "none", max_length=3)
 
 
 def test_chunks_hold_every_pair_once_in_order():
