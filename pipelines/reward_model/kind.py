@@ -37,6 +37,7 @@ class RewardModelKind(Kind):
     slots = (LOSS,)
     ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
     trains = True
+    slots = (LOSS,)
     headlines = ("accuracy/heldout", "loss/heldout", "loss/train")
 
     def reads(self, node: Node) -> Reads:

@@ -40,18 +40,19 @@ class Tokens:
         return len(self.chosen) - self.start, len(self.rejected) - self.start
 
 
-def tokens_of(pair: Pair, tokenizer: Any, system: str | None) -> Tokens:
+def tokens_of(pair: Pair, tokenizer: Any, system: str | None, tools: list[dict[str, Any]] | None = None) -> Tokens:
     """Render a pair.
 
     Args:
         system: what the model that is started from was trained with.
+        tools: that the prompt offers.
 
     Raises:
         ModelError: the template renders the prompt differently once an answer follows it.
     """
     prompt = with_system_prompt(pair.prompt, system)
-    chosen, start = render_answer(tokenizer, prompt, pair.chosen, pair.uid)
-    rejected, _ = render_answer(tokenizer, prompt, pair.rejected, pair.uid)
+    chosen, start = render_answer(tokenizer, prompt, pair.chosen, pair.uid, tools, ended=not pair.chosen_cut)
+    rejected, _ = render_answer(tokenizer, prompt, pair.rejected, pair.uid, tools, ended=not pair.rejected_cut)
     return Tokens(pair, chosen, rejected, start)
 
 

@@ -66,10 +66,10 @@ class Trainer(Loop):
         self.schedule(settings.steps or max(1, int(per_epoch * (settings.epochs or 1))))
 
     def _pairs(self, data: Path, split: str) -> list[Tokens]:
-        read = pairs.read_pairs(data, split)
+        read = dataset.read_split(data, split)
         tokens = []
-        for number, pair in enumerate(read):
-            tokens.append(tokens_of(pair, self.tokenizer, self.system))
+        for number, problem in enumerate(read):
+            tokens.append(tokens_of(pairs.pair_of(problem), self.tokenizer, self.system, problem.tools))
             self.report.progress(number + 1, len(read), f"tokenising {split}", unit="pair")
         limit = self.section_settings.max_length
         fitting = [pair for pair in tokens if pair.longest <= limit]

@@ -85,9 +85,8 @@ class model(Reward):
         if member.reads(self.scorer.tokenizer()):
             scores = member.score([row.tokens for row in rows], [_start(row) for row in rows])
         else:
-            rendered = [
-                chat.render_answer(member.tokenizer, problems[row.uid].prompt, row.text, row.uid) for row in rows
-            ]
+            asked = [(row, problems[row.uid]) for row in rows]
+            rendered = [chat.render_answer(member.tokenizer, p.prompt, row.text, p.uid, p.tools) for row, p in asked]
             scores = member.score([ids for ids, _ in rendered], [start for _, start in rendered])
         if self.normalise:
             assert member.scale is not None
