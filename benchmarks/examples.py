@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pipelines.contract.columns import COLUMNS, Column, Phase
 
-SCORED_TEXT = ("logp_prompt", "logp_masked", "answer_logp", "feedback_gain", "record_weight")
+SCORED_TEXT = ("logp_prompt", "logp_masked", "answer_logp", "feedback_gain", "record_weight", "step_potential")
 """Drawn last: the other columns' examples stay as they were."""
 
 

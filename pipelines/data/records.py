@@ -93,6 +93,8 @@ class Trajectory:
     node: list[int] | None = None
     mc_value: list[float] | None = None
     """[T] mean score of fresh continuations from before the token; NaN where none was drawn."""
+    potential: list[float] | None = None
+    """[S] what a rollout that probes its steps thinks of each."""
     versions: list[int] | None = None
     """[T] `version` of each token, where rows are drawn in windows; a prompt's is that of the first window."""
     stream: int | None = None
