@@ -29,6 +29,18 @@ def add(commands: Any) -> None:
         "--tune", metavar="FIELD=VALUE,VALUE", help="judge each variant at its own best value, found in short runs"
     )
     sweep.add_argument("--budget", metavar="AMOUNT", help="what a run's RLVR may spend: 30m, 2h or 1e6tokens")
+    sweep.add_argument(
+        "--split",
+        metavar="SHARE[,SHARE]",
+        help="an axis: shares of a token budget that SFT spends, RLVR spends the rest",
+    )
+    sweep.add_argument(
+        "--sft-price",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="with --split: what an SFT token costs, in completion tokens",
+    )
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)")
     sweep.add_argument(
         "--runner",
@@ -39,6 +51,9 @@ def add(commands: Any) -> None:
     sweep.add_argument("--fresh", action="store_true", help="run every stage even where nothing changed")
     sweep.add_argument("--json", action="store_true", help="for machines: the leaderboard, or the error, as JSON")
     sweep.add_argument("--summary", metavar="FILE", help="write the leaderboard as JSON")
+    sweep.add_argument(
+        "--html", metavar="FILE", help="write the leaderboard as one page, with the curve of a split budget"
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -55,9 +70,16 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.runner.startswith("dask:") and environment.prefect_api() is None:
         raise UserError("--runner: other machines need a Prefect server. Start one, and set PREFECT_API_URL.")
     store.check(environment.home())
-    read = sweeps.read(
-        arguments.recipe, arguments.set, arguments.presets, arguments.seeds, arguments.tune, arguments.budget
+    preflight.summary_file(arguments.html, "--html")
+    chosen = (
+        arguments.presets,
+        arguments.seeds,
+        arguments.tune,
+        arguments.budget,
+        arguments.split,
+        arguments.sft_price,
     )
+    read = sweeps.read(arguments.recipe, arguments.set, *chosen)
     sweeps.check(read, arguments.fresh)
     if not arguments.json:
         print(read.describe(), flush=True)
@@ -73,11 +95,17 @@ def command(arguments: argparse.Namespace) -> int:
             seeds=arguments.seeds,
             tune=arguments.tune,
             budget=arguments.budget,
+            split=arguments.split,
+            sft_price=arguments.sft_price,
             fresh=arguments.fresh,
         ),
     )
     if arguments.summary:
         Path(arguments.summary).write_text(json.dumps(body, indent=1))
+    if arguments.html:
+        from evaluation.pages import sweep as page
+
+        Path(arguments.html).write_text(page.page(body, shown(body["leaderboard"])))
     if arguments.json:
         print(json.dumps(body, indent=1))
     else:

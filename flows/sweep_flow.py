@@ -21,9 +21,10 @@ from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
 from flows.post_training import find_recipe, post_training  # noqa: E402
 from flows.sweep import shown  # noqa: E402
 from pipelines.errors import UserError  # noqa: E402
-from tasks import process, tracking_client, worker  # noqa: E402
+from tasks import leaderboard, process, tracking_client, worker  # noqa: E402
 from tasks import sweep as sweeps  # noqa: E402
-from tasks.sweep import Cell, Outcome, Sweep  # noqa: E402
+from tasks.leaderboard import Outcome  # noqa: E402
+from tasks.sweep import Cell, Sweep  # noqa: E402
 
 LIVE_RESAMPLES = 200
 """Bootstrap resamples behind the leaderboard that Prefect shows while runs are still to come."""
@@ -94,6 +95,8 @@ def sweep(
     seeds: str = "1",
     tune: str | None = None,
     budget: str | None = None,
+    split: str | None = None,
+    sft_price: float = 1.0,
     fresh: bool = False,
     separate_homes: bool = False,
 ) -> dict[str, Any]:
@@ -109,19 +112,21 @@ def sweep(
         seeds: how many, or which, comma separated.
         tune: `field=value1,value2`: every variant is judged at its own best value, found by successive halving on the reward
             of short runs with another seed.
-        budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`.
+        budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`; with `split`, its SFT and RLVR together.
+        split: shares of the budget that SFT spends, comma separated: an axis.
+        sft_price: what a token of SFT costs, a completion token of RLVR costing 1.
         fresh: run every stage even where its artifact exists.
         separate_homes: the task runner's workers have project folders of their own, so what all runs share is made first.
 
     Returns:
         recipe, experiment, task, confidence, leaderboard (best first), tuned (variant → value), failed
-        (run → error), left_out (preset → reason).
+        (run → error), left_out (preset → reason), shares (variant → share of the budget that SFT spent).
 
     Raises:
         UserError: names the option or the field and the fix; or no run came to its end.
     """
     worker.enter()
-    read = sweeps.read(str(find_recipe(recipe)), settings or [], presets, seeds, tune, budget)
+    read = sweeps.read(str(find_recipe(recipe)), settings or [], presets, seeds, tune, budget, split, sft_price)
     sweeps.check(read, fresh)
     # before there are threads: MLflow's import and its new database are not made for them
     with tracking_client.talking():
@@ -136,7 +141,7 @@ def sweep(
         outcomes.append(outcome)
         _say(f"{done}/{total} {outcome.cell.name}: {_told(outcome)}")
         live = min(resamples, LIVE_RESAMPLES)
-        rows = sweeps.leaderboard(outcomes, benchmark, confidence=confidence, resamples=live)
+        rows = leaderboard.leaderboard(outcomes, benchmark, confidence=confidence, resamples=live)
         if rows:
             create_table_artifact(shown(rows), key="leaderboard", description=f"{read.base.name}: {benchmark}")
 
@@ -144,7 +149,7 @@ def sweep(
         runs.all([start], finished)
     chosen = _tune(read, runs) if read.tune else {}
     runs.all([*([start] if start and not separate_homes else []), *read.cells(chosen)], finished)
-    rows = sweeps.leaderboard(outcomes, benchmark, confidence=confidence, resamples=resamples)
+    rows = leaderboard.leaderboard(outcomes, benchmark, confidence=confidence, resamples=resamples)
     failed = {o.cell.name: o.error for o in outcomes if o.error}
     if not rows:
         raise UserError(
@@ -159,6 +164,7 @@ def sweep(
         "tuned": chosen,
         "failed": failed,
         "left_out": read.left_out,
+        "shares": read.shares,
     }
 
 

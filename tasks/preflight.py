@@ -78,8 +78,8 @@ def _identity(recipe: Recipe) -> str:
     return digest(recipe.model_dump(mode="json"))
 
 
-def summary_file(path: str | None) -> None:
-    """The file of `--summary` can be written.
+def summary_file(path: str | None, option: str = "--summary") -> None:
+    """The file of `--summary`, or of another option, can be written.
 
     Raises:
         NotReady: its folder is missing, or it is a folder, or it may not be written.
@@ -100,7 +100,7 @@ def summary_file(path: str | None) -> None:
     except OSError as error:
         problem = f"{path[:200]}: {error.strerror}"
     if problem:
-        raise NotReady([Problem("--summary", problem, "Name a file in a folder that exists.")])
+        raise NotReady([Problem(option, problem, "Name a file in a folder that exists.")])
 
 
 def examine(recipe: Recipe, stages: list[str]) -> list[Problem]:

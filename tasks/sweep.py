@@ -1,28 +1,21 @@
-"""A sweep: one recipe with several settings, presets and seeds, a pipeline run each. What is to be run, and what came out."""
+"""A sweep: one recipe with several settings, presets, budget splits and seeds, a pipeline run each. What is to be run."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-from evaluation import samples
-from evaluation.ranking import Standing, rank
 from pipelines.errors import RecipeError, UserError
 from pipelines.recipe import yaml_text
 from pipelines.recipe.read import Recipe, preset_names, read_recipe
-from pipelines.recipe.stage_kind import MODEL, SCORES
-from pipelines.stage.files import REPORT, digest, json_lines
-from pipelines.stage.report import SPOOL
-from tasks import preflight
+from pipelines.recipe.stage_kind import SCORES
+from pipelines.stage.files import digest
+from tasks import preflight, sweep_split
 from tasks.pipeline import Selection
-from tasks.record import last_of
 from tasks.stages import plan
 
 _checked: set[str] = set()
@@ -31,8 +24,6 @@ START = "(start)"
 MOST_RUNS = 10_000
 TRIAL_SEED = 1_000_003
 """Added to the seed for the runs that choose a tuned value, so that the final seeds have had no part in the choice."""
-TAIL = 0.25
-"""Share of a trial's steps, at its end, over which its reward is taken."""
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -85,6 +76,8 @@ class Sweep:
     """Name → overrides."""
     seeds: tuple[int, ...]
     tune: Tune | None = None
+    shares: dict[str, float] = field(default_factory=dict)
+    """Variant → share of its budget that SFT spends, where a budget is split."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Presets of `--presets all` that do not fit the recipe → why."""
 
@@ -119,8 +112,8 @@ class Sweep:
         return str(self.base.node(self.evaluation).settings.tasks[0].name)
 
     def start(self) -> Cell | None:
-        """The run that scores the checkpoint from which the learner starts; None where nothing learns from rewards."""
-        if self.learner is None:
+        """The run that scores the checkpoint from which the learner starts; None where nothing learns from rewards, or SFT differs."""
+        if self.learner is None or self.shares:
             return None
         node = self.base.node(self.learner)
         left_out = set(Selection(start=node.name).of(self.base)) - {self.evaluation}
@@ -185,6 +178,8 @@ def read(
     seeds: str = "1",
     tune: str | None = None,
     budget: str | None = None,
+    split: str | None = None,
+    sft_price: float = 1.0,
 ) -> Sweep:
     """Read the axes of a sweep.
 
@@ -194,7 +189,9 @@ def read(
         presets: names of presets, comma separated, or `all`: an axis.
         seeds: how many, from the recipe's own on; or which, comma separated.
         tune: `field=value1,value2`: every variant is judged at its own best value.
-        budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`.
+        budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`; with `split`, its SFT and RLVR together.
+        split: shares of the budget that SFT spends, comma separated: an axis.
+        sft_price: what a token of SFT costs, a completion token of RLVR costing 1.
 
     Raises:
         UserError: names the option, or the run and its field, and the fix.
@@ -213,7 +210,8 @@ def read(
     if not any(n.kind.trains for n in nodes):
         raise RecipeError("rlvr: this recipe trains nothing, so there is nothing to compare.")
     bare = Sweep(path, base, (), {}, ())
-    if budget is not None:
+    shares = sweep_split.read(split, budget, sft_price, base, bare.learner)
+    if budget is not None and not shares:
         common += budget_overrides(budget, bare.learner or "rlvr")
         base = read_recipe(path, common)
     if tune is not None and bare.steps == 0:
@@ -221,11 +219,19 @@ def read(
     common.append(f"tracking.experiment={base.tracking.experiment or f'{base.name}-sweep'}")
     names, left_out = _presets(path, common, presets)
     variants: dict[str, tuple[str, ...]] = {}
-    for preset, *chosen in product(names, *(values for _, values in axes)):
-        settings = [f"{name}={value}" for (name, _), value in zip(axes, chosen, strict=True)]
-        shown = [f"{short(name)}={value}" for (name, _), value in zip(axes, chosen, strict=True)]
-        label = ", ".join([*([preset] if preset else []), *shown]) or base.name
-        variants[label] = (*([f"presets=[{preset}]"] if preset else []), *settings)
+    share_of: dict[str, float] = {}
+    every_share: list[sweep_split.Share | None] = [*shares] or [None]
+    for preset, share in product(names, every_share):
+        for chosen in product(*(values for _, values in axes)):
+            settings = [f"{name}={value}" for (name, _), value in zip(axes, chosen, strict=True)]
+            shown = [f"{short(name)}={value}" for (name, _), value in zip(axes, chosen, strict=True)]
+            if share is not None:
+                shown.append(share.label)
+                settings += share.overrides
+            label = ", ".join([*([preset] if preset else []), *shown]) or base.name
+            variants[label] = (*([f"presets=[{preset}]"] if preset else []), *settings)
+            if share is not None:
+                share_of[label] = share.of_sft
     tuned = None
     if tune is not None:
         name, values = axis(tune, "--tune")
@@ -233,7 +239,7 @@ def read(
             raise UserError(f"--tune {tune}: one value is no choice. Write it as field=value1,value2.")
         tuned = Tune(name, tuple(values))
     first = base.node(bare.learner).seed if bare.learner else base.seed
-    sweep = Sweep(path, base, tuple(common), variants, _seeds(seeds, first), tuned, left_out)
+    sweep = Sweep(path, base, tuple(common), variants, _seeds(seeds, first), tuned, share_of, left_out)
     if len(variants) * len(sweep.seeds) > MOST_RUNS:
         raise UserError(f"{len(variants) * len(sweep.seeds)} runs are more than a sweep may have ({MOST_RUNS}).")
     for cell in sweep.cells(dict.fromkeys(variants, tuned.values[0]) if tuned else None):
@@ -368,22 +374,6 @@ def check(read: Sweep, fresh: bool = False) -> None:
         _checked.add(mark)
 
 
-# what came out
-
-
-def trial_score(summary: dict[str, Any]) -> float:
-    """Mean reward over the last part of a trial's training; minus infinity where it was never finite."""
-    path = Path((last_of(summary, MODEL) or {})["artifact"]) / REPORT / SPOOL
-    rewards = []
-    for line in json_lines(path):
-        if line["kind"] == "metrics":
-            values = line["values"]
-            value = values.get("reward/mean", -values["loss/heldout"] if "loss/heldout" in values else None)
-            rewards += [] if value is None else [value]
-    tail = rewards[-max(1, round(TAIL * len(rewards))) :] if rewards else []
-    return statistics.fmean(tail) if tail and all(map(math.isfinite, tail)) else -math.inf
-
-
 def keep_better_half(scores: dict[str, float]) -> list[str]:
     """The values of the tuned field that go on, best first: half of them, rounded up, never all.
 
@@ -405,96 +395,3 @@ def rungs(values: int, steps: int) -> list[int]:
         values = min(values - 1, -(-values // 2))
         rounds += 1
     return [max(1, steps // 2 ** (rounds - i)) for i in range(rounds)]
-
-
-def task_scores(summary: dict[str, Any], task: str) -> dict[str, float]:
-    """Problem → share of its answers that are correct, for the one checkpoint that a run of a sweep evaluates.
-
-    Raises:
-        UserError: the benchmark keeps no score for each problem.
-    """
-    folder = Path((last_of(summary, SCORES) or {})["artifact"]) / "samples"
-    (path,) = folder.glob(f"*/{task}.jsonl")
-    problems = {
-        key: sum(score >= 1 for score in sample.scores) / len(sample.scores)
-        for key, sample in samples.read(path).items()
-    }
-    if not problems:
-        raise UserError(f"evaluate.tasks: {task} has no score for each problem, so nothing can be ranked by it.")
-    return problems
-
-
-def training_cost(summary: dict[str, Any]) -> dict[str, float]:
-    """Seconds of training, completion tokens and steps."""
-    about = last_of(summary, MODEL) or {}
-    manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
-    metrics = manifest.get("numbers") or {}
-    cost = {"seconds": float(manifest.get("seconds") or 0.0), "steps": float(metrics.get("steps") or 0.0)}
-    return cost | ({"tokens": float(metrics["tokens_sampled"])} if "tokens_sampled" in metrics else {})
-
-
-@dataclass
-class Outcome:
-    """What a run of a sweep came to. `of` reads its artifacts, on the machine that holds them."""
-
-    cell: Cell
-    summary: dict[str, Any] | None
-    error: str | None = None
-    scores: dict[str, float] = field(default_factory=dict)
-    """Problem → share of its answers that are correct; empty where nothing was evaluated."""
-    cost: dict[str, float] = field(default_factory=dict)
-    """See `training_cost`; empty where nothing was trained."""
-    reward: float = -math.inf
-    """Of a trial, see `trial_score`."""
-
-    @classmethod
-    def of(cls, cell: Cell, summary: dict[str, Any], task: str) -> Outcome:
-        """A run that came to its end, with what its artifacts say.
-
-        Raises:
-            UserError: the benchmark keeps no score for each problem.
-        """
-        outcome = cls(cell, summary)
-        if last_of(summary, MODEL):
-            outcome.cost = training_cost(summary)
-        if last_of(summary, SCORES):
-            outcome.scores = task_scores(summary, task)
-        else:
-            outcome.reward = trial_score(summary)
-        return outcome
-
-
-def leaderboard(
-    outcomes: Iterable[Outcome], task: str, *, confidence: float = 0.95, resamples: int = 2000
-) -> list[dict[str, Any]]:
-    """The variants, best first: their standing, cost and runs. Only problems that all runs were asked count.
-
-    Variants with fewer seeds than others (their runs failed, or have not ended) are ranked by those they have.
-    """
-    outcomes = [o for o in outcomes if o.scores]
-    ranked = [o for o in outcomes if o.cell.variant != START]
-    if not ranked:
-        return []
-    shared = set.intersection(*(set(o.scores) for o in outcomes))
-    if not shared:
-        raise UserError(
-            f"evaluate.tasks: the runs were not asked one {task} problem in common, so they cannot be ranked."
-        )
-    order = [problem for problem in outcomes[0].scores if problem in shared]
-    scores: dict[str, list[list[float]]] = {}
-    baseline = None
-    for outcome in outcomes:
-        values = [outcome.scores[problem] for problem in order]
-        if outcome.cell.variant == START:
-            baseline = values
-        else:
-            scores.setdefault(outcome.cell.variant, []).append(values)
-    standings = rank(scores, baseline, confidence=confidence, resamples=resamples)
-    return [_row(standing, [o for o in ranked if o.cell.variant == standing.name]) for standing in standings]
-
-
-def _row(standing: Standing, outcomes: list[Outcome]) -> dict[str, Any]:
-    costs = [o.cost for o in outcomes]
-    mean = {name: statistics.fmean(c[name] for c in costs) for name in costs[0] if all(name in c for c in costs)}
-    runs = [(o.summary or {}).get("parent_run_id") for o in outcomes]
-    return standing.body() | {"cost": mean, "runs": runs, "seeds": [o.cell.seed for o in outcomes]}

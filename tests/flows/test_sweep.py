@@ -55,6 +55,30 @@ def test_a_sweep_shares_stages_ranks_its_runs_and_reuses_them(tmp_path, home):
 
 
 @pytest.mark.slow
+def test_a_split_budget_is_spent_and_drawn(tmp_path, home):
+    """3,072 tokens at 512 a step: a third is 2 SFT steps; RLVR stops with the step that spends its part."""
+    options = [
+        "--budget",
+        "3072tokens",
+        "--split",
+        "0.3334,0.8",
+        "--set",
+        "rlvr.steps=40",
+        "--html",
+        str(tmp_path / "s.html"),
+    ]
+    done = toys.whetstone("sweep", str(toys.recipe(tmp_path)), *options, "--json", home=home, timeout=900)
+    body = json.loads(done.stdout)
+    rows = {row["name"]: row for row in body["leaderboard"]}
+    assert set(rows) == set(body["shares"]) == {"33.34 % SFT", "80 % SFT"} and not body["failed"]
+    steps = {json.loads(path.read_text())["numbers"]["steps"] for path in (home / "runs").glob("sft-*/manifest.json")}
+    assert steps == {2, 5}
+    little, much = (rows[name]["cost"]["tokens"] for name in ("80 % SFT", "33.34 % SFT"))
+    assert 614 <= little < 614 + 128 and 2048 <= much < 2048 + 128, "at most a step of 16 rows x 8 tokens more"
+    assert "% of the budget spent on SFT" in (tmp_path / "s.html").read_text()
+
+
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.server
 def test_a_sweep_on_two_machines(tmp_path):

@@ -1,0 +1,50 @@
+"""A sweep as one page: the leaderboard, and what each way to split a budget came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from evaluation.pages import page as frame
+from evaluation.pages import svg
+
+
+def page(body: dict[str, Any], cells: Sequence[dict[str, str]]) -> str:
+    """The page.
+
+    Args:
+        body: what the sweep returned: recipe, task, confidence, leaderboard, shares.
+        cells: the leaderboard's rows as text, by column.
+    """
+    percent = f"{100 * body['confidence']:g} %"
+    parts = [f"<h1>{frame.text(body['recipe'])}: {frame.text(body['task'])}</h1>"]
+    parts.append(
+        f'<p class="muted">Share of correct answers with {percent} intervals over problems and seeds. Ranks are intervals too; '
+        "best: how often a variant is first when problems and seeds are drawn anew.</p>"
+    )
+    if body.get("shares"):
+        series = curves(body)
+        parts.append("<h2>One budget, split between SFT and RLVR</h2>")
+        parts.append(frame.legend([(line.name, line.colour) for line in series]) if len(series) > 1 else "")
+        chart = svg.lines("score by the share of SFT", series, x_label="% of the budget spent on SFT", share=True)
+        parts.append(f'<div class="card">{chart}</div>')
+    parts.append("<h2>Leaderboard</h2>")
+    header = list(cells[0])
+    parts.append(frame.table(header, [list(row.values()) for row in cells]))
+    return frame.page(f"{body['recipe']}: sweep", parts)
+
+
+def curves(body: dict[str, Any]) -> list[svg.Line]:
+    """A line for each variant beside the split, its points in the order of the shares of SFT, in per cent."""
+    points: dict[str, list[tuple[float, dict[str, Any]]]] = {}
+    for row in body["leaderboard"]:
+        share = body["shares"][row["name"]]
+        beside = row["name"].rpartition(", ")[0] or body["recipe"]
+        points.setdefault(beside, []).append((share, row))
+    lines = []
+    for number, (name, rows) in enumerate(points.items()):
+        rows.sort(key=lambda each: each[0])
+        shares = [100 * share for share, _ in rows]
+        mean, low, high = ([row[key] for _, row in rows] for key in ("mean", "low", "high"))
+        lines.append(svg.Line(name, shares, mean, low, high, svg.colour(number)))
+    return lines

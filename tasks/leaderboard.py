@@ -1,0 +1,129 @@
+"""What the runs of a sweep came to: scores by problem, cost, and the leaderboard."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evaluation import samples
+from evaluation.ranking import Standing, rank
+from pipelines.errors import UserError
+from pipelines.recipe.stage_kind import MODEL, SCORES
+from pipelines.stage.files import REPORT, json_lines
+from pipelines.stage.report import SPOOL
+from tasks.record import last_of
+from tasks.sweep import START, Cell
+
+TAIL = 0.25
+"""Share of a trial's steps, at its end, over which its reward is taken."""
+
+
+def trial_score(summary: dict[str, Any]) -> float:
+    """Mean reward over the last part of a trial's training; minus infinity where it was never finite."""
+    path = Path((last_of(summary, MODEL) or {})["artifact"]) / REPORT / SPOOL
+    rewards = []
+    for line in json_lines(path):
+        if line["kind"] == "metrics":
+            values = line["values"]
+            value = values.get("reward/mean", -values["loss/heldout"] if "loss/heldout" in values else None)
+            rewards += [] if value is None else [value]
+    tail = rewards[-max(1, round(TAIL * len(rewards))) :] if rewards else []
+    return statistics.fmean(tail) if tail and all(map(math.isfinite, tail)) else -math.inf
+
+
+def task_scores(summary: dict[str, Any], task: str) -> dict[str, float]:
+    """Problem → share of its answers that are correct, for the one checkpoint that a run of a sweep evaluates.
+
+    Raises:
+        UserError: the benchmark keeps no score for each problem.
+    """
+    folder = Path((last_of(summary, SCORES) or {})["artifact"]) / "samples"
+    (path,) = folder.glob(f"*/{task}.jsonl")
+    problems = {
+        key: sum(score >= 1 for score in sample.scores) / len(sample.scores)
+        for key, sample in samples.read(path).items()
+    }
+    if not problems:
+        raise UserError(f"evaluate.tasks: {task} has no score for each problem, so nothing can be ranked by it.")
+    return problems
+
+
+def training_cost(summary: dict[str, Any]) -> dict[str, float]:
+    """Seconds of training, completion tokens and steps."""
+    about = last_of(summary, MODEL) or {}
+    manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
+    metrics = manifest.get("numbers") or {}
+    cost = {"seconds": float(manifest.get("seconds") or 0.0), "steps": float(metrics.get("steps") or 0.0)}
+    return cost | ({"tokens": float(metrics["tokens_sampled"])} if "tokens_sampled" in metrics else {})
+
+
+@dataclass
+class Outcome:
+    """What a run of a sweep came to. `of` reads its artifacts, on the machine that holds them."""
+
+    cell: Cell
+    summary: dict[str, Any] | None
+    error: str | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    """Problem → share of its answers that are correct; empty where nothing was evaluated."""
+    cost: dict[str, float] = field(default_factory=dict)
+    """See `training_cost`; empty where nothing was trained."""
+    reward: float = -math.inf
+    """Of a trial, see `trial_score`."""
+
+    @classmethod
+    def of(cls, cell: Cell, summary: dict[str, Any], task: str) -> Outcome:
+        """A run that came to its end, with what its artifacts say.
+
+        Raises:
+            UserError: the benchmark keeps no score for each problem.
+        """
+        outcome = cls(cell, summary)
+        if last_of(summary, MODEL):
+            outcome.cost = training_cost(summary)
+        if last_of(summary, SCORES):
+            outcome.scores = task_scores(summary, task)
+        else:
+            outcome.reward = trial_score(summary)
+        return outcome
+
+
+def leaderboard(
+    outcomes: Iterable[Outcome], task: str, *, confidence: float = 0.95, resamples: int = 2000
+) -> list[dict[str, Any]]:
+    """The variants, best first: their standing, cost and runs. Only problems that all runs were asked count.
+
+    Variants with fewer seeds than others (their runs failed, or have not ended) are ranked by those they have.
+    """
+    outcomes = [o for o in outcomes if o.scores]
+    ranked = [o for o in outcomes if o.cell.variant != START]
+    if not ranked:
+        return []
+    shared = set.intersection(*(set(o.scores) for o in outcomes))
+    if not shared:
+        raise UserError(
+            f"evaluate.tasks: the runs were not asked one {task} problem in common, so they cannot be ranked."
+        )
+    order = [problem for problem in outcomes[0].scores if problem in shared]
+    scores: dict[str, list[list[float]]] = {}
+    baseline = None
+    for outcome in outcomes:
+        values = [outcome.scores[problem] for problem in order]
+        if outcome.cell.variant == START:
+            baseline = values
+        else:
+            scores.setdefault(outcome.cell.variant, []).append(values)
+    standings = rank(scores, baseline, confidence=confidence, resamples=resamples)
+    return [_row(standing, [o for o in ranked if o.cell.variant == standing.name]) for standing in standings]
+
+
+def _row(standing: Standing, outcomes: list[Outcome]) -> dict[str, Any]:
+    costs = [o.cost for o in outcomes]
+    mean = {name: statistics.fmean(c[name] for c in costs) for name in costs[0] if all(name in c for c in costs)}
+    runs = [(o.summary or {}).get("parent_run_id") for o in outcomes]
+    return standing.body() | {"cost": mean, "runs": runs, "seeds": [o.cell.seed for o in outcomes]}
