@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pipelines.errors import UserError, did_you_mean
 
 FILE = Path(__file__).with_name("systems.yaml")
-PLACES = ("preset", "method", "recipe", "stage", "verifier", "monitor", "environment", "command")
+PLACES = ("preset", "method", "loss", "recipe", "stage", "verifier", "monitor", "environment", "command")
 """What an entry of `uses` may begin with."""
 
 
@@ -182,4 +182,7 @@ def _how(use: str) -> str:
         slot, _, method = name.rpartition(".")
         room = slot if "." in slot else f"rlvr.{slot}"
         return f"  method {method}: {room}: {method}"
+    if place == "loss":
+        stage, _, loss = name.partition(".")
+        return f"  loss {loss}: {{kind: {stage}, loss: {loss}, ...}}"
     return f"  {place} {name}"

@@ -33,6 +33,9 @@ def exists(use: str) -> bool:
     if place == "method":
         slot, _, method = name.rpartition(".")
         return slot in methods.PLACES and method in catalogue.names(methods.room(slot))
+    if place == "loss":
+        stage, _, loss = name.partition(".")
+        return stage in kinds.every() and loss in catalogue.names(f"{stage}.loss")
     if place == "recipe":
         return (toys.ROOT / "recipes" / f"{name}.yaml").is_file()
     if place == "stage":
@@ -56,8 +59,14 @@ def test_commands_are_the_parser_s():
 
 
 def test_nothing_that_does_not_exist_passes():
-    assert not any(exists(f"{place}:nothing") for place in systems.PLACES if place not in ("verifier", "method"))
-    assert not exists("method:advantage.nothing") and not exists("method:nothing.grpo")
+    assert not any(
+        exists(f"{place}:nothing") for place in systems.PLACES if place not in ("verifier", "method", "loss")
+    )
+    assert (
+        not exists("loss:preference.nothing")
+        and not exists("method:advantage.nothing")
+        and not exists("method:nothing.grpo")
+    )
 
 
 def test_every_preset_stands_under_a_system():
