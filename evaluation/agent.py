@@ -49,7 +49,7 @@ def evaluate(
     )
     samples = task.samples or SAMPLES
     requests = [RolloutRequest(p, t, i, samples) for i, (p, t) in enumerate(zip(task_problems, prompts, strict=True))]
-    rows = play(requests, context, TurnBudget(episodes.max_turns))
+    rows = play(requests, context, _budget(episodes))
     if lm.progress:
         lm.progress(len(rows), len(rows))
     groups = [rows[i : i + samples] for i in range(0, len(rows), samples)]
@@ -66,6 +66,10 @@ def evaluate(
     metrics["mean_turns"] = {"value": sum(turns) / len(turns), "low": low, "high": high, "n": len(turns)}
     log = [_log(p, group, s) for p, group, s in zip(task_problems, groups, scores, strict=True)]
     return {task.name: metrics}, {task.name: log}
+
+
+def _budget(episodes: PlayedTask) -> TurnBudget:
+    return TurnBudget(episodes.max_turns, episodes.extension, episodes.extensions, episodes.remind)
 
 
 def _log(problem: Problem, group: list[Trajectory], scores: list[float]) -> dict[str, Any]:

@@ -175,6 +175,33 @@ def lake(folder: Path) -> Path:
     )  # fmt: skip
 
 
+def tools(folder: Path) -> Path:
+    """A recipe of an agent with a calculator."""
+    source = {"kind": "environment", "task": "tools"}
+    config = {"max_position_embeddings": 320, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    return recipe(
+        folder,
+        model={
+            "fresh": {"architecture": "llama", "config": config | heads},
+            "tokenizer": {"kind": "char", "vocab_size": 128, "tools": True},
+        },
+        curate={
+            "sources": [
+                source | {"size": 600, "seed": 1, "config": {"demonstrations": True, "conversations": True}, "splits": ["sft", "heldout"]},
+                source | {"size": 100, "seed": 2, "config": {"costs": {"call": 0.1, "error": 0.2, "malformed": 0.4}}, "splits": ["train"]},
+            ],
+            "near_duplicates": None, "decontaminate": None, "splits": {"train": 0.4, "sft": 0.5, "heldout": 0.1},
+        },
+        sft={"split": "sft", "steps": 60, "turns": "all", "max_length": 192, "tokens_per_step": 2000, "micro_batch_tokens": 2000},
+        rlvr={
+            "steps": 3, "prompts": 4, "group_size": 4, "rollout": {"kind": "multi_turn", "max_turns": 2},
+            "sampling": {"max_tokens": 80},
+        },
+        evaluate={"tasks": [{"name": "tools", "samples": 2, "environment": {"task": "tools", "size": 8, "max_tokens": 80}}]},
+    )  # fmt: skip
+
+
 def start_lake(folder: Path) -> Path:
     """As `start`, for `lake`."""
     return start(folder, lake(folder), ["sft.steps=120"])

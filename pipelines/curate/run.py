@@ -236,7 +236,9 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
             yield from (str(problem.info[name]) for name in selected.TEXTS if problem.info.get(name))
 
     settings = model.tokenizer
-    tokenizer = models.train_tokenizer(settings.kind, settings.vocab_size, texts(), tools=settings.tools)
+    tokenizer = models.train_tokenizer(
+        settings.kind, settings.vocab_size, texts(), tools=settings.tools, single_digits=settings.single_digits
+    )
     if model.chat_template is not None:
         tokenizer.chat_template = models.template_text(model.chat_template)
     models.set_template_options(tokenizer, model)

@@ -44,7 +44,7 @@ TOOLS_TEMPLATE = PLAIN_TEMPLATE.replace(
 
 
 def train_tokenizer(
-    kind: str, vocab_size: int, texts: Iterable[str], *, tools: bool = False
+    kind: str, vocab_size: int, texts: Iterable[str], *, tools: bool = False, single_digits: bool = False
 ) -> PreTrainedTokenizerBase:
     """A fast tokenizer trained on texts, with the role markers and the plain chat template.
 
@@ -53,6 +53,7 @@ def train_tokenizer(
         vocab_size: upper bound on the vocabulary, special tokens included.
         texts: read once.
         tools: with the tokens and the template of models that call tools.
+        single_digits: "bpe": every digit is a token of its own.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -71,7 +72,9 @@ def train_tokenizer(
         core.add_special_tokens(special)
     else:
         core = Tokenizer(models.BPE(unk_token=None))
-        core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        core.pre_tokenizer = pre_tokenizers.Sequence([digits, words]) if single_digits else words
         core.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(

@@ -60,19 +60,19 @@ class Drawer:
         thing = self.draw.choice(THINGS)
         if kind == "product":
             a, b = (self._number(n) for n in self.digits)
-            text = f"{first} has {a} boxes of {b} {thing}. How many {thing} are there?"
+            text = f"{first} has {a} boxes of {b} {thing}. How many?"
             return Question(kind, text, str(a * b), f"{a} * {b}")
         a, b = (self._number(n + 1) for n in self.digits)
         if a == b:
             return self._question(kind)
         if kind == "sum":
-            text = f"{first} has {a} {thing} and {second} has {b}. How many have they together?"
+            text = f"{first} has {a} {thing}, {second} {b}. Together?"
             return Question(kind, text, str(a + b), f"{a} + {b}")
         if kind == "difference":
             a, b = max(a, b), min(a, b)
-            text = f"{first} had {a} {thing} and gave {b} to {second}. How many are left?"
+            text = f"{first} had {a} {thing}, gave {second} {b}. Left?"
             return Question(kind, text, str(a - b), f"{a} - {b}")
-        told = f"{first} has {a} {thing} and {second} has {b}."
+        told = f"{first} has {a} {thing}, {second} {b}."
         if kind == "comparison":
             return Question(kind, f"{told} Who has more?", first if a > b else second, f"{a} - {b}")
         asked, answer = (first, a) if self.draw.random() < 0.5 else (second, b)

@@ -119,6 +119,7 @@ def problems(
     digits: Sequence[int] = (2, 2),
     demonstrations: bool = False,
     demonstrated_calls: float = 1.0,
+    conversations: bool = False,
     costs: dict[str, float] | None = None,
     kinds: Sequence[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
@@ -132,6 +133,7 @@ def problems(
         digits: of the two factors; sums and differences have one more.
         demonstrations: one row per turn of an expert, with the turns before it as the conversation, for SFT. The expert calls the
             calculator whatever the problem is, with the chance `demonstrated_calls`, and answers at once otherwise.
+        conversations: one row per conversation instead, for `sft.turns: all`.
         costs: `call`, `error` and `malformed` that a turn's reward is less by.
         kinds: of problems, any of product, sum, difference, comparison, lookup; default: all.
     """
@@ -144,12 +146,14 @@ def problems(
         info: dict[str, Any] = {"environment": "tools", "toolbox": list(tools), "kind": question.kind}
         info |= {"tools": box.schemas} if box.tools else {}
         info |= {"costs": dict(costs)} if costs else {}
+        if box.tools and question.kind in _word_problems.ARITHMETIC:
+            info["reference_calls"] = [{"name": "calculator", "arguments": {"expression": question.expression}}]
         turns = [(prompt, question.answer)]
         if demonstrations and box.tools and draw.chance(demonstrated_calls):
             call = call_text("calculator", {"expression": question.expression})
             reply: Message = {"role": "tool", "content": calculator.calculate(question.expression)}
             turns = [(prompt, call), ([*prompt, {"role": "assistant", "content": call}, reply], question.answer)]
-        for conversation, text in turns:
+        for conversation, text in turns[-1:] if conversations else turns:
             if yielded == size:
                 return
             row = info | ({"solution": text} if demonstrations else {})

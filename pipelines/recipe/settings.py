@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from pipelines.contract.fields import Day, Identifier, Label, Line, Seed, Settings, free
 from pipelines.recipe.monitors import DEFAULT_MONITORS, Rollback
+from pipelines.recipe.played import PlayedTask as PlayedTask
 from pipelines.recipe.sampling import AdaptiveTemperature as AdaptiveTemperature
 from pipelines.recipe.sampling import Mismatch, Sampling
 from pipelines.recipe.selection import Selection
@@ -52,6 +53,8 @@ class Tokenizer(Settings):
     """Upper bound; `char` uses as many as the data has characters."""
     tools: bool = False
     """With tokens for tool calls, and a template that shows tools and their replies."""
+    single_digits: bool = False
+    """bpe: every digit is a token of its own, so that numbers are copied digit by digit."""
 
 
 class Model(Settings):
@@ -266,6 +269,8 @@ class Sft(Settings):
     heldout: Label | None = "heldout"
     target: Literal["auto", "solution", "answer"] = "auto"
     """What the assistant says: the record's solution, its answer, or the solution where there is one."""
+    turns: Literal["last", "all"] = "last"
+    """Which of the assistant's messages are trained: the last one, or those in the prompt too (whole conversations with an agent)."""
     epochs: float | None = Field(None, gt=0)
     steps: int | None = Field(None, ge=1)
     tokens_per_step: int = Field(16_384, ge=1)
@@ -408,22 +413,6 @@ class Rlvr(Settings):
         if len(set(self.reward_functions)) < len(self.reward_functions):
             raise ValueError("reward_functions: each function may be named once")
         return self
-
-
-class PlayedTask(Settings):
-    """Episodes in an environment; the success rate is avg@k."""
-
-    task: Label
-    """A file of pipelines/environments."""
-    size: int = Field(100, ge=1, le=10_000_000)
-    """Problems."""
-    seed: Seed = 10_000
-    """Of the problems; another one than the training data's."""
-    config: dict[str, Any] = {}
-    max_turns: int = Field(10, ge=1, le=100_000)
-    max_tokens: int = Field(16, ge=1)
-    """Per turn."""
-    temperature: float = Field(1.0, ge=0, le=100)
 
 
 class Task(Settings):

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,13 @@ class Document:
     tokens: list[int]
     trained_from: int
     """Tokens from here on are the assistant's; those before carry no loss."""
+    untrained: tuple[tuple[int, int], ...] = ()
+    """(start, end) of what others said after that, which carries no loss either."""
+
+    @property
+    def untrained_count(self) -> int:
+        """Tokens in `untrained`."""
+        return sum(end - start for start, end in self.untrained)
 
 
 def target(problem: Problem, which: str) -> str:
@@ -41,13 +49,38 @@ def target(problem: Problem, which: str) -> str:
     return str(solution) if solution and which != "answer" else problem.answer
 
 
-def document(problem: Problem, which: str, tokenizer: Any) -> Document:
+def document(problem: Problem, which: str, tokenizer: Any, turns: str = "last") -> Document:
     """Token ids of a conversation, the assistant's turn last.
+
+    Args:
+        turns: `last`, or `all` to train the assistant's earlier turns too.
 
     Raises:
         ModelError: the template renders the prompt differently once the answer follows it.
     """
-    return Document(*render_answer(tokenizer, problem.prompt, target(problem, which), problem.uid, problem.tools))
+    tokens, start = render_answer(tokenizer, problem.prompt, target(problem, which), problem.uid, problem.tools)
+    earlier = [i for i, m in enumerate(problem.prompt) if m["role"] == "assistant"] if turns == "all" else []
+    spans = [_turn(problem, i, tokens, tokenizer) for i in earlier] + [(start, len(tokens))]
+    gaps = tuple((end, begin) for (_, end), (begin, _) in pairwise(spans))
+    return Document(tokens, spans[0][0], gaps)
+
+
+def _turn(problem: Problem, index: int, tokens: list[int], tokenizer: Any) -> tuple[int, int]:
+    """Where an earlier message of the assistant is in the conversation, its end token included.
+
+    Raises:
+        ModelError: the template renders it differently once others follow it.
+    """
+    before, earlier_text = problem.prompt[:index], problem.prompt[index]["content"]
+    own, start = render_answer(tokenizer, before, earlier_text, problem.uid, problem.tools)
+    end = common_length([own, tokens])
+    text = tokenizer.decode(own[start:end]).strip()
+    if end <= start or not text.startswith(earlier_text.strip()):
+        raise ModelError(
+            f"sft.turns: the template writes an earlier answer of record {problem.uid} differently once others follow it, so "
+            "it cannot be trained. Use turns: last."
+        )
+    return start, end
 
 
 def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
@@ -107,6 +140,9 @@ def micro_batches(documents: list[Document], rows: list[list[int]], budget: int)
     position_of = {i: at for at, i in enumerate(members)}
     tokens = [np.array(documents[i].tokens) for i in members]
     mask = [np.arange(len(documents[i].tokens)) >= max(1, documents[i].trained_from) for i in members]
+    for trained, i in zip(mask, members, strict=True):
+        for start, end in documents[i].untrained:
+            trained[start:end] = False
     all_tokens = torch.from_numpy(np.concatenate(tokens))
     for layout in packed_layouts(tokens, mask, [[position_of[i] for i in row] for row in rows], budget):
         yield layout, all_tokens[layout.target]

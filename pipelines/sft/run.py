@@ -54,7 +54,7 @@ class Trainer(Loop):
         check_assistant_mask(problems[0], self.sft.target, self.tokenizer)
         documents = []
         for index, problem in enumerate(problems):
-            documents.append(document(problem, self.sft.target, self.tokenizer))
+            documents.append(document(problem, self.sft.target, self.tokenizer, self.sft.turns))
             self.report.progress(index + 1, len(problems), f"tokenising {split}", unit="row")
         fitting = [d for d in documents if len(d.tokens) <= self.sft.max_length]
         if len(fitting) < len(documents):
@@ -92,6 +92,7 @@ class Trainer(Loop):
         trained = sum(
             len(self.documents[i].tokens) - max(1, self.documents[i].trained_from) for row in rows for i in row
         )
+        trained -= sum(self.documents[i].untrained_count for row in rows for i in row)
         total, size, used = torch.zeros((), device=self.device), 0, 0
         for layout, targets in micro_batches(self.documents, rows, self.sft.micro_batch_tokens):
             logp, _ = self.policy.score(layout, targets)

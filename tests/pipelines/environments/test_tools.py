@@ -151,3 +151,13 @@ def test_an_episode_of_tokens():
         assert [len(calls) for calls in played.turn_calls] == [1, 0] and played.turn_components == [{}, {"answer": 1.0}]
         assert played.components == {"verifier": 1.0, "invalid_turns": 0.0, "calls": 1.0, "turn.answer": 1.0}
         assert int(Role.ENVIRONMENT) in played.role and len(played.turn_reward) == 2
+
+
+def test_digits_of_their_own_are_copied_one_by_one():
+    texts = ["Anna has 123 pens, Ben 456 and 123.", "123 123 456"] * 20
+    whole = models.train_tokenizer("bpe", 400, texts, tools=True)
+    single = models.train_tokenizer("bpe", 400, texts, tools=True, single_digits=True)
+    assert len(whole("123", add_special_tokens=False)["input_ids"]) < 3
+    tokens = single.convert_ids_to_tokens(single(f"has 123{CALL}", add_special_tokens=False)["input_ids"])
+    assert tokens.count("1") == 1 and all(len(token) == 1 for token in tokens if token[-1].isdigit())
+    assert "<tool_call>" in tokens and single.decode(single(CALL)["input_ids"], skip_special_tokens=True) == CALL

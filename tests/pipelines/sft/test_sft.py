@@ -254,3 +254,41 @@ def test_long_conversations_are_dropped_whole(tmp_path, data):
     limit = max(len(d.tokens) for d in every) - 1
     fitting = trainer(tmp_path, data, f"sft.max_length={limit}").documents
     assert fitting == [d for d in every if len(d.tokens) <= limit] and len(fitting) < len(every)
+
+
+def test_every_turn_of_an_agent_is_trained_and_nobody_else_s():
+    from pipelines.environments.tools import problems
+    from pipelines.sft.pack import document
+
+    tokenizer = train_tokenizer("char", 200, ["".join(map(chr, range(32, 127))), "\n"], tools=True)
+    [row] = problems(1, 1, demonstrations=True, conversations=True)
+    problem = Problem(uid="u", source="s", licence="l", **row)
+    made = document(problem, "auto", tokenizer, "all")
+    call, reply = problem.prompt[1]["content"], problem.prompt[2]["content"]
+    [(start, end)] = made.untrained
+    assert tokenizer.decode(made.tokens[made.trained_from : start]) == f"{call}<|end|>"
+    assert tokenizer.decode(made.tokens[start:end]) == f"<|tool|>{reply}<|assistant|>"
+    assert tokenizer.decode(made.tokens[end:]) == f"{problem.info['solution']}<|end|>"
+    [(_, targets)] = micro_batches([made], [[0]], 4096)
+    kept = [*made.tokens[made.trained_from : start], *made.tokens[end:]]
+    assert targets.tolist() == kept and made.untrained_count == end - start
+    last = document(problem, "auto", tokenizer)
+    assert last.tokens == made.tokens and last.trained_from == end and last.untrained == ()
+
+
+def test_a_template_that_changes_earlier_answers_refuses_to_train_them():
+    from pipelines.sft.pack import document
+
+    tokenizer = train_tokenizer("char", 64, ["abc=def"])
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "message['content'] + eos_token", "(message['content'] if loop.last else 'a') + eos_token"
+    )
+    asked = [
+        {"role": "user", "content": "abc"},
+        {"role": "assistant", "content": "def"},
+        {"role": "user", "content": "c"},
+    ]
+    problem = Problem(uid="u", source="s", licence="l", prompt=asked, answer="b", verifier="exact")
+    assert document(problem, "auto", tokenizer).untrained == ()
+    with pytest.raises(ModelError, match="Use turns: last"):
+        document(problem, "auto", tokenizer, "all")

@@ -1,0 +1,31 @@
+"""The settings of a benchmark that is played: episodes in an environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from pipelines.contract.fields import Label, Seed, Settings
+
+
+class PlayedTask(Settings):
+    """Episodes in an environment; the success rate is avg@k."""
+
+    task: Label
+    """A file of pipelines/environments."""
+    size: int = Field(100, ge=1, le=10_000_000)
+    """Problems."""
+    seed: Seed = 10_000
+    """Of the problems; another one than the training data's."""
+    config: dict[str, Any] = {}
+    max_turns: int = Field(10, ge=1, le=100_000)
+    remind: bool = False
+    """Say in every observation how many turns are left."""
+    extensions: int = Field(0, ge=0, le=100_000)
+    """How often an episode that is at its limit may go on."""
+    extension: int = Field(1, ge=1, le=100_000)
+    """Turns that it then gets."""
+    max_tokens: int = Field(16, ge=1)
+    """Per turn."""
+    temperature: float = Field(1.0, ge=0, le=100)
