@@ -257,6 +257,54 @@ class RewardScorer:
             hidden = hidden_states(self.decoder, layout, self.device, self.mask_form)
         return torch.nn.functional.linear(hidden.float(), self.weight).cpu()
 
+    @torch.no_grad()
+    def last_attention(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """How much the last block's attention at each row's last token looks at its masked tokens, float32 [B, T] on the CPU.
+
+        Mean over the heads, as a share of what goes to masked tokens; all 0 where nothing does, or where the row is longer than the
+        context. The model must be loaded with `attention: eager`.
+
+        Args:
+            tokens: int64 [B, T], padded on the right.
+            mask: bool [B, T]; a row ends at its last True.
+
+        Raises:
+            ModelError: the last block gives no attention weights.
+        """
+        shares = torch.zeros(tokens.shape)
+        lengths = (mask.long() * torch.arange(1, mask.shape[1] + 1)).amax(1)
+        fitting = (lengths > 0) & (lengths <= (self.context or tokens.shape[1]))
+        waiting = fitting.nonzero().squeeze(1)
+        waiting = waiting[lengths[waiting].argsort(descending=True, stable=True)]
+        while len(waiting):
+            width = int(lengths[waiting[0]])
+            rows, waiting = waiting.split(
+                [count := min(len(waiting), max(1, self.budget // width)), len(waiting) - count]
+            )
+            weights = self._attention(tokens[rows, :width])
+            at_end = weights[torch.arange(len(rows)), :, lengths[rows] - 1].mean(1) * mask[rows, :width]
+            total = at_end.sum(1, keepdim=True)
+            shares[rows, :width] = torch.where(total > 0, at_end / total.clamp(min=1e-30), at_end)
+        return shares
+
+    def _attention(self, ids: Tensor) -> Tensor:
+        """Attention weights of the last block, float32 [R, heads, W, W] on the CPU; padding on the right needs no mask of its own."""
+        block = list(getattr(self.decoder, "layers", None) or self.decoder.h)[-1]
+        module = getattr(block, "self_attn", None) or getattr(block, "attn", None)
+        given: list[Any] = []
+        if module is not None:
+            hook = module.register_forward_hook(lambda _, inputs, outputs: given.append(outputs))
+            with autocast(self.dtype, self.device):
+                self.decoder(input_ids=ids.to(self.device), use_cache=False)
+            hook.remove()
+        weights = given[0][1] if given and isinstance(given[0], tuple) and len(given[0]) > 1 else None
+        if weights is None:
+            raise ModelError(
+                f"the reward model {self.path}: the last block of {type(self.decoder).__name__} gives no attention weights. Use a "
+                "family such as llama, qwen2, qwen3 or gpt2."
+            )
+        return weights.float().cpu()
+
     def _layouts(self, answers: Answers) -> list[Layout]:
         shared = bool(getattr(self.config, "num_kv_shared_layers", 0))
         trees = self.mask_form is not None

@@ -14,7 +14,7 @@ from pipelines.rlvr.ops import next_place
 @method(
     paper="2411.08302",
     title="RED: Unleashing Token-Level Rewards from Holistic Feedback via Reward Redistribution",
-    checked="third-party code (the redistribution; the critic stands for the reward model on prefixes)",
+    checked="third-party code (the redistribution)",
     reduces_to="share 0 changes nothing",
 )
 def red(
@@ -27,8 +27,8 @@ def red(
 ) -> PerToken:
     """A_t + (rewards still to come from t on) - (all rewards), with the token rewards of `token_rewards`.
 
-    The first token keeps its advantage; later ones count the rewards to come. The critic is trained on every prefix,
-    so unlike a reward model's head it is valid there.
+    The first token keeps its advantage; later ones count the rewards to come. `value` is a reward model's score of each prefix (the
+    provider `reward_prefix`, as in the paper; its head was trained at last tokens only), or a critic's estimate, which is trained there.
 
     >>> import torch
     >>> V = torch.tensor([[0.2, 0.5, 0.45, 0.9, 0.6]]); m = V > 0
