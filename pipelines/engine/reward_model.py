@@ -291,13 +291,13 @@ class RewardScorer:
         """Attention weights of the last block, float32 [R, heads, W, W] on the CPU; padding on the right needs no mask of its own."""
         block = list(getattr(self.decoder, "layers", None) or self.decoder.h)[-1]
         module = getattr(block, "self_attn", None) or getattr(block, "attn", None)
-        given: list[Any] = []
+        returned: list[Any] = []
         if module is not None:
-            hook = module.register_forward_hook(lambda _, inputs, outputs: given.append(outputs))
+            hook = module.register_forward_hook(lambda _, inputs, outputs: returned.append(outputs))
             with autocast(self.dtype, self.device):
                 self.decoder(input_ids=ids.to(self.device), use_cache=False)
             hook.remove()
-        weights = given[0][1] if given and isinstance(given[0], tuple) and len(given[0]) > 1 else None
+        weights = returned[0][1] if returned and isinstance(returned[0], tuple) and len(returned[0]) > 1 else None
         if weights is None:
             raise ModelError(
                 f"the reward model {self.path}: the last block of {type(self.decoder).__name__} gives no attention weights. Use a "
