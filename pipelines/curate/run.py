@@ -246,13 +246,18 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
     return tokenizer
 
 
-def split_of(uid: str, splits: dict[str, float]) -> str:
+def split_of(uid: str, splits: dict[str, float], *, again: bool = False) -> str:
     """The split of a record: depends on its uid and the shares only.
+
+    Args:
+        again: the record comes from one split of data that were divided by uid already; without a draw of its own all of such a split
+            could fall on one side.
 
     >>> split_of("a", {"train": 0.5, "heldout": 0.5}) in ("train", "heldout")
     True
     """
-    point = exact_key(f"split {uid}") / 2**64 * sum(splits.values())
+    draw = f"{json.dumps(splits)} {uid}" if again else uid
+    point = exact_key(f"split {draw}") / 2**64 * sum(splits.values())
     for name, share in splits.items():
         point -= share
         if point < 0:
@@ -292,7 +297,8 @@ def _second_pass(
             continue
         allowed = source.splits or list(curate.splits)
         origin_uid = str(problem.info.get(selected.ORIGIN, problem.uid))  # a problem's completions go to one split
-        writers[split_of(origin_uid, {name: curate.splits[name] for name in allowed})].add(problem)
+        shares = {name: curate.splits[name] for name in allowed}
+        writers[split_of(origin_uid, shares, again=source.kind == "stage")].add(problem)
     for writer in writers.values():
         writer.close()
     return {name: writer.count for name, writer in writers.items()}

@@ -11,6 +11,7 @@ import yaml
 
 from pipelines.curate import selected
 from pipelines.curate.run import run as curate
+from pipelines.curate.run import split_of
 from pipelines.data import dataset, samples
 from pipelines.data.pairs import pair_of
 from pipelines.data.records import Problem
@@ -164,6 +165,16 @@ def test_several_completions_of_a_problem_are_no_repeats_and_share_a_split(tmp_p
     assert sum(map(len, by_split.values())) == 120 and not origins["sft"] & origins["heldout"]
     assert len({p.uid for rows in by_split.values() for p in rows}) == 120
     assert {p.info["solution"] for p in by_split["sft"]} < {f"{n} {i}" for n in range(40) for i in range(3)}
+
+
+def test_one_split_s_samples_are_divided_again(tmp_path):
+    """The samples of a split have uids from a part of the scale only, which shares of the same scale would put on one side."""
+    first = {"train": 0.8, "heldout": 0.2}
+    uids = [uid for uid in (f"{n:03d}" for n in range(200)) if split_of(uid, first) == "train"]
+    folder = write(tmp_path / "drafts", {uid: [(f"{uid} is it", 1.0)] for uid in uids})
+    out = curated(tmp_path, folder, {"select": "best"}, splits=first)
+    held = len(dataset.read_split(out, "heldout"))
+    assert 0.1 * len(uids) < held < 0.3 * len(uids)
 
 
 def test_a_fresh_model_keeps_the_tokenizer_that_the_samples_were_drawn_with(tmp_path, folder):
