@@ -128,10 +128,14 @@ def test_labelled_answers_are_learned(labels, trainer):
 def test_lora_and_bfloat16(pairs, trainer):
     made = trainer(pairs, lora={"rank": 4, "dropout": 0.5}, dtype="bfloat16")
     made.run()
-    assert metrics(made.commits.parent)[0][1]["loss/train"] == pytest.approx(0.6931, abs=2e-3), "no dropout"
     merged, base = (load_file(f / "model.safetensors") for f in (made.out / "model", pairs / "model"))
     changed = [name for name in merged if not torch.equal(merged[name], base[name])]
     assert changed and all("proj" in name for name in changed)
+    other = trainer(pairs, "b", lora={"rank": 4, "dropout": 0.0}, dtype="bfloat16")
+    other.run()
+    assert all(torch.equal(v, merged[k]) for k, v in load_file(other.out / "model/model.safetensors").items()), (
+        "no dropout"
+    )
 
 
 class Killed(BaseException):

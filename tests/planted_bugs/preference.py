@@ -1,0 +1,37 @@
+"""Planted bugs of preference optimisation."""
+
+from __future__ import annotations
+
+RUN_TEST, LOSS_TEST = "tests/pipelines/preference/test_run.py", "tests/pipelines/preference/test_loss.py"
+STEP = f"{RUN_TEST}::test_a_step_s_loss_is_the_mean_over_its_pairs"
+TRL = "tests/pipelines/preference/test_trl.py::test_loss_and_gradient_are_those_of_trl"
+SHEETS = f"{LOSS_TEST}::test_the_sheets_examples"
+RESUME = f"{RUN_TEST}::test_an_interrupted_run_ends_with_the_same_bytes[3]"
+RUN, EXAMPLES = "pipelines/preference/run.py", "pipelines/preference/examples.py"
+PLANTED = {
+    "the reference is scored after training began": (RUN, 'columns[f"{name}logp_ref"] = reference[rows[:, place]].to(self.device)', 'columns[f"{name}logp_ref"] = by_item[:, place].detach()', [STEP]),
+    "a mean per pass, not per step": (RUN, "losses.sum() / len(items) + ", "losses.mean() + ", [STEP]),
+    "the SFT term counts pairs, not tokens": (RUN, 'step["chosen_tokens"]\n', "len(items)\n", [STEP]),
+    "the prompt's tokens count": (RUN, "mask[place, examples.start[row] : len(ids)] = True", "mask[place, 1 : len(ids)] = True", [STEP]),
+    "the last token is left out": (RUN, "mask[place, examples.start[row] : len(ids)] = True", "mask[place, examples.start[row] : len(ids) - 1] = True", [STEP]),
+    "chosen and rejected swapped": (RUN, 'else ("chosen_", "rejected_")', 'else ("rejected_", "chosen_")', [STEP]),
+    "values of other pairs": (RUN, "name: value[part].to(self.device)", "name: value[: len(part)].to(self.device)", [f"{TRL}[kto-shared]"]),
+    "KTO's reference point may be below 0": (RUN, "(total / len(items)).clamp(min=0)", "(total / len(items)) - 1", [f"{TRL}[kto-padded]"]),
+    "a restart scores the reference with the trained weights": (RUN, 'self.reference, self.last_measured = dict(state["reference"])', 'self.reference, self.last_measured = {}', [RESUME]),
+    "dropout in training": (RUN, "        without_dropout(self.model)\n", "", [f"{RUN_TEST}::test_lora_and_bfloat16"]),
+    "the whole data are scored for two steps": (RUN, "needed = {item for step in range(self.total) for item in self.epochs.step(step)}", "pass", [f"{RUN_TEST}::test_only_what_will_be_read_is_scored_with_the_reference"]),
+    "KTO compares with the prompt's own answer": (EXAMPLES, "other = rows[place - back]", "other = rows[place]", [f"{RUN_TEST}::test_labelled_answers_are_learned"]),
+    "every pass over the pairs in the same order": (EXAMPLES, 'random.Random(f"{seed} {epoch}")', 'random.Random(f"{seed}")', [f"{RUN_TEST}::test_every_pass_over_the_data_has_an_order_of_its_own"]),
+    "a missing score is 0": (EXAMPLES, "if score is None and name in self.wanted:", "if False:", [f"{RUN_TEST}::test_what_the_data_lack_is_said_with_the_record"]),
+    "DPO's sign": ("pipelines/preference/loss/dpo.py", "beta * (chosen - rejected)", "beta * (rejected - chosen)", [SHEETS]),
+    "IPO sums over tokens": ("pipelines/preference/loss/ipo.py", "    if length_normalised:\n", "    if not length_normalised:\n", [f"{TRL}[ipo-shared]"]),
+    "robust DPO without its denominator": ("pipelines/preference/loss/robust_dpo.py", " / (1 - 2 * false_rate)", "", [f"{TRL}[robust-shared]"]),
+    "RPO's directions swapped": ("pipelines/preference/loss/rpo.py", 'if distance == "backward_kl"', 'if distance == "forward_kl"', [SHEETS]),
+    "SimPO's margin added": ("pipelines/preference/loss/simpo.py", "difference - gamma", "difference + gamma", [SHEETS]),
+    "AlphaPO's alpha has the other sign": ("pipelines/preference/loss/alphapo.py", "-expm1((-alpha * mean)", "-expm1((alpha * mean)", [SHEETS]),
+    "APO lowers the chosen answer": ("pipelines/preference/loss/apo.py", "(-beta * chosen).sigmoid() + (beta", "(beta * chosen).sigmoid() + (beta", [f"{TRL}[apo_zero-shared]"]),
+    "ORPO without the odds": ("pipelines/preference/ops.py", "    return torch.where(x > -math.log(2), near, far)", "    return torch.zeros_like(x)", [f"{TRL}[orpo-shared]"]),
+    "KTO's undesirable answers rise": ("pipelines/preference/loss/kto.py", "(1 - (-gain).sigmoid())", "(1 - gain.sigmoid())", [f"{TRL}[kto-shared]"]),
+    "MPO's quality of the rejected answer": ("pipelines/preference/loss/mpo.py", "ops.classification(-rejected)", "ops.classification(rejected)", [SHEETS]),
+    "an answer that was cut is taught to end": ("pipelines/data/chat.py", "    if not ended and text.startswith(before):", "    if False:", ["tests/pipelines/data/test_chat.py::test_an_answer_that_was_cut_has_no_end"]),
+}  # fmt: skip
