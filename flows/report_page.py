@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from evaluation.pages import page as html
+from evaluation.pages.lineage import drawing
 from flows import table
 from tasks import benchmarks
 
@@ -41,6 +42,7 @@ def page(
     parts = [
         f"<h1>{html.text(title)}</h1>",
         _scores(run),
+        _stages(run["summary"]["stages"]),
         *[_flips(task) for task in pairs],
         _followed(followed, largest),
         _sampled(sampled, largest),
@@ -60,6 +62,24 @@ def _scores(run: dict[str, Any]) -> str:
     header, lines = table.rows(summary)
     gains = "".join(f"<li>{html.text(text)}</li>" for text in table.differences(summary))
     return f"{about}{html.table(header, lines)}<ul>{gains}</ul>"
+
+
+def _stages(stages: dict[str, dict[str, Any]]) -> str:
+    """What each stage read, drawn from the last stage down to the data."""
+    if not any(entry.get("inputs") for entry in stages.values()):  # older runs do not say
+        return ""
+    nodes = [
+        {"id": name, "title": name, "about": [_did(name, entry)], "faults": []}
+        for name, entry in reversed(stages.items())
+    ]
+    edges = [(name, source) for name, entry in stages.items() for source in dict.fromkeys(entry["inputs"].values())]
+    drawn = drawing({"name": "stages", "nodes": nodes, "edges": [(a, b) for a, b in edges if b in stages]})
+    return f"<h2>Stages</h2><div class='card scroll'>{drawn}</div>"
+
+
+def _did(name: str, entry: dict[str, Any]) -> str:
+    kind = "" if entry.get("kind", name) == name else f"{entry['kind']}, "
+    return f"{kind}{entry['status']}, {entry['seconds']:.0f} s"
 
 
 def _flips(task: Flips) -> str:

@@ -206,7 +206,7 @@ class Pipeline:
         """A stage's entry; of an evaluation, also which stage is meant by which label of its artifact."""
         node = self.recipe.node(name)
         names = {"checkpoints": node.labels} if node.kind.makes == SCORES and self.recipe.stages else {}
-        return result.summary() | names
+        return result.summary() | names | {"inputs": node.inputs}
 
     def _that_make(self, what: str, among: Container[str]) -> list[str]:
         """Stages of `among` that make something, in order."""

@@ -31,8 +31,16 @@ def run(home, tmp_path):
     index.start("a" * 32, "toy seed=3", "toy", {})
     results = json.loads((evaluated / "results.json").read_text())
     stages = {
-        name: {"status": "ran", "artifact": str(path), "seconds": 1.0, "key": "k", "run_id": None, "why": ""}
-        for name, path in (("evaluate", evaluated), ("rlvr", trained))
+        name: {
+            "status": "ran",
+            "artifact": str(path),
+            "seconds": 1.0,
+            "key": "k",
+            "run_id": None,
+            "why": "",
+            "inputs": inputs,
+        }
+        for name, path, inputs in (("rlvr", trained, {"model": "base"}), ("evaluate", evaluated, {"rlvr": "rlvr"}))
     }
     index.end("a" * 32, "FINISHED", {"recipe": "toy", "seed": 3, "seconds": 2.0, "stages": stages, **results}, {})
     return tmp_path
@@ -46,6 +54,7 @@ def test_the_page_is_whole_and_says_it_all(run, capsys):
     html_pages.check(text)
     assert "toy seed=3" in text and "gained 1, lost 0, both 1, neither 0" in text
     assert text.index("palindrome 0") < text.index("palindrome 1"), "the flip comes first"
+    assert text.count("<rect") == 2 and text.count('class="edge"') == 1 and "ran, 1 s" in text
     assert "The same problem while the policy learned" in text and "step 9" in text
     assert "&lt;b&gt;go&lt;/b&gt;" in text and "<b>go" not in text
     assert "rgba(26,127,55,0.60)' title='+1'>b<" in text and "rgba(207,34,46,0.60)' title='-1'>a<" in text
