@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
+from pipelines.curate import ranked
 from pipelines.curate.mapping import ORIGIN
 from pipelines.data import dataset, pairs, samples
 from pipelines.data.records import Problem
@@ -41,7 +42,8 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
     Raises:
         DataError: there are no samples, or a majority is asked of a verifier that compares no answers.
     """
-    for rows in samples.by_problem(folder, list(COLUMNS)):
+    names = {select.by, *(factor.name for factor in select.factors)} - set(ranked.OF_ROWS)
+    for rows in samples.by_problem(folder, [*COLUMNS, *(["components"] if names else [])]):
         scored = [row for row in rows if row["score"] is not None and row["correct"] is not None]
         if not scored:
             continue
@@ -78,7 +80,7 @@ def _distinct(rows: list[Completion]) -> list[Completion]:
 def _chosen(rows: list[Completion], select: Selection) -> list[Completion]:
     if select.kind == "best":
         candidates = [row for row in rows if select.min_score is None or row["score"] >= select.min_score]
-        return sorted(candidates, key=lambda row: -row["score"])
+        return sorted(ranked.with_values(candidates, select.by), key=lambda row: -row["rank"])
     correct = [row for row in rows if row["correct"]]
     if select.kind == "correct":
         return correct
@@ -136,13 +138,26 @@ def _pairs(problem: Problem, rows: list[Completion], select: Selection, seed: in
         chosen, rejected = ([row for row in rows if row["correct"] is wanted] for wanted in (True, False))
         draw.shuffle(chosen)
         draw.shuffle(rejected)
+        couples = [(b, w) for b, w in zip(chosen, rejected, strict=False) if b["score"] - w["score"] > select.margin]
+    elif select.pair == "ranked":
+        couples = _ranked(problem, rows, select, seed)
     else:
-        chosen = sorted(rows, key=lambda row: -row["score"])
-        rejected = sorted(rows, key=lambda row: row["score"])
-    count = 0
-    for better, worse in zip(chosen, rejected, strict=False):
-        if better["score"] - worse["score"] > select.margin and count < select.per_problem:
-            count += 1
-            scores = {"chosen_score": better["score"], "rejected_score": worse["score"]}
-            cut = {name: True for name, row in zip(pairs.CUT, (better, worse), strict=True) if row["stop"] == "length"}
-            yield _with(problem, {"chosen": better["text"], "rejected": worse["text"], **scores, **cut})
+        valued = sorted(ranked.with_values(rows, select.by), key=lambda row: -row["rank"])
+        worst_first = sorted(valued, key=lambda row: row["rank"])
+        couples = [(b, w) for b, w in zip(valued, worst_first, strict=True) if b["rank"] - w["rank"] > select.margin]
+    for better, worse in couples[: select.per_problem]:
+        scores = {"chosen_score": better["score"], "rejected_score": worse["score"]}
+        cut = {name: True for name, row in zip(pairs.CUT, (better, worse), strict=True) if row["stop"] == "length"}
+        yield _with(problem, {"chosen": better["text"], "rejected": worse["text"], **scores, **cut})
+
+
+def _ranked(
+    problem: Problem, rows: list[Completion], select: Selection, seed: int
+) -> list[tuple[Completion, Completion]]:
+    """(better, worse) of the pairs that the ranked factors decide, in an order drawn by seed and problem."""
+    for factor in select.factors:
+        rows = ranked.with_values(rows, factor.name)
+    values = [[ranked.value_of(row, factor.name) or 0.0 for factor in select.factors] for row in rows]
+    decided = ranked.preferences(values, [factor.margin for factor in select.factors])
+    random.Random(f"{seed} {problem.uid}").shuffle(decided)
+    return [(rows[winner], rows[loser]) for winner, loser in decided]

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from pipelines.contract.fields import Settings
+from pipelines.contract.fields import Line, Settings
 
 OF_KIND = {
     "min_score": ("best",),
     "min_share": ("majority",),
     "pair": ("pairs",),
+    "by": ("best", "pairs"),
+    "factors": ("pairs",),
     "margin": ("pairs",),
     "truncate": ("best", "correct", "shortest_correct", "majority"),
     "per_problem": ("best", "correct", "shortest_correct", "pairs"),
 }
 """Fields that only some selections read."""
+
+
+class Factor(Settings):
+    """A ranked factor of a preference."""
+
+    name: Line
+    """score, correct, length, brevity, or one of the completions' components, such as reward_model."""
+    margin: float = Field(0.0, ge=0, le=1e6)
+    """Standard deviations (over the problem's completions) by which the values must differ; otherwise the next factor decides."""
 
 
 class Selection(Settings):
@@ -34,9 +45,15 @@ class Selection(Settings):
     """best: completions with a lower score are no candidates."""
     min_share: float = Field(0.0, ge=0, le=1)
     """majority: least share of the completions that must have the answer."""
-    pair: Literal["extremes", "random"] = "extremes"
+    by: Line = "score"
+    """What the best are the highest of: the score, or as a factor's `name`."""
+    pair: Literal["extremes", "random", "ranked"] = "extremes"
     """extremes: the best against the worst, the second best against the second worst, ...; random: a correct against an incorrect
-    completion, drawn by the source's `seed`."""
+    completion, drawn by the source's `seed`; ranked: two drawn ones of which `factors` say which is better (HERON)."""
+    factors: list[Annotated[Factor, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)]] = Field(
+        [], max_length=20
+    )
+    """ranked: the most important first."""
     margin: float = Field(0.0, ge=0)
     """pairs: the scores must differ by more than this."""
     truncate: float | None = Field(None, gt=0, lt=1)
@@ -47,6 +64,10 @@ class Selection(Settings):
         for name, wanted in OF_KIND.items():
             if self.kind not in wanted and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is read by {', '.join(wanted)}, not by {self.kind}; leave it out")
+        if (self.pair == "ranked") != bool(self.factors):
+            raise ValueError("pair: ranked needs `factors`, the most important first, and nothing else takes them")
+        if self.pair != "extremes" and self.by != "score":
+            raise ValueError("by is read by best, and by pairs of extremes; leave it out")
         if self.low is not None and self.high is not None and self.low >= self.high:
             raise ValueError(f"low ({self.low:g}) must be under high ({self.high:g})")
         return self

@@ -19,6 +19,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         Sample.model_validate(job["settings"]["sample"]),
         Model.model_validate(job["settings"]["model"]),
         start=str(process.model_of(job)),
+        reward_model=f"{job['inputs']['reward_model']}/model" if "reward_model" in job["inputs"] else None,
         data=Path(job["inputs"]["data"]),
         out=folder / "out",
         report=report,

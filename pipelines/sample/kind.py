@@ -9,6 +9,7 @@ from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import (
     DATA,
     MODEL,
+    REWARD_MODEL,
     SAMPLES,
     TEXT,
     TORCH,
@@ -30,7 +31,11 @@ class SampleKind(Kind):
     """Scored completions of a model on the problems of data."""
 
     name, settings, module, makes = "sample", Sample, "pipelines.sample", SAMPLES
-    ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
+    ports: ClassVar[dict[str, Port]] = {
+        "data": Port((DATA,)),
+        "model": Port((MODEL,), required=False),
+        "reward_model": Port((REWARD_MODEL,), required=False),
+    }
     headlines = ("pass_at_1", "pass_at_k", "length/mean")
 
     def reads(self, node: Node) -> Reads:

@@ -16,16 +16,29 @@ from pipelines.data import chat, dataset, samples
 from pipelines.data.records import UNSCORED, Problem, Stop
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
+from pipelines.engine.reward_model import RewardScorer
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
+from pipelines.errors import ModelError
 from pipelines.recipe.settings import Model
 from pipelines.sample.settings import Sample
 from pipelines.stage.files import write_atomic
 from pipelines.stage.report import Report
 
+REWARD = "reward_model"
+"""The component that a reward model gives."""
+
 
 def run(
-    settings: Sample, model: Model, *, start: str, data: Path, out: Path, report: Report, seed: int
+    settings: Sample,
+    model: Model,
+    *,
+    start: str,
+    data: Path,
+    out: Path,
+    report: Report,
+    seed: int,
+    reward_model: str | None = None,
 ) -> dict[str, float]:
     """Write `out/samples/shard-NNNNN.parquet`, `out/tokenizer` and `out/samples.json`.
 
@@ -38,6 +51,7 @@ def run(
     Args:
         start: folder or hub name of the model.
         data: the curated folder.
+        reward_model: folder of a model whose score of each completion becomes the component `reward_model`.
 
     Raises:
         ModelError: the model cannot be loaded, or renders prompts differently from the one that the data was made for.
@@ -57,12 +71,16 @@ def run(
     if len(missing) < len(parts):
         report.event("resumed", shards=len(parts) - len(missing))
     if missing:
-        with _Drawer(settings, model, start, tokenizer, seed, report) as drawer, ThreadPoolExecutor(1) as writer:
+        with (
+            _Drawer(settings, model, start, tokenizer, seed, report, reward_model) as drawer,
+            ThreadPoolExecutor(1) as writer,
+        ):
             writing: tuple[int, Future[dict[str, float]]] | None = None
             for number in missing:
                 report.progress(number, len(parts), "sampling", unit="shard", force=True)
                 began = time.monotonic()
                 rows = list(drawer.draw(parts[number]))
+                drawer.judge(rows)
                 seconds = time.monotonic() - began
                 if writing is not None:
                     report.metrics(writing[0], writing[1].result())
@@ -95,7 +113,16 @@ def stream_id(seed: int, uid: str, index: int) -> int:
 class _Drawer:
     """The loaded model or the servers that hold it, and what they are asked with."""
 
-    def __init__(self, settings: Sample, model: Model, start: str, tokenizer: Any, seed: int, report: Report) -> None:
+    def __init__(
+        self,
+        settings: Sample,
+        model: Model,
+        start: str,
+        tokenizer: Any,
+        seed: int,
+        report: Report,
+        reward_model: str | None,
+    ) -> None:
         policy = models.load_model(start, model)
         policy.to(models.device())  # type: ignore[arg-type]
         self.settings, self.tokenizer, self.seed = settings, tokenizer, seed
@@ -106,6 +133,16 @@ class _Drawer:
         self.device = own.device
         self.server: ServerSampler | None = None
         self.sampler: Sampler = own
+        self.rewards: RewardScorer | None = None
+        if reward_model is not None:
+            own_settings = model.model_copy(update={"chat_template": None})
+            budget = settings.micro_batch_tokens
+            self.rewards = RewardScorer(reward_model, own_settings, budget=budget, field="sample.reward_model")
+            if not self.rewards.reads(tokenizer):
+                raise ModelError(
+                    "sample.reward_model: its tokenizer or chat template is another than the sampled model's. Train it from a model of "
+                    "the same family."
+                )
         if settings.sampler is not None:
             self.sampler = self.server = ServerSampler(
                 settings.sampler,
@@ -154,6 +191,15 @@ class _Drawer:
                 "components": "{}",
             }
 
+    def judge(self, rows: list[dict[str, Any]]) -> None:
+        """Add the reward model's scores as `reward_model`, the mean of its heads; None where a completion has none."""
+        if self.rewards is None:
+            return
+        sequences = [row["prompt_ids"] + row["completion_ids"] for row in rows]
+        scores = self.rewards.score(sequences, [len(row["prompt_ids"]) for row in rows]).mean(1).tolist()
+        for row, score in zip(rows, scores, strict=True):
+            row["reward_model"] = score if score == score else None
+
 
 def _write_shard(rows: list[dict[str, Any]], problems: list[Problem], path: Path, seconds: float) -> dict[str, float]:
     """Verify and write a shard; its metrics.
@@ -181,7 +227,9 @@ def _score(rows: list[dict[str, Any]], problems: list[Problem]) -> None:
     asked = [(p.verifier, row["text"], p.answer, p.info) for row in sampled for p in [by_uid[row["uid"]]]]
     for row, verdict in zip(sampled, verifiers.verify_many(asked), strict=True):
         row["score"], row["correct"], row["status"] = verdict.score, verdict.correct, verdict.status
-        row["components"] = json.dumps({"verifier": verdict.score or 0.0, **verdict.components}, sort_keys=True)
+        own = {name: row[name] for name in (REWARD,) if row.get(name) is not None}
+        components = {"verifier": verdict.score or 0.0, **verdict.components, **own}
+        row["components"] = json.dumps(components, sort_keys=True)
 
 
 def summary(out: Path) -> dict[str, float]:
@@ -190,13 +238,16 @@ def summary(out: Path) -> dict[str, float]:
     Returns:
         rows; `pass_at_1`, `pass_at_k`: mean share of correct completions, and share of problems with at least one, over the
         problems that have a scored completion; `score/mean`; `scored`: share of rows; `length/mean` in tokens, `length/max`;
-        `cut`: share of rows that ended at the token limit; `entropy/mean` in nats a token, where it was measured.
+        `cut`: share of rows that ended at the token limit; `entropy/mean` in nats a token, where it was measured; with a
+        reward model `reward_model/mean`, and `best_of_k`: share of problems whose completion with the highest such score is correct.
     """
     total = dict.fromkeys(
         ("rows", "scored", "score", "tokens", "entropy", "entropy_tokens", "cut", "problems", "share", "solved"), 0.0
     )
     longest = 0
-    columns = ["uid", "completion_ids", "entropy", "score", "correct", "stop"]
+    columns = ["uid", "completion_ids", "entropy", "score", "correct", "stop", "components"]
+    rewards: list[float] = []
+    selected: list[bool] = []
     for group in samples.by_problem(out, columns):
         scored = [row for row in group if row["correct"] is not None]
         lengths = [len(row["completion_ids"]) for row in group]
@@ -209,6 +260,11 @@ def summary(out: Path) -> dict[str, float]:
         total["entropy"] += sum(sum(row["entropy"]) for row in measured)
         total["entropy_tokens"] += sum(len(row["entropy"]) for row in measured)
         total["cut"] += sum(row["stop"] == "length" for row in group)
+        rewarded = [(json.loads(c)[REWARD], row) for row in group if f'"{REWARD}"' in (c := row["components"])]
+        rewards += [value for value, _ in rewarded]
+        best = max(rewarded, key=lambda pair: pair[0], default=None)
+        if best is not None and best[1]["correct"] is not None:
+            selected.append(best[1]["correct"])
         if scored:
             correct = sum(row["correct"] for row in scored)
             total["problems"] += 1
@@ -227,4 +283,8 @@ def summary(out: Path) -> dict[str, float]:
     if problems:
         metrics |= {"pass_at_1": total["share"] / problems, "pass_at_k": total["solved"] / problems}
         metrics["score/mean"] = total["score"] / total["scored"]
+    if rewards:
+        metrics["reward_model/mean"] = sum(rewards) / len(rewards)
+    if selected:
+        metrics["best_of_k"] = sum(selected) / len(selected)
     return metrics

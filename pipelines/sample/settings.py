@@ -22,5 +22,7 @@ class Sample(Settings):
     """Rows of a file, rounded down to whole problems (at least one): what a killed run repeats at most, and what memory must hold."""
     decode_rows: int = Field(1024, ge=1)
     """Rows decoded side by side."""
+    micro_batch_tokens: int = Field(16_384, ge=1)
+    """Tokens of a pass of the reward model, where the stage has one."""
     sampler: Server | None = free(None)
     """vLLM servers that decode instead of this process; they report no entropies."""

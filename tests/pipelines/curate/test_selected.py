@@ -33,7 +33,7 @@ DRAWN = {
 """Problem → text and score of each completion; 1 is correct."""
 
 
-def write(out: Path, drawn=None, verifier="number", cut=()) -> Path:
+def write(out: Path, drawn=None, verifier="number", cut=(), rewards=None) -> Path:
     """An artifact of a sample stage with these completions."""
     rows = []
     for uid, completions in (drawn or DRAWN).items():
@@ -43,7 +43,8 @@ def write(out: Path, drawn=None, verifier="number", cut=()) -> Path:
             {
                 **dataset.to_row(problem), "sample": number, "text": text, "score": score, "status": "x",
                 "stop": "length" if text in cut else "end",
-                "correct": None if score is None else score >= 1, "components": "{}", "prompt_ids": [1, 2],
+                "correct": None if score is None else score >= 1, "prompt_ids": [1, 2],
+                "components": json.dumps({"reward_model": rewards[text]} if text in (rewards or {}) else {}),
                 "completion_ids": list(range(len(text))), "logp": [0.0] * len(text), "entropy": [0.0] * len(text),
             }
             for number, (text, score) in enumerate(completions)
@@ -120,6 +121,36 @@ def test_pairs(folder):
     assert (record.info["chosen_score"], record.info["rejected_score"]) == (1.0, 0.0)
 
 
+def test_a_component_may_say_what_is_best(tmp_path):
+    """Completions without it are no candidates."""
+    rewards = {"no 3": 2.5, "5 or 3": -1.0, "7": 0.5, "so 1": 1.0}
+    folder = write(tmp_path / "drafts", {k: DRAWN[k] for k in "ab"}, rewards=rewards)
+    assert solutions(folder, kind="best", by="reward_model") == [("a", "no 3"), ("b", "so 1")]
+    assert pairs(folder, by="reward_model", per_problem=2) == [("no 3", "5 or 3")]
+    assert pairs(folder, by="reward_model", margin=3.5) == []
+    with pytest.raises(
+        DataError, match=r"no completion of a has 'length_reward'\. There are: brevity, correct, length, reward_model"
+    ):
+        chosen(folder, kind="best", by="length_reward")
+
+
+def test_ranked_factors_decide_one_after_the_other(tmp_path):
+    """Correct before short; among equals the shorter is preferred, and what no factor tells apart is no pair."""
+    folder = write(tmp_path / "drafts", {"a": DRAWN["a"], "c": DRAWN["c"]})
+    ranked = {"pair": "ranked", "factors": ["correct", {"name": "brevity"}]}
+    of_a = {
+        ("7", "no 3"), ("it is 7", "no 3"), ("7", "it is 7"), ("7", "5 or 3"), ("it is 7", "5 or 3"), ("no 3", "5 or 3"),
+    }  # fmt: skip
+    assert set(pairs(folder, per_problem=99, **ranked)) == of_a | {("2", "it is 2"), ("4", "it is 2")}
+    assert len(pairs(folder, per_problem=2, **ranked)) == 4
+    wide = {"pair": "ranked", "factors": [{"name": "correct"}, {"name": "brevity", "margin": 9}]}
+    assert set(pairs(folder, per_problem=99, **wide)) == {
+        pair for pair in of_a if "7" in pair[0] and "7" not in pair[1]
+    }
+    first, second = (pairs(folder, per_problem=99, seed=seed, **ranked) for seed in (0, 1))
+    assert sorted(first) == sorted(second) and first != second
+
+
 def test_prefixes(folder):
     assert solutions(folder, kind="correct", per_problem=9, truncate=0.8)[1] == ("a", "it is")
 
@@ -133,6 +164,9 @@ def test_prefixes(folder):
         ({"path": "x", "select": {"kind": "best", "margin": 1}}, "margin is read by pairs, not by best"),
         ({"path": "x", "select": {"kind": "best", "low": 0.5, "high": 0.5}}, "must be under high"),
         ({"path": "x", "select": "worst"}, "best"),
+        ({"path": "x", "select": {"kind": "pairs", "pair": "ranked"}}, "ranked needs `factors`"),
+        ({"path": "x", "select": {"kind": "pairs", "factors": ["correct"]}}, "nothing else takes them"),
+        ({"path": "x", "select": {"kind": "pairs", "pair": "random", "by": "length"}}, "by is read by best"),
         ({"kind": "file", "path": "x", "select": "best"}, "no other takes it"),
     ],
 )

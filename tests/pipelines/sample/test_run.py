@@ -82,6 +82,29 @@ def test_log_probs_are_the_models_own(begun, tmp_path):
         assert row["entropy"][place] == pytest.approx(float(-(before.exp() * before).sum()), abs=1e-4)
 
 
+def test_a_reward_model_scores_the_completions_and_selects_among_them(begun, tmp_path):
+    from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
+
+    tokenizer = models.load_tokenizer(begun / "model")
+    base = models.load_model(begun / "model", Model(path="x"))
+    save(RewardNetwork(base, 2, seed=3, text=False), tokenizer, tmp_path / "rm", {})
+    settings = Sample.model_validate(SETTINGS)
+    model = str(begun / "model")
+    metrics = run.run(
+        settings, Model(path=model), start=model, data=begun / "data", out=tmp_path / "out", report=Report(tmp_path),
+        seed=5, reward_model=str(tmp_path / "rm"),
+    )  # fmt: skip
+    rows = list(samples.read(tmp_path / "out"))
+    scorer = RewardScorer(tmp_path / "rm", Model(path="x"), budget=1, field="f")
+    rewards = [json.loads(row["components"])["reward_model"] for row in rows]
+    for row, reward in list(zip(rows, rewards, strict=True))[:4]:
+        alone = scorer.score([row["prompt_ids"] + row["completion_ids"]], [len(row["prompt_ids"])]).mean()
+        assert reward == pytest.approx(float(alone), abs=1e-4)
+    best = [max(range(i, i + 3), key=rewards.__getitem__) for i in range(0, 30, 3)]
+    assert metrics["best_of_k"] == pytest.approx(sum(rows[i]["correct"] for i in best) / 10)
+    assert metrics["reward_model/mean"] == pytest.approx(sum(rewards) / 30)
+
+
 def test_a_row_depends_on_its_problem_and_place_only(begun, tmp_path):
     """More problems, more completions of each and other shards draw the same tokens for what they share."""
     _, few = sampled(begun, tmp_path / "few", problems=4, k=2, rows_per_shard=2)
@@ -223,6 +246,7 @@ def test_it_is_a_stage_like_any_other(tmp_path):
         ({"model": "base"}, "fresh model must be trained before SAMPLE"),
         ({"split": "other"}, r"drafts\.split: data makes no split called 'other'"),
         ({"sampler": {"url": "http://localhost:1"}}, r"drafts\.sampler: .*`weights` is required"),
+        ({"reward_model": "cold"}, r"drafts\.reward_model: cold .* makes model, and reward_model is wanted"),
         ({"data": "cold"}, r"drafts\.data: cold .* makes model"),
     ],
 )
