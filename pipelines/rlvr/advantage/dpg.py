@@ -65,7 +65,7 @@ class dpg(Method):
         sample = float((2 * known.logsumexp(0) - (2 * known).logsumexp(0)).exp())
         if sample < self.smallest_sample:
             return torch.zeros_like(reward)
-        return (torch.expm1((log_w - self.log_z).clamp(max=20)).clamp(max=self.bound) * scored).float()
+        return (torch.expm1(log_w - self.log_z).clamp(max=self.bound) * scored).float()
 
     def state_dict(self) -> dict[str, Any]:
         """The logarithm of the normaliser."""

@@ -43,13 +43,11 @@ def igpo(
     >>> [[round(v, 4) for v in row] for row in A.tolist()]
     [[0.19, -0.4223, 0.7071], [-0.1932, 0.4549, -0.7071]]
     """
-    turns = turn.amax(1) + 1
-    place = torch.arange(answer_logp.shape[1])
     likelihood = answer_logp.double().exp() if gain == "probability" else answer_logp.double()
     gains = torch.nn.functional.pad(likelihood, (0, 1), value=torch.nan)[:, 1:] - likelihood
-    gained = (place < turns[:, None] - 1) & scored[:, None] & gains.isfinite()
+    gained = scored[:, None] & gains.isfinite()  # not of a last turn, behind which there is no value
     turn_group = group[:, None].expand_as(gained)
     paid = standardised(gains.nan_to_num(0.0).flatten(), turn_group.flatten(), gained.flatten(), eps=eps).view_as(gains)
-    last = place == (turns - 1).clamp(min=0)[:, None]
+    last = torch.arange(gains.shape[1]) == turn.amax(1, keepdim=True)
     outcome = standardised(reward, group, scored, eps=eps)[:, None]
     return turns_to_tokens(returns_to_go(torch.where(last, outcome, paid), discount), turn) * mask

@@ -45,12 +45,12 @@ def spae(
     >>> [round(v, 4) for v in spae(torch.ones(1), V, k, torch.zeros(1).long(), one, k >= 0, weight=1.0)[0].tolist()]
     [-0.7024, -0.1142, 1.4476, -0.631]
     """
-    taken = torch.stack([((turn == s) & mask).any(1) for s in range(step_potential.shape[1])], 1) & scored[:, None]
-    centred = (reward - group_mean(reward, group, scored)) * scored
+    taken = torch.stack([((turn == s) & mask).any(1) for s in range(step_potential.shape[1])], 1)
+    if taken.sum() < 2:
+        return torch.zeros_like(mask, dtype=torch.float32)
+    centred = reward - group_mean(reward, group, scored)
     raw = shaped(step_potential.double(), taken, centred, saturated=saturated, damping=damping, weight=weight)
     values = raw[taken]
-    if len(values) < 2:
-        return torch.zeros_like(mask, dtype=torch.float32)
     standard = torch.where(taken, (raw - values.mean()) / (values.std() + eps), 0.0)
     return turns_to_tokens(standard, turn) * mask
 
@@ -64,7 +64,7 @@ def shaped(
     damping: float,
     weight: float,
 ) -> torch.Tensor:
-    """The steps' advantages before they are standardised, float64 [B, S].
+    """The steps' advantages before they are standardised, float64 [B, S]; there is a step.
 
     Args:
         potential: float64 [B, S]; NaN where a step has none.
@@ -75,8 +75,6 @@ def shaped(
     factor = 1 - damping * (1 - (-(solved.cumsum(1) - solved)).exp())
     rise = torch.nn.functional.pad(potential[:, 1:] - potential[:, :-1], (1, 0)).nan_to_num(0.0)
     known = rise[taken]
-    if len(known) == 0:
-        return torch.zeros_like(rise)
     spread = known.max() - known.min()
     scaled = (rise - known.min()) / spread if spread > SAME else torch.zeros_like(rise)
     gain = scaled.exp() - scaled[taken].exp().mean()

@@ -42,8 +42,8 @@ def turning_point(
     >>> turning_point(torch.tensor([0.9, 0.7]), V, torch.zeros(2).long(), one, V > 0)[0].tolist()
     [0.0, 0.707104, 0.707105, 0.707104]
     """
-    valued = mask & ~mc_value.isnan()
-    number = torch.where(mask, valued.cumsum(1) - 1, -1)
+    valued = ~mc_value.isnan()
+    number = valued.cumsum(1) - 1
     most = max(1, int(valued.sum(1).max()))
     values = torch.zeros(len(mask), most).double()
     taken = torch.arange(most) < valued.sum(1)[:, None]
@@ -83,5 +83,5 @@ def gains(
     if consistent:
         turns = turns & agrees
     if first:
-        turns[:, 0] = (trend[:, 0] > 0) & agrees[:, 0]
+        turns[:, 0] = agrees[:, 0]
     return torch.where(turns, eta * (final - values), rise) * taken

@@ -40,7 +40,7 @@ def aem(
     count = max(1, int(turn.max()) + 1)
     place = turn.clamp(min=0)
     tokens = torch.zeros(len(turn), count).double().scatter_add(1, place, inside.double())
-    entropy = torch.zeros_like(tokens).scatter_add(1, place, entropy_old.double() * inside) / tokens.clamp(min=1)
+    entropy = torch.zeros_like(tokens).scatter_add(1, place, entropy_old.double() * inside) / tokens
     taken, turn_group = (tokens > 0).flatten(), group[:, None].expand(tokens.shape).flatten()
     low, high = (of(entropy.flatten(), turn_group, taken) for of in (group_min, group_max))
     spread = torch.where(high - low > SAME, high - low, torch.inf)

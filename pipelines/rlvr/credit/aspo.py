@@ -21,7 +21,6 @@ def aspo(
     correct: PerRow,
     turn: PerToken,
     group: PerRow,
-    scored: PerRow,
     mask: PerToken,
     *,
     delta: Annotated[float, Field(ge=-100, le=100)] = -2.0,
@@ -34,11 +33,11 @@ def aspo(
     up to 0 over the rows.
 
     >>> import torch
-    >>> turn = torch.tensor([[0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]]); row = torch.ones(3).bool()
-    >>> aspo(torch.full((3, 4), 0.7), torch.ones(3), turn, torch.zeros(3).long(), row, turn >= 0, delta=-0.4)[:, 0].tolist()
+    >>> turn = torch.tensor([[0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]])
+    >>> aspo(torch.full((3, 4), 0.7), torch.ones(3), turn, torch.zeros(3).long(), turn >= 0, delta=-0.4)[:, 0].tolist()
     [0.8, 0.7, 0.6]
     """
-    calls = (correct > 0) & scored & (((turn > 0) & mask).any(1))
+    calls = (correct > 0) & ((turn > 0) & mask).any(1)
     first = ((turn == 0) & mask).sum(1).double()
     length = group_mean(mask.sum(1), group, calls).clamp(min=1)
     base = row_mean(advantage.double(), mask).clamp(min=0)

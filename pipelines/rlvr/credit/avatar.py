@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
@@ -32,7 +31,7 @@ def avatar(
     """
     place = (mask.cumsum(1) - 1).double()
     count = mask.sum(1, keepdim=True)
-    offset = torch.where(count > 1, 2 * place / (count - 1).clamp(min=1) - 1, torch.ones_like(place))
+    offset = 2 * place / (count - 1).clamp(min=1) - 1  # of one token -1, an end
     weight = (1 + strength * offset.square()) * mask
     if keep_scale:
         weight = weight * count / weight.sum(1, keepdim=True).clamp(min=1)

@@ -42,7 +42,7 @@ def progrpo(
     [0.796261, 0.684379, -0.866024, -1.026519]
     """
     difference = _confidence(logp_prompt, ~logp_prompt.isnan(), share) - _confidence(logp_old, mask, share)
-    changed = (group_max(correct, group, scored) > 0) & scored & ~logp_prompt.isnan().all(1)
+    changed = (group_max(correct, group, scored) > 0) & ~logp_prompt.isnan().all(1)
     if skip_homogeneous_correct:
         changed = changed & ~homogeneous(correct, group, scored)
     return advantage + (alpha * difference * changed).float()[:, None] * mask
@@ -51,6 +51,6 @@ def progrpo(
 def _confidence(logp: torch.Tensor, inside: torch.Tensor, share: float) -> torch.Tensor:
     """exp of the mean of each row's least likely tokens, float64 [B]."""
     ordered = logp.double().masked_fill(~inside, torch.inf).sort(1).values
-    count = (share * inside.sum(1)).ceil().clamp(min=1)[:, None]
-    lowest = torch.arange(logp.shape[1]) < count
-    return (torch.where(lowest & ordered.isfinite(), ordered, 0.0).sum(1) / count[:, 0]).exp()
+    count = (share * inside.sum(1)).ceil().clamp(min=1)
+    lowest = torch.arange(logp.shape[1]) < count[:, None]
+    return (torch.where(lowest & ordered.isfinite(), ordered, 0.0).sum(1) / count).exp()

@@ -69,3 +69,11 @@ def test_unscored_rows_and_large_weights():
     made = of(dpg(smallest_sample=1.0, bound=0.1), torch.tensor([0.4, 0.35, 0.25]), REWARD, scored)
     assert made[2] == 0 and made.max().item() == pytest.approx(0.1)
     assert (of(dpg(), START, REWARD, torch.zeros(3).bool()) == 0).all()
+
+
+def test_tokens_that_are_not_trained_do_not_weigh():
+    old, mask = torch.tensor([[-1.0, -9.0], [-2.0, -9.0]]), torch.tensor([[True, False], [True, False]])
+    row = torch.ones(2).bool()
+    made = dpg(smallest_sample=1.0)(torch.zeros(2), torch.tensor([[-1.0, -3.0], [-1.0, -5.0]]), old, mask, row)
+    w = torch.tensor([1.0, math.e])
+    torch.testing.assert_close(made, w / w.mean() - 1, atol=1e-5, rtol=0)

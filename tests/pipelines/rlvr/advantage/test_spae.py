@@ -52,7 +52,7 @@ def steps(potential, centred, saturated=0.9, weight=0.5):
 def test_what_follows_a_solved_step_earns_less_of_the_outcome():
     expected = [1 - 0.5 * (1 - math.exp(-c)) for c in (0, 1, 2)]
     assert steps([0.95, 0.95, 0.95], 1.0).tolist() == pytest.approx(expected)
-    assert steps([0.9, 0.9], 1.0, weight=0.0).tolist() == [1.0, 1.0], "a step at the bound is not solved"
+    assert steps([0.5, 0.5], 1.0, saturated=0.5, weight=0.0).tolist() == [1.0, 1.0], "a step at the bound is not solved"
 
 
 def test_a_drop_earns_less_than_a_rise_and_steps_without_a_potential_do_not_move():
@@ -61,7 +61,38 @@ def test_a_drop_earns_less_than_a_rise_and_steps_without_a_potential_do_not_move
     assert raw[1] > raw[0] == raw[3] > raw[2] and raw.mean().abs() < 1e-9
 
 
-def test_a_single_step_says_nothing():
+@pytest.mark.parametrize("seed", range(4))
+def test_against_a_loop(seed):
+    batch = rough(seed)
+    batch.step_potential = batch.step_potential.clone()
+    batch.step_potential[3::5, 1] = torch.nan
+    made = run_method("advantage", {"kind": "spae", "saturated": 0.1, "damping": 0.4, "weight": 0.3, "eps": 0.5}, batch)
+    raw, rises = {}, {}
+    for row in range(len(made)):
+        for step in range(3):
+            if (batch.mask[row] & (batch.turn[row] == step)).any():
+                rise = float(batch.step_potential[row, step] - batch.step_potential[row, step - 1]) if step else 0.0
+                rises[row, step] = 0.0 if math.isnan(rise) else rise
+    low, high = min(rises.values()), max(rises.values())
+    gains = {key: math.exp((rise - low) / (high - low)) for key, rise in rises.items()}
+    mean = sum(gains.values()) / len(gains)
+    for row, step in rises:
+        scores = batch.reward[(batch.group == batch.group[row]) & batch.scored]
+        solved = sum(float(batch.step_potential[row, s]) > 0.1 for s in range(step) if (row, s) in rises)
+        factor = 1 - 0.4 * (1 - math.exp(-solved))
+        raw[row, step] = float(batch.reward[row] - scores.mean()) * factor + 0.3 * (gains[row, step] - mean)
+    values = torch.tensor(list(raw.values())).double()
+    for (row, step), value in raw.items():
+        inside = batch.mask[row] & (batch.turn[row] == step)
+        expected = torch.full_like(made[row][inside], float((value - values.mean()) / (values.std() + 0.5)))
+        torch.testing.assert_close(made[row][inside], expected, atol=1e-5, rtol=0)
+    assert (made[~batch.mask] == 0).all()
+
+
+def test_two_steps_are_compared_and_one_says_nothing():
+    turn = torch.tensor([[0, 1]])
+    made = spae(torch.ones(1), torch.tensor([[0.5, 0.7]]), turn, torch.zeros(1).long(), torch.ones(1).bool(), turn >= 0)
+    assert made[0].tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5], abs=1e-4)
     turn = torch.tensor([[0, 0]])
     made = spae(torch.ones(1), torch.tensor([[0.5]]), turn, torch.zeros(1).long(), torch.ones(1).bool(), turn >= 0)
     assert made.tolist() == [[0.0, 0.0]]

@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from method_toys import run_method
+from toys import rough
 
 from pipelines.rlvr.advantage.turning_point import gains, turning_point
 
@@ -23,6 +25,9 @@ def paid(values, reward, **settings):
         ([0.5, 0.4, 0.9, 0.6], 0.7, {"consistent": False}, [-0.1, 0.3, -0.3, 0.1]),
         ([0.2, 0.1, 0.4, 0.5], 0.9, {"eta": 0.5}, [-0.1, 0.4, 0.1, 0.4]),
         ([0.2, 0.4, 0.5], 0.9, {}, [0.7, 0.1, 0.4]),
+        ([0.5, 0.4], 0.9, {"eta": 0.5}, [-0.1, 0.5]),
+        ([0.5, 0.9, 0.8, 0.7], 0.6, {"eta": 0.5, "first": False}, [0.4, -0.1, -0.1, -0.1]),
+        ([0.5, 0.4, 0.4], 0.9, {"consistent": False, "first": False}, [-0.1, 0.0, 0.5]),
         ([0.2, 0.4, 0.5], 0.9, {"first": False}, [0.2, 0.1, 0.4]),
     ],
 )
@@ -54,3 +59,33 @@ def test_segments_are_compared_by_their_number():
         atol=1e-4,
         rtol=0,
     )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_against_a_loop(seed):
+    batch = rough(seed)
+    made = run_method("advantage", "turning_point", batch)
+    rows: list[list[float]] = []
+    for row in range(len(made)):
+        values = batch.mc_value[row][~batch.mc_value[row].isnan()].tolist()
+        rows.append(paid(values, float(batch.reward[row])) if values else [])
+    for row in range(len(made)):
+        number = -1
+        for at in range(made.shape[1]):
+            number += not bool(batch.mc_value[row, at].isnan())
+            same = [
+                r
+                for r in range(len(made))
+                if batch.group[r] == batch.group[row] and batch.scored[r] and len(rows[r]) > number >= 0
+            ]
+            expected = 0.0
+            if batch.mask[row, at] and number >= 0 and len(same) > 1:
+                others = torch.tensor([rows[r][number] for r in same]).double()
+                expected = float((rows[row][number] - others.mean()) / (others.std() + 1e-6))
+            assert made[row, at].item() == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("values", [[torch.nan] * 4, [0.1, 0.2, 0.3, 0.4]])
+def test_one_row_or_no_value_says_nothing(values):
+    V, one = torch.tensor([values]), torch.ones(1)
+    assert (turning_point(one, V, one.long(), one.bool(), torch.ones(1, 4).bool()) == 0).all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -58,3 +60,36 @@ def test_signs_stay_and_what_is_no_turn_is_left_alone():
     batch.advantage = torch.randn(batch.mask.shape) * batch.mask
     made = run_method("credit", "aem", batch, advantage=batch.advantage)
     assert torch.equal(made.sign(), batch.advantage.sign())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_against_a_loop(seed):
+    """Holes between a turn's tokens, unscored rows, rows with fewer turns than others, a trained token outside turns."""
+    batch = rough(seed)
+    batch.turn = batch.turn.clone()
+    lost = batch.mask & (batch.mask.cumsum(1) == 2)
+    batch.turn[lost] = -1
+    made = run_method("credit", {"kind": "aem", "strength": 0.8}, batch, advantage=batch.mask.float())
+    means: dict[int, dict[tuple[int, int], float]] = {}
+    for row, group in enumerate(batch.group.tolist()):
+        for turn in range(3):
+            inside = batch.mask[row] & (batch.turn[row] == turn)
+            if inside.any():
+                means.setdefault(group, {})[row, turn] = float(batch.entropy_old[row][inside].double().mean())
+    for own in means.values():
+        low, high = min(own.values()), max(own.values())
+        raw = {
+            key: math.exp(-0.8 * ((value - low) / (high - low) if high > low else 0.0)) for key, value in own.items()
+        }
+        mean = sum(raw.values()) / len(raw)
+        for (row, turn), value in raw.items():
+            inside = batch.mask[row] & (batch.turn[row] == turn)
+            torch.testing.assert_close(
+                made[row][inside], torch.full_like(made[row][inside], value / mean), atol=1e-5, rtol=0
+            )
+    assert (made[lost] == 1).all() and (made[~batch.mask] == 0).all()
+
+
+def test_rows_without_turns_are_left_alone():
+    none = torch.full((2, 3), -1)
+    assert torch.equal(aem(torch.ones(2, 3), torch.ones(2, 3), none, torch.zeros(2).long(), none < 0), torch.ones(2, 3))

@@ -9,7 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from method_toys import run_method
 from provider_toys import provider_context
+from toys import rough
 
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
@@ -95,7 +97,7 @@ def calls(first, length, correct, base):
     turn = torch.where(place < torch.tensor(length)[:, None], turn, -1)
     rows = len(first)
     return (
-        base[:, None] * (turn >= 0), torch.tensor(correct), turn, torch.zeros(rows).long(), torch.ones(rows).bool(), turn >= 0,
+        base[:, None] * (turn >= 0), torch.tensor(correct), turn, torch.zeros(rows).long(), turn >= 0,
     )  # fmt: skip
 
 
@@ -124,8 +126,7 @@ def test_aspo_keeps_signs_and_others_alone(rows, delta):
 
 
 def test_a_row_without_a_call_has_no_first_call():
-    advantage, correct, turn, group, scored, mask = calls([2, 3, 4], [4, 6, 4], [1.0] * 3, torch.full((3,), 0.5))
-    made = aspo(advantage, correct, turn, group, scored, mask)
+    made = aspo(*calls([2, 3, 4], [4, 6, 4], [1.0] * 3, torch.full((3,), 0.5)))
     assert made[2, 0] == 0.5 and made[0, 0] > 0.5 > made[1, 0]
 
 
@@ -165,3 +166,37 @@ def test_records_without_a_size_weigh_one(tmp_path):
 def test_a_bound_of_one_would_let_a_correct_answer_go_to_nothing():
     with pytest.raises(RecipeError, match="bound"):
         bind("rlvr.credit", {"kind": "aspo", "bound": 1.0})
+
+
+def test_the_parabola_of_one_token_and_of_none():
+    made = avatar(torch.ones(2, 2), torch.tensor([[True, False], [False, False]]), strength=0.5, keep_scale=True)
+    assert made.tolist() == [[1.0, 0.0], [0.0, 0.0]]
+    assert avatar(torch.ones(1, 1), torch.ones(1, 1).bool(), strength=0.5).item() == 1.5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_aspo_against_a_loop(seed):
+    """Holes between trained tokens, unscored rows, groups with one row that calls."""
+    batch = rough(seed)
+    base = (batch.correct - 0.3)[:, None] * batch.mask
+    made = run_method("credit", {"kind": "aspo", "delta": -1.5}, batch, advantage=base)
+    rows = range(len(made))
+    calls = [
+        r
+        for r in rows
+        if batch.correct[r] > 0 and any(t > 0 and m for t, m in zip(batch.turn[r], batch.mask[r], strict=True))
+    ]
+    first = {r: int(((batch.turn[r] == 0) & batch.mask[r]).sum()) for r in calls}
+    for row in rows:
+        same = [r for r in calls if batch.group[r] == batch.group[row]]
+        shift = 0.0
+        if row in calls:
+            length = sum(int(batch.mask[r].sum()) for r in same) / len(same)
+            shift = -1.5 * (first[row] - sum(first[r] for r in same) / len(same)) / length
+            shift = max(-0.49, min(0.49, shift))
+        torch.testing.assert_close(made[row], base[row] + shift * batch.mask[row], atol=1e-5, rtol=0)
+
+
+def test_aspo_leaves_a_correct_row_that_is_punished_alone():
+    values = calls([1, 3], [4, 4], [1.0, 1.0], torch.tensor([-0.5, 0.5]))
+    assert aspo(*values)[0, 0] == -0.5

@@ -33,3 +33,8 @@ def test_against_sorting_each_group(rows):
         varied = len({rows[i][0] for i in members}) > 1
         expected = {*order[:side], *order[len(order) - side :]} if varied else set()
         assert {i for i in range(len(rows)) if kept[i] and rows[i][2] == number} == expected
+
+
+def test_a_quarter_is_rounded_down():
+    reward, length = torch.tensor([6.0, 5, 4, 3, 2, 1]), torch.ones(6)
+    assert dcpo(reward, length, torch.zeros(6).long(), reward > 0).tolist() == [True, False, False, False, False, True]

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from method_toys import answer
 
 from pipelines.contract.catalogue import bind
-from pipelines.data.records import Problem
+from pipelines.data.records import Problem, Stop
 from pipelines.rlvr.reward.diver import WEIGHTS, bleu, equations, words
 
 UID = "a" * 32
 PROBLEMS = {UID: Problem(uid=UID, prompt=[], answer="4", verifier="number", source="s", licence="l")}
-WORDS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=12)
+PARTS = st.tuples(st.integers(0, 6), st.integers(1, 14), st.integers(0, 3))
+"""Where a text of the same few words begins, how long it is, and how many other words it has behind."""
 
 
 def scored(texts, **settings):
@@ -55,13 +56,35 @@ def test_order_of_rows_does_not_matter_and_duplicates_have_none(texts):
     assert equations([*joined, joined[0]])[0] == 0
 
 
-@given(WORDS, WORDS)
-def test_bleu_is_nltk_s(candidate, reference):
+@given(PARTS, PARTS)
+def test_bleu_is_nltk_s(own, other):
     bleu_score = pytest.importorskip("nltk.translate.bleu_score")
+    base = ["we", "add", "two", "and", "two", "to", "get", "four", "and", "then", "we", "stop", "here", "now", "ok"]
+    candidate, reference = ([*base[start : start + size], *"xyz"[:more]] for start, size, more in (own, other))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = bleu_score.sentence_bleu([reference], candidate, weights=WEIGHTS)
     assert bleu(candidate, reference) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+
+
+def test_similarity_is_the_mean_over_others_and_both_directions():
+    short, long = "we add two and two to get four", "we add two and two to get four and then we stop"
+    a, b = short.split(), long.split()
+    both = (bleu(a, b) + bleu(b, a)) / 2
+    assert 0 < bleu(a, b) != bleu(b, a) > 0
+    assert words([short, long, "x"]) == pytest.approx([1 - both / 2, 1 - both / 2, 1.0])
+    assert words([short, long]) == pytest.approx([1 - both, 1 - both]) and words([short]) == [0.0]
+
+
+def test_two_texts_are_a_group():
+    assert equations(["$a$", "$b$"]) == [1.0, 1.0] and equations(["$a$"]) == [0.0]
+
+
+def test_a_group_that_nobody_verified_is_left_alone():
+    row = answer(UID, 0, "4")
+    row.stop = Stop.ERROR
+    bind("rlvr.reward", "diver").fn.score([row], PROBLEMS)
+    assert row.score is None
 
 
 def test_texts_are_cut():

@@ -57,3 +57,8 @@ def test_the_expert_s_action_is_the_solution_where_there_is_one():
 def test_an_action_without_tokens_is_unscored():
     rows, _ = scored(["t"], dataclasses.replace(PROBLEM, answer=""))
     assert rows[0].score is None
+
+
+def test_an_action_of_one_token_is_scored():
+    rows, _ = scored(["t"], dataclasses.replace(PROBLEM, answer="7"), switch_cost=0.0)
+    assert rows[0].score == -0.5

@@ -65,3 +65,28 @@ def test_it_asks_for_the_mean_of_the_last_hidden_states():
     option = bind("rlvr.shaping", "srpo").fn.column_options()["hidden_stats"]
     assert option.layer == "last" and option.summarise is mean_state
     assert mean_state(torch.tensor([[1.0, 2.0], [3.0, 6.0]])) == [2.0, 4.0]
+
+
+def test_the_nearest_cluster_counts():
+    made = shaped([1, 1, 1, 1, 0, 0], [[0.0], [0.1], [10.0], [10.1], [9.0], [4.0]])
+    assert made[4] > made[5]
+
+
+def test_a_success_that_was_not_scored_draws_nobody():
+    c, H = torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.tensor([[0.0], [1.0], [3.0], [30.0]])
+    out = srpo()(c, c, torch.zeros(4).long(), torch.tensor([True, True, True, False]), H)
+    assert out[1] > out[2]
+
+
+def test_successes_are_standardised_by_their_population_deviation():
+    """The two in the middle are 0.54 deviations apart (0.46 of the sample's): they are no cluster."""
+    successes = torch.tensor([[0.0], [3.9], [10.0], [-10.0]], dtype=torch.float64)
+    torch.testing.assert_close(centres(successes), successes.mean(0, keepdim=True))
+    near = torch.tensor([[0.0], [3.45], [10.0], [-10.0]], dtype=torch.float64)
+    torch.testing.assert_close(centres(near), torch.tensor([[1.725]], dtype=torch.float64))
+
+
+def test_a_state_that_never_varies_is_left_out_of_the_distances():
+    successes = torch.tensor([[0.0, 5.0], [0.001, 5.0], [0.09, 5.0], [0.091, 5.0]], dtype=torch.float64)
+    expected = torch.tensor([[0.0005, 5.0], [0.0905, 5.0]], dtype=torch.float64)
+    torch.testing.assert_close(centres(successes), expected)
