@@ -271,6 +271,10 @@ class Sft(Settings):
     """What the assistant says: the record's solution, its answer, or the solution where there is one."""
     turns: Literal["last", "all"] = "last"
     """Which of the assistant's messages are trained: the last one, or those in the prompt too (whole conversations with an agent)."""
+    weights: dict[Line, Annotated[float, Field(ge=0, le=1000)]] = {}
+    """Source → what its records' tokens count in the loss and its denominator; 1 where it is not named."""
+    weight_from: Line | None = None
+    """Field of a record's info with a weight of its own, such as `sample_score`, which is multiplied with that of its source."""
     epochs: float | None = Field(None, gt=0)
     steps: int | None = Field(None, ge=1)
     tokens_per_step: int = Field(16_384, ge=1)

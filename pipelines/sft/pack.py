@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Iterator
@@ -28,6 +29,13 @@ class Document:
     """Tokens from here on are the assistant's; those before carry no loss."""
     untrained: tuple[tuple[int, int], ...] = ()
     """(start, end) of what others said after that, which carries no loss either."""
+    weight: float = 1.0
+    """Of each of its trained tokens in the loss and its denominator."""
+
+    @property
+    def trained_count(self) -> int:
+        """Tokens with loss."""
+        return len(self.tokens) - max(1, self.trained_from) - self.untrained_count
 
     @property
     def untrained_count(self) -> int:
@@ -47,6 +55,21 @@ def target(problem: Problem, which: str) -> str:
             f"sft.target: record {problem.uid} ({problem.source}) has no solution; use target: auto or answer."
         )
     return str(solution) if solution and which != "answer" else problem.answer
+
+
+def weight(problem: Problem, by_source: dict[str, float], field: str | None) -> float:
+    """What the record's tokens count: its source's weight times the number in a field of its info.
+
+    Raises:
+        DataError: the field is missing, or holds no number from 0.
+    """
+    own = 1.0 if field is None else problem.info.get(field)
+    if isinstance(own, bool) or not isinstance(own, int | float) or not (math.isfinite(own) and own >= 0):
+        raise DataError(
+            f"sft.weight_from: record {problem.uid} ({problem.source}) has {own!r:.60} in info.{field}; a number from 0 is wanted. "
+            "Name a field that every record of the split has."
+        )
+    return by_source.get(problem.source, 1.0) * own
 
 
 def document(problem: Problem, which: str, tokenizer: Any, turns: str = "last") -> Document:
@@ -132,6 +155,12 @@ def epoch_rows(documents: list[Document], size: int, packing: bool, seed: int, e
             rows += [[i] for i in part]
     draw.shuffle(rows)
     return rows
+
+
+def token_weights(documents: list[Document], rows: list[list[int]]) -> Tensor:
+    """Weight of each token of the rows' documents, float32, where `micro_batches` says which with `layout.target`."""
+    members = sorted({i for row in rows for i in row})
+    return torch.tensor([w for i in members for w in [documents[i].weight] * len(documents[i].tokens)])
 
 
 def micro_batches(documents: list[Document], rows: list[list[int]], budget: int) -> Iterator[tuple[Layout, Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,11 +11,21 @@ import torch
 from pipelines.data import dataset
 from pipelines.engine import models
 from pipelines.engine.loop import HELDOUT, Epochs, Loop
-from pipelines.errors import DataError
+from pipelines.errors import DataError, did_you_mean
 from pipelines.recipe.settings import Model, Sft
-from pipelines.sft.pack import Document, check_assistant_mask, document, epoch_rows, micro_batches
+from pipelines.sft.pack import (
+    Document,
+    check_assistant_mask,
+    document,
+    epoch_rows,
+    micro_batches,
+    token_weights,
+    weight,
+)
 from pipelines.stage.report import Report
 
+LEAST = 1e-9
+"""Denominator of a step whose records all have the weight 0."""
 HELDOUT_ROWS = 512
 """Held-out conversations scored per measurement, at most."""
 
@@ -52,9 +63,16 @@ class Trainer(Loop):
     def _documents(self, data: Path, split: str) -> list[Document]:
         problems = dataset.read_split(data, split)
         check_assistant_mask(problems[0], self.sft.target, self.tokenizer)
+        unknown = set(self.sft.weights) - {problem.source for problem in problems}
+        if unknown and split == self.sft.split:
+            hint = did_you_mean(min(unknown), {problem.source for problem in problems})
+            raise DataError(f"sft.weights: {split} has no record of the source {min(unknown)!r}. {hint}")
         documents = []
         for index, problem in enumerate(problems):
-            documents.append(document(problem, self.sft.target, self.tokenizer, self.sft.turns))
+            rendered = document(problem, self.sft.target, self.tokenizer, self.sft.turns)
+            if split == self.sft.split and (self.sft.weights or self.sft.weight_from):
+                rendered = replace(rendered, weight=weight(problem, self.sft.weights, self.sft.weight_from))
+            documents.append(rendered)
             self.report.progress(index + 1, len(problems), f"tokenising {split}", unit="row")
         fitting = [d for d in documents if len(d.tokens) <= self.sft.max_length]
         if len(fitting) < len(documents):
@@ -93,10 +111,15 @@ class Trainer(Loop):
             len(self.documents[i].tokens) - max(1, self.documents[i].trained_from) for row in rows for i in row
         )
         trained -= sum(self.documents[i].untrained_count for row in rows for i in row)
+        weights, denominator = self._weights(rows), float(trained)
+        if weights is not None:
+            denominator = sum(self.documents[i].weight * self.documents[i].trained_count for row in rows for i in row)
         total, size, used = torch.zeros((), device=self.device), 0, 0
         for layout, targets in micro_batches(self.documents, rows, self.sft.micro_batch_tokens):
             logp, _ = self.policy.score(layout, targets)
-            loss = -logp.sum() / trained
+            if weights is not None:
+                logp = logp * weights[layout.target.to(self.device)]
+            loss = -logp.sum() / max(denominator, LEAST)
             loss.backward()
             total += loss.detach()
             size, used = size + layout.size, used + layout.used
@@ -110,6 +133,12 @@ class Trainer(Loop):
             "time/step_s": seconds,
             "tokens/per_s": real / seconds,
         }
+
+    def _weights(self, rows: list[list[int]]) -> torch.Tensor | None:
+        """`token_weights`, None where all are 1."""
+        if all(self.documents[i].weight == 1 for row in rows for i in row):
+            return None
+        return token_weights(self.documents, rows).to(self.device)
 
     def measure(self) -> dict[str, float]:
         """The held-out loss."""

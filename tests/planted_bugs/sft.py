@@ -14,7 +14,7 @@ PLANTED = {
     "the loss is on the prompt's tokens": (PACK, ">= max(1, documents[i].trained_from) for", ">= 1 for", [LOSS]),
     "the answer starts a token early": (CHAT, "return tokens, len(prompt_ids)", "return tokens, len(prompt_ids) - 1", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
     "the last token is dropped": (CHAT, "return tokens, len(prompt_ids)", "return tokens[:-1], len(prompt_ids)", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
-    "a denominator per micro-batch": (RUN, "loss = -logp.sum() / trained", "loss = -logp.mean()", [LOSS]),
+    "a denominator per micro-batch": (RUN, "loss = -logp.sum() / max(denominator, LEAST)", "loss = -logp.mean()", [LOSS]),
     "prompts in the denominator": (RUN, "len(self.documents[i].tokens) - max(1, self.documents[i].trained_from) for row in rows for i in row", "len(self.documents[i].tokens) for row in rows for i in row", [LOSS]),
     "micro-batches without the first": (RUN, "            loss.backward()\n", "            self.model.zero_grad()\n            loss.backward()\n", [LOSS]),
     "held-out rows are training rows": (RUN, "self._documents(data, sft.heldout)[:HELDOUT_ROWS]", "self._documents(data, sft.split)[:HELDOUT_ROWS]", [HELD]),
@@ -28,4 +28,6 @@ PLANTED = {
     "the answer instead of the solution": (PACK, 'return str(solution) if solution and which != "answer" else problem.answer', "return problem.answer", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
     "conversations that are too long are cut, not dropped": (RUN, "fitting = [d for d in documents if len(d.tokens) <= self.sft.max_length]", "fitting = [Document(d.tokens[: self.sft.max_length], d.trained_from) for d in documents]", [f"{SFT}::test_long_conversations_are_dropped_whole"]),
     "a template that rewrites the prompt passes": (CHAT, "if tokens[: len(prompt_ids)] == prompt_ids:", "if True:", [f"{SFT}::test_template_that_rewrites_the_prompt_is_refused"]),
+    "weights are not in the denominator": (RUN, "            denominator = sum(self.documents[i].weight * ", "            denominator = sum(1 * ", [f"{SFT}::test_weights_of_sources_and_records"]),
+    "weights of other documents": (PACK, "for w in [documents[i].weight] * len(documents[i].tokens)", "for w in [documents[members[0]].weight] * len(documents[i].tokens)", [f"{SFT}::test_weights_of_sources_and_records"]),
 }  # fmt: skip

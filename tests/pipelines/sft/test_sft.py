@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.curate.run import run as curate
+from pipelines.data import dataset
 from pipelines.data.records import Problem
 from pipelines.engine.layout import best_fit
 from pipelines.engine.models import train_tokenizer
-from pipelines.errors import ModelError
+from pipelines.errors import DataError, ModelError
 from pipelines.recipe.read import read_recipe
 from pipelines.sft.pack import check_assistant_mask, document, epoch_rows, micro_batches
 from pipelines.sft.run import Trainer
@@ -292,3 +293,45 @@ def test_a_template_that_changes_earlier_answers_refuses_to_train_them():
     assert document(problem, "auto", tokenizer).untrained == ()
     with pytest.raises(ModelError, match="Use turns: last"):
         document(problem, "auto", tokenizer, "all")
+
+
+def test_weights_of_sources_and_records(tmp_path, data, monkeypatch):
+    """The weighted mean over the step's trained tokens, however it is cut; against a loop over conversations."""
+    problems = dataset.read_split(data, "train")
+    source = problems[0].source
+    for number, problem in enumerate(problems):
+        problem.info["trust"] = (number % 3) / 2
+    monkeypatch.setattr(dataset, "read_split", lambda folder, split: problems)
+    results = []
+    for budget in (64, 512):
+        (tmp_path / str(budget)).mkdir()
+        weighted = ["sft.weight_from=trust", f"sft.weights={{{source}: 2.0}}", f"sft.micro_batch_tokens={budget}"]
+        made = trainer(tmp_path / str(budget), data, *weighted)
+        assert [d.weight for d in made.documents[:3]] == [0.0, 1.0, 2.0] and {d.weight for d in made.heldout} == {1.0}
+        numbers, gradient = one_step(made, monkeypatch)
+        results.append((numbers["loss/train"], gradient))
+    made.model.zero_grad()
+    nats, total = torch.zeros(()), 0.0
+    for i in (i for row in made.step_rows(0) for i in row):
+        doc = made.documents[i]
+        tokens = torch.tensor([doc.tokens])
+        logp = made.model(tokens).logits.float().log_softmax(-1)[0, :-1].gather(1, tokens[0, 1:, None])[:, 0]
+        nats = nats - doc.weight * logp[doc.trained_from - 1 :].sum()
+        total += doc.weight * (len(doc.tokens) - doc.trained_from)
+    (nats / total).backward()
+    oracle = torch.cat([p.grad.flatten() for p in made.model.parameters()])
+    for value, gradient in results:
+        assert value == pytest.approx(nats.item() / total, rel=1e-4)
+        torch.testing.assert_close(gradient, oracle, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("sft.weight_from=trust", r"sft\.weight_from: record \w+ .* has None in info\.trust"),
+        ("sft.weights={palindrom: 2}", r"sft\.weights: train has no record of the source 'palindrom'\. Did you mean"),
+    ],
+)
+def test_weights_that_do_not_fit_the_data_are_refused(tmp_path, data, override, words):
+    with pytest.raises(DataError, match=words):
+        trainer(tmp_path, data, override)
