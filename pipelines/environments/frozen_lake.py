@@ -29,35 +29,40 @@ class World:
 
     def __init__(self) -> None:
         self.rows: list[str] = []
+        self.fog: int | None = None
+        self.steps_from: dict[tuple[int, int], int] = {}
+        self.start_steps = self.nearest = 0
         self.env: Any = None
         self.done = False
 
     def reset(self, problem: Problem) -> list[Message]:
         """Start on the problem's map and take the actions in `walked` of its info."""
-        self._open(list(problem.info["map"]))
+        self._open(list(problem.info["map"]), problem.info.get("fog"), bool(problem.info.get("subgoals")))
         messages: list[Message] = [{"role": "user", "content": self._picture()}]
         for action in problem.info.get("walked", []):
             messages.append({"role": "assistant", "content": action})
             messages.append({"role": "user", "content": self.step(action).observation})
         return messages
 
-    def _open(self, rows: list[str]) -> None:
+    def _open(self, rows: list[str], fog: int | None = None, subgoals: bool = False) -> None:
         import gymnasium
 
-        self.rows, self.done = rows, False
+        self.rows, self.done, self.fog = rows, False, fog
+        self.steps_from = steps_to_goal(rows) if subgoals else {}
         self.env = gymnasium.make("FrozenLake-v1", desc=rows, is_slippery=False, disable_env_checker=True).unwrapped
         self.env.reset(seed=0)
+        self.start_steps = self.nearest = self.steps_from.get(self._place, 0)
 
     @property
     def _place(self) -> tuple[int, int]:
         return divmod(int(self.env.s), len(self.rows[0]))
 
     def _picture(self) -> str:
-        return picture(self.rows, self._place)
+        return picture(self.rows, self._place, self.fog)
 
     def state_key(self) -> str:
-        """The map and the agent's position."""
-        return f"{'/'.join(self.rows)}@{self.env.s}"
+        """The map and the agent's position; in fog, what the agent sees."""
+        return self._picture() if self.fog is not None else f"{'/'.join(self.rows)}@{self.env.s}"
 
     def step(self, message: str) -> Step:
         """One move; a message that is no action costs a turn and moves nothing."""
@@ -65,28 +70,67 @@ class World:
         if action not in ACTIONS or self.done:
             return Step(self._picture(), 0.0, self.done, self.state_key(), {"success": False, "invalid": True})
         _, reward, self.done, _, _ = self.env.step(ACTIONS.index(action))
-        return Step(self._picture(), float(reward), bool(self.done), self.state_key(), {"success": reward > 0})
+        info = {"success": reward > 0}
+        if not self.steps_from:
+            return Step(self._picture(), float(reward), bool(self.done), self.state_key(), info)
+        left = self.steps_from.get(self._place, self.nearest)
+        progress = max(0, self.nearest - left) / self.start_steps
+        self.nearest = min(self.nearest, left)
+        return Step(
+            self._picture(), progress, bool(self.done), self.state_key(), info, components={"subgoals": progress}
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """Map, position and whether the episode is over."""
-        return {"map": self.rows, "place": int(self.env.s), "done": bool(self.done)}
+        """Map, position, whether the episode is over, and how near the goal it came."""
+        about = {"fog": self.fog, "subgoals": bool(self.steps_from), "nearest": self.nearest, "start": self.start_steps}
+        return {"map": self.rows, "place": int(self.env.s), "done": bool(self.done), **about}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of `state_dict`."""
-        self._open(list(state["map"]))
-        self.env.s, self.done = state["place"], state["done"]
+        self._open(list(state["map"]), state["fog"], state["subgoals"])
+        self.env.s, self.done, self.nearest, self.start_steps = (
+            state[k] for k in ("place", "done", "nearest", "start")
+        )
 
 
-def picture(rows: list[str], place: tuple[int, int]) -> str:
-    """The map as the policy sees it.
+def picture(rows: list[str], place: tuple[int, int], fog: int | None = None) -> str:
+    """The map as the policy sees it; cells more than `fog` rows or columns away are `?`.
 
     >>> print(picture(["SF", "HG"], (0, 1)))
     .A
     OG
+    >>> print(picture(["SFF", "FFF", "FFG"], (0, 0), fog=1))
+    A.?
+    ..?
+    ???
     """
     shown = [["O" if c == "H" else "G" if c == "G" else "." for c in row] for row in rows]
     shown[place[0]][place[1]] = "A"
+    for r, row in enumerate(shown if fog is not None else []):
+        for c in range(len(row)):
+            if max(abs(r - place[0]), abs(c - place[1])) > (fog or 0):
+                row[c] = "?"
     return "\n".join("".join(row) for row in shown)
+
+
+def steps_to_goal(rows: list[str]) -> dict[tuple[int, int], int]:
+    """Moves from each cell of ice, by a shortest way, to the goal; cells without a way are left out.
+
+    >>> steps_to_goal(["SF", "HG"])
+    {(1, 1): 0, (0, 1): 1, (0, 0): 2}
+    """
+    goal = next((r, c) for r, row in enumerate(rows) for c, kind in enumerate(row) if kind == "G")
+    steps = {goal: 0}
+    queue = deque([goal])
+    while queue:
+        cell = queue.popleft()
+        for row_step, column_step in MOVES.values():
+            neighbour = (cell[0] + row_step, cell[1] + column_step)
+            inside = 0 <= neighbour[0] < len(rows) and 0 <= neighbour[1] < len(rows[0])
+            if inside and neighbour not in steps and rows[neighbour[0]][neighbour[1]] != "H":
+                steps[neighbour] = steps[cell] + 1
+                queue.append(neighbour)
+    return dict(sorted(steps.items(), key=lambda item: (item[1], [-x for x in item[0]])))
 
 
 def expert(rows: list[str]) -> list[str]:
@@ -112,7 +156,15 @@ def expert(rows: list[str]) -> list[str]:
 
 
 def problems(
-    size: int, seed: int, *, side: int = 4, ice: float = 0.7, shortest: int = 2, demonstrations: bool = False
+    size: int,
+    seed: int,
+    *,
+    side: int = 4,
+    ice: float = 0.7,
+    shortest: int = 2,
+    demonstrations: bool = False,
+    fog: int | None = None,
+    subgoals: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Random maps with start and goal anywhere and a path between them; the expert's next move is the solution.
 
@@ -123,6 +175,9 @@ def problems(
         ice: chance that a cell is ice.
         shortest: least number of moves.
         demonstrations: one row per move of the expert, with the moves before it as the conversation, for SFT.
+        fog: how many rows and columns the agent sees around itself; None: all.
+        subgoals: pay each cell that is nearer to the goal than any before, 1 in all for an arrival (the dense rewards of A
+            Practitioner's Guide to Multi-turn Agentic RL, arXiv 2510.01132), instead of the arrival alone.
     """
     draw = random.Random(f"frozen lake {seed}")
     yielded = refused = 0
@@ -146,7 +201,13 @@ def problems(
         for turn in range(len(path) if demonstrations else 1):
             if yielded >= size:
                 return
-            info = {"environment": "frozen_lake", "map": rows, "walked": path[:turn], "solution": path[turn]}
+            info: dict[str, Any] = {
+                "environment": "frozen_lake",
+                "map": rows,
+                "walked": path[:turn],
+                "solution": path[turn],
+            }
+            info |= ({"fog": fog} if fog is not None else {}) | ({"subgoals": True} if subgoals else {})
             problem = Problem(
                 uid="", prompt=[], answer=path[turn], verifier="exact", source="frozen_lake", licence="MIT", info=info
             )

@@ -20,6 +20,10 @@ def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str,
         names.add("gguf")
     if reads.environments:
         names.add("gymnasium")
+    if "textarena" in reads.environments:
+        names.add("TextArena")
+    if "tools" in reads.environments:
+        names |= {"bm25s", "mcp"}
     return {name: (installed or {}).get(name) or _version(name) for name in sorted(names)}
 
 
