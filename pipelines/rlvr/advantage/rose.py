@@ -63,10 +63,12 @@ def _shortened(advantage: Tensor, node: Tensor, correct: Tensor, group: Tensor, 
     size = inside.sum(1).tolist()
     for number in group.unique().tolist():
         rows = [row for row in range(len(node)) if group[row] == number and correct[row]]
-        shortest = min(rows, key=lambda row: size[row], default=0)
+        if not rows:
+            continue
+        shortest = min(rows, key=lambda row: size[row])
         for row in rows:
-            apart = node[row] != node[shortest]
-            own = max(1, int(apart.sum()))
+            differs = node[row] != node[shortest]
+            own = max(1, int(differs.sum()))
             factor = 1 - ((own - size[row] + size[shortest]) / own) ** power
-            advantage[row] -= advantage[row].abs() * factor * apart
+            advantage[row] -= advantage[row].abs() * factor * differs
     return advantage

@@ -10,10 +10,11 @@ import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
+from stand_in import StandIn
 
 from pipelines.contract.rollout import RolloutContext
 from pipelines.contract.scorer import REFERENCE, NoScorer, Passage, TokenStatistics
-from pipelines.engine import parallel
+from pipelines.engine import parallel, server_endpoint
 from pipelines.engine.policy import Policy
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Model, Sampling
@@ -140,3 +141,34 @@ def test_a_run_s_scorers_know_policy_reference_and_other_models(tmp_path, start,
     torch.testing.assert_close(
         made.learner.scorer.log_probs(passages[:1])[0], policy.logp(tokens, mask).logp[0, first[0] :].detach(), atol=2e-5, rtol=0,
     )  # fmt: skip
+
+
+def test_rows_sampled_ahead_are_scored_by_the_weights_that_drew_them(tmp_path, start, monkeypatch):
+    """The collector's scorer says what the sampler reported, whatever the trainer has learned since; the learner's does not."""
+    monkeypatch.setattr(server_endpoint, "PATIENCE", (0.01, 0.01))
+    server = StandIn(tmp_path / "served")
+    more = (
+        f"rlvr.sampler={{urls: ['{server.url}'], weights: {server.weights}}}", "rlvr.staleness=1", "rlvr.steps=4", "rlvr.old_logp=trainer",
+        "rlvr.credit=[{kind: truncated_is}]", "rlvr.optimizer.learning_rate=0.005",
+        "rlvr.reward=[verifier, {kind: listener, model: policy, weight: 0.5}]",
+    )  # fmt: skip
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), *more)
+    differences = []
+    reward = made.update.reward.fn
+    score = reward.score
+
+    def checked(rows, problems):
+        score(rows, problems)
+        first = [row.role.index(3) for row in rows]
+        passages = [Passage(row.tokens[:at], row.tokens[at:]) for row, at in zip(rows, first, strict=True)]
+        reported = torch.cat([torch.tensor(row.logp_old[at:]) for row, at in zip(rows, first, strict=True)])
+        differences.append(float((torch.cat(made.collector.scorer.log_probs(passages)) - reported).abs().max()))
+
+    reward.score = checked
+    try:
+        made.run()
+    finally:
+        server.shutdown()
+    assert len(differences) == 4 and max(differences) < 1e-3
+    staleness = [values["staleness/max"] for _, values in toys.history(tmp_path / "work") if "staleness/max" in values]
+    assert max(staleness) > 1e-2, "the weights did move"
