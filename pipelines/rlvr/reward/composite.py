@@ -14,9 +14,10 @@ from pipelines.contract.fields import Strict
 from pipelines.contract.method import Reward
 from pipelines.contract.rollout import SetupContext
 from pipelines.contract.scorer import Scorer
-from pipelines.data.records import Problem, Trajectory
+from pipelines.data.records import Problem, Trajectory, by_group
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.settings import Sampling
+from pipelines.rlvr.ops import SAME
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward"
@@ -36,6 +37,27 @@ class Ramp(Strict):
     def at(self, step: int) -> float:
         """The weight of a step, counted from 0."""
         return self.start + (self.end - self.start) * min(1.0, max(0.0, (step - self.after) / self.steps))
+
+
+class Learned(Strict):
+    """A weight that grows while the term points where the verdict does, and shrinks while it points elsewhere.
+
+    After each draw `rate` times the correlation of the term's value with `correct`, inside groups, is added. That is BARFI's outer
+    gradient (2310.19007), the inner product of the two policy gradients, for an inner step with the identity for a Hessian
+    and rows whose score vectors are orthogonal and of one length.
+    """
+
+    learn: Annotated[float, Field(gt=0, le=1)]
+    """Rate of a draw."""
+    start: Number = 1.0
+    low: Number = 0.0
+    high: Number = 2.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Learned:
+        if not self.low <= self.start <= self.high:
+            raise ValueError("start lies between low and high")
+        return self
 
 
 class Gate(Strict):
@@ -66,7 +88,7 @@ class TermSettings(Strict):
 
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.+-]+$", max_length=60)
     """In gates and metrics; default: the reward's name."""
-    weight: Number | Ramp = 1.0
+    weight: Number | Ramp | Learned = 1.0
     operation: Literal["add", "multiply"] = "add"
     """Whether weight x value is added to the terms before it, or what they gave is multiplied by it."""
     gate: Gate | None = None
@@ -82,10 +104,10 @@ class Term:
     about: TermSettings
     reward: Bound
 
-    def weight(self, step: int) -> float:
-        """Its weight in a step."""
+    def weight(self, step: int) -> float | None:
+        """Its weight in a step; None where it is learned."""
         weight = self.about.weight
-        return weight.at(step) if isinstance(weight, Ramp) else weight
+        return None if isinstance(weight, Learned) else weight.at(step) if isinstance(weight, Ramp) else weight
 
 
 @method(
@@ -96,11 +118,11 @@ class Term:
 class composite(Reward):
     """Sum of `weight` x value over `terms`, each a reward of this slot; `reward: [a, b]` is its short form.
 
-    A term also takes `name`, `weight` (a number, or `{start, end, steps, after}` for one that moves), `gate` (`{term, at_least,
-    at_most, otherwise}`: the value counts only where an earlier term's does), `operation` (`add`, or `multiply` what the terms
-    before it gave) and `unscored` (what to do with a row that it cannot score: leave the `row` out, or count `zero`).
-    Every term's value is a component, so a metric. `correct` stays the verdict of the problem's verifier, whether or not it is a
-    term.
+    A term also takes `name`, `weight` (a number, `{start, end, steps, after}` for one that moves, or `{learn, start, low, high}` for
+    one that follows how well the term agrees with the verdict), `gate` (`{term, at_least, at_most, otherwise}`: the value counts only
+    where an earlier term's does), `operation` (`add`, or `multiply` what the terms before it gave) and `unscored` (what to do with a
+    row that it cannot score: leave the `row` out, or count `zero`). Every term's value is a component, so a metric. `correct` stays
+    the verdict of the problem's verifier, whether or not it is a term.
     """
 
     def __init__(self, *, terms: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=64)]) -> None:
@@ -110,6 +132,9 @@ class composite(Reward):
         self.moves = any(isinstance(term.about.weight, Ramp) for term in self.terms)
         """Whether a weight changes with the steps."""
         self.step = 0
+        learned = {term.name: term.about.weight for term in self.terms}
+        self.learned = {name: weight.start for name, weight in learned.items() if isinstance(weight, Learned)}
+        """Term → its weight, where it is learned."""
 
     def parts(self) -> list[Bound]:
         """The rewards that it is made of."""
@@ -131,7 +156,7 @@ class composite(Reward):
                 parts.update({f"{term.name}.{k}": v for k, v in own.items()})
         for row, known, parts in zip(rows, values, components, strict=True):
             row.score = self.total(known)
-            row.components = parts
+            row.components = parts | {f"{name}.weight": weight for name, weight in self.learned.items()}
 
     def total(self, values: Mapping[str, float | None]) -> float | None:
         """The reward of a row, from the values of its terms; None where one that must be scored is not.
@@ -149,7 +174,8 @@ class composite(Reward):
                 if term.about.unscored == "row":
                     return None
                 value = 0.0
-            value *= term.weight(self.step)
+            weight = term.weight(self.step)
+            value *= self.learned[term.name] if weight is None else weight
             total = total * value if term.about.operation == "multiply" else total + value
         return total
 
@@ -170,14 +196,20 @@ class composite(Reward):
         return settings
 
     def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
-        """Pass on to the terms."""
+        """Learn the weights from the draw, and pass on to the terms."""
+        for term in self.terms:
+            about = term.about.weight
+            if isinstance(about, Learned):
+                moved = self.learned[term.name] + about.learn * agreement(rows, term.name)
+                self.learned[term.name] = min(about.high, max(about.low, moved))
         for part in self.parts():
             rows = part.fn.on_rollouts(rows)
         return rows
 
     def uses(self, hook: str) -> bool:
-        """Whether a term uses the hook; `on_batch` also where a weight moves, because it counts the steps."""
-        return (hook == "on_batch" and self.moves) or any(part.fn.uses(hook) for part in self.parts())
+        """Whether a term uses the hook; `on_batch` also where a weight moves with the steps, `on_rollouts` where one is learned."""
+        own = {"on_batch": self.moves, "on_rollouts": bool(self.learned)}
+        return own.get(hook, False) or any(part.fn.uses(hook) for part in self.parts())
 
     def on_batch(self, columns: Mapping[str, Any]) -> None:
         """The step's weights have been used. Steps are counted where a weight moves."""
@@ -194,13 +226,34 @@ class composite(Reward):
 
     def state_dict(self) -> dict[str, Any]:
         """The step, and what the terms remember."""
-        return {"step": self.step, "terms": {term.name: term.reward.fn.state_dict() for term in self.terms}}
+        return {
+            "step": self.step,
+            "learned": dict(self.learned),
+            "terms": {term.name: term.reward.fn.state_dict() for term in self.terms},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.step = state["step"]
+        self.learned |= state["learned"]
         for term in self.terms:
             term.reward.fn.load_state_dict(state["terms"][term.name])
+
+
+def agreement(rows: list[Trajectory], name: str) -> float:
+    """Correlation of a term's value with `correct`, both less their group's mean, from -1 to 1; 0 where one of them does not vary."""
+    values: list[tuple[float, float]] = []
+    for members in by_group(rows).values():
+        known = [
+            (row.components[name], float(row.correct))
+            for row in members
+            if name in row.components and row.correct is not None
+        ]
+        means = [sum(column) / len(known) for column in zip(*known, strict=True)]
+        values += [(value - means[0], verdict - means[1]) for value, verdict in known]
+    both = sum(a * b for a, b in values)
+    own, verdicts = (sum(pair[i] ** 2 for pair in values) for i in range(2))
+    return both / (own * verdicts) ** 0.5 if own > SAME and verdicts > SAME else 0.0
 
 
 def _copy(row: Trajectory) -> Trajectory:
