@@ -1,0 +1,26 @@
+"""Planted bugs of reward models."""
+
+from __future__ import annotations
+
+RUN, LOSS, ENGINE = (
+    "pipelines/reward_model/run.py",
+    "pipelines/reward_model/loss/bradley_terry.py",
+    "pipelines/engine/reward_model.py",
+)
+STAGE, LOSSES = "tests/pipelines/reward_model/test_run.py", "tests/pipelines/reward_model/test_loss.py"
+REWARD, MODEL = "tests/pipelines/rlvr/reward/test_model.py", "tests/pipelines/engine/test_reward_model.py"
+COLUMNS = "tests/pipelines/rlvr/providers/test_reward_model.py"
+TRL = f"{STAGE}::test_loss_and_gradient_are_those_of_trl"
+PLANTED = {
+    "the margin is added": (LOSS, "rejected_reward - margin_scale * margin)", "rejected_reward + margin_scale * margin)", [TRL]),
+    "centering of the difference": (LOSS, "(chosen_reward + rejected_reward).square()", "(chosen_reward - rejected_reward).square()", [TRL]),
+    "the reward is read a token early": (ENGINE, "ends = [max((i + 1 for i, token in enumerate(row) if token != pad), default=1) for row in sequences]", "ends = [max(1, len(row) - 1) for row in sequences]", [f"{MODEL}::test_a_score_is_what_transformers_reads_at_the_last_token"]),
+    "a mean over each part": (RUN, "rewards, logps)).sum() / len(batch)", "rewards, logps)).mean()", [TRL]),
+    "each part has a correlation of its own": (RUN, "factors = free.grad[[*part, *(len(batch) + i for i in part)]]", "factors = free.grad[: 2 * len(part)]", [f"{LOSSES}::test_a_step_in_parts_has_the_gradient_of_the_whole_step"]),
+    "labels are forgotten at a restart": (RUN, '        self.loss.fn.load_state_dict(state["loss"])\n', "", [f"{LOSSES}::test_every_loss_trains_and_resumes_to_the_same_bytes[iterative_smoothing]"]),
+    "both heads of ODIN are handed on": (RUN, "lora=lora, only_first=self.two_heads)", "lora=lora, only_first=False)", [f"{LOSSES}::test_every_loss_trains_and_resumes_to_the_same_bytes[odin]"]),
+    "the ensemble's minimum is its mean": ("pipelines/rlvr/reward/_ensemble.py", '"min": known.min()', '"min": known.mean()', [f"{REWARD}::test_members_are_all_heads_of_all_models_and_normalised_each"]),
+    "a reward model's stage is no input": ("pipelines/rlvr/kind.py", "return {each.label: each.value for each in reward_models.named(resolve(settings)) if each.is_stage}", "return {}", [f"{REWARD}::test_a_stage_is_an_input_and_a_path_is_in_the_key"]),
+    "values include the token itself": ("pipelines/rlvr/providers/reward_prefix.py", "self.model.pass_(layout).mean(1)", "self.model.pass_(layout).mean(1).roll(-1)", [f"{COLUMNS}::test_values_are_scores_of_prefixes_and_the_reward_is_that_of_the_whole"]),
+    "attention of the whole prompt counts": (ENGINE, ".mean(1) * mask[rows, :width]", ".mean(1)", [f"{COLUMNS}::test_attention_is_what_transformers_says"]),
+}  # fmt: skip
