@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import toys
+import yaml
 
 from pipelines.stage.files import read_json
 
@@ -35,7 +36,7 @@ def test_first_run(ran):
     _, _, summary, done = ran
     assert statuses(summary) == dict.fromkeys(FOUR, "ran")
     for about in summary["stages"].values():
-        assert set(about) == {"kind", "status", "key", "seconds", "artifact", "run_id", "why"}
+        assert set(about) == {"kind", "status", "key", "seconds", "artifact", "run_id", "why", "inputs"}
         assert about["run_id"] and os.path.isdir(about["artifact"])
     assert list(summary["evaluation"]) == ["base", "sft", "rlvr"]
     cell = summary["evaluation"]["rlvr"]["palindromes"]["pass@1"]
@@ -164,23 +165,8 @@ def test_runs_and_show(ran):
     assert bad.returncode == 2 and "no pipeline run" in bad.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["sft", "rlvr"])
-def test_a_killed_pipeline_goes_on_from_its_last_commit(ran, stage, tmp_path):
-    """SIGKILL the command in mid-stage: its child goes too, and the next start ends with the bytes of an unkilled run."""
-    recipe = toys.recipe(tmp_path)
-    more = [
-        "--set",
-        "seed=5",
-        "--set",
-        "sft.steps=120",
-        "--set",
-        "rlvr.steps=60",
-        "--until",
-        stage,
-        "--set",
-        "name=killed",
-    ]
+def run_killed(tmp_path, recipe, stage, kind, *more):
+    """The summary of a run that was taken up after a SIGKILL of its command in the middle of a stage."""
     env = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")}
     command = [sys.executable, "-m", "flows.cli", "run", str(recipe), *more]
     home = tmp_path / "home"
@@ -193,12 +179,12 @@ def test_a_killed_pipeline_goes_on_from_its_last_commit(ran, stage, tmp_path):
             start_new_session=True,
         )
     until = time.monotonic() + 150
-    while time.monotonic() < until and not list((home / "runs" / ".work").glob(f"{stage}-*/checkpoints/LATEST.json")):
+    while time.monotonic() < until and not list((home / "runs" / ".work").glob(f"{kind}-*/checkpoints/LATEST.json")):
         time.sleep(0.02)
     time.sleep(0.3)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    work = next((home / "runs" / ".work").glob(f"{stage}-*"))
+    work = next((home / "runs" / ".work").glob(f"{kind}-*"))
     time.sleep(1.5)
     commit = json.loads((work / "checkpoints" / "LATEST.json").read_text())["step"]
     assert commit > 0
@@ -210,13 +196,51 @@ def test_a_killed_pipeline_goes_on_from_its_last_commit(ran, stage, tmp_path):
     summary = json.loads((tmp_path / "s.json").read_text())
     log_text = (Path(summary["stages"][stage]["artifact"]) / "report/stage.log").read_text()
     assert "resumed from a commit" in log_text
-    toys.whetstone(
-        "run", str(recipe), *more, "--fresh", "--from", stage, "--summary", str(tmp_path / "t.json"), home=home
-    )
+    return summary
+
+
+def digests(summary, *stages):
+    return [read_json(Path(summary["stages"][s]["artifact"]) / "manifest.json")["digest"] for s in stages]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["sft", "rlvr"])
+def test_a_killed_pipeline_goes_on_from_its_last_commit(ran, stage, tmp_path):
+    """SIGKILL the command in mid-stage: its child goes too, and the next start ends with the bytes of an unkilled run."""
+    recipe, steps = toys.recipe(tmp_path), ["seed=5", "sft.steps=120", "rlvr.steps=60", "name=killed"]
+    more = [part for text in steps for part in ("--set", text)] + ["--until", stage]
+    summary = run_killed(tmp_path, recipe, stage, stage, *more)
+    options = ["--fresh", "--from", stage, "--summary", str(tmp_path / "t.json")]
+    toys.whetstone("run", str(recipe), *more, *options, home=tmp_path / "home")
     again = json.loads((tmp_path / "t.json").read_text())
-    one, two = (read_json(Path(s["stages"][stage]["artifact"]) / "manifest.json")["digest"] for s in (summary, again))
     assert again["stages"][stage]["status"] == "ran"
-    assert one == two
+    assert digests(summary, stage) == digests(again, stage)
+
+
+@pytest.mark.slow
+def test_a_killed_named_stage_goes_on_and_what_reads_it_follows(tmp_path):
+    """The same in a graph: SIGKILL in `short`, whose model is merged with the one it started from, and both are scored."""
+    body = yaml.safe_load(toys.recipe(tmp_path, sft={"steps": 12}, rlvr={"steps": 60}).read_text())
+    data, cold, short, scores = (body.pop(kind) for kind in ("curate", "sft", "rlvr", "evaluate"))
+    scores["models"] = ["short", "soup"]
+    body["stages"] = {
+        "data": {"kind": "curate", **data},
+        "cold": {"kind": "sft", "data": "data", **cold},
+        "short": {"kind": "rlvr", "data": "data", "model": "cold", **short},
+        "soup": {"kind": "merge", "models": ["cold", "short"]},
+        "scores": {"kind": "evaluate", **scores},
+    }
+    recipe = tmp_path / "graph.yaml"
+    recipe.write_text(yaml.safe_dump(body, sort_keys=False))
+    summary = run_killed(tmp_path, recipe, "short", "rlvr")
+    assert list(summary["stages"]) == ["data", "cold", "short", "soup", "scores"]
+    assert summary["stages"]["soup"]["inputs"] == {"models.0": "cold", "models.1": "short"}
+    assert set(summary["evaluation"]) == {"short", "soup"}
+    options = ["--fresh", "--from", "short", "--summary", str(tmp_path / "t.json")]
+    toys.whetstone("run", str(recipe), *options, home=tmp_path / "home")
+    again = json.loads((tmp_path / "t.json").read_text())
+    assert statuses(again) == {"data": "reused", "cold": "reused", "short": "ran", "soup": "ran", "scores": "ran"}
+    assert digests(summary, "short", "soup") == digests(again, "short", "soup")
 
 
 def test_user_errors_of_a_stage_reach_the_terminal(ran, tmp_path):
