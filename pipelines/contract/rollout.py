@@ -81,10 +81,10 @@ class RolloutContext:
     version: int
     """Optimizer updates behind the weights that sample."""
     tokenizer: Any
-    scorer: Scorer = field(default_factory=NoScorer)
-    """How likely a model finds a text; by the policy's weights, those that sample."""
     window: int | None = None
     """Tokens that a row may grow by before it is cut (`Stop.WINDOW`); None for no such limit."""
+    scorer: Scorer = field(default_factory=NoScorer)
+    """How likely a model finds a text; by the policy's weights, those that sample."""
 
     def decode(self, tokens: list[int]) -> str:
         """Text of a completion, special tokens left out; for verifiers and logs only."""
