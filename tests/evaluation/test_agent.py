@@ -1,0 +1,37 @@
+"""Episodes as a benchmark: the same questions with and without tools, paired."""
+
+from __future__ import annotations
+
+import json
+
+import toys
+
+from evaluation import run
+from pipelines.engine.models import save_model, train_tokenizer
+from pipelines.recipe.settings import Evaluate, Model
+from pipelines.stage.report import Report
+
+
+def test_the_same_questions_with_and_without_tools(tmp_path):
+    tokenizer = train_tokenizer("char", 200, ["".join(map(chr, range(32, 127))), "\n"], tools=True)
+    save_model(toys.model("llama", len(tokenizer)), tokenizer, tmp_path / "sft", {"stage": "sft"})
+    (tmp_path / "report").mkdir()
+    about = {"task": "tools", "size": 6, "max_turns": 2, "max_tokens": 5, "remind": True, "extensions": 1}
+    tasks = [
+        {"name": "without", "samples": 2, "environment": {**about, "config": {"tools": []}}},
+        {"name": "with", "samples": 2, "against": "without", "environment": about},
+    ]
+    flat = run.run(
+        Evaluate(tasks=tasks, bootstrap=100), Model(path=str(tmp_path / "sft")), checkpoints={"sft": str(tmp_path / "sft")},
+        out=tmp_path, report=Report(tmp_path / "w"), seed=0,
+    )  # fmt: skip
+    body = json.loads((tmp_path / "results.json").read_text())
+    assert body["differences"]["with vs without"]["sft"]["n"] == 6
+    assert {"sft/with/mean_turns", "sft/without/mean_turns", "sft/with/pass@1"} <= flat.keys()
+    logs = [
+        [json.loads(line) for line in (tmp_path / "samples" / "sft" / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("without", "with")
+    ]
+    for without, offered in zip(*logs, strict=True):
+        assert without["doc"]["prompt"] == offered["doc"]["prompt"] and without["doc_id"] == offered["doc_id"]
+        assert "tools" in offered["doc"]["info"] and "tools" not in without["doc"]["info"]
