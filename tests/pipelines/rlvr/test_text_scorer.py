@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -172,3 +174,18 @@ def test_rows_sampled_ahead_are_scored_by_the_weights_that_drew_them(tmp_path, s
     assert len(differences) == 4 and max(differences) < 1e-3
     staleness = [values["staleness/max"] for _, values in toys.history(tmp_path / "work") if "staleness/max" in values]
     assert max(staleness) > 1e-2, "the weights did move"
+
+
+@pytest.mark.slow
+def test_two_processes_score_their_own_rows_and_share_the_columns(tmp_path, start):
+    """Each rank scores the rows that it rolled out, and its part of what the providers ask; both weights are whole ones."""
+    more = ("presets=[progrpo]", "rlvr.reward=[verifier, {kind: listener, model: policy, weight: 0.5}]")
+    work = toys.job(tmp_path / "w", start, "rlvr.processes=2", "rlvr.steps=2", *more)
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.stage.launch", "pipelines.rlvr", work],
+        capture_output=True, text=True, timeout=240, env=toys.environment(OMP_NUM_THREADS="1"), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[:6000]
+    lines = [line["values"] for line in toys.spool(work) if line["kind"] == "metrics"]
+    assert len(lines) == 2 and max(values["mismatch/max"] for values in lines) < 1e-4
+    assert all(0 < values["reward_component/listener"] < 1 for values in lines)
