@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from pipelines.data import chat
 from pipelines.data.records import Role
+from pipelines.rlvr.providers.answer_log_prob import answer_log_prob
 
 TURNS = ("rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.sampling.max_tokens=6")
 
@@ -66,7 +67,21 @@ def test_the_gold_answer_is_scored_where_each_turn_begins(tmp_path, lake):
             expected = log_probs(model, [*history, *encode("go")], answer).mean()
             torch.testing.assert_close(values[turn], expected, atol=2e-5, rtol=0)
         assert values[turns:].isnan().all()
-    assert several
+    assert several and columns["answer_logp"].shape == columns["turn_state"].shape
+
+
+def test_an_answer_in_one_turn_has_one_value(tmp_path, start):
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path))
+    part = answer_log_prob()
+    part.scorer, part.problems = made.learner.scorer, {int(p.uid[:15], 16): p for p in made.problems}
+    rows, _ = made.collect(0)
+    columns = made.collector.pack(rows, 0, 0)
+    part.fill(columns["token"], columns)
+    row, model = rows[3], model_of(start)
+    answer = made.tokenizer(made.by_uid[row.uid].answer, add_special_tokens=False)["input_ids"]
+    expected = log_probs(model, row.tokens[: row.role.index(Role.POLICY)], answer).mean()
+    assert columns["answer_logp"].shape == (len(rows), 1)
+    torch.testing.assert_close(columns["answer_logp"][3, 0], expected, atol=2e-5, rtol=0)
 
 
 def test_feedback_is_hidden_token_for_token(tmp_path, lake):
