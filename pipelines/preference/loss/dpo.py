@@ -12,7 +12,7 @@ from pipelines.preference import ops
 @method(
     paper="2305.18290",
     title="Direct Preference Optimization, eq. 7; cDPO (label smoothing); ODPO (2402.10571, margins)",
-    checked="third-party code (trl), 4 cases",
+    checked="third-party code (trl), 3 cases",
 )
 def dpo(
     chosen_logp: PerPair, rejected_logp: PerPair, chosen_logp_ref: PerPair, rejected_logp_ref: PerPair,

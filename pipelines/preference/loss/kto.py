@@ -12,7 +12,7 @@ from pipelines.contract.columns import PerRow
 @method(
     paper="2402.01306",
     title="KTO: Model Alignment as Prospect Theoretic Optimization, eq. 8",
-    checked="third-party code (trl), 2 cases",
+    checked="third-party code (trl), 1 case",
     batch_coupled=True,
 )
 def kto(

@@ -12,7 +12,7 @@ from pipelines.preference import ops
 @method(
     paper="2411.10442",
     title="Mixed Preference Optimization (InternVL), as in Skywork R1V2 (2504.16656)",
-    checked="third-party code (trl), 2 cases",
+    checked="third-party code (trl), 1 case",
     reduces_to="dpo for quality 0 and generation 0",
 )
 def mpo(

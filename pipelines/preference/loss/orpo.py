@@ -13,7 +13,7 @@ from pipelines.preference import ops
 @method(
     paper="2403.07691",
     title="ORPO: Monolithic Preference Optimization without Reference Model, eq. 6 and 7",
-    checked="third-party code (trl), 2 cases",
+    checked="third-party code (trl), 1 case",
 )
 def orpo(
     chosen_logp: PerPair, rejected_logp: PerPair, chosen_length: PerPair, rejected_length: PerPair,

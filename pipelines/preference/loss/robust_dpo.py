@@ -12,7 +12,7 @@ from pipelines.preference import ops
 @method(
     paper="2403.00409",
     title="Provably Robust DPO: Aligning Language Models with Noisy Feedback, eq. 9",
-    checked="third-party code (trl), 2 cases",
+    checked="third-party code (trl), 1 case",
     reduces_to="dpo for false_rate 0",
 )
 def robust_dpo(
