@@ -16,7 +16,7 @@ from pipelines.contract.method import Method
 @method(
     paper="2205.11275",
     title="RL with KL penalties is better viewed as Bayesian inference (distributional policy gradients, GDC)",
-    checked="official code (read; naver/gdc, rm_vs_dm)",
+    checked="paper (formulas; its code was not read)",
     crosses_groups="the normaliser and the effective sample size are the batch's",
     zero_variance_groups="learns",
 )

@@ -12,7 +12,7 @@ from pipelines.contract.columns import PerToken
 @method(
     paper="2507.06448",
     title="Perception-Aware Policy Optimization (PAPO), on a masked text context",
-    checked="official code (read; images there, texts here)",
+    checked="paper (formulas; its code was not read, and works on images)",
 )
 def papo(
     logp: PerToken,

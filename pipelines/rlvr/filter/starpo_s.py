@@ -13,7 +13,7 @@ from pipelines.rlvr.ops import SAME, group_index, group_std
 @method(
     paper="2504.20073",
     title="RAGEN: Understanding Self-Evolution in LLM Agents via Multi-Turn RL (StarPO-S)",
-    checked="official code (read; ragen/trainer/agent_trainer.py)",
+    checked="paper (formulas; its code was not read)",
     zero_variance_groups="drops",
 )
 def starpo_s(

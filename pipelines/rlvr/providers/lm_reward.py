@@ -27,7 +27,7 @@ VALUES = TokenStatistics(2, _values)
 @method(
     paper="2210.08708",
     title="Teacher Forcing Recovers Reward Functions for Text Generation",
-    checked="official code (read; the maximum option)",
+    checked="paper (formulas; its code was not read; the maximum option)",
     makes=("process_reward",),
 )
 class lm_reward(Provider):

@@ -24,7 +24,7 @@ def mean_state(hidden: Tensor) -> list[float]:
 @method(
     paper="2511.15605",
     title="SRPO: Self-Referential Policy Optimization for Vision-Language-Action Models, on language models",
-    checked="official code (read; there the embeddings are a world model's, here the mean of the policy's last hidden states)",
+    checked="paper (formulas; its code was not read and embeds with a world model, here the mean of last hidden states)",
 )
 class srpo(Method):
     """A row that is not correct gets scale * sigmoid(steepness (offset - d)), d its distance to the nearest cluster of successes.
