@@ -21,7 +21,7 @@ from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
 from pipelines.recipe.corrected import samples
 from pipelines.recipe.settings import Model, Rlvr
-from pipelines.rlvr import algorithm, diagnostics, rollout_log, scoring
+from pipelines.rlvr import algorithm, diagnostics, gold_answers, rollout_log, scoring
 from pipelines.rlvr.collect import SETUP, Batch, Collector
 from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.output_log import DRAWS, OutputLog, draws
@@ -55,6 +55,7 @@ class Trainer:
         self.tokenizer = models.load_tokenizer(start, model)
         models.check_template(dataset.about(data).get("template"), self.tokenizer, "rlvr")
         self.problems = dataset.read_split(data, rlvr.split)
+        gold_answers.require(self.problems, rlvr.reward, rlvr.split)
         self.by_uid = {p.uid: p for p in self.problems}
         self.device = models.device()
         self.world = parallel.World.join()

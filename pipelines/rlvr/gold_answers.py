@@ -1,0 +1,29 @@
+"""Records that a verifier has nothing to compare a completion with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipelines.data.records import Problem
+from pipelines.errors import DataError
+from pipelines.recipe.slots import terms_of
+
+
+def require(problems: Sequence[Problem], reward: Mapping[str, Any], split: str) -> None:
+    """Where the records' verifiers pay the reward, each record has an answer to compare with.
+
+    Preference pairs and prompts without answers have none, and would pay the policy for saying nothing.
+
+    Raises:
+        DataError: names the split, the first such record and what to do.
+    """
+    if not any(term["kind"] == "verifier" and not term.get("verifier") for _, term in terms_of("", dict(reward))):
+        return
+    empty = [p for p in problems if p.verifier == "exact" and not p.answer.strip()]
+    if empty:
+        raise DataError(
+            f"rlvr.split: {len(empty)} of {len(problems)} records of {split} have no answer, the first {empty[0].uid}, and the reward is "
+            "the verifier's: an empty completion would be correct. Give records with answers, or a reward that needs none "
+            "(reward: model, judge or function)."
+        )
