@@ -51,8 +51,7 @@ def prepare(home: Path) -> None:
         StoreError: it cannot be made or written.
     """
     try:
-        if not home.exists():
-            home.mkdir(parents=True, mode=0o700)
+        home.mkdir(parents=True, mode=0o700, exist_ok=True)  # another process may be making it at the same time
         _make_private(home)
         for name in STORE_ENTRIES:
             path = home / name

@@ -6,6 +6,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -54,3 +56,18 @@ def test_damage_is_named_and_left_alone(database):
 def test_a_database_that_is_not_there_is_not_made(tmp_path):
     store.check_database(tmp_path / "mlflow.db", "MLflow", "runs")
     assert not list(tmp_path.iterdir())
+
+
+def test_processes_that_start_together_make_the_folder_together(tmp_path):
+    """What a test run with two workers does in a fresh clone."""
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(50):
+            home, together = tmp_path / f"a{number}" / "home", threading.Barrier(8)
+
+            def prepare(home=home, together=together):
+                together.wait()
+                store.prepare(home)
+
+            for started in [pool.submit(prepare) for _ in range(8)]:
+                started.result()
+            assert home.stat().st_mode & 0o777 == 0o700
