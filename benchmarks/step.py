@@ -4,6 +4,7 @@
     python -m benchmarks.step --case quickstart-zero-variance   the same, with a reward that gives three quarters of the groups one score
     python -m benchmarks.step --case wide                42 M parameters, 32,000 words, 128-token prompts, 256-token completions
     python -m benchmarks.step --case wide-zero-variance         the same, three quarters of the groups with one score
+    python -m benchmarks.step --case smollm2             SmolLM2-135M-Instruct after its recipe's SFT: 16 prompts x 8, up to 8 tokens
     python -m benchmarks.step --case gpu                 a Qwen2.5-0.5B-shaped random model in bfloat16, for one large GPU
 
 Blocks of steps alternate between the two in one process, after a warm-up of each, so that a busy machine hurts
@@ -48,6 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
     "quickstart-zero-variance": SMALL | {"hit_rate": 0.5, "live_every": 4},
     "wide": WIDE,
     "wide-zero-variance": WIDE | {"live_every": 4},
+    "smollm2": {"prompts": 16, "group": 8, "max_tokens": 8, "micro_batch_tokens": 8192, "peer_rows": 32},
     "gpu": {
         "prompts": 64, "group": 8, "max_tokens": 512, "hit_rate": 0.5, "micro_batch_tokens": 65_536, "dtype": "bfloat16",
         "peer_rows": 64,
@@ -64,6 +66,8 @@ def job(case: str, folder: Path) -> sides.Work:
     """What a case measures; makes its model and data where they are missing."""
     if case.startswith("quickstart"):
         model, data = sides.quickstart(folder / "quickstart")
+    elif case.startswith("smollm2"):
+        model, data = sides.smollm2_sft(folder / "smollm2")
     elif case == "gpu":
         model, data = sides.wide(folder / "gpu", prompt_tokens=256, config=QWEN)
     else:
@@ -79,6 +83,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=7, help="steps per block")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="instead of the case's own")
     parser.add_argument(
         "--peer-rows", type=int, help="rows of a TRL micro-batch, where the case's choice is not its best"
     )
@@ -86,7 +91,7 @@ def main() -> None:
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
     todo = job(args.case, args.folder)
-    todo = replace(todo, peer_rows=args.peer_rows or todo.peer_rows)
+    todo = replace(todo, peer_rows=args.peer_rows or todo.peer_rows, dtype=args.dtype or todo.dtype)
     work = Path(tempfile.mkdtemp())
     side = sides.Whetstone(todo, work / "ours")
     warm = 3 if args.case.startswith("quickstart") else 1
@@ -181,7 +186,7 @@ def report(
         "peak_memory_gib": peaks,
         "measured": time.strftime("%Y-%m-%d"),
     }
-    sides.store(f"step-{args.case}", body)
+    sides.store(f"step-{args.case}" + (f"-{args.dtype}" if args.dtype else ""), body)
     print(
         f"{todo.prompts} prompts x {todo.group}, up to {todo.max_tokens} tokens, {args.threads} thread(s), {todo.dtype}"
     )

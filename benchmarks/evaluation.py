@@ -1,0 +1,116 @@
+"""Evaluation through our sampler beside lm-eval's HFLM: same checkpoint, task, prompts, settings, threads.
+
+    python -m benchmarks.evaluation                  the quickstart's SFT checkpoint on palindromes
+    python -m benchmarks.evaluation --case smollm2   SmolLM2-135M-Instruct after its recipe's SFT on sums
+
+Greedy answers, which must be the same texts on both sides, and sampled ones, whose scores agree within chance. Blocks
+alternate; HFLM runs with the fastest of the batch sizes tried. Writes benchmarks/results/evaluation-CASE.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lm_eval.models.huggingface import HFLM
+
+from benchmarks import sides, step
+from evaluation import harness
+from evaluation.model import SamplerLM
+from pipelines.engine import models
+from pipelines.recipe.settings import Evaluate, Model, Task
+
+CASES: dict[str, dict[str, Any]] = {
+    "quickstart": {"task": "palindromes", "problems": 100, "samples": 8, "peer_rows": (64, 256)},
+    "smollm2": {"task": "sums", "problems": 60, "samples": 4, "peer_rows": (16, 64)},
+}
+
+
+class PeerLM(HFLM):
+    """HFLM that takes its special tokens from the chat template, as ours does, and remembers the system prompt."""
+
+    chats = True
+    system_prompt: str | None = None
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """Token ids of a text that the chat template has rendered."""
+        return super().tok_encode(string, add_special_tokens=False, **kwargs)
+
+
+def answers(samples: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
+    """The texts of every question, before the filters."""
+    return [list(row["resps"][0]) for rows in samples.values() for row in rows]
+
+
+def ask(lm: Any, tasks: Any, task: Task, settings: Evaluate) -> dict[str, Any]:
+    """Seconds, score and texts of one evaluation."""
+    began = time.perf_counter()
+    metrics, samples = harness.evaluate(lm, tasks, task, settings)
+    seconds = time.perf_counter() - began
+    scores = [row["scores"] for rows in samples.values() for row in rows]
+    return {
+        "seconds": seconds,
+        "score": statistics.fmean(statistics.fmean(row) for row in scores),
+        "texts": answers(samples),
+        "metrics": metrics,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=sorted(CASES), default="quickstart")
+    parser.add_argument("--blocks", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=Path(".whetstone/bench"))
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
+    torch.set_num_threads(args.threads)
+    case = CASES[args.case]
+    folder = step.job(args.case, args.folder).model
+    model, tokenizer = models.load_model(folder, Model(path=str(folder))), models.load_tokenizer(folder)
+    model.eval()
+    settings = Evaluate(tasks=[Task(name=case["task"])], bootstrap=100)
+    tasks = harness.manager(settings)
+    ours = SamplerLM(model, tokenizer, batch_size=256)
+    peers = {rows: PeerLM(pretrained=model, tokenizer=tokenizer, batch_size=rows) for rows in case["peer_rows"]}
+    ours.system_prompt = models.system_prompt_of(folder)
+    for peer_lm in peers.values():
+        peer_lm.system_prompt = ours.system_prompt
+    body: dict[str, Any] = {"case": args.case, "measured": time.strftime("%Y-%m-%d")}
+    for kind, sampling, samples in (
+        ("greedy", {"do_sample": False, "temperature": 0.0}, 1),
+        ("sampled", {}, case["samples"]),
+    ):
+        task = Task(name=case["task"], limit=case["problems"], samples=samples, sampling=sampling)
+        trials = {rows: ask(peer, tasks, task, settings) for rows, peer in peers.items()}
+        best = min(trials, key=lambda rows: trials[rows]["seconds"])
+        ask(ours, tasks, task, settings)
+        whetstone, peer = [], []
+        for _ in range(args.blocks):
+            peer.append(ask(peers[best], tasks, task, settings))
+            whetstone.append(ask(ours, tasks, task, settings))
+        ratios = [b["seconds"] / a["seconds"] for a, b in zip(whetstone, peer, strict=True)]
+        texts = [
+            (a, b)
+            for x, y in zip(whetstone[0]["texts"], peer[0]["texts"], strict=True)
+            for a, b in zip(x, y, strict=True)
+        ]
+        body[kind] = {
+            "problems": case["problems"], "samples": samples, "peer_rows": best,
+            "seconds_whetstone": [a["seconds"] for a in whetstone], "seconds_hflm": [b["seconds"] for b in peer],
+            "ratio": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)},
+            "score_whetstone": whetstone[0]["score"], "score_hflm": peer[0]["score"],
+            "same_text_share": statistics.fmean(a == b for a, b in texts),
+        }  # fmt: skip
+        print(kind, body[kind], flush=True)
+    sides.store(f"evaluation-{args.case}", body)
+
+
+if __name__ == "__main__":
+    main()
