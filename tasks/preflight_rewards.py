@@ -39,6 +39,8 @@ def problems(stage: str, rl: Rlvr) -> Iterator[Problem]:
     for where, spec in terms_of(f"{stage}.reward", rl.reward):
         if spec.get("kind") == "judge":
             yield from _judge(where, spec)
+        elif isinstance(pairwise := spec.get("judge"), dict):
+            yield from _judge(f"{where}.judge", pairwise)
 
 
 def _judge(where: str, spec: dict[str, Any]) -> Iterator[Problem]:

@@ -15,6 +15,18 @@ FENCED = re.compile(
 )
 
 
+PAIR = re.compile(
+    r"^(=== \w+) conversation\n(.*?)\n\1 first answer\n(.*?)\n\1 second answer\n(.*?)\n\1 end$", re.DOTALL
+)
+
+
+def pair(body: dict[str, Any]) -> tuple[str, str]:
+    """The two answers of a comparison, in the order in which they are shown."""
+    match = PAIR.fullmatch(body["messages"][1]["content"])
+    assert match is not None, body
+    return match[3], match[4]
+
+
 def parts(body: dict[str, Any]) -> tuple[str, str, str | None, str]:
     """(what is asked, conversation, reference or None, answer) of a request."""
     system, user = (message["content"] for message in body["messages"])

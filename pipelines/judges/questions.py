@@ -1,4 +1,4 @@
-"""What a judge is asked, and how its answer is read: a grade, or yes and no for each criterion of a rubric."""
+"""What a judge is asked, and how its answer is read: a grade, yes and no for each criterion of a rubric, or points for each of two."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ GRADE = (
 CRITERION = (
     "Decide whether the answer meets this criterion, all of it:\n{criterion}\n{instruction}"
     "Think as briefly as you can, then end with a line that reads\nMet: yes\nor\nMet: no"
+)
+COMPARISON = (
+    "Compare the two answers. Give each a whole number from {low} (worst) to {high} (best), by the same measure for both; which of them "
+    "stands first is chance. {instruction} Think as briefly as you can, then end with two lines that read\nFirst: N\nSecond: N"
+)
+_PLACE = re.compile(
+    r"^[\s*#>_`-]*(First|Second)[\s*_`]*:[\s*_`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*\d+)?[\s*_`.]*$",
+    re.IGNORECASE | re.MULTILINE,
 )
 _GRADE = re.compile(
     r"^[\s*#>_`-]*Grade[\s*_`]*:[\s*_`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*\d+)?[\s*_`.]*$", re.IGNORECASE | re.MULTILINE
@@ -75,22 +83,24 @@ def mark_of(*texts: str) -> str:
     return mark
 
 
-def _fenced(problem: Problem, answer: str, reference: bool) -> tuple[str, str]:
-    """(mark, text of the conversation and the answer)."""
+def _fenced(problem: Problem, answers: dict[str, str], reference: bool) -> tuple[str, str]:
+    """(mark, text of the conversation and the answers, each under its heading)."""
     conversation = "\n".join(f"[{m['role']}] {m['content']}" for m in problem.prompt)
-    shown = after_thinking(answer).strip()
-    mark = mark_of(conversation, shown, problem.answer)
+    shown = {heading: after_thinking(answer).strip() for heading, answer in answers.items()}
+    mark = mark_of(conversation, *shown.values(), problem.answer)
     parts = [f"{mark} conversation", conversation]
     if reference:
         parts += [f"{mark} reference answer, which the writer did not see", problem.answer]
-    return mark, "\n".join([*parts, f"{mark} answer", shown, f"{mark} end"])
+    for heading, text in shown.items():
+        parts += [f"{mark} {heading}", text]
+    return mark, "\n".join([*parts, f"{mark} end"])
 
 
 def grade(
     problem: Problem, answer: str, *, low: int, high: int, instruction: str = "", reference: bool = False
 ) -> list[Message]:
     """Ask for a number. `reference` shows the judge the record's gold answer (ExpRL)."""
-    mark, data = _fenced(problem, answer, reference)
+    mark, data = _fenced(problem, {"answer": answer}, reference)
     system = ROLE.format(mark=mark) + GRADE.format(low=low, high=high, instruction=instruction)
     return [{"role": "system", "content": system}, {"role": "user", "content": data}]
 
@@ -99,10 +109,38 @@ def criterion(
     problem: Problem, answer: str, text: str, *, instruction: str = "", reference: bool = False
 ) -> list[Message]:
     """Ask whether the answer meets a criterion."""
-    mark, data = _fenced(problem, answer, reference)
+    mark, data = _fenced(problem, {"answer": answer}, reference)
     instruction = f"{instruction}\n" if instruction else ""
     system = ROLE.format(mark=mark) + CRITERION.format(criterion=text, instruction=instruction)
     return [{"role": "system", "content": system}, {"role": "user", "content": data}]
+
+
+def comparison(
+    problem: Problem,
+    first: str,
+    second: str,
+    *,
+    low: int,
+    high: int,
+    instruction: str = "",
+    reference: bool = False,
+) -> list[Message]:
+    """Ask for a number for each of two answers."""
+    mark, data = _fenced(problem, {"first answer": first, "second answer": second}, reference)
+    system = ROLE.format(mark=mark) + COMPARISON.format(low=low, high=high, instruction=instruction)
+    return [{"role": "system", "content": system}, {"role": "user", "content": data}]
+
+
+def read_comparison(text: str | None, low: int, high: int) -> tuple[float, float] | None:
+    """The two numbers, each of the last line that gives it; None where one is missing or out of range.
+
+    >>> read_comparison("The second is shorter.\\nFirst: 4\\n**Second: 9**", 1, 10), read_comparison("First: 4", 1, 10)
+    ((4.0, 9.0), None)
+    """
+    points = {place.lower(): float(value) for place, value in _PLACE.findall(after_thinking(text))} if text else {}
+    if points.keys() != {"first", "second"} or not all(low <= value <= high for value in points.values()):
+        return None
+    return points["first"], points["second"]
 
 
 def read_grade(text: str | None, low: int, high: int) -> float | None:

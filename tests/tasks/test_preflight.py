@@ -261,6 +261,18 @@ def test_a_judge_must_answer(tmp_path, home, known, monkeypatch):
         assert not found(url=judge.url)
 
 
+def test_a_judge_of_pairs_must_answer_too(tmp_path, home, known, monkeypatch):
+    monkeypatch.setattr(http_probe, "PROBE_SECONDS", 0.5)
+
+    def found(url):
+        judge = {"model": "m", "url": url}
+        return problems(tmp_path, f"rlvr.reward={json.dumps({'kind': 'arena_tournament', 'judge': judge})}")
+
+    assert "no answer" in found("http://127.0.0.1:9/v1")["rlvr.reward.judge.url"]
+    with judge_server.running(lambda body: "") as judge:
+        assert not found(judge.url)
+
+
 def test_functions_that_are_terms_are_imported(tmp_path, home):
     terms = ["verifier", {"kind": "function", "path": "textwrap:dedent"}]
     assert "keyword" in problems(tmp_path, f"rlvr.reward={json.dumps(terms)}")["rlvr.reward.terms.1.path"]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.data.records import Problem, Stop, Trajectory, by_group
+from pipelines.errors import UserError
+from pipelines.judges.pairwise import PairwiseJudge
 from pipelines.rlvr.scoring import load_function, verify
 
+FIELD = "rlvr.reward.judge"
 Match = Callable[[int, int], tuple[float, float]]
 """Points of two answers, by index."""
 
@@ -26,8 +30,10 @@ Match = Callable[[int, int], tuple[float, float]]
 class arena_tournament(Reward):
     """1 - rank / (G - 1) after a seeded single elimination, 2 (G - 1) calls of the judge; or directly the advantage of that.
 
-    `judge` names a function `judge(problem, first, second) -> (points, points)` as package.module:function; by default the
-    verifier's scores are compared. For the seeding every answer is compared with the first one, which stands second and keeps the
+    `judge` names a function `judge(problem, first, second) -> (points, points)` as package.module:function, or a language model behind
+    an OpenAI-compatible endpoint (`{model, url, instruction, ...}`, the fields of `reward: judge`), which compares each pair in both
+    orders; by default the verifier's scores are compared. The component `judge_order_flips` is the share of a row's matches in which the
+    two orders disagreed. For the seeding every answer is compared with the first one, which stands second and keeps the
     mean of its points as one value. An odd answer advances and plays first in the next round. Those who lose in the same round
     are ranked by mean points, equal ones in the order of the bracket; a tied match goes to the first player. `as_advantage`
     gives (reward - mean) / (deviation + 1e-6), for `advantage: as_is`.
@@ -36,32 +42,53 @@ class arena_tournament(Reward):
     def __init__(
         self,
         *,
-        judge: Annotated[str | None, Field(pattern=r"^[\w.]+:\w+$")] = None,
+        judge: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | dict[str, Any] | None = None,
         as_advantage: bool = False,
     ) -> None:
         self.as_advantage = as_advantage
-        self.judge = None if judge is None else load_function(judge, "rlvr.reward.judge")
+        self.pairwise = PairwiseJudge(judge, FIELD) if isinstance(judge, dict) else None
+        self.judge = load_function(judge, FIELD) if isinstance(judge, str) else None
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status and components in place; a row that the infrastructure failed stays unscored."""
         verify(rows, problems)
-        for group in by_group(r for r in rows if r.stop != Stop.ERROR and r.score is not None).values():
-            points = [float(row.score or 0) for row in group]
-            rewards = rank_rewards(self._ranked(group, problems[group[0].uid], points))
+        groups = list(by_group(r for r in rows if r.stop != Stop.ERROR and r.score is not None).values())
+        refusals: list[UserError | None] = []
+        with ThreadPoolExecutor(self.pairwise.settings.concurrency if self.pairwise else 1) as pool:
+            ranked = list(pool.map(lambda group: self._ranked(group, problems[group[0].uid], refusals), groups))
+        if refusals and all(refusals):  # nobody is there, or refuses us: not one match was played
+            raise refusals[-1]  # type: ignore[misc]
+        for group, order in zip(groups, ranked, strict=True):
+            rewards = rank_rewards(order)
             if self.as_advantage:
                 rewards = advantages(rewards)
             for row, reward in zip(group, rewards, strict=True):
                 row.score = reward
 
-    def _ranked(self, group: list[Trajectory], problem: Problem, points: list[float]) -> list[int]:
-        judge = self.judge
+    def _ranked(self, group: list[Trajectory], problem: Problem, refusals: list[UserError | None]) -> list[int]:
+        """Indices of a group's answers, the best first; `refusals` gets an entry for every comparison by a language model."""
+        points = [float(row.score or 0) for row in group]
+        judge, pairwise = self.judge, self.pairwise
+        flips: list[list[bool]] = [[] for _ in group]
 
         def compare(a: int, b: int) -> tuple[float, float]:
-            if judge is None:
-                return points[a], points[b]
-            return judge(problem, group[a].text, group[b].text)
+            if pairwise is not None:
+                try:
+                    first, second, flipped = pairwise.compare(problem, group[a].text, group[b].text)
+                except UserError as error:
+                    refusals.append(error)
+                    raise
+                refusals.append(None)
+                flips[a].append(flipped)
+                flips[b].append(flipped)
+                return first, second
+            return (points[a], points[b]) if judge is None else judge(problem, group[a].text, group[b].text)
 
-        return tournament(len(group), compare)
+        order = tournament(len(group), compare)
+        if pairwise is not None:
+            for row, own in zip(group, flips, strict=True):
+                row.components = row.components | {"judge_order_flips": statistics.fmean(own) if own else 0.0}
+        return order
 
 
 def tournament(count: int, compare: Match) -> list[int]:
