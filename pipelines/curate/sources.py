@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipelines.curate import selected
+from pipelines.curate import selected, self_supervised
 from pipelines.curate.formats import ENDINGS, Limits, Row, read_file
 from pipelines.data.dataset import to_row
 from pipelines.data.files import data_files, shown_names
@@ -36,7 +36,8 @@ def rows(source: Source, folder: Path | None = None) -> Iterator[Row]:
         yield from itertools.islice(_stage(source, folder), source.size)
         return
     limit = source.size if source.kind in ("file", "hub") else None
-    yield from _with_columns(source, itertools.islice(readers[source.kind](source), limit))
+    read = _with_columns(source, itertools.islice(readers[source.kind](source), limit))
+    yield from self_supervised.records(read, source) if source.self_supervised else read
 
 
 def _with_columns(source: Source, raw_rows: Iterator[Row]) -> Iterator[Row]:

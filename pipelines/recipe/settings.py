@@ -131,6 +131,8 @@ class Source(Settings):
     """file: a longer row is quarantined."""
     max_unpacked_ratio: float = Field(200.0, ge=1)
     """file: a .gz that unpacks to more than this many times its size (and to over 64 MiB) is refused."""
+    self_supervised: Literal["sentence_order", "masked_span", "next_sentence"] | None = None
+    """file, hub: such problems are made of the texts in the column `columns.prompt` (default: text); none needs a label."""
     prompt_template: str | None = None
     """Text put around every question, with `{prompt}`, or with `{metadata.KEY}` from a reasoning-gym entry."""
     system: str | None = None
@@ -146,6 +148,8 @@ class Source(Settings):
             raise ValueError(
                 "`select` says which completions of a sample stage become records: kind stage needs it, no other takes it"
             )
+        if self.self_supervised and self.kind not in ("file", "hub"):
+            raise ValueError("`self_supervised` makes problems of the texts of a file or hub source")
         for name in OF_RAW_ROWS if self.kind == "stage" else ():
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is about raw rows; a sample stage holds records already: leave it out")

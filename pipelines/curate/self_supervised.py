@@ -1,0 +1,132 @@
+"""Verifiable problems out of plain text: sentences in order, a masked span, the sentence that follows.
+
+After "SSL4RL: Revisiting Self-supervised Learning as Intrinsic Reward for Visual-Language Reasoning" (2510.16416), whose tasks are made
+of images; these are their counterparts for text, and ours. The text is its own gold answer, so nobody labels anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pipelines.curate.formats import Row
+from pipelines.curate.values import RowError
+from pipelines.recipe.settings import Source
+
+TEXT = "text"
+"""Column of the texts where the recipe's `columns.prompt` names none."""
+SENTENCES = 4
+"""Sentences of a problem."""
+SPAN = 3
+"""Words that are masked."""
+LEAST_WORDS = 4
+"""Shorter sentences are joined to the one before: they fit anywhere."""
+LETTERS = "ABCD"
+_END = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[]?[A-Z0-9])")
+
+ProblemColumns = dict[str, Any] | None
+"""The columns of a problem; None where the passage does not make one."""
+
+
+def sentences(text: str) -> list[str]:
+    """Split where a sentence ends and the next begins with a capital or a digit; short ones go to the one before.
+
+    >>> sentences("The cat sat on it. Really? Yes, it did so. Then it was gone.")
+    ['The cat sat on it. Really?', 'Yes, it did so.', 'Then it was gone.']
+    """
+    parts: list[str] = []
+    for part in (" ".join(piece.split()) for piece in _END.split(text)):
+        if parts and len(part.split()) < LEAST_WORDS:
+            parts[-1] += f" {part}"
+        elif part:
+            parts.append(part)
+    return parts
+
+
+def sentence_order(passage: list[str], others: list[str], draw: random.Random) -> ProblemColumns:
+    """Shuffled sentences; the score is the share of pairs in their right order, and all of them are correct."""
+    del others
+    if len(set(passage)) < len(passage):
+        return None
+    places = list(range(len(passage)))
+    while places == sorted(places):
+        draw.shuffle(places)
+    shown = "\n".join(f"{LETTERS[i]}. {passage[place]}" for i, place in enumerate(places))
+    order = [LETTERS[places.index(place)] for place in range(len(passage))]
+    question = f"Put these sentences in the order in which they were written. Answer with the letters, separated by commas.\n{shown}"
+    return {
+        "question": question, "answer": json.dumps(order), "verifier": "overlap", "info": {"metric": "pair_order"},
+    }  # fmt: skip
+
+
+def masked_span(passage: list[str], others: list[str], draw: random.Random) -> ProblemColumns:
+    """Words that are missing, among spans of the same length from elsewhere in the text."""
+    words = " ".join(passage).split()
+    elsewhere = " ".join(others).split()
+    at = draw.randrange(len(words) - SPAN)
+    gold = " ".join(words[at : at + SPAN])
+    spans = {" ".join(elsewhere[i : i + SPAN]) for i in range(len(elsewhere) - SPAN + 1)} - {gold}
+    masked = " ".join([*words[:at], "____", *words[at + SPAN :]])
+    return _choice(f"Which words are missing at ____?\n{masked}", gold, spans, draw)
+
+
+def next_sentence(passage: list[str], others: list[str], draw: random.Random) -> ProblemColumns:
+    """The sentence that follows, among others of the text."""
+    *before, gold = passage
+    return _choice(f"Which sentence comes next?\n{' '.join(before)}", gold, set(others) - set(passage), draw)
+
+
+def _choice(question: str, gold: str, wrong: set[str], draw: random.Random) -> ProblemColumns:
+    if len(wrong) < len(LETTERS) - 1:
+        return None
+    options = [gold, *draw.sample(sorted(wrong), len(LETTERS) - 1)]
+    draw.shuffle(options)
+    shown = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=True))
+    return {
+        "question": f"{question}\nAnswer with a letter.\n{shown}",
+        "answer": LETTERS[options.index(gold)],
+        "verifier": "choice",
+    }
+
+
+TASKS: dict[str, Callable[[list[str], list[str], random.Random], ProblemColumns]] = {
+    "sentence_order": sentence_order,
+    "masked_span": masked_span,
+    "next_sentence": next_sentence,
+}
+"""Called with a passage of `SENTENCES`, the other sentences of its text, and the random numbers of this passage."""
+
+
+def records(rows: Iterator[Row], source: Source) -> Iterator[Row]:
+    """A problem for each passage of `SENTENCES` sentences of each text, in order; a row without text becomes an error.
+
+    What is drawn depends on the source's seed and on the passage alone.
+    """
+    assert source.self_supervised is not None
+    column = source.columns.get("prompt", TEXT)
+    for row in rows:
+        if row.columns is None:
+            yield row
+            continue
+        text = row.columns.get(column)
+        if not isinstance(text, str) or not text.strip():
+            yield Row(
+                row.file, row.number, None, RowError(column, "no text to make problems of"), str(row.columns)[:80]
+            )
+            continue
+        listed = sentences(text)
+        for start in range(0, len(listed) - SENTENCES + 1, SENTENCES):
+            passage, others = listed[start : start + SENTENCES], listed[:start] + listed[start + SENTENCES :]
+            hashed = hashlib.sha256(json.dumps([source.seed, source.self_supervised, passage]).encode()).digest()
+            problem = TASKS[source.self_supervised](passage, others, random.Random(hashed))
+            if problem is not None:
+                question = {source.columns.get("prompt", "question"): problem.pop("question")}
+                yield Row(
+                    row.file,
+                    row.number,
+                    question | {source.columns.get("answer", "answer"): problem.pop("answer")} | problem,
+                )
