@@ -42,7 +42,7 @@ def turning_point(
     >>> turning_point(torch.tensor([0.9, 0.7]), V, torch.zeros(2).long(), one, V > 0)[0].tolist()
     [0.0, 0.707104, 0.707105, 0.707104]
     """
-    valued = ~mc_value.isnan()
+    valued = mask & ~mc_value.isnan()
     number = valued.cumsum(1) - 1
     most = max(1, int(valued.sum(1).max()))
     values = torch.zeros(len(mask), most).double()

@@ -18,8 +18,8 @@ ZERO_OUTSIDE = ("advantage", "credit", "objective", "loss_aggregation")
 """Slots whose token values are 0 where nothing is trained."""
 OF_THE_LOSS = ("objective", "divergence", "auxiliary_loss", "loss_aggregation")
 """Slots that see what is in the loss alone, where a method does not ask for `scored`; the others see what is scored."""
-KEPT = ("max_tokens", "weight", "loss_share", "token_penalty")
-"""Columns that are known outside the trained tokens too: the limit, and what is 0 there."""
+KEPT = ("max_tokens", "weight", "loss_share", "token_penalty", "logp_prompt")
+"""Columns that are known outside the trained tokens too: the limit, what is 0 there, and what is of the prompt."""
 
 
 def columns(seed):
