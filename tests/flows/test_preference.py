@@ -47,6 +47,7 @@ def run(path, home, *more):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_rounds_of_preferences_labelled_by_the_verifier(tmp_path):
     path, home = recipe(tmp_path), tmp_path / "home"
     first = run(path, home)

@@ -33,6 +33,7 @@ def recipe(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_graph_runs_and_a_changed_reward_model_reruns_what_reads_it(tmp_path):
     home, path = tmp_path / "home", recipe(tmp_path)
     toys.whetstone("run", str(path), home=home)

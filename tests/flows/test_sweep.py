@@ -55,6 +55,7 @@ def test_a_sweep_shares_stages_ranks_its_runs_and_reuses_them(tmp_path, home):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_split_budget_is_spent_and_drawn(tmp_path, home):
     """3,072 tokens at 512 a step: a third is 2 SFT steps; RLVR stops with the step that spends its part."""
     options = [
