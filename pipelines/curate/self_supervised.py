@@ -80,10 +80,10 @@ def next_sentence(passage: list[str], others: list[str], draw: random.Random) ->
     return _choice(f"Which sentence comes next?\n{' '.join(before)}", gold, set(others) - set(passage), draw)
 
 
-def _choice(question: str, gold: str, wrong: set[str], draw: random.Random) -> ProblemColumns:
-    if len(wrong) < len(LETTERS) - 1:
+def _choice(question: str, gold: str, distractors: set[str], draw: random.Random) -> ProblemColumns:
+    if len(distractors) < len(LETTERS) - 1:
         return None
-    options = [gold, *draw.sample(sorted(wrong), len(LETTERS) - 1)]
+    options = [gold, *draw.sample(sorted(distractors), len(LETTERS) - 1)]
     draw.shuffle(options)
     shown = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=True))
     return {

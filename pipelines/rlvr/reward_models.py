@@ -85,7 +85,7 @@ def _of_part(slot: str, where: Place, part: dict[str, Any]) -> Iterator[Named]:
 def declared(slot: str, name: str) -> tuple[str, ...]:
     """What the class of a method says in `reward_models`, read from its file without importing it."""
     path = catalogue.folder(slot) / f"{name}.py"
-    if name not in catalogue.names(slot):
+    if name not in catalogue.names(slot) or not path.is_file():
         return ()
     for node in ast.walk(ast.parse(path.read_text())):
         if (

@@ -65,14 +65,15 @@ def test_segments_are_compared_by_their_number():
 def test_against_a_loop(seed):
     batch = rough(seed)
     made = run_method("advantage", "turning_point", batch)
+    valued = batch.mask & ~batch.mc_value.isnan()
     rows: list[list[float]] = []
     for row in range(len(made)):
-        values = batch.mc_value[row][~batch.mc_value[row].isnan()].tolist()
+        values = batch.mc_value[row][valued[row]].tolist()
         rows.append(paid(values, float(batch.reward[row])) if values else [])
     for row in range(len(made)):
         number = -1
         for at in range(made.shape[1]):
-            number += not bool(batch.mc_value[row, at].isnan())
+            number += bool(valued[row, at])
             same = [
                 r
                 for r in range(len(made))
