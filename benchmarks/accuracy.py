@@ -1,10 +1,11 @@
 """Wall-clock time until training accuracy reaches a target, beside TRL's GRPOTrainer, and the final held-out score.
 
     python -m benchmarks.accuracy                     5 seeds, the quickstart's task from one SFT checkpoint
+    python -m benchmarks.accuracy --case smollm2      2 seeds, SmolLM2-135M-Instruct and sums, from its recipe's SFT checkpoint
 
 Both sides: Dr. GRPO without KL, the same prompts per step, group size, learning rate, schedule and number of steps. The
 target counts as reached when the mean of the last five steps' accuracy is above it; only time inside steps counts.
-Writes benchmarks/results/accuracy.json.
+Writes benchmarks/results/accuracy.json, or accuracy-CASE.json.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import shutil
 import statistics
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,11 @@ import torch
 from benchmarks import bakeoff, sides, step
 
 WINDOW = 5
+CASES: dict[str, dict[str, Any]] = {
+    "quickstart": {"seeds": 5, "steps": 150, "target": 0.75, "learning_rate": 2e-4, "schedule": "linear"},
+    "smollm2": {"seeds": 2, "steps": 20, "target": 0.4, "learning_rate": 1.2e-5, "schedule": "constant"},
+}
+"""Rates and schedules are the recipes' own."""
 
 
 def reached(times: list[float], rewards: list[float], target: float) -> float | None:
@@ -45,7 +52,11 @@ def run_whetstone(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
         times.append(seconds)
         rewards.append(metrics["reward/correct"])
     side.trainer.learner.save(side.trainer.tokenizer, work / "model", None, {})
-    return {"times": times, "rewards": rewards, "scores": bakeoff.evaluate(work / "model", job.data, problems, 16)}
+    return {
+        "times": times,
+        "rewards": rewards,
+        "scores": bakeoff.evaluate(work / "model", job.data, problems, job.max_tokens),
+    }
 
 
 def run_trl(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
@@ -54,29 +65,35 @@ def run_trl(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
     trainer.train()
     trainer.model.save_pretrained(work / "model")
     trainer.processing_class.save_pretrained(work / "model")
-    scores = bakeoff.evaluate(work / "model", job.data, problems, 16)
+    scores = bakeoff.evaluate(work / "model", job.data, problems, job.max_tokens)
     return {"times": [t for t, _ in steps], "rewards": [r for _, r in steps], "scores": scores}
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--target", type=float, default=0.75)
+    parser.add_argument("--case", choices=sorted(CASES), default="quickstart")
+    parser.add_argument("--seeds", type=int, help="instead of the case's own number")
+    parser.add_argument("--steps", type=int, help="instead of the case's own number")
+    parser.add_argument("--target", type=float, help="training accuracy, instead of the case's own")
     parser.add_argument("--problems", type=int, default=150)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=Path(".whetstone/bench"))
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
-    model, data = sides.quickstart(args.folder / "quickstart")
+    case = CASES[args.case]
+    target = args.target or case["target"]
+    todo = replace(
+        step.job(args.case, args.folder),
+        steps=args.steps or case["steps"],
+        learning_rate=case["learning_rate"],
+        schedule=case["schedule"],
+    )
     rows = []
-    for seed in range(args.seeds):
+    for seed in range(args.seeds or case["seeds"]):
         work = Path(tempfile.mkdtemp())
-        job = sides.Work(
-            model=model, data=data, **step.SMALL, steps=args.steps, learning_rate=2e-4, schedule="linear", seed=seed,
-        )  # fmt: skip
+        job = replace(todo, seed=seed)
         runs = {
             "whetstone": run_whetstone(job, work / "ours", args.problems),
             "trl": run_trl(job, work / "trl", args.problems),
@@ -85,7 +102,7 @@ def main() -> None:
         row: dict[str, Any] = {"seed": seed}
         for side, run in runs.items():
             row[side] = {
-                "seconds_to_target": reached(run["times"], run["rewards"], args.target),
+                "seconds_to_target": reached(run["times"], run["rewards"], target),
                 "seconds": sum(run["times"]),
                 "final": statistics.mean(statistics.mean(s) for s in run["scores"]),
                 "last_reward": statistics.mean(run["rewards"][-10:]),
@@ -96,15 +113,15 @@ def main() -> None:
     ratios = [r["trl"]["seconds_to_target"] / r["whetstone"]["seconds_to_target"] for r in both]
     gains = [r["whetstone"]["final"] - r["trl"]["final"] for r in rows]
     body = {
-        "target": args.target,
-        "steps": args.steps,
+        "target": target,
+        "steps": todo.steps,
         "rows": rows,
         "ratio": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)} if ratios else None,
         "final_difference": {"mean": statistics.mean(gains), "low": min(gains), "high": max(gains)},
     }
-    sides.store("accuracy", body)
+    sides.store("accuracy" if args.case == "quickstart" else f"accuracy-{args.case}", body)
     print(
-        f"time to {args.target}: TRL takes {body['ratio']} times as long; reached by both in {len(both)} of {len(rows)} seeds"
+        f"time to {target}: TRL takes {body['ratio']} times as long; reached by both in {len(both)} of {len(rows)} seeds"
     )
     print(f"final held-out avg@8, ours minus TRL's: {body['final_difference']}")
 

@@ -1,8 +1,9 @@
 """SFT tokens per second with packing, beside TRL's SFTTrainer with packing: same weights, rows, row length, threads.
 
-    python -m benchmarks.sft
+    python -m benchmarks.sft                     the quickstart's model and data
+    python -m benchmarks.sft --case smollm2      SmolLM2-135M-Instruct and its recipe's data
 
-Only real tokens count, padding does not. Blocks alternate. Writes benchmarks/results/sft.json. On the CPU TRL
+Only real tokens count, padding does not. Blocks alternate. Writes benchmarks/results/sft.json, or sft-CASE.json. On the CPU TRL
 packs without keeping documents apart (its boundaries need flash attention); ours keeps them apart.
 """
 
@@ -26,16 +27,23 @@ from pipelines.recipe.read import read_recipe
 from pipelines.sft.run import Trainer
 from pipelines.stage.report import Report
 
-LENGTH, ROWS = 512, 8
+LENGTH = 512
+ROWS = {"quickstart": 8, "smollm2": 2}
+"""Packed rows of a step, for each case."""
 
 
-def whetstone_blocks(model: Path, data: Path, work: Path) -> Any:
+def whetstone_blocks(case: str, data: Path, work: Path) -> Any:
     """A function that does a number of steps and returns real tokens per second of each."""
-    recipe = read_recipe(
-        sides.ROOT / "recipes" / "quickstart.yaml",
-        [f"sft.max_length={LENGTH}", f"sft.tokens_per_step={LENGTH * ROWS}", f"sft.micro_batch_tokens={LENGTH * ROWS}",
-         "model.fresh.config.max_position_embeddings=512", "sft.steps=100000"],
-    )  # fmt: skip
+    tokens = LENGTH * ROWS[case]
+    sets = [
+        f"sft.max_length={LENGTH}",
+        f"sft.tokens_per_step={tokens}",
+        f"sft.micro_batch_tokens={tokens}",
+        "sft.steps=100000",
+    ]
+    if case == "quickstart":
+        sets.append(f"model.fresh.config.max_position_embeddings={LENGTH}")
+    recipe = read_recipe(sides.ROOT / "recipes" / f"{case}.yaml", sets)
     assert recipe.sft is not None
     (work / "out").mkdir(parents=True)
     report = Report(work, committed=True)
@@ -52,7 +60,7 @@ def whetstone_blocks(model: Path, data: Path, work: Path) -> Any:
     return block
 
 
-def trl_blocks(start: Path, data: Path, work: Path) -> Any:
+def trl_blocks(start: Path, data: Path, work: Path, packed_rows: int) -> Any:
     """The same through TRL's trainer, from the same weights."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, TrainerCallback
@@ -78,7 +86,7 @@ def trl_blocks(start: Path, data: Path, work: Path) -> Any:
     def block(steps: int) -> list[float]:
         times.clear()
         config = SFTConfig(
-            output_dir=str(work), per_device_train_batch_size=ROWS, max_length=LENGTH, packing=True, max_steps=steps,
+            output_dir=str(work), per_device_train_batch_size=packed_rows, max_length=LENGTH, packing=True, max_steps=steps,
             learning_rate=1e-3, bf16=False, use_cpu=not torch.cuda.is_available(), gradient_checkpointing=False,
             report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, dataset_num_proc=1,
         )  # fmt: skip
@@ -93,7 +101,7 @@ def trl_blocks(start: Path, data: Path, work: Path) -> Any:
         trainer.train()
         packed: Any = trainer.train_dataset
         real = sum(len(r["input_ids"]) for r in packed) / len(packed)
-        return [real * ROWS / t for t in times]
+        return [real * packed_rows / t for t in times]
 
     return block
 
@@ -101,6 +109,7 @@ def trl_blocks(start: Path, data: Path, work: Path) -> Any:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=sorted(ROWS), default="quickstart")
     parser.add_argument("--steps", type=int, default=12, help="steps per block")
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
@@ -108,10 +117,14 @@ def main() -> None:
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
-    _, data = sides.quickstart(args.folder / "quickstart")
     work = Path(tempfile.mkdtemp())
-    whetstone_block = whetstone_blocks(work, data, work / "ours")
-    trl_block = trl_blocks(work / "ours" / "out" / "base", data, work / "trl")
+    if args.case == "quickstart":
+        _, data = sides.quickstart(args.folder / "quickstart")
+        start = work / "ours" / "out" / "base"
+    else:
+        start, data = sides.smollm2(args.folder / "smollm2")
+    whetstone_block = whetstone_blocks(args.case, data, work / "ours")
+    trl_block = trl_blocks(start, data, work / "trl", ROWS[args.case])
     whetstone_block(2)
     whetstone_rates, trl_rates = [], []
     for _ in range(args.blocks):
@@ -121,7 +134,8 @@ def main() -> None:
     shutil.rmtree(work)
     ratios = [a / b for a, b in zip(whetstone_rates, trl_rates, strict=True)]
     ratio = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-    sides.store("sft", {"tokens_per_s_whetstone": whetstone_rates, "tokens_per_s_trl": trl_rates, "ratio": ratio})
+    name = "sft" if args.case == "quickstart" else f"sft-{args.case}"
+    sides.store(name, {"tokens_per_s_whetstone": whetstone_rates, "tokens_per_s_trl": trl_rates, "ratio": ratio})
     print(
         f"whetstone {statistics.median(whetstone_rates):.0f} tokens/s, TRL {statistics.median(trl_rates):.0f} tokens/s, ratio {ratio}"
     )
