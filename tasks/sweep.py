@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pipelines.errors import RecipeError, UserError
 from pipelines.recipe import yaml_text
-from pipelines.recipe.read import Recipe, preset_names, read_recipe
+from pipelines.recipe.read import Recipe, preset_names, read_preset, read_recipe
+from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.stage_kind import SCORES
 from pipelines.stage.files import digest
 from tasks import preflight, sweep_split
@@ -80,6 +81,8 @@ class Sweep:
     """Variant → share of its budget that SFT spends, where a budget is split."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Presets of `--presets all` that do not fit the recipe → why."""
+    overruled: dict[str, list[str]] = field(default_factory=dict)
+    """Fields that the recipe sets itself, against what presets of the sweep say → those presets."""
 
     @property
     def learner(self) -> str | None:
@@ -165,6 +168,9 @@ class Sweep:
         if self.tune:
             words += f", each at the best of {len(self.tune.values)} values of {self.tune.field}"
         out = "".join(f"\nleft out: {name}: {reason}" for name, reason in self.left_out.items())
+        for name, presets in self.overruled.items():
+            shown = ", ".join(presets[:6]) + (f" and {len(presets) - 6} more" if len(presets) > 6 else "")
+            out += f"\nthe recipe's own {name} stands in place of what {shown} would set"
         return f"{words}; stages that they share run once{out}"
 
     def _seed(self, seed: int) -> str:
@@ -239,7 +245,8 @@ def read(
             raise UserError(f"--tune {tune}: one value is no choice. Write it as field=value1,value2.")
         tuned = Tune(name, tuple(values))
     first = base.node(bare.learner).seed if bare.learner else base.seed
-    sweep = Sweep(path, base, tuple(common), variants, _seeds(seeds, first), tuned, share_of, left_out)
+    overruled = _overruled(path, common, [name for name in names if name])
+    sweep = Sweep(path, base, tuple(common), variants, _seeds(seeds, first), tuned, share_of, left_out, overruled)
     if len(variants) * len(sweep.seeds) > MOST_RUNS:
         raise UserError(f"{len(variants) * len(sweep.seeds)} runs are more than a sweep may have ({MOST_RUNS}).")
     for cell in sweep.cells(dict.fromkeys(variants, tuned.values[0]) if tuned else None):
@@ -351,6 +358,20 @@ def _presets(path: str, common: Sequence[str], text: str | None) -> tuple[list[s
         except RecipeError as error:
             left_out[name] = str(error).splitlines()[0]
     return fitting, left_out
+
+
+def _overruled(path: str, common: Sequence[str], presets: Sequence[str]) -> dict[str, list[str]]:
+    """Fields in which a recipe differs from its presets → the presets: a comparison of methods in which one part is the same for all."""
+    out: dict[str, list[str]] = {}
+    for preset in presets:
+        settings = read_recipe(path, [*common, f"presets=[{preset}]"]).rlvr
+        if settings is None:
+            continue
+        for name, value in read_preset(preset).items():
+            alone = Rlvr.model_validate({**settings.model_dump(mode="json"), name: value})
+            if getattr(alone, name) != getattr(settings, name):
+                out.setdefault(f"rlvr.{name}", []).append(preset)
+    return out
 
 
 def check(read: Sweep, fresh: bool = False) -> None:

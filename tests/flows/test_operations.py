@@ -12,6 +12,7 @@ import pytest
 import toys
 
 pytestmark = [pytest.mark.slow, pytest.mark.deployed, pytest.mark.server, pytest.mark.timeout(1500)]
+AWAY_S = 120
 CHAIN, NIGHTLY, UPKEEP = "post-training/on-demand", "post-training/nightly", "upkeep/every-ten-minutes"
 
 
@@ -100,7 +101,7 @@ def test_a_worker_that_is_asked_to_leave(site):
 
 
 def test_both_servers_away_in_mid_training(site):
-    """Killed and started again while SFT trains: it goes on meanwhile, and every point is there once."""
+    """Killed for two minutes while SFT trains: it goes on meanwhile, and every point is there once."""
     known, steps = known_runs(site), 2000
     with site.worker():
         sets = ("name=away", "seed=33", f"sft.steps={steps}", "sft.commit.every=50", f"sft.evaluate_every={steps}")
@@ -113,6 +114,7 @@ def test_both_servers_away_in_mid_training(site):
         (rank,) = (p for p in site.processes(run) if "--rank" in p.cmdline())
         rank.suspend()  # so that training cannot end before the servers are back
         assert points(work) < steps, "training ended while the servers were away: raise the number of steps"
+        time.sleep(max(0.0, began + AWAY_S - time.monotonic()))
         site.start()
         print(f"both servers were away for {time.monotonic() - began:.0f} s")
         rank.resume()

@@ -47,6 +47,15 @@ def test_presets_are_an_axis(path):
     assert kinds == {"dapo": ["dapo"], "rloo": ["rloo"]}
 
 
+def test_a_field_that_the_recipe_sets_over_its_presets_is_named(path):
+    """Sixteen updates a step were one for every preset, and no line said so."""
+    read = sweep.read(path, ["rlvr.mini_batches=1"], presets="dapo,rloo,gspo")
+    assert read.overruled == {"rlvr.mini_batches": ["dapo", "gspo"]}
+    assert "own rlvr.mini_batches stands in place of what dapo, gspo would set" in read.describe()
+    alone = sweep.read(str(toys.ROOT / "recipes" / "bakeoff.yaml"), presets="dapo,rloo,gspo")
+    assert alone.overruled == {}
+
+
 def test_all_presets_leaves_out_what_does_not_fit_with_the_reason(path):
     read = sweep.read(path, presets="all")
     assert {"grpo", "dapo"} <= set(read.variants) and read.left_out and not set(read.variants) & set(read.left_out)
