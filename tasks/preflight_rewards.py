@@ -9,11 +9,12 @@ from pipelines.errors import UserError
 from pipelines.judges import endpoint
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import terms_of
+from pipelines.rlvr.function_keywords import LIVE, OURS, RECORD
 from tasks import http_probe
 from tasks.problem import Problem
 
-COLUMNS = ["prompts", "completions", "completion_ids", "answer", "info"]
-"""What a reward function is called with."""
+KEYWORDS = [*OURS, *RECORD, *LIVE]
+"""What a reward function is called with, beside the entries of `info`."""
 
 
 def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
@@ -28,8 +29,8 @@ def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
             ask |= {"positional": [None, None, None], "called": "(problem, first, second)"}
             asked.append((f"{where}.judge", "It is called as f(problem, first, second).", ask))
     for field, name in functions:
-        ask = {"ask": "function", "name": name, "field": field, "positional": [], "keywords": COLUMNS}
-        ask |= {"called": f"the keywords {', '.join(COLUMNS)}"}
+        ask = {"ask": "function", "name": name, "field": field, "positional": [], "keywords": KEYWORDS}
+        ask |= {"called": f"the keywords {', '.join(KEYWORDS)}", "awaited": True, "columns": True}
         asked.append((field, "It is called as f(prompts, completions, **kwargs).", ask))
     return asked
 

@@ -26,6 +26,7 @@ SECONDS = 120.0
 """For one question; the slowest that is meant to pass, lm-eval's whole index, took 8 s on two cores."""
 
 
+NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 TEMPLATE = ("chat_template", "chat_template_kwargs", "chat_template_date")
 """Fields of the recipe's model section that say how prompts are rendered."""
 
@@ -78,20 +79,26 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 def _function(question: dict[str, Any]) -> dict[str, Any]:
     """A function by name that can be called as the stage will."""
+    from pipelines.rlvr.function_keywords import accepted
     from pipelines.rlvr.scoring import load_function
 
     function = load_function(question["name"], question["field"])
     if not callable(function):
         return {"problem": f"{question['name']} is a {type(function).__name__}, not a function"}
-    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if any(kind(function) for kind in kinds):
-        return {"problem": f"{question['name']} is a coroutine or generator; an ordinary function is called"}
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return {"problem": f"{question['name']} is a generator; a function that returns is called"}
+    if inspect.iscoroutinefunction(function) and not question.get("awaited"):
+        return {"problem": f"{question['name']} is a coroutine; an ordinary function is called"}
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return {}
+    keywords = question["keywords"]
+    if question.get("columns"):  # the data's own columns, which are not known here
+        required = [p.name for p in signature.parameters.values() if p.default is p.empty and p.kind in NAMED]
+        keywords = [*accepted(function, dict.fromkeys(keywords)), *(name for name in required if name not in keywords)]
     try:
-        signature.bind(*question["positional"], **dict.fromkeys(question["keywords"]))
+        signature.bind(*question["positional"], **dict.fromkeys(keywords))
     except TypeError as error:
         return {"problem": f"{question['name']}{signature} cannot be called with {question['called']} ({error})"}
     return {}

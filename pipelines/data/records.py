@@ -108,6 +108,8 @@ class Trajectory:
     """The problem's source."""
     text: str = ""
     """The decoded completion, for verifiers and logs only."""
+    logged: dict[str, Any] = field(default_factory=dict)
+    """What reward functions noted about it, for logs only."""
 
     def to_plain(self) -> dict[str, Any]:
         """The row as plain values, for commits."""

@@ -16,7 +16,7 @@ from pipelines.data import chat
 from pipelines.data.records import Problem, Stop, Trajectory, by_group
 from pipelines.engine import distribution, parallel
 from pipelines.recipe.settings import Rlvr, Sampling
-from pipelines.rlvr import diagnostics, scoring
+from pipelines.rlvr import diagnostics, function_keywords, scoring
 from pipelines.rlvr.algorithm import Update
 from pipelines.rlvr.pack import pack
 from pipelines.rlvr.text_scorer import TextScorer
@@ -110,6 +110,8 @@ class Collector:
         """Groups whose rows were cut at the window."""
         self._draws = 0
         """Draws of the batch so far."""
+        self._session = function_keywords.Session(0, rlvr.steps)
+        """What reward functions see and log in this step."""
         self._groups = 0
         """The next draw's first group."""
         self._packed: tuple[list[Trajectory], dict[str, Any]] | None = None
@@ -126,6 +128,7 @@ class Collector:
         """The batch of a step, after `begin`."""
         began = time.perf_counter()
         sampled: list[Trajectory] = []
+        self._session = function_keywords.Session(step, self.rlvr.steps)
 
         def draw() -> list[DrawnProblem]:
             rows = self._rollouts(step, self._draws, self._groups)
@@ -138,7 +141,16 @@ class Collector:
         batch = Batch(step, self.version, self.sampling, sampled, rows, time.perf_counter() - began)
         if self.rlvr.window:
             batch.metrics = diagnostics.of_windows(rows, self.version, len(self.open.unfinished()))
+        batch.metrics |= self._logged_metrics()
         return batch
+
+    def _logged_metrics(self) -> dict[str, float]:
+        """Means of what reward functions logged in this step, over calls and processes."""
+        values: dict[str, list[float]] = {}
+        for noted in self.world.gather(dict(self._session.metrics)):
+            for name, logged in noted.items():
+                values.setdefault(name, []).extend(logged)
+        return {f"logged/{name}": sum(logged) / len(logged) for name, logged in sorted(values.items())}
 
     def _judged(self, rows: list[Trajectory], step: int) -> list[DrawnProblem]:
         """The problems of a draw, with the filter's verdict.
@@ -234,8 +246,9 @@ class Collector:
         for row in rows:
             row.source = self.by_uid[row.uid].source
         scoring.verify(rows, self.by_uid, on_timeout=self.rlvr.on_timeout)
-        self.update.reward.fn.score(rows, self.by_uid)
-        scoring.add(self.functions, rows, self.by_uid, timeout_s=self.rlvr.reward_timeout_s)
+        with function_keywords.session(self._session):
+            self.update.reward.fn.score(rows, self.by_uid)
+            scoring.add(self.functions, rows, self.by_uid, timeout_s=self.rlvr.reward_timeout_s)
 
     def forget(self) -> None:
         """Before what was packed last is replaced by rows of an earlier step."""

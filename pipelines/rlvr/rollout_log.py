@@ -27,9 +27,10 @@ def entries(
         decode: token ids → text.
 
     Returns:
-        uid, group, text, score, correct, status, components; `prompt` (messages) with the first row of a group; `turns`
-        ([who, text] pairs) where somebody else than the policy wrote after the prompt; `advantage` where all of the policy's
-        tokens have the same one, else `tokens` (text and advantage of each token after the prompt, null where it was not trained).
+        uid, group, text, score, correct, status, components; `logged`, what reward functions noted; `prompt` (messages) with the
+        first row of a group; `turns` ([who, text] pairs) where somebody else than the policy wrote after the prompt;
+        `advantage` where all of the policy's tokens have the same one, else `tokens` (text and advantage of each token after
+        the prompt, null where it was not trained).
     """
     out = []
     groups: set[int] = set()
@@ -40,6 +41,8 @@ def entries(
         groups.add(row.group)
         entry |= {"text": row.text, "score": row.score, "correct": row.correct, "status": row.status}
         entry["components"] = row.components
+        if row.logged:
+            entry["logged"] = row.logged
         turns = _turns(row, decode)
         if len(turns) > 1:
             entry["turns"] = turns

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import importlib
 import inspect
 import math
@@ -15,11 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pipelines import verifiers
-from pipelines.data.records import UNSCORED, Problem, Role, Stop, Trajectory
+from pipelines.data.records import UNSCORED, Problem, Stop, Trajectory
 from pipelines.errors import RecipeError
+from pipelines.rlvr import function_keywords
 
 RewardFunction = Callable[..., Any]
-"""`function(prompts=, completions=, completion_ids=, answer=, info=)`, each a list with one entry per completion."""
+"""A function with TRL's signature; `function_keywords` says what it is called with."""
 
 
 def load_functions(names: list[str]) -> list[tuple[str, RewardFunction]]:
@@ -84,7 +84,7 @@ def hidden_values(
     """
     function, chosen = load_function(name, "rlvr.monitors"), list(rows)
     try:
-        return _checked(name, _call(name, function, _columns(chosen, problems), timeout_s), chosen)
+        return values_of(name, function, chosen, problems, timeout_s=timeout_s)
     except RecipeError as error:
         raise RecipeError(str(error).replace("rlvr.reward_functions", "rlvr.monitors", 1)) from error
 
@@ -134,23 +134,11 @@ def values_of(
     """
     if not rows:
         return []
-    return _checked(name, _call(name, function, _columns(rows, problems), timeout_s), rows)
+    called_with = function_keywords.keywords(name, function, rows, problems)
+    return _checked(name, _call(name, function, called_with, len(rows), timeout_s), rows)
 
 
-def _columns(rows: list[Trajectory], problems: Mapping[str, Problem]) -> dict[str, list[Any]]:
-    asked_problems = [problems[t.uid] for t in rows]
-    return {
-        "prompts": [copy.deepcopy(p.prompt) for p in asked_problems],
-        "completions": [[{"role": "assistant", "content": t.text}] for t in rows],
-        "completion_ids": [
-            [token for token, role in zip(t.tokens, t.role, strict=True) if role == Role.POLICY] for t in rows
-        ],
-        "answer": [p.answer for p in asked_problems],
-        "info": [copy.deepcopy(p.info) for p in asked_problems],
-    }
-
-
-def _call(name: str, function: RewardFunction, columns: dict[str, list[Any]], timeout_s: float | None) -> Any:
+def _call(name: str, function: RewardFunction, columns: dict[str, Any], count: int, timeout_s: float | None) -> Any:
     """What the function returns; it runs in a thread of its own, because nothing else can be waited for with a limit."""
     returned: list[Any] = []
     raised: list[BaseException] = []
@@ -169,11 +157,13 @@ def _call(name: str, function: RewardFunction, columns: dict[str, list[Any]], ti
         frame = sys._current_frames().get(thread.ident or 0)
         where = f" It is at {frame.f_code.co_filename}:{frame.f_lineno}." if frame else ""
         raise RecipeError(
-            f"rlvr.reward_functions: {name} did not return within {timeout_s:g} s for {len(columns['answer'])} completions."
+            f"rlvr.reward_functions: {name} did not return within {timeout_s:g} s for {count} completions."
             f"{where} Fix it or raise rlvr.reward_timeout_s."
         )
     if raised:
         error = raised[0]
+        if isinstance(error, RecipeError):
+            raise error
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise RecipeError(
             f"rlvr.reward_functions: {name} raised {type(error).__name__}: {error} ({last.filename}:{last.lineno})."

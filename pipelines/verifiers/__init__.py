@@ -21,7 +21,7 @@ from pipelines.errors import DataError, did_you_mean
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 VERIFIERS = (
     "choice", "exact", "instructions", "json_schema", "math", "number", "overlap", "python", "reasoning_gym", "regex",
-    "sql", "tool_calls",
+    "semantic", "sql", "staged", "tool_calls",
 )  # fmt: skip
 """Every verifier: a module of this package that defines `verify`."""
 POOLED: dict[str, tuple[str, ...]] = {
@@ -33,6 +33,8 @@ POOLED: dict[str, tuple[str, ...]] = {
 """Verifiers that run in killable processes → the keys of `info` that they read."""
 SANDBOXED = ("python", "sql")
 """Verifiers that run code: `job` says what the sandbox is to do."""
+COMPOUND = ("semantic", "staged")
+"""Verifiers that ask others: `parts` gives the rows that those verify, `combine` makes a batch's verdicts of theirs."""
 READ_THINKING = ("regex",)
 """Verifiers that judge the form of the whole completion; the others are given what follows its reasoning."""
 MAX_CHARS = 1_000_000
@@ -129,10 +131,11 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
     verdicts: list[Verdict | None] = []
     pooled: list[int] = []
     sandboxed: list[int] = []
+    compound: list[int] = []
     for name, completion, answer, info in rows:
         module = load(name)
-        if name in SANDBOXED:
-            sandboxed.append(len(verdicts))
+        if name in SANDBOXED or name in COMPOUND:
+            (sandboxed if name in SANDBOXED else compound).append(len(verdicts))
             verdicts.append(UNPARSABLE)
             continue
         if name not in POOLED:
@@ -155,6 +158,11 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
         from pipelines.verifiers import _sandboxed
 
         for i, verdict in zip(sandboxed, _sandboxed.verify_many([rows[i] for i in sandboxed]), strict=True):
+            verdicts[i] = verdict
+    if compound:
+        from pipelines.verifiers import _compound
+
+        for i, verdict in zip(compound, _compound.verify_many([rows[i] for i in compound]), strict=True):
             verdicts[i] = verdict
     return [v for v in verdicts if v is not None]
 

@@ -35,6 +35,12 @@ _SCHEMA = {
 _CALL = '[{"name": "add", "arguments": {"x": 1, "y": [2]}}]'
 _TWO = '<tool_call>{"name": "add", "arguments": {"x": 1, "y": [2]}}</tool_call>'
 _ORDERS = {"instructions": [{"id": "punctuation:no_comma"}, {"id": "keywords:existence", "keywords": ["yes"]}]}
+_NEAR = {"encoder": "tiny random encoder", "threshold": 0.99}
+_PLAN = {
+    "schema": {"type": "object", "required": ["costs"], "properties": {"costs": {"type": "array"}}},
+    "soft": [{"path": "costs", "of": "count", "at_least": 1}, {"path": "costs.*", "of": "count", "at_least": 2}],
+    "hard": [{"path": "costs.*", "of": "sum", "at_most": 9}, {"verifier": "regex", "answer": r"(?s)\{.*\}"}],
+}
 _GYM = {"task": "game_of_life_halting"}
 
 
@@ -98,6 +104,9 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         hedged="<a>7</a> <a>8</a>",
         bomb=Example("bomb", "a" * 60 + "b", r"(a+)+"),
     ),
+    "semantic": _examples(
+        "the cat sat", _NEAR, gold=" the cat sat", junk="9!", hedged="9! 8? 7; 6: 5, 4 3 2 1", bomb="xyz " * 20_000
+    ),
     "sql": _examples(
         "SELECT a FROM t",
         _SQL,
@@ -105,6 +114,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         junk="DROP TABLE t",
         hedged="SELECT a FROM t; SELECT 1",
         bomb="SELECT count(*) FROM t" + ", t" * 40,
+    ),
+    "staged": _examples(
+        "",
+        _PLAN,
+        gold='{"costs": [4, 5]}',
+        junk="a plan",
+        hedged='{"costs": [4, 5]} {"costs": [1, 1]}',
+        bomb='{"costs": ' + "[" * 5_000,
     ),
     "tool_calls": _examples(_CALL, {}, gold=_TWO, junk="I call add.", hedged=_TWO + _TWO, bomb="<tool_call>" * 20_000),
 }

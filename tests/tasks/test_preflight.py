@@ -60,8 +60,8 @@ def test_the_toy_recipe_is_ready_and_good_answers_are_remembered(tmp_path, home)
 @pytest.mark.slow
 def test_all_problems_in_one_report(tmp_path, home):
     (tmp_path / "my_rewards.py").write_text(
-        "import sys\nprint('noise')\ndef good(prompts, completions, **kw): return []\ndef few(completions): return []\n"
-        "async def later(**kw): return []\nnumber = 3\n"
+        "import sys\nprint('noise')\ndef good(prompts, completions, **kw): return []\ndef few(completions, /): return []\n"
+        "async def later(solution, **kw): return []\nnumber = 3\n"
     )
     (tmp_path / "my_exit.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "my_crash.py").write_text("import os\nos._exit(9)\n")
@@ -85,10 +85,16 @@ def test_all_problems_in_one_report(tmp_path, home):
         )  # fmt: skip
     finally:
         os.chdir(here)
-    assert "rlvr.reward_functions.0" not in found
-    for number, words in enumerate(
-        ["prompts", "coroutine", "not a function", "cannot be imported", "SystemExit", "code 9", "nowhere"], 1
-    ):
+    assert "rlvr.reward_functions.0" not in found and "rlvr.reward_functions.2" not in found
+    refused = {
+        1: "completions",
+        3: "not a function",
+        4: "cannot be imported",
+        5: "SystemExit",
+        6: "code 9",
+        7: "nowhere",
+    }
+    for number, words in refused.items():
         assert words in found[f"rlvr.reward_functions.{number}"], found
     assert "Did you mean 'palindrome_generation'?" in found["curate.sources.0"]
     assert "llamma" in found["model.fresh"] and "9999 processes" in found["rlvr.processes"]

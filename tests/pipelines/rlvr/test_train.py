@@ -262,7 +262,9 @@ def test_a_budget_of_seconds_ends_the_run(tmp_path, start):
 
 def test_reward_functions_plug_in(tmp_path, start, monkeypatch):
     (tmp_path / "my_rewards.py").write_text(
-        "def shorter(prompts, completions, completion_ids, **columns):\n"
+        "def shorter(prompts, completions, completion_ids, log_extra, log_metric, trainer_state, **columns):\n"
+        "    log_extra('place', range(len(prompts)))\n"
+        "    log_metric('steps', trainer_state.global_step + trainer_state.max_steps)\n"
         "    return [None if i % 2 else -len(ids) for i, ids in enumerate(completion_ids)]\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -270,7 +272,9 @@ def test_reward_functions_plug_in(tmp_path, start, monkeypatch):
     rows, _ = made.collect(0)
     for i, row in enumerate(rows):
         n = sum(r == 3 for r in row.role)
-        assert row.components.get("shorter") == (None if i % 2 else -n)
+        assert row.components.get("shorter") == (None if i % 2 else -n) and row.logged == {"place": i}
+    batch = made.collector.collect(1)
+    assert batch.metrics["logged/steps"] == 1 + made.rlvr.steps
     from pipelines.errors import RecipeError
 
     with pytest.raises(RecipeError, match="nope:x"):
