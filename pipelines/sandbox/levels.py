@@ -7,13 +7,14 @@ a process or write.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import socket
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -24,6 +25,10 @@ from pipelines.sandbox.inside import confine
 Level = Literal["namespaces", "landlock", "limits_only"]
 LEVELS: tuple[Level, ...] = ("namespaces", "landlock", "limits_only")
 INSIDE = Path(__file__).parent / "inside"
+PACKAGES = {"numpy": ("numpy", "numpy.libs")}
+"""Packages that programs may import where they are installed → what lies of them in site-packages."""
+INNER = "/z/packages"
+"""Where they are behind namespaces."""
 UNUSED_UIDS = 1 << 20
 """Programs of root run as this user id plus the worker's process id: nobody has it."""
 
@@ -69,10 +74,8 @@ def unused_uid(level: Level, worker: int) -> int:
     """
     if os.geteuid() != 0:
         return 0
-    if level != "namespaces":
-        folders = [folder for path in readable() for folder in (Path(path), *Path(path).parents)]
-        if not all(folder.stat().st_mode & 0o001 for folder in folders):
-            return 0
+    if level != "namespaces" and not _open_to_others(map(Path, readable())):
+        return 0
     return UNUSED_UIDS + os.getpid() % (1 << 16) * 64 + worker % 64
 
 
@@ -110,8 +113,39 @@ def command(level: Level, settings: str) -> list[str]:
     wall += ["--proc", "/proc", "--dev", "/dev", "--perms", "0755", "--dir", "/z"]
     for file in sorted(INSIDE.glob("*.py")):
         wall += ["--ro-bind", str(file), f"/z/{file.name}"]
+    if packages():
+        wall += ["--perms", "0755", "--dir", INNER]
+    for paths in packages().values():
+        wall += [word for path in paths for word in ("--ro-bind", str(path), f"{INNER}/{path.name}")]
     wall += ["--perms", "0755", "--dir", "/tmp", "--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/tmp"]
     return [*wall, "--", python, "-P", "-s", "-S", "/z/zygote.py", settings]
+
+
+@cache
+def packages() -> dict[str, tuple[Path, ...]]:
+    """The installed ones of `PACKAGES`, with the folders that are theirs.
+
+    As root, one that other users cannot reach is left out: programs run as a user who is nobody.
+    """
+    known = {}
+    for name, parts in PACKAGES.items():
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.origin:
+            continue
+        folder = Path(spec.origin).resolve().parent.parent
+        own = tuple(folder / part for part in parts if (folder / part).is_dir())
+        if os.geteuid() != 0 or _open_to_others(own):
+            known[name] = own
+    return known
+
+
+def package_folders(level: Level) -> dict[str, str]:
+    """Package → the folder that a worker of this level finds it in."""
+    return {name: INNER if level == "namespaces" else str(paths[0].parent) for name, paths in packages().items()}
+
+
+def _open_to_others(paths: Iterable[Path]) -> bool:
+    return all(folder.stat().st_mode & 0o001 for path in paths for folder in (path, *path.parents))
 
 
 def environment() -> dict[str, str]:
@@ -153,7 +187,8 @@ def _outside_usr() -> list[str]:
 
 def readable() -> list[str]:
     """Folders that programs may read behind landlock."""
-    return ["/usr", *(f"/{n}" for n in ("lib", "lib64", "lib32") if Path("/", n).is_dir()), *_outside_usr()]
+    system = ["/usr", *(f"/{n}" for n in ("lib", "lib64", "lib32") if Path("/", n).is_dir())]
+    return [*system, *_outside_usr(), *(str(path) for paths in packages().values() for path in paths)]
 
 
 @cache

@@ -71,7 +71,9 @@ class Worker:
         self.ids = itertools.count()
         self.ended: dict[int, dict[str, Any]] = {}
         drop_to = levels.unused_uid(level, next(_WORKERS))
-        settings = json.dumps({"level": level, "drop_to": drop_to, "readable": levels.readable()})
+        settings = json.dumps({
+            "level": level, "drop_to": drop_to, "readable": levels.readable(), "packages": levels.package_folders(level),
+        })  # fmt: skip
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there, tempfile.TemporaryFile() as errors:
             self.process = subprocess.Popen(

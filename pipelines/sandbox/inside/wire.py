@@ -1,13 +1,16 @@
 """What crosses a sandbox's wall: frames of JSON, and plain Python values as JSON with tags.
 
 None, truth values, text, short integers and lists are themselves; everything else is an object with one key:
-i (integer, hex), f (float, hex), c (complex), b (bytes, hex), t (tuple), s (set), z (frozenset), d (dict as pairs).
+i (integer, hex), f (float, hex), c (complex), b (bytes, hex), t (tuple), s (set), z (frozenset), d (dict as pairs),
+n (numpy array: kind of its numbers, shape, nested lists). A numpy number is the plain number.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import struct
+import sys
 from typing import Any
 
 HEADER = struct.Struct("!I")
@@ -16,6 +19,8 @@ FRAME_BYTES = 1 << 20
 DEPTH = 60
 """Levels of nesting that cross."""
 SHORT = 1 << 53
+ARRAYS = {"b": "?", "i": "i8", "u": "u8", "f": "f8", "c": "c16"}
+"""Kinds of numpy numbers that cross → as what they arrive."""
 
 
 class Uncrossable(ValueError):
@@ -54,6 +59,11 @@ def encode(value: Any, depth: int = DEPTH) -> Any:
         return {"t": [encode(item, depth - 1) for item in tuple.__iter__(value)]}
     if isinstance(value, set | frozenset):
         return {"z" if isinstance(value, frozenset) else "s": [encode(item, depth - 1) for item in value]}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in ARRAYS:
+        return encode(value.item(), depth - 1)
+    if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in ARRAYS:
+        return {"n": [value.dtype.kind, list(value.shape), encode(value.tolist(), depth - 1)]}
     if isinstance(value, dict):
         return {"d": [[encode(k, depth - 1), encode(v, depth - 1)] for k, v in dict.items(value)]}
     raise Uncrossable(f"a value of type {type(value).__name__[:80]}")
@@ -81,7 +91,7 @@ def decode(data: Any, depth: int = DEPTH) -> Any:
     ((tag, body),) = data.items()
     try:
         return _tagged(tag, body, depth - 1)
-    except (TypeError, KeyError, OverflowError) as error:
+    except (TypeError, KeyError, OverflowError, ImportError) as error:
         raise Uncrossable(f"no tagged value ({error})") from None
 
 
@@ -94,9 +104,23 @@ def _tagged(tag: str, body: Any, depth: int) -> Any:
         return complex(float.fromhex(body[0]), float.fromhex(body[1]))
     if tag == "b":
         return bytes.fromhex(body)
+    if tag == "n":
+        return _array(body, depth)
     if tag == "d":
         return {decode(k, depth): decode(v, depth) for k, v in body}
     return {"t": tuple, "s": set, "z": frozenset}[tag](decode(item, depth) for item in body)
+
+
+def _array(body: Any, depth: int) -> Any:
+    kind, shape, items = body
+    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < SHORT for n in shape):
+        raise Uncrossable("no array")
+    import numpy
+
+    array = numpy.array(decode(items, depth), dtype=ARRAYS[kind])
+    if array.size != math.prod(shape):
+        raise Uncrossable("no array")
+    return array.reshape(shape)
 
 
 def frame(message: Any, most: int = FRAME_BYTES) -> bytes:

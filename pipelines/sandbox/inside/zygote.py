@@ -10,6 +10,8 @@ import _sitebuiltins
 import builtins
 import fcntl
 import gc
+import importlib.abc
+import importlib.machinery
 import json
 import os
 import random
@@ -50,6 +52,7 @@ def main() -> None:
         os.close(inherited)
     for name in WARM.split():
         __import__(name)
+    sys.meta_path.append(Packages(settings["packages"]))
     for name in ("exit", "quit"):  # what the module site adds, which is not loaded
         setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
     if settings["drop_to"]:
@@ -83,6 +86,25 @@ def main() -> None:
         if os.getppid() != owner:
             programs.kill_all()
             return
+
+
+class Packages(importlib.abc.MetaPathFinder):
+    """Finds the packages that programs may import beside the standard library, and nothing else in their folder.
+
+    Args:
+        folders: package → folder that it is in.
+    """
+
+    def __init__(self, folders: dict[str, str]) -> None:
+        self.folders = folders
+        for name in folders:  # a sealed program may not be able to list the folder: its contents are kept by the finder
+            self.find_spec(name)
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """The spec of a listed package."""
+        if path is not None or fullname not in self.folders:
+            return None
+        return importlib.machinery.PathFinder.find_spec(fullname, [self.folders[fullname]], target)
 
 
 def _drop(uid: int) -> None:
