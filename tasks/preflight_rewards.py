@@ -38,6 +38,8 @@ def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
 def problems(stage: str, rl: Rlvr) -> Iterator[Problem]:
     """Judges that cannot be asked."""
     for where, spec in terms_of(f"{stage}.reward", rl.reward):
+        if spec.get("kind") == "judge" and spec.get("path"):
+            continue  # it runs in the stage
         if spec.get("kind") == "judge":
             yield from _judge(where, spec)
         elif isinstance(pairwise := spec.get("judge"), dict):

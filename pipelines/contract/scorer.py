@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pipelines.data.records import Message
+
 POLICY = "policy"
 """The model that is trained; while rollouts are drawn and scored, the weights that draw them."""
 REFERENCE = "reference"
@@ -64,6 +66,19 @@ class RewardModel(Protocol):
         ...
 
 
+class LanguageModel(Protocol):
+    """A frozen model that writes; see `pipelines.engine.chat_model.ChatModel`."""
+
+    def reply(
+        self, conversations: Sequence[list[Message]], *, temperature: float, max_tokens: int
+    ) -> list[tuple[str | None, int]]:
+        """(text, tokens of prompt and text) for each conversation, in order; None where it does not fit the context.
+
+        Equal conversations get equal replies, whatever is asked beside them, up to rounding.
+        """
+        ...
+
+
 class Scorer(Protocol):
     """What a method may ask of a model about text. Nothing carries a gradient, and nothing is random."""
 
@@ -86,6 +101,17 @@ class Scorer(Protocol):
 
     def tokenizer(self, model: str = POLICY) -> Any:
         """The model's tokenizer."""
+        ...
+
+    def language_model(self, path: str) -> LanguageModel:
+        """The language model of a folder or hub name, loaded when it is first asked.
+
+        Args:
+            path: what a setting named in `language_models` says.
+
+        Raises:
+            ModelError: it cannot be loaded.
+        """
         ...
 
     def reward_model(self, path: str, field: str) -> RewardModel:
@@ -117,6 +143,10 @@ class NoScorer:
     def tokenizer(self, model: str = POLICY) -> Any:
         """Raises RuntimeError."""
         return self.log_probs([], model=model)
+
+    def language_model(self, path: str) -> LanguageModel:
+        """Raises RuntimeError."""
+        raise RuntimeError(f"{path} answers while a policy is trained; here nothing lends a model")
 
     def reward_model(self, path: str, field: str) -> RewardModel:
         """Raises RuntimeError."""

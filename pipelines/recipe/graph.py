@@ -237,7 +237,7 @@ def _check_port(name: str, port: str, about: Port, stage: Stage, stages: dict[st
 
 
 def _check_link(name: str, label: str, source: str, stages: dict[str, Stage]) -> None:
-    takes = kinds.get(stages[name].kind).link_takes
+    takes = kinds.get(stages[name].kind).takes(stages[name].settings, label)
     known = [n for n, s in stages.items() if n != name and kinds.get(s.kind).makes in takes]
     if source not in stages:
         raise RecipeError(

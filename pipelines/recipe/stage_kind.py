@@ -114,6 +114,10 @@ class Kind:
     link_takes: tuple[str, ...] = ()
     """What the stages that `links` tells may make."""
 
+    def takes(self, settings: Any, label: str) -> tuple[str, ...]:
+        """What the stage that `links` names under this label may make."""
+        return self.link_takes
+
     def links(self, settings: Any) -> dict[str, str]:
         """Input label → stage, for stages that settings name outside of the ports."""
         return {}

@@ -41,12 +41,16 @@ class RlvrKind(Kind):
 
     name, settings, module, makes = "rlvr", Rlvr, "pipelines.rlvr", MODEL
     ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
-    link_takes = (REWARD_MODEL,)
+    link_takes = (REWARD_MODEL, MODEL)
     trains = rewards = methods = True
     headlines = ("reward/correct", "reward/mean", "rollout/length_mean", "policy/entropy")
 
+    def takes(self, settings: Rlvr, label: str) -> tuple[str, ...]:
+        """A reward model where one scores, a language model where one judges."""
+        return tuple(each.makes for each in reward_models.named(resolve(settings)) if each.label == label)
+
     def links(self, settings: Rlvr) -> dict[str, str]:
-        """Reward models that are stages."""
+        """Reward models and judges that are stages."""
         return {each.label: each.value for each in reward_models.named(resolve(settings)) if each.is_stage}
 
     def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:

@@ -1,4 +1,4 @@
-"""Where an rlvr section names reward models: stages of the recipe, or checkpoints by their path.
+"""Where an rlvr section names reward models or judges: stages of the recipe, or checkpoints by their path.
 
 It imports no method, so that reading a recipe stays fast.
 """
@@ -16,21 +16,23 @@ from pipelines.contract import catalogue
 from pipelines.errors import RecipeError
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of
 from pipelines.recipe.slots import SLOTS
-from pipelines.recipe.stage_kind import Place
+from pipelines.recipe.stage_kind import MODEL, REWARD_MODEL, Place
 
-DECLARED = "reward_models"
-"""The attribute of a method's class that lists its settings with names of reward models."""
+DECLARED = {"reward_models": REWARD_MODEL, "language_models": MODEL}
+"""Attribute of a method's class that lists its settings with names of such models → what a stage so named makes."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A reward model that a setting names."""
+    """A model that a setting names."""
 
     holder: Any
     """The mapping or list that holds the name."""
     key: str | int
     place: Place
     """In the section: ("reward", "terms", 0, "model")."""
+    makes: str = REWARD_MODEL
+    """What a stage of this name must make."""
 
     @property
     def value(self) -> str:
@@ -49,7 +51,7 @@ class Named:
 
 
 def named(section: Mapping[str, Any]) -> Iterator[Named]:
-    """The reward models that an rlvr section names.
+    """The reward models and judges that an rlvr section names.
 
     Args:
         section: its fields; values that are not as they should be are passed over, and refused elsewhere.
@@ -72,18 +74,18 @@ def named(section: Mapping[str, Any]) -> Iterator[Named]:
 
 
 def _of_part(slot: str, where: Place, part: dict[str, Any]) -> Iterator[Named]:
-    for setting in declared(f"rlvr.{slot}", str(part.get("kind"))):
+    for setting, makes in declared(f"rlvr.{slot}", str(part.get("kind"))):
         value = part.get(setting)
         if isinstance(value, str):
-            yield Named(part, setting, (*where, setting))
+            yield Named(part, setting, (*where, setting), makes)
         for number, each in enumerate(value if isinstance(value, list) else []):
             if isinstance(each, str):
-                yield Named(value, number, (*where, setting, number))
+                yield Named(value, number, (*where, setting, number), makes)
 
 
 @cache
-def declared(slot: str, name: str) -> tuple[str, ...]:
-    """What the class of a method says in `reward_models`, read from its file without importing it."""
+def declared(slot: str, name: str) -> tuple[tuple[str, str], ...]:
+    """(setting, what a stage makes) of what the class of a method says, read from its file without importing it."""
     path = catalogue.folder(slot) / f"{name}.py"
     if name not in catalogue.names(slot) or not path.is_file():
         return ()
@@ -91,24 +93,27 @@ def declared(slot: str, name: str) -> tuple[str, ...]:
         if (
             isinstance(node, ast.AnnAssign)
             and isinstance(node.target, ast.Name)
-            and node.target.id == DECLARED
+            and node.target.id in DECLARED
             and node.value
         ):
-            return tuple(ast.literal_eval(node.value))
+            return tuple((setting, DECLARED[node.target.id]) for setting in ast.literal_eval(node.value))
     return ()
 
 
 def check(section: Mapping[str, Any]) -> None:
-    """Local checkpoints that are named are reward models.
+    """Local checkpoints that are named as reward models are some.
 
     Raises:
-        RecipeError: one is a language model, or there is no such folder.
+        RecipeError: one is a language model, or a judge is a reward model, or there is no such folder.
     """
     for each in named(section):
         if each.is_stage:
             continue
         architecture = architecture_of(each.value)
-        if architecture is not None and not architecture.endswith(CLASSIFIER):
+        classifies = architecture is not None and architecture.endswith(CLASSIFIER)
+        if each.makes == MODEL and classifies:
+            raise RecipeError(f"rlvr.{each.label}: {each.value} is a reward model, and a language model is asked.")
+        if each.makes == REWARD_MODEL and architecture is not None and not classifies:
             raise RecipeError(
                 f"rlvr.{each.label}: {each.value} is no reward model but {architecture}. Name a stage of kind reward_model, or a "
                 "checkpoint for sequence classification with one label."

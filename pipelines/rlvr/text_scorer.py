@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pipelines.contract.scorer import POLICY, REFERENCE, Passage, TokenStatistics
 from pipelines.engine import distribution, models, parallel
+from pipelines.engine.chat_model import ChatModel
 from pipelines.engine.layout import Layout
 from pipelines.engine.policy import Policy, without_dropout
 from pipelines.engine.reward_model import RewardScorer
@@ -43,6 +44,7 @@ class FrozenModels:
         self._policies: dict[str, Policy] = {}
         self._tokenizers: dict[str, Any] = {}
         self._reward_models: dict[str, RewardScorer] = {}
+        self._language_models: dict[str, ChatModel] = {}
 
     def policy(self, path: str) -> Policy:
         """The model of a folder or hub name.
@@ -62,6 +64,16 @@ class FrozenModels:
         if path not in self._tokenizers:
             self._tokenizers[path] = models.load_tokenizer(path, self._settings(path))
         return self._tokenizers[path]
+
+    def language_model(self, path: str) -> ChatModel:
+        """The language model of a folder or hub name.
+
+        Raises:
+            ModelError: it cannot be loaded.
+        """
+        if path not in self._language_models:
+            self._language_models[path] = ChatModel(path, self._settings(path))
+        return self._language_models[path]
 
     def reward_model(self, path: str, budget: int, field: str) -> RewardScorer:
         """The reward model of a folder or hub name.
@@ -113,6 +125,10 @@ class TextScorer:
     def tokenizer(self, model: str = POLICY) -> Any:
         """The model's tokenizer."""
         return self.own_tokenizer if model in (POLICY, REFERENCE) else self.frozen.tokenizer(model)
+
+    def language_model(self, path: str) -> ChatModel:
+        """See `Scorer`; each process asks it by itself."""
+        return self.frozen.language_model(path)
 
     def reward_model(self, path: str, field: str) -> RewardScorer:
         """See `Scorer`; each process scores what it asks itself."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
+from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.judges import questions
 from pipelines.judges.endpoint import ChatEndpoint, Reply
+from pipelines.judges.local import LocalJudge
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward"
@@ -24,8 +26,10 @@ FIELD = "rlvr.reward"
     checked="closed form (how answers are read and weighed; a judge's own quality is measured with `whetstone judge`)",
 )
 class judge(Reward):
-    """What a model behind an OpenAI-compatible endpoint thinks of a completion, from 0 to 1.
+    """What a language model thinks of a completion, from 0 to 1: `model` behind an OpenAI-compatible endpoint, or the one at `path`.
 
+    `path` is a stage of this recipe that makes a model, or a transformers model by its path (with a slash); it runs in the stage's own
+    process, frozen. `url`, `api_key_env`, `concurrency`, `timeout_s` and `cache` are an endpoint's.
     `form: grade` asks for a whole number from `low` to `high`; `reference: true` shows the judge the record's gold answer. `form: rubric`
     asks yes or no for each criterion, of the record's `info.rubric` or else of `criteria`, and pays the weighted share that is met, or
     all or nothing. An answer that cannot be read, or a question that failed after all attempts, leaves the row unscored; a step of
@@ -35,11 +39,13 @@ class judge(Reward):
     """
 
     label = "judge"
+    language_models: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(
         self,
         *,
-        model: Annotated[str, Field(min_length=1, max_length=300)],
+        model: Annotated[str | None, Field(min_length=1, max_length=300)] = None,
+        path: Annotated[str | None, Field(min_length=1, max_length=4096)] = None,
         url: Annotated[str | None, Field(pattern=r"^https?://[^\s/]")] = None,
         api_key_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_]\w*$")] = None,
         form: Literal["grade", "rubric"] = "grade",
@@ -55,6 +61,12 @@ class judge(Reward):
         timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
         cache: bool = True,
     ) -> None:
+        if (model is None) == (path is None):
+            raise RecipeError(
+                f"{FIELD}: a judge is a `model` behind an endpoint, or the model at a `path`: give one of them."
+            )
+        if path is not None and (url or api_key_env):
+            raise RecipeError(f"{FIELD}.path: url and api_key_env are those of an endpoint. Leave them out.")
         if low >= high:
             raise RecipeError(f"{FIELD}.high: {high} is not above low ({low}).")
         if form == "grade" and (criteria or all_or_nothing):
@@ -69,10 +81,17 @@ class judge(Reward):
             "model": model, "url": url, "api_key_env": api_key_env, "temperature": temperature, "max_tokens": max_tokens,
             "concurrency": concurrency, "timeout_s": timeout_s, "cache": cache,
         }  # fmt: skip
-        self._endpoint: ChatEndpoint | None = None
+        self.path = path
+        self._endpoint: ChatEndpoint | LocalJudge | None = None
+
+    def connect(self, scorer: Scorer) -> None:
+        """Load the model at `path`."""
+        if self.path is not None:
+            settings = {name: self._asked[name] for name in ("temperature", "max_tokens")}
+            self._endpoint = LocalJudge(scorer.language_model(self.path), **settings)
 
     @property
-    def endpoint(self) -> ChatEndpoint:
+    def endpoint(self) -> ChatEndpoint | LocalJudge:
         """Made when it is first asked: a recipe is read where the key is not."""
         if self._endpoint is None:
             self._endpoint = ChatEndpoint(**self._asked, field=FIELD)

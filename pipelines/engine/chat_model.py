@@ -1,0 +1,61 @@
+"""A frozen language model that answers conversations, as a judge does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pipelines.data import chat
+from pipelines.data.records import Message, Stop
+from pipelines.engine import models
+from pipelines.engine.sampler import TorchSampler
+from pipelines.recipe.sampling import Sampling
+from pipelines.recipe.settings import Model
+
+ROWS = 64
+"""Conversations that are answered side by side."""
+
+
+class ChatModel:
+    """Implements `LanguageModel` (pipelines/contract/scorer.py).
+
+    Args:
+        path: a folder or hub name.
+        settings: the recipe's model section for this path.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+
+    def __init__(self, path: str, settings: Model) -> None:
+        model = models.load_model(path, settings)
+        model.requires_grad_(False).to(models.device())  # type: ignore[arg-type]
+        self.tokenizer = models.load_tokenizer(path, settings)
+        stop = models.stop_ids(model, self.tokenizer)
+        self.sampler = TorchSampler(
+            model.eval(), stop=stop, pad=self.tokenizer.pad_token_id or 0, dtype=settings.dtype, rows=ROWS
+        )
+
+    def reply(
+        self, conversations: Sequence[list[Message]], *, temperature: float, max_tokens: int
+    ) -> list[tuple[str | None, int]]:
+        """(text, tokens) of each; see `LanguageModel`."""
+        prompts = chat.render_prompts(self.tokenizer, [list(c) for c in conversations]) if conversations else []
+        streams = [(_stream(conversation), 0) for conversation in conversations]
+        sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
+        unused = torch.Generator(device=self.sampler.device)
+        completions = self.sampler.extend(prompts, sampling, unused, streams=streams) if prompts else []
+        replies: list[tuple[str | None, int]] = []
+        for prompt, completion in zip(prompts, completions, strict=True):
+            text = None if completion.stop == Stop.ERROR else chat.completion_text(self.tokenizer, completion.tokens)
+            replies.append((text, len(prompt) + len(completion.tokens)))
+        return replies
+
+
+def _stream(conversation: Any) -> int:
+    """The RNG stream of a conversation, from its content."""
+    return int.from_bytes(hashlib.sha256(json.dumps(conversation).encode()).digest()[:7], "big")
