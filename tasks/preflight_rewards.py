@@ -9,11 +9,11 @@ from pipelines.errors import UserError
 from pipelines.judges import endpoint
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import terms_of
-from pipelines.rlvr.function_keywords import LIVE, OURS, RECORD
+from pipelines.rlvr.function_keywords import LIVE, ARGUMENTS, RECORD
 from tasks import http_probe
 from tasks.problem import Problem
 
-KEYWORDS = [*OURS, *RECORD, *LIVE]
+KEYWORDS = [*ARGUMENTS, *RECORD, *LIVE]
 """What a reward function is called with, beside the entries of `info`."""
 
 

@@ -70,19 +70,19 @@ PARTS = (tuple(_filters()), tuple(_maps()), REDUCTIONS)
 class Program(NamedTuple):
     """A filter, a map and a reduction."""
 
-    keep: Operation
+    choose: Operation
     change: Operation
     end: Operation
 
     def source(self) -> str:
         """In Python, the whole line."""
-        generator = f"({self.change.code} for v in x if {self.keep.code})"
+        generator = f"({self.change.code} for v in x if {self.choose.code})"
         bare = "{})" in self.end.code
         return f"f = lambda x: {self.end.code.format(generator[1:-1] if bare else generator)}"
 
     def run(self, values: list[int]) -> Any:
         """What it returns."""
-        return self.end.of([self.change.of(v) for v in values if self.keep.of(v)])
+        return self.end.of([self.change.of(v) for v in values if self.choose.of(v)])
 
 
 def _erring(program: Program, draw: random.Random) -> Program:
@@ -118,7 +118,7 @@ def problems(
     yielded = 0
     while yielded < size:
         program = Program(*(draw.choice(operations) for operations in PARTS))
-        keep, change, end = (draw.choice(operation.words) for operation in program)
+        choose, change, end = (draw.choice(operation.words) for operation in program)
         inputs = _inputs(draw)
         if not belongs(program.source(), part):
             continue
@@ -129,6 +129,6 @@ def problems(
             if choices.random() < errors:
                 shown = _erring(program, choices)
             info["solution"] = shown.source()
-        prompt = [{"role": "user", "content": f"keep {keep}, {change}, {end}"}]
+        prompt = [{"role": "user", "content": f"keep {choose}, {change}, {end}"}]
         yield {"prompt": prompt, "answer": program.source(), "verifier": "python", "info": info}
         yielded += 1

@@ -15,7 +15,7 @@ from typing import Any
 from pipelines.data.records import Problem, Role, Trajectory
 from pipelines.errors import RecipeError
 
-OURS = ("prompts", "completions", "completion_ids", "answer", "info")
+ARGUMENTS = ("prompts", "completions", "completion_ids", "answer", "info")
 RECORD = ("uid", "source", "verifier")
 LIVE = ("trainer_state", "log_extra", "log_metric")
 """Keywords that are no column."""
@@ -59,7 +59,7 @@ def keywords(
     asked = [problems[row.uid] for row in rows]
     current = _session.get() or Session()
     values: dict[str, Any] = {key: None for problem in asked for key in problem.info}
-    values |= dict.fromkeys((*OURS, *RECORD, *LIVE))
+    values |= dict.fromkeys((*ARGUMENTS, *RECORD, *LIVE))
     taken = accepted(function, values)
     makers: dict[str, Callable[[], Any]] = {
         "prompts": lambda: [copy.deepcopy(p.prompt) for p in asked],

@@ -64,10 +64,10 @@ def weights(info: dict[str, Any]) -> list[float]:
     Raises:
         BadPart: they are no five numbers, 0 or more.
     """
-    given = info.get("weights", [1, 1, 1, 1, 1])
-    if not isinstance(given, list) or len(given) != 5 or not all(_number(w) and w >= 0 for w in given):
+    listed = info.get("weights", [1, 1, 1, 1, 1])
+    if not isinstance(listed, list) or len(listed) != 5 or not all(_number(w) and w >= 0 for w in listed):
         raise BadPart("weights are five numbers, 0 or more")
-    return [float(w) for w in given]
+    return [float(w) for w in listed]
 
 
 def parts(completion: str, answer: str, info: dict[str, Any]) -> list[Row]:
