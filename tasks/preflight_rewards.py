@@ -9,7 +9,7 @@ from pipelines.errors import UserError
 from pipelines.judges import endpoint
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import terms_of
-from pipelines.rlvr.function_keywords import LIVE, ARGUMENTS, RECORD
+from pipelines.rlvr.function_keywords import ARGUMENTS, LIVE, RECORD
 from tasks import http_probe
 from tasks.problem import Problem
 

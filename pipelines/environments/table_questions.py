@@ -184,8 +184,9 @@ def problems(
     while yielded < size:
         table = _table(draw)
         query = _query(table, draw)
-        script, gold = _data(query, table, draw), query.sql(table)
-        if script is None or not belongs(gold, part):
+        gold = query.sql(table)
+        script = _data(query, table, draw) if belongs(gold, part) else None
+        if script is None:
             continue
         info: dict[str, Any] = {"environment": "table_questions", "schema": script, "kind": query.kind}
         if demonstrations:
