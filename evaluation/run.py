@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation import agent, harness, model, plots, statistics
+from evaluation.samples import scores_of
 from pipelines.engine import models
 from pipelines.errors import ModelError, RecipeError
 from pipelines.recipe.settings import Evaluate, Model
@@ -53,8 +54,9 @@ def run(
         evaluation[name], samples = _every_task(lm, tasks, settings, name, before, total, report)
         for task, rows in samples.items():
             _write(out / "samples" / name / f"{task}.jsonl", rows)
-            if rows and "scores" in rows[0]:
-                scores.setdefault(task, {})[name] = [sum(s >= 1 for s in r["scores"]) / len(r["scores"]) for r in rows]
+            of_questions = [scores_of(row) for row in rows]
+            if rows and all(of_questions):
+                scores.setdefault(task, {})[name] = [sum(s >= 1 for s in own) / len(own) for own in of_questions if own]
         del lm
     pairs = list(pairwise(checkpoints)) if differences is None else [(before, after) for before, after in differences]
     differences_by_task = _differences(scores, pairs, settings) | _between_tasks(scores, settings)

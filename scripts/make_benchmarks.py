@@ -2,12 +2,16 @@
 
 python scripts/make_benchmarks.py                       palindromes and sums, made with reasoning-gym
 python scripts/make_benchmarks.py --gsm8k test.jsonl    GSM8K's own test file, answers split off
+python scripts/make_benchmarks.py --choices bbh         multiple choice: last sentences of GSM8K's questions, and BIG-Bench Hard's
+                                                        boolean_expressions.json from a folder
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
+import re
 from pathlib import Path
 
 import reasoning_gym
@@ -54,9 +58,36 @@ def gsm8k(path: Path) -> None:
     write("gsm8k_test", questions)
 
 
-def write(name: str, questions: list[dict[str, str]]) -> None:
+def last_sentence(count: int = 120, seed: int = 0) -> None:
+    """GSM8K's test questions without their last sentence, to be told from three that end others and are about as long."""
+    draw = random.Random(seed)
+    lines = (BENCHMARKS / "gsm8k_test" / "test.jsonl").read_text().splitlines()
+    texts = [" ".join(json.loads(line)["question"].split()) for line in lines]
+    parts = [re.split(r"(?<=[.!?]) (?=[A-Z])", text) for text in texts]
+    stories = [(" ".join(sentences[:-1]), sentences[-1]) for sentences in parts if len(sentences) > 2]
+    rows = []
+    for story, end in draw.sample([pair for pair in stories if len(pair[0]) < 200], count):
+        candidates = draw.sample([other for _, other in stories if other != end], 60)
+        others = sorted(candidates, key=lambda other: abs(len(other) - len(end)))[:3]
+        shuffled = draw.sample([end, *others], len(others) + 1)
+        rows.append({"question": story, "choices": shuffled, "gold": shuffled.index(end)})
+    write("last_sentence", rows)
+
+
+def boolean_expressions(folder: Path, count: int = 120) -> None:
+    """BIG-Bench Hard's questions of this name."""
+    examples = json.loads((folder / "boolean_expressions.json").read_text())["examples"]
+    rows: list[dict[str, object]] = [
+        {"question": e["input"], "choices": ["True", "False"], "gold": ("True", "False").index(e["target"])}
+        for e in examples[:count]
+    ]
+    write("boolean_expressions", rows)
+
+
+def write(name: str, questions: list[dict[str, object]] | list[dict[str, str]]) -> None:
     """One JSON object a line."""
     target = BENCHMARKS / name / "test.jsonl"
+    target.parent.mkdir(exist_ok=True)
     target.write_text("".join(json.dumps(row) + "\n" for row in questions))
     print(f"{target}: {len(questions)} questions")
 
@@ -64,9 +95,13 @@ def write(name: str, questions: list[dict[str, str]]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gsm8k", type=Path)
+    parser.add_argument("--choices", type=Path)
     arguments = parser.parse_args()
     if arguments.gsm8k is not None:
         gsm8k(arguments.gsm8k)
+    elif arguments.choices is not None:
+        last_sentence()
+        boolean_expressions(arguments.choices)
     else:
         palindromes()
         sums()

@@ -65,7 +65,8 @@ def evaluated(tmp_path_factory):
         save_model(model, tokenizer, out / name, {"stage": name})
         with torch.no_grad():
             model.lm_head.weight.neg_()
-    settings = Evaluate(tasks=[{"name": "palindromes", "limit": 12, "samples": 4}], batch_size=64)
+    choices = {"name": "last_sentence", "limit": 12, "chat": False}
+    settings = Evaluate(tasks=[{"name": "palindromes", "limit": 12, "samples": 4}, choices], batch_size=64)
     checkpoints = {name: str(out / name) for name in ("base", "sft")}
     (out / "report").mkdir()
     settings_of_model = Model(path=checkpoints["sft"])
@@ -86,6 +87,14 @@ def test_every_number_is_of_the_checkpoint_it_is_filed_under(evaluated):
     assert untrained != trained
     difference = body["differences"]["palindromes"]["base → sft"]["value"]
     assert difference == pytest.approx(flat["sft/palindromes/pass@1"] - flat["base/palindromes/pass@1"])
+
+
+def test_a_multiple_choice_task_s_accuracy_is_paired_too(evaluated):
+    out, flat = evaluated
+    cell = json.loads((out / "results.json").read_text())["differences"]["last_sentence"]["base → sft"]
+    base, sft = (flat[f"{name}/last_sentence/acc"] for name in ("base", "sft"))
+    assert base != sft and cell["n"] == 12
+    assert cell["value"] == pytest.approx(sft - base) and cell["low"] < cell["value"] < cell["high"]
 
 
 def test_an_answer_s_score_is_its_verifier_s():

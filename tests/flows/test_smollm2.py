@@ -19,6 +19,7 @@ RECIPE = str(toys.ROOT / "recipes" / "smollm2.yaml")
 TINY = (
     "curate.sources.0.size=200", "sft.steps=2", "sft.tokens_per_step=128", "sft.micro_batch_tokens=128", "rlvr.steps=2",
     "rlvr.prompts=2", "rlvr.group_size=4", "rlvr.commit.every=2", "evaluate.tasks.0.limit=4", "evaluate.tasks.0.samples=2",
+    "evaluate.tasks.1.limit=2", "evaluate.tasks.2.limit=2",
     "tracking.upload_models=false",
 )  # fmt: skip
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason="; ".join(MISSING))]
