@@ -6,6 +6,7 @@ import os
 import sys
 
 import pytest
+import toys
 
 from benchmarks import overhead
 from pipelines.contract.catalogue import bind, names
@@ -65,3 +66,49 @@ def test_over_optimisation_reads_what_a_stage_reported(tmp_path, capsys):
     told = capsys.readouterr().out
     a, b = (float(told.rpartition(f"{name} ")[2].split(",")[0].split(";")[0]) for name in ("run: a", " b"))
     assert a == pytest.approx(0.2, abs=0.02) and b == pytest.approx(0.15, abs=0.02)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    return toys.start(tmp_path_factory.mktemp("benchmarks"), overrides=["sft.steps=2"])
+
+
+@pytest.mark.parametrize("variant", [{}, {"lora": True, "learning_rate": 0.01, "sampling": {"top_p": 0.9}}])
+def test_healthy_runs_breach_no_mismatch_limit_and_old_weights_do(variant, begun, tmp_path, monkeypatch):
+    from benchmarks import mismatch
+    from pipelines.engine.rounded import RoundedWeights
+
+    starts, size = {"base": begun / "sft/out/model"}, {"prompts": 4, "group_size": 4, "max_tokens": 6}
+    about, differences = mismatch.run(
+        variant, starts, begun / "data", tmp_path / "a", seed=1, steps=2, split="train", **size
+    )
+    assert about["breaches"] == [] and about["tokens"] == len(differences) > 2 * 4 * 4
+    assert 0 < about["mean"] <= about["p999"] <= about["max"] and about["ess"] > 0.99
+
+    copy = RoundedWeights._copy
+
+    def old(self, key, weight):
+        return self.copies[key] if key in self.copies else copy(self, key, weight)
+
+    monkeypatch.setattr(RoundedWeights, "_copy", old)
+    fast = variant | {"learning_rate": 0.05}
+    about, _ = mismatch.run(fast, starts, begun / "data", tmp_path / "b", seed=1, steps=2, split="train", **size)
+    assert about["breaches"] and "sampler and trainer disagree" in about["breaches"][0]
+
+
+def test_the_roofline_of_a_small_model(begun, capsys, monkeypatch):
+    from benchmarks import roofline
+
+    monkeypatch.setattr(roofline, "CACHE_BYTES", 1 << 20)
+    monkeypatch.setattr(roofline, "SQUARE", 64)
+    folder = str(begun / "sft/out/model")
+    small = ["--rows", "2", "3", "--context", "6", "--tokens", "4", "--train-tokens", "64", "--train-length", "16"]
+    roofline.main(["--model", folder, *small, "--blocks", "1"])
+    told = capsys.readouterr().out
+    assert "GB/s" in told and "decoding, 3 rows" in told and "training" in told
+    about = {"bytes_per_s": 1e6, "best_flops": 1e9}
+    matrices = roofline.Matrices({"8x4": (8, 4, 2), "head": (8, 10, 1)}, keys=5)
+    few = roofline.bound(matrices, about, {"body": 1, "head": 1}, "float32", positions=7)
+    assert few == pytest.approx(4 * (2 * 32 + 80 + 35) / 1e6), "few rows: the weights and keys are read"
+    many = roofline.bound(matrices, about, {"body": 10_000, "head": 10_000}, "float32")
+    assert many == pytest.approx(2 * 10_000 * (2 * 32 + 80) / 1e9), "many rows: the operations take longer"

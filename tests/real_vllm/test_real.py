@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import time
@@ -12,9 +13,11 @@ import toys
 import yaml
 
 from pipelines.engine.distribution import generator
+from pipelines.engine.policy import Policy
 from pipelines.engine.server_endpoint import Endpoint
 from pipelines.errors import Interrupted, StaleWeights
 from pipelines.recipe.settings import Sampling
+from pipelines.rlvr.pack import pack
 
 VLLM = os.environ.get("WHETSTONE_VLLM", "")
 pytestmark = [
@@ -110,3 +113,50 @@ def test_a_server_killed_in_the_middle_and_the_run_resumed(tmp_path, wide):
     trainer(tmp_path, wide, *more).run()
     assert doomed and len(values(tmp_path, "mismatch/mean")) == 3
     assert max(values(tmp_path, "mismatch/mean")) < 1e-4
+
+
+def off_by(model, batch):
+    """Mean difference between a model's log-probabilities of a batch and those that the server gave, nats."""
+    columns = pack(batch.rows, step=0, total_steps=6)
+    with torch.no_grad():
+        logp = Policy(model, batch.sampling).logp(columns["token"], columns["mask"]).logp
+    return float((logp - columns["logp_old"])[columns["mask"]].abs().mean())
+
+
+def test_a_step_ahead_each_batch_is_drawn_by_the_weights_of_the_step_before_and_a_resumed_run_goes_on(tmp_path, wide):
+    corrected = ("rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]", "rlvr.optimizer.learning_rate=0.005")
+    more = ("rlvr.staleness=1", "rlvr.steps=6", "rlvr.commit.every=1", *corrected)
+    weights, batches = {}, {}
+
+    def watched():
+        run = trainer(tmp_path, wide, *more)
+        next_batch = run.overlap.next_batch
+
+        def take(step, version):
+            weights[step] = copy.deepcopy(run.learner.model)
+            batches[step] = next_batch(step, version)
+            return batches[step]
+
+        run.overlap.next_batch = take
+        return run
+
+    def stop(name, step):
+        if (name, step) == ("update", 3):
+            raise Interrupted("stopped by the test")
+
+    run = watched()
+    run.phase = stop
+    with pytest.raises(Interrupted, match="stopped by the test"):
+        run.run()
+    watched().run()
+    assert sorted(batches) == list(range(6))
+    for step, batch in batches.items():
+        drawn_by = max(0, step - 1)
+        assert {row.version for row in batch.rows} == {drawn_by}
+        assert off_by(weights[drawn_by], batch) < 1e-4
+        assert step == 0 or off_by(weights[step], batch) > 1e-3, "the present weights say something else"
+    assert values(tmp_path, "staleness/steps") == [0, 1, 1, 1, 1, 1]
+    print("mismatch", values(tmp_path, "mismatch/mean"), "staleness", values(tmp_path, "staleness/kl"))
+    assert max(values(tmp_path, "mismatch/mean")) < 1e-4 and max(values(tmp_path, "server/weights_mismatch")) < 1e-4
+    for side in ("trainer", "sampler"):
+        assert all(0 <= share <= 1 for share in values(tmp_path, f"time/{side}_idle_share"))
