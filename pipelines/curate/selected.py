@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
-from pipelines.curate import ranked
+from pipelines.curate import judged, ranked
 from pipelines.curate.mapping import ORIGIN
 from pipelines.data import dataset, pairs, samples
 from pipelines.data.records import Problem
 from pipelines.errors import DataError
 from pipelines.recipe.selection import Selection
 
-TEXTS = (*pairs.TEXTS, pairs.COMPLETION, "solution")
+TEXTS = (*pairs.TEXTS, pairs.COMPLETION, "judged", "solution")
 """What a record of a problem may hold beside it, in its info."""
 Completion = dict[str, Any]
 """A row of the samples."""
@@ -56,6 +56,8 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
             yield problem
         elif select.kind == "pairs":
             yield from _pairs(problem, _distinct(scored), select, seed)
+        elif select.kind in ("graded", "compared"):
+            yield from _judged(problem, _distinct(scored), select, seed)
         elif select.kind == "majority":
             yield from _majority(problem, rows, select)
         else:
@@ -68,6 +70,14 @@ def text_key(problem: Problem) -> str:
     if ORIGIN not in problem.info:
         return ""
     return "\0".join(str(problem.info.get(name, "")) for name in TEXTS)
+
+
+def _judged(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:
+    """Questions for a judge; their uids depend on the problem and on the judged texts."""
+    build = judged.graded if select.kind == "graded" else judged.compared
+    for record in build(problem, rows, select, seed):
+        own = _with(problem, {name: record.info[name] for name in ("judged", "solution")})
+        yield replace(record, uid=own.uid, info=record.info | own.info)
 
 
 def _distinct(rows: list[Completion]) -> list[Completion]:

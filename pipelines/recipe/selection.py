@@ -16,7 +16,10 @@ OF_KIND = {
     "factors": ("pairs",),
     "margin": ("pairs",),
     "truncate": ("best", "correct", "shortest_correct", "majority"),
-    "per_problem": ("best", "correct", "shortest_correct", "pairs"),
+    "per_problem": ("best", "correct", "shortest_correct", "pairs", "graded", "compared"),
+    "grades": ("graded", "compared"),
+    "noise": ("graded", "compared"),
+    "instruction": ("graded", "compared"),
 }
 """Fields that only some selections read."""
 
@@ -33,9 +36,10 @@ class Factor(Settings):
 class Selection(Settings):
     """Records out of the scored completions of a problem; repeated texts of a problem count once."""
 
-    kind: Literal["best", "correct", "shortest_correct", "majority", "pairs", "pass_rate"]
+    kind: Literal["best", "correct", "shortest_correct", "majority", "pairs", "pass_rate", "graded", "compared"]
     """best: highest score first. correct: in the order of the draws. shortest_correct: fewest tokens first. majority: the most frequent
-    answer as the record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the problem itself."""
+    answer as the record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the problem itself.
+    graded, compared: a judge's question about a completion, or about two; answer and solution are the grades that their scores mean."""
     low: float | None = Field(None, ge=0, le=1)
     high: float | None = Field(None, ge=0, le=1)
     """Only problems with low < share of correct completions < high."""
@@ -59,6 +63,13 @@ class Selection(Settings):
     truncate: float | None = Field(None, gt=0, lt=1)
     """Keep this share of a completion's characters, cut back to white space where there is some: a prefix."""
 
+    grades: tuple[int, int] = (1, 10)
+    """graded, compared: the lowest and the highest grade, for scores of 0 and 1; the judge's `low` and `high`."""
+    noise: float = Field(0.0, ge=0, le=1)
+    """graded, compared: share of the solutions that say the opposite, drawn by the source's `seed`; the answer stays as it is."""
+    instruction: str = Field("", max_length=8000)
+    """graded, compared: the judge's."""
+
     @model_validator(mode="after")
     def _fields(self) -> Selection:
         for name, wanted in OF_KIND.items():
@@ -68,6 +79,8 @@ class Selection(Settings):
             raise ValueError("pair: ranked needs `factors`, the most important first, and nothing else takes them")
         if self.pair != "extremes" and self.by != "score":
             raise ValueError("by is read by best, and by pairs of extremes; leave it out")
+        if not -1000 <= self.grades[0] < self.grades[1] <= 1000:
+            raise ValueError("grades are the lowest and the highest, from -1000 to 1000")
         if self.low is not None and self.high is not None and self.low >= self.high:
             raise ValueError(f"low ({self.low:g}) must be under high ({self.high:g})")
         return self

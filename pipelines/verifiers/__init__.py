@@ -20,7 +20,7 @@ from pipelines.errors import DataError, did_you_mean
 
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 VERIFIERS = (
-    "choice", "exact", "instructions", "json_schema", "math", "number", "overlap", "python", "reasoning_gym", "regex",
+    "choice", "exact", "grades", "instructions", "json_schema", "math", "number", "overlap", "python", "reasoning_gym", "regex",
     "semantic", "sql", "staged", "tool_calls",
 )  # fmt: skip
 """Every verifier: a module of this package that defines `verify`."""

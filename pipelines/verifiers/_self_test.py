@@ -55,6 +55,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         "B", {}, gold="The answer is (B).", junk="I do not know.", hedged="The answer is A or B.", bomb="A or " * 20_000
     ),
     "exact": _examples("a b", {}, gold=" a  b ", junk="c", hedged="a b or c", bomb=" a" * 100_000),
+    "grades": _examples(
+        "[4, 2]",
+        {},
+        gold="Well.\nFirst: 4\nSecond: 2",
+        junk="good",
+        hedged="First: 4\nFirst: 5\nSecond: 2",
+        bomb="First: " * 20_000 + "\n" * 20_000,
+    ),
     "instructions": _examples(
         "", _ORDERS, gold="Well yes.", junk="No, no.", hedged="yes, or no", bomb="*[<<," * 20_000
     ),

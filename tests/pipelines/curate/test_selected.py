@@ -9,6 +9,7 @@ import pytest
 import toys
 import yaml
 
+from pipelines import verifiers
 from pipelines.curate import selected
 from pipelines.curate.run import run as curate
 from pipelines.curate.run import split_of
@@ -17,6 +18,7 @@ from pipelines.data.pairs import pair_of
 from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.errors import DataError, ModelError, RecipeError
+from pipelines.judges import questions
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.selection import Selection
@@ -98,6 +100,41 @@ def test_the_majority_s_answer_is_the_label(folder):
     assert [p.info["sampled_from"] for p in chosen(folder, kind="majority", min_share=0.9)] == ["b"]
     with pytest.raises(DataError, match="a majority needs records"):
         chosen(write(folder / "other", verifier="reasoning_gym"), kind="majority")
+
+
+def test_a_judge_learns_from_graded_completions(folder):
+    """Its own question, and the grade that the score means; noise changes what is imitated, not what is correct."""
+    records = chosen(folder, kind="graded", per_problem=9)
+    grades = {p.info["judged"]: p.answer for p in records if p.info["sampled_from"] == "a"}
+    assert grades == {"no 3": "Grade: 1", "7": "Grade: 10", "it is 7": "Grade: 10", "5 or 3": "Grade: 5"}
+    assert all(
+        p.info["solution"] == p.answer and verifiers.verify(p.verifier, p.answer, p.answer, {}).correct for p in records
+    )
+    assert len({p.uid for p in records}) == len(records)
+    problem = Problem(uid="a", prompt=[{"role": "user", "content": "how many is a"}], answer="7",
+                      verifier="number", source="s", licence="l")  # fmt: skip
+    assert records[0].prompt == questions.grade(problem, "no 3", low=1, high=10)
+    noisy = chosen(folder, kind="graded", per_problem=9, noise=1.0)
+    assert [p.info["solution"] for p in noisy[:2]] == ["Grade: 10", "Grade: 1"] and [p.answer for p in noisy[:2]] == [
+        "Grade: 1", "Grade: 10",
+    ]  # fmt: skip
+
+
+def test_a_judge_learns_from_compared_completions(folder):
+    records = chosen(folder, kind="compared", grades=(1, 5), per_problem=2, instruction="Be strict.")
+    assert [p.info["sampled_from"] for p in records] == ["a", "a", "b", "c", "c"]
+    for record in records:
+        gold = json.loads(record.answer)
+        assert verifiers.verify(record.verifier, record.info["solution"], record.answer, record.info).score == 1.5
+        assert "Be strict." in record.prompt[0]["content"] and all(1 <= g <= 5 for g in gold)
+        first, second = record.info["judged"].split("\0")
+        user = record.prompt[1]["content"]
+        assert user.index(f"first answer\n{first}\n") < user.index(f"second answer\n{second}\n")
+    assert all(len(set(json.loads(p.answer))) == 2 for p in records[:2]), "pairs that differ come first"
+    order = {chosen(folder, seed, kind="compared")[0].info["judged"] for seed in range(12)}
+    assert len(order) > 3, "which is first is chance"
+    with pytest.raises(ValueError, match="lowest and the highest"):
+        Selection.model_validate({"kind": "graded", "grades": (5, 1)})
 
 
 def pairs(folder, **select):

@@ -1,0 +1,52 @@
+"""Records that a judge learns from: its own questions about completions whose scores are known, with the grades that it should give."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+from pipelines.data.records import Problem
+from pipelines.judges import questions
+from pipelines.recipe.selection import Selection
+
+
+def grade_of(score: float, low: int, high: int) -> int:
+    """A score from 0 to 1 as a whole grade.
+
+    >>> grade_of(1.0, 1, 10), grade_of(0.0, 1, 10), grade_of(0.5, 1, 5)
+    (10, 1, 3)
+    """
+    return low + round(min(1.0, max(0.0, score)) * (high - low))
+
+
+def graded(problem: Problem, rows: Sequence[dict[str, Any]], select: Selection, seed: int) -> Iterator[Problem]:
+    """`judge: grade`'s question about each completion. A share `noise` of the solutions are the grade from the other end of the range."""
+    low, high = select.grades
+    draw = random.Random(f"{seed} {problem.uid} grades")
+    for row in rows[: select.per_problem]:
+        prompt = questions.grade(problem, row["text"], low=low, high=high, instruction=select.instruction)
+        gold = grade_of(row["score"], low, high)
+        told = low + high - gold if draw.random() < select.noise else gold
+        about = {"solution": f"Grade: {told}", "judged": row["text"]}
+        yield replace(problem, prompt=prompt, answer=f"Grade: {gold}", verifier="exact", info=problem.info | about)
+
+
+def compared(problem: Problem, rows: Sequence[dict[str, Any]], select: Selection, seed: int) -> Iterator[Problem]:
+    """A comparison's question about pairs of completions, which is first by chance; scored by the verifier `grades`."""
+    low, high = select.grades
+    draw = random.Random(f"{seed} {problem.uid} grades")
+    pairs = [draw.sample(pair, 2) for pair in combinations(rows, 2)]
+    draw.shuffle(pairs)
+    pairs.sort(key=lambda pair: pair[0]["score"] == pair[1]["score"])  # those that differ first
+    for first, second in pairs[: select.per_problem]:
+        texts = first["text"], second["text"]
+        prompt = questions.comparison(problem, *texts, low=low, high=high, instruction=select.instruction)
+        gold = [grade_of(row["score"], low, high) for row in (first, second)]
+        told = [low + high - g for g in gold] if draw.random() < select.noise else gold
+        solution = f"First: {told[0]}\nSecond: {told[1]}"
+        info = problem.info | {"solution": solution, "judged": "\0".join(texts), "low": low, "high": high}
+        yield replace(problem, prompt=prompt, answer=json.dumps(gold), verifier="grades", info=info)
