@@ -7,8 +7,10 @@ The expert of the demonstrations errs in a share of them (`errors`): its program
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from pipelines.environments._answered import Part, World, belongs
@@ -35,9 +37,9 @@ def _filters() -> list[Operation]:
     ]
     for n in range(10):
         operations += [
-            Operation((f"those over {n}", f"numbers above {n}"), f"v > {n}", lambda v, n=n: v > n, "bound"),
-            Operation((f"those from {n} up", f"numbers at least {n}"), f"v >= {n}", lambda v, n=n: v >= n, "bound"),
-            Operation((f"those under {n}", f"numbers below {n}"), f"v < {n}", lambda v, n=n: v < n, "bound"),
+            Operation((f"those over {n}", f"numbers above {n}"), f"v > {n}", partial(operator.lt, n), "bound"),
+            Operation((f"those from {n} up", f"numbers at least {n}"), f"v >= {n}", partial(operator.le, n), "bound"),
+            Operation((f"those under {n}", f"numbers below {n}"), f"v < {n}", partial(operator.gt, n), "bound"),
         ]
     return operations
 
@@ -49,9 +51,9 @@ def _maps() -> list[Operation]:
     ]
     for n in range(2, 10):
         operations += [
-            Operation((f"add {n} to each", f"raise by {n}"), f"v + {n}", lambda v, n=n: v + n, "shift"),
-            Operation((f"take {n} from each", f"lower by {n}"), f"v - {n}", lambda v, n=n: v - n, "shift"),
-            Operation((f"times {n}", f"multiply by {n}"), f"v * {n}", lambda v, n=n: v * n, "scale"),
+            Operation((f"add {n} to each", f"raise by {n}"), f"v + {n}", partial(operator.add, n), "shift"),
+            Operation((f"take {n} from each", f"lower by {n}"), f"v - {n}", partial(operator.add, -n), "shift"),
+            Operation((f"times {n}", f"multiply by {n}"), f"v * {n}", partial(operator.mul, n), "scale"),
         ]
     return operations
 

@@ -102,8 +102,7 @@ def _verdict(completion: str, info: dict[str, Any], verdicts: list[Verdict]) -> 
     ]
     terms = graded(*met)
     score = sum(w * t for w, t in zip(weights(info), terms.values(), strict=True))
-    status = "correct" if terms["all"] else "incorrect"
-    return Verdict(score, status, {"schema": 1.0, **terms})
+    return Verdict(score, "correct" if terms["all"] else "incorrect", {"schema": 1.0, **terms})
 
 
 def graded(soft: Sequence[bool], hard: Sequence[bool]) -> dict[str, float]:
