@@ -15,6 +15,8 @@ from tasks.problem import Problem
 
 KEYWORDS = [*ARGUMENTS, *RECORD, *LIVE]
 """What a reward function is called with, beside the entries of `info`."""
+ASKING = ("judge", "ppr")
+"""Rewards that ask a language model."""
 
 
 def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
@@ -38,9 +40,9 @@ def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
 def problems(stage: str, rl: Rlvr) -> Iterator[Problem]:
     """Judges that cannot be asked."""
     for where, spec in terms_of(f"{stage}.reward", rl.reward):
-        if spec.get("kind") == "judge" and spec.get("path"):
-            continue  # it runs in the stage
-        if spec.get("kind") == "judge":
+        if spec.get("kind") in ASKING:
+            if spec.get("path"):
+                continue  # it runs in the stage
             yield from _judge(where, spec)
         elif isinstance(pairwise := spec.get("judge"), dict):
             yield from _judge(f"{where}.judge", pairwise)

@@ -13,8 +13,8 @@ from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.judges import questions
-from pipelines.judges.endpoint import ChatEndpoint, Reply
-from pipelines.judges.local import LocalJudge
+from pipelines.judges.asker import Asker
+from pipelines.judges.endpoint import Reply
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward"
@@ -61,12 +61,6 @@ class judge(Reward):
         timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
         cache: bool = True,
     ) -> None:
-        if (model is None) == (path is None):
-            raise RecipeError(
-                f"{FIELD}: a judge is a `model` behind an endpoint, or the model at a `path`: give one of them."
-            )
-        if path is not None and (url or api_key_env):
-            raise RecipeError(f"{FIELD}.path: url and api_key_env are those of an endpoint. Leave them out.")
         if low >= high:
             raise RecipeError(f"{FIELD}.high: {high} is not above low ({low}).")
         if form == "grade" and (criteria or all_or_nothing):
@@ -77,25 +71,15 @@ class judge(Reward):
             raise RecipeError(f"{FIELD}.criteria: {error.errors()[0]['msg']}.") from None
         self.form, self.instruction, self.reference, self.low, self.high = form, instruction, reference, low, high
         self.all_or_nothing = all_or_nothing
-        self._asked: dict[str, Any] = {
-            "model": model, "url": url, "api_key_env": api_key_env, "temperature": temperature, "max_tokens": max_tokens,
-            "concurrency": concurrency, "timeout_s": timeout_s, "cache": cache,
-        }  # fmt: skip
         self.path = path
-        self._endpoint: ChatEndpoint | LocalJudge | None = None
+        self.asker = Asker(
+            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=temperature, max_tokens=max_tokens,
+            concurrency=concurrency, timeout_s=timeout_s, cache=cache,
+        )  # fmt: skip
 
     def connect(self, scorer: Scorer) -> None:
         """Load the model at `path`."""
-        if self.path is not None:
-            settings = {name: self._asked[name] for name in ("temperature", "max_tokens")}
-            self._endpoint = LocalJudge(scorer.language_model(self.path), **settings)
-
-    @property
-    def endpoint(self) -> ChatEndpoint | LocalJudge:
-        """Made when it is first asked: a recipe is read where the key is not."""
-        if self._endpoint is None:
-            self._endpoint = ChatEndpoint(**self._asked, field=FIELD)
-        return self._endpoint
+        self.asker.connect(scorer)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status and components in place."""
@@ -105,7 +89,7 @@ class judge(Reward):
         texts = [
             self._questions(problems[row.uid], row.text, rubric) for row, rubric in zip(asked, rubrics, strict=True)
         ]
-        replies = iter(self.endpoint.ask([question for group in texts for question in group]))
+        replies = iter(self.asker.ask([question for group in texts for question in group]))
         for row, rubric, group in zip(asked, rubrics, texts, strict=True):
             own = [next(replies) for _ in group]
             row.score, unread = self._value(own, rubric)

@@ -1,0 +1,134 @@
+"""Each turn graded against principles by a language model, normalised by the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.method import Reward
+from pipelines.contract.scorer import Scorer
+from pipelines.data.records import Message, Problem, Role, Trajectory
+from pipelines.errors import RecipeError
+from pipelines.judges import questions
+from pipelines.judges.asker import Asker
+from pipelines.rlvr.reward._turns import scored_with_turns
+
+FIELD = "rlvr.reward"
+PRINCIPLES = (
+    "The last message of the conversation is one step of an agent; the answer below is that step. Grade how well it serves the user's "
+    "question by these principles:\n{principles}"
+)
+
+
+@method(
+    paper="2509.25598",
+    title="Hybrid Reward Normalization for Process-supervised Non-verifiable Agentic Tasks (PPR, ReNorm)",
+    checked="official code (the normalisation, by the sheet's example; the judge's question is ours)",
+)
+class ppr(Reward):
+    """A turn before the last is paid p + outcome - `beta`, with p its grade as a share of the range; the last turn is paid the outcome.
+
+    With beta = 1 no step of a failed episode is paid and none of a successful one is fined: grades cannot be farmed where the outcome is
+    bad. The judge is a `model` behind an endpoint or the model at a `path`, as for the reward `judge`; it reads the conversation up to the
+    turn. `principles` are lines of the recipe, or the record's own in `info.principles`. A grade that cannot be read counts 0. What the
+    environment paid the turns is replaced; the outcome is the last turn's reward. Use it with `advantage: gae`.
+    """
+
+    language_models: ClassVar[tuple[str, ...]] = ("path",)
+
+    def __init__(
+        self,
+        *,
+        model: Annotated[str | None, Field(min_length=1, max_length=300)] = None,
+        path: Annotated[str | None, Field(min_length=1, max_length=4096)] = None,
+        url: Annotated[str | None, Field(pattern=r"^https?://[^\s/]")] = None,
+        api_key_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_]\w*$")] = None,
+        principles: Annotated[list[Annotated[str, Field(min_length=1, max_length=2000)]], Field(max_length=50)] = [],  # noqa: B006
+        beta: Annotated[float, Field(ge=0, le=100)] = 1.0,
+        low: Annotated[int, Field(ge=-1000, le=1000)] = 0,
+        high: Annotated[int, Field(ge=-1000, le=1000)] = 10,
+        max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 512,
+        concurrency: Annotated[int, Field(ge=1, le=1024)] = 16,
+        timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
+    ) -> None:
+        if low >= high:
+            raise RecipeError(f"{FIELD}.high: {high} is not above low ({low}).")
+        self.asker = Asker(
+            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=0.0, max_tokens=max_tokens,
+            concurrency=concurrency, timeout_s=timeout_s, cache=True,
+        )  # fmt: skip
+        self.principles, self.beta, self.low, self.high = list(principles), beta, low, high
+
+    def connect(self, scorer: Scorer) -> None:
+        """Keep the policy's tokenizer, and load the model at `path`."""
+        self.tokenizer = scorer.tokenizer()
+        self.asker.connect(scorer)
+
+    def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
+        """Fill score, correct, status, components and the rewards of turns in place."""
+        scored = scored_with_turns("ppr", rows, problems)
+        asked = [self._questions(row, problems[row.uid]) for row in scored]
+        replies = iter(self.asker.ask([question for own in asked for question in own]))
+        for row, own in zip(scored, asked, strict=True):
+            grades = [questions.read_grade(next(replies).text, self.low, self.high) for _ in own]
+            outcome = (row.turn_reward or [0.0])[-1]
+            row.turn_reward = renorm([grade or 0.0 for grade in grades], outcome, self.beta)
+            row.turn_components = [{"ppr": value} for value in row.turn_reward]
+            row.score = sum(row.turn_reward)
+            row.components = {
+                **row.components, "outcome": outcome, "judge_unread": float(sum(grade is None for grade in grades)),
+                "turn.ppr": row.score - outcome,
+            }  # fmt: skip
+
+    def _questions(self, row: Trajectory, problem: Problem) -> list[list[Message]]:
+        """A question for each turn but the last."""
+        turns = len(row.turn_reward or [])
+        principles = problem.info.get("principles") or self.principles
+        if not principles or not all(isinstance(line, str) for line in principles):
+            raise RecipeError(
+                f"{FIELD}.principles: the problem {row.uid} has no info.principles (a list of texts), and the recipe gives none."
+            )
+        listed = "\n".join(f"- {line}" for line in principles)
+        asked = []
+        for step, before in zip(range(turns - 1), self._conversations(row, problem), strict=False):
+            *earlier, last = before
+            shown = replace(problem, prompt=earlier)
+            instruction = PRINCIPLES.format(principles=listed) + f" This is step {step + 1} of {turns}."
+            asked.append(questions.grade(shown, last["content"], low=self.low, high=self.high, instruction=instruction))
+        return asked
+
+    def _conversations(self, row: Trajectory, problem: Problem) -> list[list[Message]]:
+        """The conversation up to and with each of the policy's messages."""
+        messages = list(problem.prompt)
+        conversations: list[list[Message]] = []
+        for who, tokens in segments(row):
+            text = self.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+            messages = [*messages, {"role": who, "content": text}]
+            if who == "assistant":
+                conversations.append(messages)
+        return conversations
+
+
+def segments(row: Trajectory) -> list[tuple[str, list[int]]]:
+    """(role, token ids) of each message after the prompt: the policy's, and what the environment answered."""
+    pairs = [
+        (role, token) for role, token in zip(row.role, row.tokens, strict=True) if role not in (Role.PROMPT, Role.HINT)
+    ]
+    return [
+        ("user" if environment else "assistant", [token for _, token in part])
+        for environment, part in groupby(pairs, key=lambda pair: pair[0] == Role.ENVIRONMENT)
+    ]
+
+
+def renorm(grades: Sequence[float], outcome: float, beta: float = 1.0) -> list[float]:
+    """Rewards of the turns, from the grades of all but the last.
+
+    >>> renorm([0.5, 0.75, 0.0], 1.0), renorm([0.5, 0.75, 0.0], 0.0), renorm([], 1.0)
+    ([0.5, 0.75, 0.0, 1.0], [-0.5, -0.25, -1.0, 0.0], [1.0])
+    """
+    return [*(grade + outcome - beta for grade in grades), outcome]
