@@ -27,7 +27,8 @@ def with_demonstrations(seed):
 
 
 REQUIRED = {
-    "composite": {"terms": [{"kind": "verifier"}]}, "function": {"path": "operator:length_hint"}, "judge": {"model": "m"},
+    "composite": {"terms": [{"kind": "verifier"}]}, "function": {"path": "operator:length_hint"}, "judge": {"model": "m"}, "ppr": {"model": "m"},
+    "semantic": {"encoder": "tiny random encoder"},
     "model": {"model": "folder/rm"},
 }  # fmt: skip
 """Settings of the methods that have no default."""
