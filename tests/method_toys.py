@@ -27,9 +27,8 @@ def with_demonstrations(seed):
 
 
 REQUIRED = {
-    "composite": {"terms": [{"kind": "verifier"}]}, "function": {"path": "operator:length_hint"}, "judge": {"model": "m"}, "ppr": {"model": "m"},
-    "semantic": {"encoder": "tiny random encoder"},
-    "model": {"model": "folder/rm"},
+    "composite": {"terms": [{"kind": "verifier"}]}, "function": {"path": "operator:length_hint"}, "judge": {"model": "m"},
+    "model": {"model": "folder/rm"}, "ppr": {"model": "m"}, "semantic": {"encoder": "tiny random encoder"},
 }  # fmt: skip
 """Settings of the methods that have no default."""
 
