@@ -59,7 +59,7 @@ class Counts:
     def drop(self, step: str, problem: Problem, reason: str) -> None:
         """A record that a step removed."""
         self.dropped[step] += 1
-        text = problem.prompt[-1]["content"]
+        text = problem.prompt[-1]["content"] if problem.prompt else problem.raw_text or ""
         if len(self.examples.setdefault(step, [])) < EXAMPLES:
             self.examples[step].append(f"{text[:160]!r}: {reason}")
         line = {"step": step, "uid": problem.uid, "source": problem.source, "reason": reason, "prompt": text[:500]}

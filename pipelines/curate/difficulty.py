@@ -42,8 +42,12 @@ def band(settings: Difficulty, model: Model, out: Path, counts: Counts, report: 
     done = 0
     rows_left: dict[str, int] = {}
     for path in files:
-        problems = list(iter_problems(path))
+        records = list(iter_problems(path))
+        problems = [record for record in records if record.raw_text is None]
         writer = Writer(path, 10_000)
+        for record in records:
+            if record.raw_text is not None:
+                writer.add(record)
         for start in range(0, len(problems), PROBLEMS_AT_ONCE):
             batch = problems[start : start + PROBLEMS_AT_ONCE]
             for problem, rate in zip(batch, pass_rates(settings, sampler, tokenizer, batch, seed), strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 from pipelines import tools, verifiers
 from pipelines.curate.values import RowError, check_text, kind, parse_json, plain, scalar_text, text_of
 from pipelines.data import pairs
-from pipelines.data.records import Message, Problem
+from pipelines.data.records import RAW_TEXT, TURN_WEIGHTS, Message, Problem
 from pipelines.errors import DataError, UserError
 from pipelines.recipe.settings import Source
 from pipelines.stage.files import dumps
@@ -41,6 +41,8 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     Raises:
         RowError: the field and the reason.
     """
+    if source.text_column is not None:
+        return _raw_text(row, source)
     pair = _pair(row)
     if not pair and (labelled := _labelled(row)):
         pair, row = labelled, {k: v for k, v in row.items() if k not in (pairs.COMPLETION, LABEL)}
@@ -54,6 +56,8 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     _tools(row, source, info)
     if solution:
         info["solution"] = solution
+    if weights := _turn_weights(row, source):
+        info[TURN_WEIGHTS] = weights
     name = _name(row, "data_source") or str(source.task or source.path)
     if self_check and not (pair and not answer):
         try:
@@ -71,6 +75,19 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     return Problem(
         uid=uid, prompt=prompt, answer=answer, verifier=verifier, source=name, licence=source.licence, info=info
     )
+
+
+def _raw_text(row: dict[str, Any], source: Source) -> Problem:
+    """The record of a text that asks nothing."""
+    column = str(source.text_column)
+    value = row.get(column)
+    text = "" if _missing(value) else normalise(text_of(value, column))
+    if not text:
+        raise RowError(column, "no text")
+    name = _name(row, "data_source") or str(source.path)
+    info = {"split": source.split, RAW_TEXT: text}
+    uid = problem_uid(name, [{"role": "text", "content": text}])
+    return Problem(uid=uid, prompt=[], answer="", verifier="exact", source=name, licence=source.licence, info=info)
 
 
 def _texts(pair: dict[str, Any]) -> list[str]:
@@ -278,6 +295,41 @@ def _message(message: Any, number: int, column: str) -> Message:
         return {"role": role, "content": _content(message.get("content"), number, column)}
     before = _content(message["content"], number, column) if message.get("content") else ""
     return {"role": role, "content": "\n".join([before, *_calls(called, number, column)]).lstrip("\n")}
+
+
+def _turn_weights(row: dict[str, Any], source: Source) -> list[float]:
+    """What each of the assistant's messages counts, the solution last, where one of them says so: `train` or `training` (true or false, as
+    axolotl reads them), or `weight` (a number, as OpenAI's fine-tuning reads it). [] where none does."""
+    asked = _pick(row, source, "prompt", PROMPTS)
+    if asked is None and "prompt" not in source.columns:
+        asked = row.get("messages")
+    messages = list(asked) if isinstance(asked, list) else []
+    while len(messages) > 1 and _role(messages[-1]) == _role(messages[-2]) == "assistant":
+        del messages[-2]  # of several answers at the end the last one is the solution
+    if not messages or _role(messages[-1]) != "assistant":
+        answers = next((row[name] for name in SOLUTIONS if isinstance(row.get(name), list) and row[name]), [])
+        messages.append(answers[-1] if answers else {"role": "assistant"})
+    marks = [_mark(message, place) for place, message in enumerate(messages, 1) if _role(message) == "assistant"]
+    return [1.0 if mark is None else mark for mark in marks] if any(mark is not None for mark in marks) else []
+
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, dict) else None
+
+
+def _mark(message: dict[str, Any], number: int) -> float | None:
+    for name in ("train", "training"):
+        value = message.get(name)
+        if value is not None:
+            if not isinstance(value, bool):
+                raise RowError(name, "not true or false", f"message {number}: it is {kind(value)}")
+            return float(value)
+    value = message.get("weight")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+        raise RowError("weight", "not a number from 0", f"message {number}: it is {kind(value)}")
+    return float(value)
 
 
 def _calls(value: Any, number: int, column: str) -> list[str]:

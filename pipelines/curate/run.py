@@ -21,7 +21,7 @@ from pipelines.curate.writer import Writer
 from pipelines.data import chat
 from pipelines.data import samples as sampled
 from pipelines.data.dataset import from_row, iter_problems
-from pipelines.data.records import Problem
+from pipelines.data.records import RAW_TEXT, Problem
 from pipelines.engine import models
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Curate, Model, Source
@@ -92,7 +92,9 @@ def question_text(problem: Problem) -> str:
 
 
 def prompt_text(problem: Problem) -> str:
-    """What the repeat and leak filters compare: the user's and system's words."""
+    """What the repeat and leak filters compare: the user's and system's words, or the raw text."""
+    if problem.raw_text is not None:
+        return problem.raw_text
     return "\n".join(m["content"] for m in problem.prompt if m["role"] != "assistant")
 
 
@@ -174,7 +176,7 @@ def _first_pass(
                 continue
             writer.add(problem)
             kept.add(problem, text, origin)
-            if len(controls) < control.ROWS:
+            if len(controls) < control.ROWS and problem.raw_text is None:
                 controls.append(problem)
         if curate.self_check:
             control.check(label, controls)
@@ -233,7 +235,7 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
             yield problem.answer
             for tool in problem.tools or ():
                 yield f"{tool['function']['name']}({', '.join(tool['function']['parameters']['properties'])})"
-            yield from (str(problem.info[name]) for name in selected.TEXTS if problem.info.get(name))
+            yield from (str(problem.info[name]) for name in (*selected.TEXTS, RAW_TEXT) if problem.info.get(name))
 
     settings = model.tokenizer
     tokenizer = models.train_tokenizer(
@@ -316,7 +318,7 @@ def _outside_length(curate: Curate, problem: Problem, tokenizer: Any, renders: b
     Raises:
         TemplateRefusal: the chat template refuses the conversation.
     """
-    if renders:
+    if renders and problem.raw_text is None:
         tokens = len(chat.render_prompt(tokenizer, problem.prompt, problem.tools))
         if tokens < curate.min_prompt_tokens or tokens > (curate.max_prompt_tokens or tokens):
             return f"the prompt has {tokens} tokens"

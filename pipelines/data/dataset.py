@@ -38,11 +38,14 @@ def iter_problems(path: Path, batch_rows: int = 10_000) -> Iterator[Problem]:
                 yield from_row(row)
 
 
-def read_split(data: Path, split: str) -> list[Problem]:
+def read_split(data: Path, split: str, *, raw_texts: bool = False) -> list[Problem]:
     """All records of a split of a curated folder.
 
+    Args:
+        raw_texts: the caller knows what to do with records that are no problems.
+
     Raises:
-        DataError: there is no such split, or it is empty.
+        DataError: there is no such split, it is empty, or it holds raw texts that the caller cannot use.
     """
     path = data / f"{split}.parquet"
     if not path.exists():
@@ -52,6 +55,12 @@ def read_split(data: Path, split: str) -> list[Problem]:
     if not problems:
         raise DataError(
             f"split {split!r} is empty: curate.splits or the filters left nothing for it; see {data}/card.md."
+        )
+    text = next((problem for problem in problems if problem.raw_text is not None), None)
+    if text is not None and not raw_texts:
+        raise DataError(
+            f"split {split!r} holds raw texts, which only an sft stage can train on (record {text.uid}, {text.source}). Send them to a "
+            "split of their own: curate.sources.N.splits."
         )
     return problems
 

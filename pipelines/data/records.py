@@ -10,6 +10,10 @@ from typing import Any
 Message = dict[str, str]
 """`{"role": "system" | "user" | "assistant" | "tool", "content": text}`."""
 
+RAW_TEXT = "text"
+"""In the info of a record without a prompt: the text that is to be learned."""
+TURN_WEIGHTS = "turn_weights"
+"""In a record's info: what each of the assistant's messages counts when it is trained, the last one included; 0 is not trained."""
 UNSCORED = "unscored"
 """Status of a trajectory that no verifier has met."""
 
@@ -29,6 +33,11 @@ class Problem:
     licence: str
     info: dict[str, Any] = field(default_factory=dict)
     """Anything else: `solution` (a worked answer for SFT), the generator's metadata, tags."""
+
+    @property
+    def raw_text(self) -> str | None:
+        """The text of a record that holds nothing else: it asks no question, and is trained whole; None for a problem."""
+        return None if self.prompt else str(self.info.get(RAW_TEXT, ""))
 
     @property
     def tools(self) -> list[dict[str, Any]] | None:

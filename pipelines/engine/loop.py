@@ -248,7 +248,11 @@ class Epochs:
 
     def step(self, number: int) -> list[Any]:
         """Rows of step `number`; a step at the end of a pass goes on with the next."""
-        return list(islice(self._from(number * self.per_step), self.per_step))
+        return self.take(number * self.per_step, self.per_step)
+
+    def take(self, start: int, count: int) -> list[Any]:
+        """`count` rows, from row `start` of all passes on."""
+        return list(islice(self._from(start), count)) if count else []
 
     def _from(self, start: int) -> Iterator[Any]:
         epoch = 0

@@ -15,8 +15,9 @@ from pipelines.recipe.monitors import DEFAULT_MONITORS, Rollback
 from pipelines.recipe.played import PlayedTask as PlayedTask
 from pipelines.recipe.sampling import AdaptiveTemperature as AdaptiveTemperature
 from pipelines.recipe.sampling import Mismatch, Sampling
-from pipelines.recipe.selection import Selection
 from pipelines.recipe.server import Server
+from pipelines.recipe.source import Source as Source
+from pipelines.recipe.spans import Span as Span
 
 
 def _part(value: Any) -> Any:
@@ -88,75 +89,6 @@ class Model(Settings):
     def _one_origin(self) -> Model:
         if (self.path is None) == (self.fresh is None):
             raise ValueError("give either `path` (folder or hub name) or `fresh` (a new model), not both or neither")
-        return self
-
-
-OF_RAW_ROWS = ("task", "config", "name", "revision", "columns", "verifier", "answer_from", "prompt_template", "system")
-"""Fields of a source that say how rows become records."""
-
-
-class Source(Settings):
-    """Where problems come from."""
-
-    kind: Literal["reasoning_gym", "environment", "file", "hub", "stage"]
-    task: Label | None = None
-    """reasoning_gym: the task's name; environment: a file of pipelines/environments."""
-    size: int | None = Field(None, ge=1, le=1_000_000_000)
-    """reasoning_gym, environment: how many problems; file, hub and stage: read at most this many rows."""
-    seed: Seed = 0
-    """reasoning_gym, environment: seed of the generator; stage: of random pairs."""
-    config: dict[str, Any] = {}
-    """reasoning_gym, environment: its own settings."""
-    splits: list[Label] | None = None
-    """Splits that this source's records go to; default: all of `curate.splits`."""
-    path: Line | None = None
-    """file: a JSONL, JSON, Parquet or CSV file or glob; hub: the dataset's name or a local dataset folder;
-    stage: the name of a stage of kind `sample`."""
-    select: Annotated[Selection, BeforeValidator(_part)] | None = None
-    """stage: which completions become records."""
-    name: Line | None = None
-    """hub: configuration name."""
-    split: Line = "train"
-    """hub: split to read; for every kind: written to the record's info."""
-    revision: Line | None = None
-    columns: dict[Literal["prompt", "answer", "solution", "system", "uid"], Line] = {}
-    """Which column holds what: any of prompt, answer, solution, system, uid → column name. Default: recognised
-    from the conventions of TRL, verl, open-r1, verifiers and GSM8K."""
-    verifier: Label | None = None
-    """How completions are scored; a file in pipelines/verifiers. Default: chosen from the row, else `math`."""
-    answer_from: Literal["column", "gsm8k", "boxed"] | None = None
-    """How to read the gold answer out of the answer column. Default: recognised."""
-    licence: Annotated[Line, Field(max_length=200)] = "unknown"
-    max_row_bytes: int = Field(16 * 2**20, ge=1024, le=2**29)
-    """file: a longer row is quarantined."""
-    max_unpacked_ratio: float = Field(200.0, ge=1)
-    """file: a .gz that unpacks to more than this many times its size (and to over 64 MiB) is refused."""
-    self_supervised: Literal["sentence_order", "masked_span", "next_sentence"] | None = None
-    """file, hub: such problems are made of the texts in the column `columns.prompt` (default: text); none needs a label."""
-    prompt_template: str | None = None
-    """Text put around every question, with `{prompt}`, or with `{metadata.KEY}` from a reasoning-gym entry."""
-    system: str | None = None
-    """System message put before every prompt."""
-
-    @model_validator(mode="after")
-    def _complete(self) -> Source:
-        if self.kind in ("reasoning_gym", "environment") and not (self.task and self.size):
-            raise ValueError(f"a source of kind {self.kind} needs `task` and `size`")
-        if self.kind in ("file", "hub", "stage") and not self.path:
-            raise ValueError(f"a {self.kind} source needs `path`")
-        if (self.kind == "stage") != (self.select is not None):
-            raise ValueError(
-                "`select` says which completions of a sample stage become records: kind stage needs it, no other takes it"
-            )
-        if self.self_supervised and self.kind not in ("file", "hub"):
-            raise ValueError("`self_supervised` makes problems of the texts of a file or hub source")
-        for name in OF_RAW_ROWS if self.kind == "stage" else ():
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} is about raw rows; a sample stage holds records already: leave it out")
-        if self.prompt_template is not None and not (
-            "{prompt}" in self.prompt_template or "{metadata." in self.prompt_template
-        ):
-            raise ValueError("prompt_template must contain {prompt} or {metadata.KEY}")
         return self
 
 
@@ -266,6 +198,10 @@ class Commit(Settings):
     """Best commits kept beside the newest, where checkpoint_selection is best."""
 
 
+MixShare = Annotated[float, Field(ge=0, le=1e6)]
+Mixed = MixShare | tuple[MixShare, MixShare]
+
+
 class Sft(Settings):
     """Supervised cold start."""
 
@@ -273,12 +209,18 @@ class Sft(Settings):
     heldout: Label | None = "heldout"
     target: Literal["auto", "solution", "answer"] = "auto"
     """What the assistant says: the record's solution, its answer, or the solution where there is one."""
-    turns: Literal["last", "all"] = "last"
-    """Which of the assistant's messages are trained: the last one, or those in the prompt too (whole conversations with an agent)."""
+    turns: Literal["last", "all", "marked"] = "last"
+    """Which of the assistant's messages are trained: the last one, those in the prompt too (whole conversations with an agent), or of
+    all of them those that the data do not mark (`train: false` or `weight: 0` in a message)."""
+    spans: Annotated[list[Span], Field(max_length=100)] = []
+    """Parts of the trained messages whose tokens weigh differently, such as the action behind the reasoning."""
     weights: dict[Line, Annotated[float, Field(ge=0, le=1000)]] = {}
     """Source → what its records' tokens count in the loss and its denominator; 1 where it is not named."""
     weight_from: Line | None = None
     """Field of a record's info with a weight of its own, such as `sample_score`, which is multiplied with that of its source."""
+    mix: dict[Line, Mixed] = {}
+    """Source → its share of the rows of a step, or `[at the first step, at the last]`, changing evenly in between (annealing). Shares are
+    relative to their sum; a source starts again when all of its rows were read. Default: all rows of the split, once an epoch."""
     epochs: float | None = Field(None, gt=0)
     steps: int | None = Field(None, ge=1)
     tokens_per_step: int = Field(16_384, ge=1)
@@ -304,6 +246,11 @@ class Sft(Settings):
     def _length(self) -> Sft:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give either `epochs` or `steps`")
+        if self.mix and self.steps is None:
+            raise ValueError("mix: its shares change over `steps`; give them, and leave `epochs` out")
+        ends = [(share, share) if isinstance(share, float) else share for share in self.mix.values()]
+        if self.mix and not (any(first for first, _ in ends) and any(last for _, last in ends)):
+            raise ValueError("mix: some source needs a share over 0 at the first step, and some one at the last")
         if self.checkpoint_selection == "best" and self.heldout is None:
             raise ValueError("checkpoint_selection: best compares held-out losses; name a `heldout` split")
         if self.micro_batch_tokens < self.max_length:

@@ -1,13 +1,12 @@
-"""Conversations to token rows: rendered once, masked to the assistant's tokens, packed best-fit."""
+"""Conversations and raw texts to token rows: rendered once, masked to what is trained, packed best-fit."""
 
 from __future__ import annotations
 
 import math
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,28 @@ import torch
 from torch import Tensor
 
 from pipelines.data.chat import render_answer, render_with_tools
-from pipelines.data.records import Problem, common_length
+from pipelines.data.records import TURN_WEIGHTS, Problem, common_length
 from pipelines.engine.layout import Layout, best_fit, packed_layouts
 from pipelines.errors import DataError, ModelError
+from pipelines.recipe.spans import Span
+from pipelines.sft.turns import Part, span_parts, turn_parts
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One conversation."""
+    """One conversation, or a part of a raw text."""
 
     tokens: list[int]
     trained_from: int
-    """Tokens from here on are the assistant's; those before carry no loss."""
+    """Tokens from here on are trained; those before carry no loss."""
     untrained: tuple[tuple[int, int], ...] = ()
-    """(start, end) of what others said after that, which carries no loss either."""
+    """(start, end) of what others said after that, or of answers that are not to be learned: no loss either."""
     weight: float = 1.0
     """Of each of its trained tokens in the loss and its denominator."""
+    factors: tuple[Part, ...] = ()
+    """(start, end, factor of the weight) of tokens that weigh differently; where they overlap, the last one."""
+    source: str = ""
+    """Of its record."""
 
     @property
     def trained_count(self) -> int:
@@ -41,6 +46,27 @@ class Document:
     def untrained_count(self) -> int:
         """Tokens in `untrained`."""
         return sum(end - start for start, end in self.untrained)
+
+    def mask(self) -> np.ndarray:
+        """bool [tokens]: those that are trained."""
+        trained = np.arange(len(self.tokens)) >= max(1, self.trained_from)
+        for start, end in self.untrained:
+            trained[start:end] = False
+        return trained
+
+    def token_weights(self) -> np.ndarray:
+        """float32 [tokens], whatever is trained of them."""
+        weights = np.full(len(self.tokens), self.weight, dtype=np.float32)
+        for start, end, factor in self.factors:
+            weights[start:end] = self.weight * factor
+        return weights
+
+    @property
+    def trained_weight(self) -> float:
+        """Sum of the weights of the trained tokens: what it adds to the loss's denominator."""
+        if not self.factors:
+            return self.weight * self.trained_count
+        return float(self.token_weights()[self.mask()].sum(dtype=np.float64))
 
 
 def target(problem: Problem, which: str) -> str:
@@ -72,20 +98,29 @@ def weight(problem: Problem, by_source: dict[str, float], field: str | None) -> 
     return by_source.get(problem.source, 1.0) * own
 
 
-def document(problem: Problem, which: str, tokenizer: Any, turns: str = "last") -> Document:
+def document(problem: Problem, which: str, tokenizer: Any, turns: str = "last", spans: Sequence[Span] = ()) -> Document:
     """Token ids of a conversation, the assistant's turn last.
 
     Args:
-        turns: `last`, or `all` to train the assistant's earlier turns too.
+        turns: `last`, `all` to train the assistant's earlier turns too, or `marked` to train those that the record does not mark.
+        spans: parts of the trained turns that weigh differently.
 
     Raises:
+        DataError: the record marks more or fewer turns than it has.
         ModelError: the template renders the prompt differently once the answer follows it.
     """
     tokens, start = render_answer(tokenizer, problem.prompt, target(problem, which), problem.uid, problem.tools)
-    earlier = [i for i, m in enumerate(problem.prompt) if m["role"] == "assistant"] if turns == "all" else []
-    spans = [_turn(problem, i, tokens, tokenizer) for i in earlier] + [(start, len(tokens))]
-    gaps = tuple((end, begin) for (_, end), (begin, _) in pairwise(spans))
-    return Document(tokens, spans[0][0], gaps)
+    earlier = [] if turns == "last" else [i for i, m in enumerate(problem.prompt) if m["role"] == "assistant"]
+    places = [_turn(problem, i, tokens, tokenizer) for i in earlier] + [(start, len(tokens))]
+    marks = problem.info.get(TURN_WEIGHTS) if turns == "marked" else None
+    if marks is not None and len(marks) != len(places):
+        raise DataError(
+            f"sft.turns: record {problem.uid} ({problem.source}) has {len(places)} messages of the assistant and info.{TURN_WEIGHTS} "
+            f"{len(marks)} weights. Curate it again."
+        )
+    trained_from, untrained, parts = turn_parts(places, marks or [1.0] * len(places), len(tokens))
+    factors = [part for place in parts for part in span_parts(place, spans, tokens, tokenizer)]
+    return Document(tokens, trained_from, untrained, factors=tuple(factors), source=problem.source)
 
 
 def _turn(problem: Problem, index: int, tokens: list[int], tokenizer: Any) -> tuple[int, int]:
@@ -104,6 +139,18 @@ def _turn(problem: Problem, index: int, tokens: list[int], tokenizer: Any) -> tu
             "it cannot be trained. Use turns: last."
         )
     return start, end
+
+
+def text_documents(problem: Problem, tokenizer: Any, size: int) -> list[Document]:
+    """A raw text with its end token, all of it trained, in parts of at most `size` tokens that share none.
+
+    Special tokens that the tokenizer puts around a text (a begin token in many families) are there once, as in pre-training.
+    """
+    tokens = list(tokenizer(problem.raw_text)["input_ids"])
+    if tokenizer.eos_token_id is not None and tokens[-1:] != [tokenizer.eos_token_id]:
+        tokens.append(tokenizer.eos_token_id)
+    parts = [tokens[start : start + size] for start in range(0, len(tokens), size)]
+    return [Document(part, 0, source=problem.source) for part in parts if len(part) > 1]
 
 
 def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
@@ -160,7 +207,7 @@ def epoch_rows(documents: list[Document], size: int, packing: bool, seed: int, e
 def token_weights(documents: list[Document], rows: list[list[int]]) -> Tensor:
     """Weight of each token of the rows' documents, float32, where `micro_batches` says which with `layout.target`."""
     members = sorted({i for row in rows for i in row})
-    return torch.tensor([w for i in members for w in [documents[i].weight] * len(documents[i].tokens)])
+    return torch.from_numpy(np.concatenate([documents[i].token_weights() for i in members]))
 
 
 def micro_batches(documents: list[Document], rows: list[list[int]], budget: int) -> Iterator[tuple[Layout, Tensor]]:
@@ -168,10 +215,7 @@ def micro_batches(documents: list[Document], rows: list[list[int]], budget: int)
     members = sorted({i for row in rows for i in row})
     position_of = {i: at for at, i in enumerate(members)}
     tokens = [np.array(documents[i].tokens) for i in members]
-    mask = [np.arange(len(documents[i].tokens)) >= max(1, documents[i].trained_from) for i in members]
-    for trained, i in zip(mask, members, strict=True):
-        for start, end in documents[i].untrained:
-            trained[start:end] = False
+    mask = [documents[i].mask() for i in members]
     all_tokens = torch.from_numpy(np.concatenate(tokens))
     for layout in packed_layouts(tokens, mask, [[position_of[i] for i in row] for row in rows], budget):
         yield layout, all_tokens[layout.target]

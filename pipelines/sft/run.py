@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from pipelines.data import dataset
+from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.engine.loop import HELDOUT, Epochs, Loop
 from pipelines.errors import DataError, did_you_mean
 from pipelines.recipe.settings import Model, Sft
+from pipelines.sft.mix import Mixture
 from pipelines.sft.pack import (
     Document,
     check_assistant_mask,
     document,
     epoch_rows,
     micro_batches,
+    text_documents,
     token_weights,
     weight,
 )
@@ -57,22 +61,19 @@ class Trainer(Loop):
             report.event(
                 "packing is off: the model's attention takes no masks of packed rows", attention=model.attention
             )
-        self.epochs = Epochs(self._rows_of, self._rows_per_step())
         self.schedule(self._total_steps())
+        self.epochs = self._mixture() if sft.mix else Epochs(self._rows_of, self._rows_per_step())
 
     def _documents(self, data: Path, split: str) -> list[Document]:
-        problems = dataset.read_split(data, split)
-        check_assistant_mask(problems[0], self.sft.target, self.tokenizer)
-        unknown = set(self.sft.weights) - {problem.source for problem in problems}
-        if unknown and split == self.sft.split:
-            hint = did_you_mean(min(unknown), {problem.source for problem in problems})
-            raise DataError(f"sft.weights: {split} has no record of the source {min(unknown)!r}. {hint}")
+        problems = dataset.read_split(data, split, raw_texts=True)
+        conversation = next((problem for problem in problems if problem.raw_text is None), None)
+        if conversation is not None:
+            check_assistant_mask(conversation, self.sft.target, self.tokenizer)
+        if split == self.sft.split:
+            self._check_sources({problem.source for problem in problems})
         documents = []
         for index, problem in enumerate(problems):
-            rendered = document(problem, self.sft.target, self.tokenizer, self.sft.turns)
-            if split == self.sft.split and (self.sft.weights or self.sft.weight_from):
-                rendered = replace(rendered, weight=weight(problem, self.sft.weights, self.sft.weight_from))
-            documents.append(rendered)
+            documents += self._documents_of(problem, weighted=split == self.sft.split)
             self.report.progress(index + 1, len(problems), f"tokenising {split}", unit="row")
         fitting = [d for d in documents if len(d.tokens) <= self.sft.max_length]
         if len(fitting) < len(documents):
@@ -83,7 +84,58 @@ class Trainer(Loop):
             raise DataError(
                 f"sft.max_length: all {len(documents)} conversations of {split} are longer than {self.sft.max_length} tokens."
             )
-        return fitting
+        trained = [d for d in fitting if d.trained_count]
+        if not trained:
+            raise DataError(f"sft.turns: the data mark every message of the assistant in {split} as not to be trained.")
+        if len(trained) < len(fitting):
+            self.report.event(
+                "dropped conversations without a trained turn", split=split, rows=len(fitting) - len(trained)
+            )
+        return trained
+
+    def _documents_of(self, problem: Problem, *, weighted: bool) -> list[Document]:
+        """The documents of a record, with the weights of the recipe unless they are held out."""
+        spans = self.sft.spans if weighted else []
+        if problem.raw_text is not None:
+            documents = text_documents(problem, self.tokenizer, self.sft.max_length)
+        else:
+            documents = [document(problem, self.sft.target, self.tokenizer, self.sft.turns, spans)]
+        if weighted and (self.sft.weights or self.sft.weight_from):
+            own = weight(problem, self.sft.weights, self.sft.weight_from)
+            documents = [replace(rendered, weight=own) for rendered in documents]
+        return documents
+
+    def _check_sources(self, sources: set[str]) -> None:
+        """The recipe names sources that the split has, and in a mix all of them."""
+        for field in ("weights", "mix"):
+            unknown = set(getattr(self.sft, field)) - sources
+            if unknown:
+                hint = did_you_mean(min(unknown), sources)
+                raise DataError(f"sft.{field}: {self.sft.split} has no record of the source {min(unknown)!r}. {hint}")
+        left_out = sources - set(self.sft.mix)
+        if self.sft.mix and left_out:
+            raise DataError(
+                f"sft.mix: {self.sft.split} has records of the source {min(left_out)!r} too. Give it a share; 0 leaves it out."
+            )
+
+    def _mixture(self) -> Mixture:
+        """Rows of every source by its shares."""
+        members: dict[str, list[int]] = {}
+        for index, each in enumerate(self.documents):
+            members.setdefault(each.source, []).append(index)
+        shares = {name: share if isinstance(share, tuple) else (share, share) for name, share in self.sft.mix.items()}
+        empty = [name for name, ends in shares.items() if any(ends) and name not in members]
+        if empty:
+            raise DataError(f"sft.mix: every record of the source {empty[0]!r} is too long. Raise sft.max_length.")
+        wanted = {name: ends for name, ends in shares.items() if any(ends)}
+        mixture = Mixture(
+            {name: partial(self._rows_of, members=members[name]) for name in wanted},
+            wanted,
+            self._rows_per_step(),
+            self.total,
+        )
+        self.report.event("rows of the sources over the stage", **{"rows": mixture.rows()})
+        return mixture
 
     def _rows_per_step(self) -> int:
         if self.packing:
@@ -96,8 +148,10 @@ class Trainer(Loop):
             return self.sft.steps
         return max(1, int(len(self._rows_of(0)) * (self.sft.epochs or 1) / self._rows_per_step()))
 
-    def _rows_of(self, epoch: int) -> list[list[int]]:
-        return epoch_rows(self.documents, self.sft.max_length, self.packing, self.seed, epoch)
+    def _rows_of(self, epoch: int, members: list[int] | None = None) -> list[list[int]]:
+        documents = self.documents if members is None else [self.documents[i] for i in members]
+        rows = epoch_rows(documents, self.sft.max_length, self.packing, self.seed, epoch)
+        return rows if members is None else [[members[i] for i in row] for row in rows]
 
     def step_rows(self, step: int) -> list[list[int]]:
         """Rows of one optimizer step: a pure function of seed and step, so a resume needs no data state."""
@@ -107,13 +161,10 @@ class Trainer(Loop):
         began = time.perf_counter()
         self.model.train()
         rows = self.step_rows(step)
-        trained = sum(
-            len(self.documents[i].tokens) - max(1, self.documents[i].trained_from) for row in rows for i in row
-        )
-        trained -= sum(self.documents[i].untrained_count for row in rows for i in row)
+        trained = sum(self.documents[i].trained_count for row in rows for i in row)
         weights, denominator = self._weights(rows), float(trained)
         if weights is not None:
-            denominator = sum(self.documents[i].weight * self.documents[i].trained_count for row in rows for i in row)
+            denominator = sum(self.documents[i].trained_weight for row in rows for i in row)
         total, size, used = torch.zeros((), device=self.device), 0, 0
         for layout, targets in micro_batches(self.documents, rows, self.sft.micro_batch_tokens):
             logp, _ = self.policy.score(layout, targets)
@@ -136,7 +187,7 @@ class Trainer(Loop):
 
     def _weights(self, rows: list[list[int]]) -> torch.Tensor | None:
         """`token_weights`, None where all are 1."""
-        if all(self.documents[i].weight == 1 for row in rows for i in row):
+        if all(self.documents[i].weight == 1 and not self.documents[i].factors for row in rows for i in row):
             return None
         return token_weights(self.documents, rows).to(self.device)
 

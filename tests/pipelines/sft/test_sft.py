@@ -301,7 +301,7 @@ def test_weights_of_sources_and_records(tmp_path, data, monkeypatch):
     source = problems[0].source
     for number, problem in enumerate(problems):
         problem.info["trust"] = (number % 3) / 2
-    monkeypatch.setattr(dataset, "read_split", lambda folder, split: problems)
+    monkeypatch.setattr(dataset, "read_split", lambda folder, split, **options: problems)
     results = []
     for budget in (64, 512):
         (tmp_path / str(budget)).mkdir()

@@ -1,0 +1,104 @@
+"""The field `sources` of a curate stage: where rows come from, and how they become records."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from pipelines.contract.fields import Label, Line, Seed, Settings
+from pipelines.recipe.selection import Selection
+
+OF_RAW_ROWS = (
+    "task",
+    "config",
+    "name",
+    "revision",
+    "columns",
+    "verifier",
+    "answer_from",
+    "prompt_template",
+    "system",
+    "text_column",
+)
+"""Fields of a source that say how rows become records."""
+OF_QUESTIONS = ("columns", "verifier", "answer_from", "prompt_template", "system")
+"""Those that say which problem a row is."""
+
+
+def _kind(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+class Source(Settings):
+    """Where problems come from."""
+
+    kind: Literal["reasoning_gym", "environment", "file", "hub", "stage"]
+    task: Label | None = None
+    """reasoning_gym: the task's name; environment: a file of pipelines/environments."""
+    size: int | None = Field(None, ge=1, le=1_000_000_000)
+    """reasoning_gym, environment: how many problems; file, hub and stage: read at most this many rows."""
+    seed: Seed = 0
+    """reasoning_gym, environment: seed of the generator; stage: of random pairs."""
+    config: dict[str, Any] = {}
+    """reasoning_gym, environment: its own settings."""
+    splits: list[Label] | None = None
+    """Splits that this source's records go to; default: all of `curate.splits`."""
+    path: Line | None = None
+    """file: a JSONL, JSON, Parquet or CSV file or glob; hub: the dataset's name or a local dataset folder;
+    stage: the name of a stage of kind `sample`."""
+    select: Annotated[Selection, BeforeValidator(_kind)] | None = None
+    """stage: which completions become records."""
+    name: Line | None = None
+    """hub: configuration name."""
+    split: Line = "train"
+    """hub: split to read; for every kind: written to the record's info."""
+    revision: Line | None = None
+    columns: dict[Literal["prompt", "answer", "solution", "system", "uid"], Line] = {}
+    """Which column holds what: any of prompt, answer, solution, system, uid → column name. Default: recognised
+    from the conventions of TRL, verl, open-r1, verifiers and GSM8K."""
+    verifier: Label | None = None
+    """How completions are scored; a file in pipelines/verifiers. Default: chosen from the row, else `math`."""
+    answer_from: Literal["column", "gsm8k", "boxed"] | None = None
+    """How to read the gold answer out of the answer column. Default: recognised."""
+    licence: Annotated[Line, Field(max_length=200)] = "unknown"
+    max_row_bytes: int = Field(16 * 2**20, ge=1024, le=2**29)
+    """file: a longer row is quarantined."""
+    max_unpacked_ratio: float = Field(200.0, ge=1)
+    """file: a .gz that unpacks to more than this many times its size (and to over 64 MiB) is refused."""
+    text_column: Line | None = None
+    """file, hub: the column of raw texts, for continued pre-training. Each becomes a record without a question (`info.text`), which
+    an sft stage trains whole; every other column stays unread."""
+    self_supervised: Literal["sentence_order", "masked_span", "next_sentence"] | None = None
+    """file, hub: such problems are made of the texts in the column `columns.prompt` (default: text); none needs a label."""
+    prompt_template: str | None = None
+    """Text put around every question, with `{prompt}`, or with `{metadata.KEY}` from a reasoning-gym entry."""
+    system: str | None = None
+    """System message put before every prompt."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Source:
+        if self.kind in ("reasoning_gym", "environment") and not (self.task and self.size):
+            raise ValueError(f"a source of kind {self.kind} needs `task` and `size`")
+        if self.kind in ("file", "hub", "stage") and not self.path:
+            raise ValueError(f"a {self.kind} source needs `path`")
+        if (self.kind == "stage") != (self.select is not None):
+            raise ValueError(
+                "`select` says which completions of a sample stage become records: kind stage needs it, no other takes it"
+            )
+        if self.self_supervised and self.kind not in ("file", "hub"):
+            raise ValueError("`self_supervised` makes problems of the texts of a file or hub source")
+        if self.text_column is not None:
+            if self.kind not in ("file", "hub") or self.self_supervised:
+                raise ValueError("`text_column` makes records of the texts of a file or hub source")
+            for name in OF_QUESTIONS:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is about questions; raw texts have none: leave it out")
+        for name in OF_RAW_ROWS if self.kind == "stage" else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is about raw rows; a sample stage holds records already: leave it out")
+        if self.prompt_template is not None and not (
+            "{prompt}" in self.prompt_template or "{metadata." in self.prompt_template
+        ):
+            raise ValueError("prompt_template must contain {prompt} or {metadata.KEY}")
+        return self
