@@ -102,11 +102,12 @@ def test_every_token_of_a_text_is_trained_once_and_long_texts_are_cut_into_parts
     folder, file, texts = data
     made = stage(tmp_path, folder)
     tokenizer, size = made.tokenizer, made.sft.max_length
-    long = next(p for p in dataset.read_split(folder, "train", raw_texts=True) if p.raw_text == texts[0])
+    records = [p for split in ("train", "heldout") for p in dataset.read_split(folder, split, raw_texts=True)]
+    long = next(p for p in records if p.raw_text == texts[0])
     parts = text_documents(long, tokenizer, size)
     assert len(parts) > 1 and tokenizer.decode([t for part in parts for t in part.tokens]) == texts[0] + "<|end|>"
     assert all(part.trained_count == len(part.tokens) - 1 and len(part.tokens) <= size for part in parts)
-    of_texts = [doc for doc in made.documents if doc.source == str(file)]
+    of_texts = [doc for doc in made.documents + made.heldout if doc.source == str(file)]
     assert all(doc.mask()[1:].all() and not doc.mask()[0] for doc in of_texts)
     assert any(doc.tokens == parts[0].tokens for doc in of_texts)
 
