@@ -167,6 +167,9 @@ class Prompting(Method):
 class Rollout(Method):
     """How trajectories come from requests; it owns the loop with the environment."""
 
+    reads_samples: ClassVar[bool] = False
+    """Whether it takes completions from a sample stage (`context.stored`), which the recipe then names as `samples`."""
+
     @abstractmethod
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All trajectories of the requests, those of one group together."""

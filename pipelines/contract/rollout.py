@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,6 +51,15 @@ class Sampler(Protocol):
         ...
 
 
+StoredCompletion = Mapping[str, Any]
+"""A row of a sample stage: `prompt_ids`, `completion_ids`, `logp`, `entropy`, `text`, `stop`."""
+
+
+def no_stored_rows(uid: str) -> Sequence[StoredCompletion]:
+    """Of a stage that names no samples."""
+    return ()
+
+
 @dataclass(frozen=True)
 class RolloutRequest:
     """A problem sent to the rollout."""
@@ -85,6 +94,8 @@ class RolloutContext:
     """Tokens that a row may grow by before it is cut (`Stop.WINDOW`); None for no such limit."""
     scorer: Scorer = field(default_factory=NoScorer)
     """How likely a model finds a text; by the policy's weights, those that sample."""
+    stored: Callable[[str], Sequence[StoredCompletion]] = no_stored_rows
+    """Of a problem's uid, the completions that the stage named by `samples` drew."""
 
     def decode(self, tokens: list[int]) -> str:
         """Text of a completion, special tokens left out; for verifiers and logs only."""

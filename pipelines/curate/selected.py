@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
 import random
 from collections import Counter
@@ -42,13 +43,14 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
     Raises:
         DataError: there are no samples, or a majority is asked of a verifier that compares no answers.
     """
+    if select.nearest is not None:
+        yield from _nearest(folder, select)
+        return
     names = {select.by, *(factor.name for factor in select.factors)} - set(ranked.OF_ROWS)
     for rows in samples.by_problem(folder, [*COLUMNS, *(["components"] if names else [])]):
         scored = [row for row in rows if row["score"] is not None and row["correct"] is not None]
-        if not scored:
-            continue
-        rate = sum(row["correct"] for row in scored) / len(scored)
-        if (select.low is not None and rate <= select.low) or (select.high is not None and rate >= select.high):
+        rate = _rate(scored, select)
+        if rate is None:
             continue
         problem = dataset.from_row(rows[0])
         problem.info["pass_rate"] = rate
@@ -63,6 +65,35 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
         else:
             for row in _chosen(_distinct(scored), select)[: select.per_problem]:
                 yield _record(problem, row, select)
+
+
+def _rate(scored: list[Completion], select: Selection) -> float | None:
+    """Share of correct completions; None where there is none, or it is outside of the band."""
+    if not scored:
+        return None
+    rate = sum(row["correct"] for row in scored) / len(scored)
+    if (select.low is not None and rate <= select.low) or (select.high is not None and rate >= select.high):
+        return None
+    return rate
+
+
+def _nearest(folder: Path, select: Selection) -> Iterator[Problem]:
+    """The problems whose pass rate is nearest to the wanted one, nearest first; so many of them are in memory at a time."""
+    assert select.nearest is not None and select.problems is not None
+
+    def ranked_problems() -> Iterator[tuple[tuple[float, int, float, str], Problem]]:
+        for rows in samples.by_problem(folder, COLUMNS):
+            scored = [row for row in rows if row["score"] is not None and row["correct"] is not None]
+            rate = _rate(scored, select)
+            if rate is not None:
+                problem = dataset.from_row(rows[0])
+                problem.info["pass_rate"] = rate
+                cut = sum(row["stop"] == "length" for row in scored)
+                length = sum(len(row["completion_ids"]) for row in scored) / len(scored)
+                yield (round(abs(rate - select.nearest), 9), cut, length, problem.uid), problem
+
+    for _, problem in heapq.nsmallest(select.problems, ranked_problems(), key=lambda pair: pair[0]):
+        yield problem
 
 
 def text_key(problem: Problem) -> str:

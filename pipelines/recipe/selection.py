@@ -20,6 +20,8 @@ OF_KIND = {
     "grades": ("graded", "compared"),
     "noise": ("graded", "compared"),
     "instruction": ("graded", "compared"),
+    "nearest": ("pass_rate",),
+    "problems": ("pass_rate",),
 }
 """Fields that only some selections read."""
 
@@ -43,6 +45,11 @@ class Selection(Settings):
     low: float | None = Field(None, ge=0, le=1)
     high: float | None = Field(None, ge=0, le=1)
     """Only problems with low < share of correct completions < high."""
+    nearest: float | None = Field(None, ge=0, le=1)
+    """pass_rate: the `problems` whose share of correct completions is nearest to this; of equally near ones those with fewer cut
+    completions, then with shorter ones."""
+    problems: int | None = Field(None, ge=1, le=1_000_000)
+    """How many of them."""
     per_problem: int = Field(1, ge=1, le=100_000)
     """Most records a problem."""
     min_score: float | None = None
@@ -81,6 +88,8 @@ class Selection(Settings):
             raise ValueError("by is read by best, and by pairs of extremes; leave it out")
         if not -1000 <= self.grades[0] < self.grades[1] <= 1000:
             raise ValueError("grades are the lowest and the highest, from -1000 to 1000")
+        if (self.nearest is None) != (self.problems is None):
+            raise ValueError("nearest and problems go together: the problems nearest to a pass rate, and how many")
         if self.low is not None and self.high is not None and self.low >= self.high:
             raise ValueError(f"low ({self.low:g}) must be under high ({self.high:g})")
         return self

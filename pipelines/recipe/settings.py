@@ -198,8 +198,8 @@ class Commit(Settings):
     """Best commits kept beside the newest, where checkpoint_selection is best."""
 
 
-MixShare = Annotated[float, Field(ge=0, le=1e6)]
-Mixed = MixShare | tuple[MixShare, MixShare]
+MixtureShare = Annotated[float, Field(ge=0, le=1e6)]
+SharesOverTime = MixtureShare | tuple[MixtureShare, MixtureShare]
 
 
 class Sft(Settings):
@@ -218,7 +218,7 @@ class Sft(Settings):
     """Source → what its records' tokens count in the loss and its denominator; 1 where it is not named."""
     weight_from: Line | None = None
     """Field of a record's info with a weight of its own, such as `sample_score`, which is multiplied with that of its source."""
-    mix: dict[Line, Mixed] = {}
+    mixture: dict[Line, SharesOverTime] = {}
     """Source → its share of the rows of a step, or `[at the first step, at the last]`, changing evenly in between (annealing). Shares are
     relative to their sum; a source starts again when all of its rows were read. Default: all rows of the split, once an epoch."""
     epochs: float | None = Field(None, gt=0)
@@ -246,11 +246,11 @@ class Sft(Settings):
     def _length(self) -> Sft:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give either `epochs` or `steps`")
-        if self.mix and self.steps is None:
-            raise ValueError("mix: its shares change over `steps`; give them, and leave `epochs` out")
-        ends = [(share, share) if isinstance(share, float) else share for share in self.mix.values()]
-        if self.mix and not (any(first for first, _ in ends) and any(last for _, last in ends)):
-            raise ValueError("mix: some source needs a share over 0 at the first step, and some one at the last")
+        if self.mixture and self.steps is None:
+            raise ValueError("mixture: its shares change over `steps`; give them, and leave `epochs` out")
+        ends = [(share, share) if isinstance(share, float) else share for share in self.mixture.values()]
+        if self.mixture and not (any(first for first, _ in ends) and any(last for _, last in ends)):
+            raise ValueError("mixture: some source needs a share over 0 at the first step, and some one at the last")
         if self.checkpoint_selection == "best" and self.heldout is None:
             raise ValueError("checkpoint_selection: best compares held-out losses; name a `heldout` split")
         if self.micro_batch_tokens < self.max_length:

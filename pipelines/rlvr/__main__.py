@@ -22,6 +22,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         Model.model_validate(job["settings"]["model"]),
         start=str(process.model_of(job)),
         data=Path(job["inputs"]["data"]),
+        samples=Path(job["inputs"]["samples"]) if job["inputs"].get("samples") else None,
         out=folder / "out",
         work=folder,
         report=report,

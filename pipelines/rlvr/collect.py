@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.contract.rollout import Allocation, DrawnProblem, GroupOutcome, RolloutContext, RolloutRequest, Sampler
+from pipelines.contract.rollout import (
+    Allocation,
+    DrawnProblem,
+    GroupOutcome,
+    RolloutContext,
+    RolloutRequest,
+    Sampler,
+    StoredCompletion,
+    no_stored_rows,
+)
 from pipelines.data import chat
 from pipelines.data.records import Problem, Stop, Trajectory, by_group
 from pipelines.engine import distribution, parallel
@@ -104,6 +114,8 @@ class Collector:
         """Of the batch that is being collected."""
         self.version = 0
         """Optimizer updates behind the weights that sample."""
+        self.stored: Callable[[str], Sequence[StoredCompletion]] = no_stored_rows
+        """Of a problem's uid, what a sample stage drew."""
         self.branch: tuple[int, ...] = ()
         """Added to the RNG streams of rollouts; another one after each rollback."""
         self.open = OpenRows(train_at_once=update.advantage.card.bootstraps_unfinished)
@@ -237,6 +249,7 @@ class Collector:
             tokenizer=self.tokenizer,
             scorer=self.scorer,
             window=self.rlvr.window_tokens,
+            stored=self.stored,
         )
 
     def _score(self, rows: list[Trajectory]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from pipelines.contract.catalogue import load
 from pipelines.contract.scorer import POLICY, REFERENCE
+from pipelines.errors import RecipeError
 from pipelines.project import ROOT
 from pipelines.recipe import check
 from pipelines.recipe.graph import Node
@@ -18,6 +19,7 @@ from pipelines.recipe.stage_kind import (
     DATA,
     MODEL,
     REWARD_MODEL,
+    SAMPLES,
     TEXT,
     TORCH,
     VERIFIERS,
@@ -40,7 +42,11 @@ class RlvrKind(Kind):
     """A model trained on the rewards of its own rollouts."""
 
     name, settings, module, makes = "rlvr", Rlvr, "pipelines.rlvr", MODEL
-    ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
+    ports: ClassVar[dict[str, Port]] = {
+        "data": Port((DATA,)),
+        "model": Port((MODEL,), required=False),
+        "samples": Port((SAMPLES,), required=False),
+    }
     link_takes = (REWARD_MODEL, MODEL)
     trains = rewards = methods = True
     headlines = ("reward/correct", "reward/mean", "rollout/length_mean", "policy/entropy")
@@ -87,7 +93,22 @@ class RlvrKind(Kind):
         check_split(node, "rlvr.split", node.settings.split)
         check_trained(node)
         check.methods(node.settings)
+        _check_samples(node)
         reward_models.check(resolve(node.settings))
+
+
+def _check_samples(node: Node) -> None:
+    """Stored completions are named where the rollout reads them, and nowhere else."""
+    kind = str(node.settings.rollout.get("kind"))
+    reads, named = load("rlvr.rollout", kind).reads_samples, bool(node.named("samples"))  # type: ignore[attr-defined]
+    if reads and not named:
+        raise RecipeError(f"rlvr.samples: the rollout {kind} reads stored completions. Name a stage of kind sample.")
+    if named and not reads:
+        raise RecipeError(
+            f"rlvr.samples: the rollout {kind} draws its own completions. Use rollout: stored, or leave samples out."
+        )
+    if reads and node.settings.window is not None:
+        raise RecipeError(f"rlvr.window: the rollout {kind} draws nothing that could be cut. Leave it out.")
 
 
 def _methods(rl: Rlvr) -> list[str]:

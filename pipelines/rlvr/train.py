@@ -19,9 +19,9 @@ from pipelines.engine import checkpoint, distribution, models, parallel
 from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
-from pipelines.recipe.corrected import samples
+from pipelines.recipe.corrected import samples as samples_with
 from pipelines.recipe.settings import Model, Rlvr
-from pipelines.rlvr import algorithm, diagnostics, gold_answers, rollout_log, scoring
+from pipelines.rlvr import algorithm, diagnostics, gold_answers, rollout_log, scoring, stored
 from pipelines.rlvr.collect import SETUP, Batch, Collector
 from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.output_log import DRAWS, OutputLog, draws
@@ -45,11 +45,12 @@ PER_PROCESS = ("rlvr.prompting", "rlvr.rollout", "rlvr.reward")
 
 
 class Trainer:
-    """One RLVR run; arguments as in `pipelines.sft.run.Trainer`, plus the model folder to start from."""
+    """One RLVR run; arguments as in `pipelines.sft.run.Trainer`, plus the model folder to start from and the artifact of a sample stage."""
 
     def __init__(
-        self, rlvr: Rlvr, model: Model, *, start: str, data: Path, out: Path, work: Path, report: Report, seed: int
-    ) -> None:
+        self, rlvr: Rlvr, model: Model, *, start: str, data: Path, out: Path, work: Path, report: Report, seed: int,
+        samples: Path | None = None,
+    ) -> None:  # fmt: skip
         self.rlvr, self.settings, self.out, self.work, self.report, self.seed = rlvr, model, out, work, report, seed
         self.update = algorithm.Update.of(rlvr)
         self.tokenizer = models.load_tokenizer(start, model)
@@ -99,6 +100,9 @@ class Trainer:
         self.best = float("-inf")
         self._set_up = False
         self.collector = self._collector(start)
+        if samples is not None:
+            rows = stored.read(samples, self.by_uid, self.tokenizer)
+            self.collector.stored = rows.__getitem__
         self.idle = Idle(self.server) if self.server is not None else None
         self.overlap: Overlap | None = None
         if self.server is not None and rlvr.staleness:
@@ -123,7 +127,7 @@ class Trainer:
             device=self.device,
         )
         for part in self.update.bound():
-            part.fn.connect(collector.scorer if samples(part) else self.learner.scorer)
+            part.fn.connect(collector.scorer if samples_with(part) else self.learner.scorer)
         return collector
 
     @property

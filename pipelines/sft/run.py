@@ -15,7 +15,7 @@ from pipelines.engine import models
 from pipelines.engine.loop import HELDOUT, Epochs, Loop
 from pipelines.errors import DataError, did_you_mean
 from pipelines.recipe.settings import Model, Sft
-from pipelines.sft.mix import Mixture
+from pipelines.sft.mixture import Mixture
 from pipelines.sft.pack import (
     Document,
     check_assistant_mask,
@@ -62,7 +62,7 @@ class Trainer(Loop):
                 "packing is off: the model's attention takes no masks of packed rows", attention=model.attention
             )
         self.schedule(self._total_steps())
-        self.epochs = self._mixture() if sft.mix else Epochs(self._rows_of, self._rows_per_step())
+        self.epochs = self._mixture() if sft.mixture else Epochs(self._rows_of, self._rows_per_step())
 
     def _documents(self, data: Path, split: str) -> list[Document]:
         problems = dataset.read_split(data, split, raw_texts=True)
@@ -107,15 +107,15 @@ class Trainer(Loop):
 
     def _check_sources(self, sources: set[str]) -> None:
         """The recipe names sources that the split has, and in a mix all of them."""
-        for field in ("weights", "mix"):
+        for field in ("weights", "mixture"):
             unknown = set(getattr(self.sft, field)) - sources
             if unknown:
                 hint = did_you_mean(min(unknown), sources)
                 raise DataError(f"sft.{field}: {self.sft.split} has no record of the source {min(unknown)!r}. {hint}")
-        left_out = sources - set(self.sft.mix)
-        if self.sft.mix and left_out:
+        left_out = sources - set(self.sft.mixture)
+        if self.sft.mixture and left_out:
             raise DataError(
-                f"sft.mix: {self.sft.split} has records of the source {min(left_out)!r} too. Give it a share; 0 leaves it out."
+                f"sft.mixture: {self.sft.split} has records of the source {min(left_out)!r} too. Give it a share; 0 leaves it out."
             )
 
     def _mixture(self) -> Mixture:
@@ -123,10 +123,12 @@ class Trainer(Loop):
         members: dict[str, list[int]] = {}
         for index, each in enumerate(self.documents):
             members.setdefault(each.source, []).append(index)
-        shares = {name: share if isinstance(share, tuple) else (share, share) for name, share in self.sft.mix.items()}
+        shares = {
+            name: share if isinstance(share, tuple) else (share, share) for name, share in self.sft.mixture.items()
+        }
         empty = [name for name, ends in shares.items() if any(ends) and name not in members]
         if empty:
-            raise DataError(f"sft.mix: every record of the source {empty[0]!r} is too long. Raise sft.max_length.")
+            raise DataError(f"sft.mixture: every record of the source {empty[0]!r} is too long. Raise sft.max_length.")
         wanted = {name: ends for name, ends in shares.items() if any(ends)}
         mixture = Mixture(
             {name: partial(self._rows_of, members=members[name]) for name in wanted},

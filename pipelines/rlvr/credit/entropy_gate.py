@@ -1,7 +1,8 @@
 """Only tokens drawn from a distribution with enough entropy are trained."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
@@ -11,7 +12,7 @@ from pipelines.contract.columns import PerToken
 @method(
     paper="2605.06241",
     title="Rethinking RL for LLM Reasoning: Sparse Policy Selection (ReasonMaxxer's gate)",
-    checked="third-party code (the gate; the offline objective around it is not part of it)",
+    checked="third-party code (the gate; `presets: [reason_maxxer]` is the offline objective around it)",
     reduces_to="thresholds of 0 keep every token whose entropy is above 0",
 )
 def entropy_gate(
@@ -20,8 +21,11 @@ def entropy_gate(
     *,
     right: Annotated[float, Field(ge=0)] = 1.4,
     wrong: Annotated[float, Field(ge=0)] = 1.4,
+    others: Literal["drop", "keep"] = "drop",
 ) -> tuple[PerToken, PerToken]:
     """A_t where the token's entropy in nats is above the threshold of its sign; the other tokens leave the loss.
+
+    With `others: keep` they stay in it with the advantage 0, for a divergence that holds them in place.
 
     >>> import torch
     >>> H = torch.tensor([[1.9, 0.3, 1.5, 1.0]])
@@ -30,4 +34,4 @@ def entropy_gate(
     """
     threshold = (advantage >= 0) * right + (advantage < 0) * wrong
     kept = entropy_old > threshold
-    return advantage * kept, kept.to(advantage.dtype)
+    return advantage * kept, kept.to(advantage.dtype) if others == "drop" else torch.ones_like(advantage)

@@ -310,3 +310,26 @@ def test_plain_sections_have_no_stage_to_name(tmp_path):
     path = toys.recipe(tmp_path, curate={"sources": [{"kind": "stage", "path": "drafts", "select": "best"}]})
     with pytest.raises(RecipeError, match=r"curate\.sources\.0\.path: .*name the stages under `stages`"):
         read_recipe(path)
+
+
+def test_the_problems_nearest_to_a_pass_rate(tmp_path):
+    """Of equally near ones those with fewer cut completions, then with shorter ones, whatever their order."""
+    drawn = {
+        "a": [("1111", 1.0), ("2222", 0.0)],
+        "b": [("11", 1.0), ("22", 0.0)],
+        "c": [("1", 1.0), ("cut", 0.0)],
+        "d": [("1", 1.0), ("2", 1.0), ("3", 0.0)],
+        "e": [("1", 1.0), ("2", 1.0)],
+        "f": [("lost", None)],
+    }
+    folder = write(tmp_path / "drafts", drawn, cut={"cut"})
+    wanted = {"kind": "pass_rate", "nearest": 0.5}
+    chosen = [p.uid for p in selected.problems(folder, Selection(**wanted, problems=4), 0)]
+    assert chosen == ["b", "a", "c", "d"]
+    banded = list(selected.problems(folder, Selection(**wanted, problems=9, low=0.0, high=0.6), 0))
+    assert [p.uid for p in banded] == ["b", "a", "c"] and banded[0].info["pass_rate"] == 0.5
+    for fields in ({"nearest": 0.5}, {"problems": 3}):
+        with pytest.raises(ValueError, match="go together"):
+            Selection(kind="pass_rate", **fields)
+    with pytest.raises(ValueError, match="nearest is read by pass_rate"):
+        Selection(kind="correct", nearest=0.5, problems=3)

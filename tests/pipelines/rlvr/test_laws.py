@@ -252,7 +252,7 @@ def test_gradient_is_the_value_s_derivative(slot, name):
 @pytest.mark.parametrize("name", of("loss_aggregation"))
 def test_weights_are_not_negative_and_stay_on_the_mask(name):
     batch = toys.batch()
-    weight = call("loss_aggregation", name, batch)
+    weight = call("loss_aggregation", name, batch, advantage=with_later(batch)["advantage"])
     assert (weight >= 0).all() and (weight[~batch.mask] == 0).all() and weight.sum() > 0
 
 

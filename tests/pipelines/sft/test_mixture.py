@@ -16,7 +16,7 @@ from pipelines.curate.run import run as curate
 from pipelines.data import dataset
 from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.read import read_recipe
-from pipelines.sft.mix import Mixture, planned_rows
+from pipelines.sft.mixture import Mixture, planned_rows
 from pipelines.sft.pack import text_documents
 from pipelines.sft.run import Trainer
 from pipelines.stage.report import Report
@@ -114,8 +114,8 @@ def test_every_token_of_a_text_is_trained_once_and_long_texts_are_cut_into_parts
 
 def test_the_mix_moves_from_texts_to_conversations(tmp_path, data):
     folder, file, _ = data
-    mix = f"sft.mix={{{json.dumps(str(file))}: [1, 0], palindrome_generation: [0, 1]}}"
-    made = stage(tmp_path, folder, mix, "sft.steps=20")
+    mixture = f"sft.mixture={{{json.dumps(str(file))}: [1, 0], palindrome_generation: [0, 1]}}"
+    made = stage(tmp_path, folder, mixture, "sft.steps=20")
     rows = [[made.documents[i].source for i in row] for step in range(20) for row in made.step_rows(step)]
     assert all(len(set(row)) == 1 for row in rows), "a packed row is of one source"
     share = [sum(made.documents[row[0]].source == str(file) for row in made.step_rows(step)) for step in range(20)]
@@ -125,11 +125,13 @@ def test_the_mix_moves_from_texts_to_conversations(tmp_path, data):
 
 def test_a_mix_that_does_not_fit_the_data_is_refused(tmp_path, data):
     folder, file, _ = data
-    with pytest.raises(DataError, match=r"sft\.mix: train has no record of the source 'palindromes'\. Did you mean"):
-        stage(tmp_path, folder, "sft.mix={palindromes: 1}")
-    with pytest.raises(DataError, match=r"sft\.mix: train has records of the source .* too\. Give it a share"):
-        stage(tmp_path, folder, "sft.mix={palindrome_generation: 1}")
-    alone = stage(tmp_path, folder, f"sft.mix={{palindrome_generation: 1, {json.dumps(str(file))}: 0}}")
+    with pytest.raises(
+        DataError, match=r"sft\.mixture: train has no record of the source 'palindromes'\. Did you mean"
+    ):
+        stage(tmp_path, folder, "sft.mixture={palindromes: 1}")
+    with pytest.raises(DataError, match=r"sft\.mixture: train has records of the source .* too\. Give it a share"):
+        stage(tmp_path, folder, "sft.mixture={palindrome_generation: 1}")
+    alone = stage(tmp_path, folder, f"sft.mixture={{palindrome_generation: 1, {json.dumps(str(file))}: 0}}")
     assert {alone.documents[i].source for step in range(12) for row in alone.step_rows(step) for i in row} == {
         "palindrome_generation"
     }
@@ -138,9 +140,9 @@ def test_a_mix_that_does_not_fit_the_data_is_refused(tmp_path, data):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        (["sft.mix={a: [0, 1]}"], "some source needs a share over 0 at the first step"),
-        (["sft.mix={a: 1}", "sft.steps=null", "sft.epochs=1"], "its shares change over `steps`"),
-        (["sft.mix={a: [1, 2, 3]}"], r"sft\.mix"),
+        (["sft.mixture={a: [0, 1]}"], "some source needs a share over 0 at the first step"),
+        (["sft.mixture={a: 1}", "sft.steps=null", "sft.epochs=1"], "its shares change over `steps`"),
+        (["sft.mixture={a: [1, 2, 3]}"], r"sft\.mixture"),
     ],
 )
 def test_a_mix_that_means_nothing_is_refused(tmp_path, override, words):
@@ -161,11 +163,11 @@ class Killed(BaseException):
 @pytest.mark.parametrize("at", [4, 7])
 def test_an_interrupted_mix_ends_with_the_same_bytes(tmp_path, data, at, monkeypatch):
     folder, file, _ = data
-    mix = f"sft.mix={{{json.dumps(str(file))}: [1, 0], palindrome_generation: [0, 1]}}"
+    mixture = f"sft.mixture={{{json.dumps(str(file))}: [1, 0], palindrome_generation: [0, 1]}}"
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    stage(tmp_path / "a", folder, mix).run()
-    part = stage(tmp_path / "b", folder, mix)
+    stage(tmp_path / "a", folder, mixture).run()
+    part = stage(tmp_path / "b", folder, mixture)
     step = part._step
 
     def dies(number):
@@ -176,6 +178,6 @@ def test_an_interrupted_mix_ends_with_the_same_bytes(tmp_path, data, at, monkeyp
     monkeypatch.setattr(part, "_step", dies)
     with pytest.raises(Killed):
         part.run()
-    stage(tmp_path / "b", folder, mix).run()
+    stage(tmp_path / "b", folder, mixture).run()
     weights = [(tmp_path / name / "work/out/model/model.safetensors").read_bytes() for name in ("a", "b")]
     assert weights[0] == weights[1]
