@@ -248,17 +248,17 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
     return tokenizer
 
 
-def split_of(uid: str, splits: dict[str, float], *, again: bool = False) -> str:
+def split_of(uid: str, splits: dict[str, float], *, again: int = 0) -> str:
     """The split of a record: depends on its uid and the shares only.
 
     Args:
-        again: the record comes from one split of data that were divided by uid already; without a draw of its own all of such a split
-            could fall on one side.
+        again: how often data that the record comes from were divided by uid already. Of one split of such data all could fall on one
+            side without a draw of its own, each time.
 
     >>> split_of("a", {"train": 0.5, "heldout": 0.5}) in ("train", "heldout")
     True
     """
-    draw = f"{json.dumps(splits)} {uid}" if again else uid
+    draw = f"{json.dumps(splits)} {again} {uid}" if again else uid
     point = exact_key(f"split {draw}") / 2**64 * sum(splits.values())
     for name, share in splits.items():
         point -= share
@@ -300,7 +300,10 @@ def _second_pass(
         allowed = source.splits or list(curate.splits)
         origin_uid = str(problem.info.get(selected.ORIGIN, problem.uid))  # a problem's completions go to one split
         shares = {name: curate.splits[name] for name in allowed}
-        writers[split_of(origin_uid, shares, again=source.kind == "stage")].add(problem)
+        again = 0
+        if source.kind == "stage":
+            again = problem.info[selected.DIVIDED] = int(problem.info.get(selected.DIVIDED, 0)) + 1
+        writers[split_of(origin_uid, shares, again=again)].add(problem)
     for writer in writers.values():
         writer.close()
     return {name: writer.count for name, writer in writers.items()}

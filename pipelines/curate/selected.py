@@ -22,6 +22,8 @@ from pipelines.recipe.selection import Selection
 
 TEXTS = (*pairs.TEXTS, pairs.COMPLETION, "judged", "solution")
 """What a record of a problem may hold beside it, in its info."""
+DIVIDED = "divided_again"
+"""In a record's info: how often curation divided records into splits that came from a split before."""
 Completion = dict[str, Any]
 """A row of the samples."""
 COLUMNS = (*dataset.SCHEMA, "sample", "text", "score", "correct", "stop", "completion_ids")

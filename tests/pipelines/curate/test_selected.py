@@ -35,12 +35,20 @@ DRAWN = {
 """Problem → text and score of each completion; 1 is correct."""
 
 
-def write(out: Path, drawn=None, verifier="number", cut=(), rewards=None) -> Path:
+def write(out: Path, drawn=None, verifier="number", cut=(), rewards=None, info=None) -> Path:
     """An artifact of a sample stage with these completions."""
     rows = []
     for uid, completions in (drawn or DRAWN).items():
         prompt = [{"role": "user", "content": f"how many is {uid}"}]
-        problem = Problem(uid=uid, prompt=prompt, answer="7", verifier=verifier, source="s", licence="l", info={"k": 1})
+        problem = Problem(
+            uid=uid,
+            prompt=prompt,
+            answer="7",
+            verifier=verifier,
+            source="s",
+            licence="l",
+            info=(info or {}).get(uid, {"k": 1}),
+        )
         rows += [
             {
                 **dataset.to_row(problem), "sample": number, "text": text, "score": score, "status": "x",
@@ -246,6 +254,21 @@ def test_one_split_s_samples_are_divided_again(tmp_path):
     out = curated(tmp_path, folder, {"select": "best"}, splits=first)
     held = len(dataset.read_split(out, "heldout"))
     assert 0.1 * len(uids) < held < 0.3 * len(uids)
+
+
+def test_problems_that_keep_their_uid_are_divided_anew_in_every_round(tmp_path):
+    """`select: pass_rate` gives the problem itself: sampled and divided again, its uid would say what it said before."""
+    shares = {"train": 0.7, "heldout": 0.3}
+    rows = [f"{n:03d}" for n in range(300)]
+    problems = None
+    for number in range(3):
+        work = tmp_path / str(number)
+        work.mkdir()
+        folder = write(work / "drafts", {uid: [(f"{uid} is it", 1.0)] for uid in rows}, info=problems)
+        out = curated(work, folder, {"select": "pass_rate"}, splits=shares)
+        kept, held = dataset.read_split(out, "train"), dataset.read_split(out, "heldout")
+        assert len(kept) + len(held) == len(rows) and 0.18 * len(rows) < len(held) < 0.42 * len(rows), number
+        rows, problems = [p.uid for p in kept], {p.uid: p.info for p in kept}
 
 
 def test_a_fresh_model_keeps_the_tokenizer_that_the_samples_were_drawn_with(tmp_path, folder):

@@ -247,3 +247,17 @@ def test_weights_of_a_row_stand_where_its_tokens_are(tmp_path):
     assert set(flat.tolist()) == {1.0, 4.0}
     assert {w for doc in made.heldout for w in doc.token_weights().tolist()} == {1.0}, "held-out loss stays comparable"
     assert dataset.read_split(data, "train")[0].prompt == problems[0].prompt
+
+
+def test_the_calls_of_an_agent_weigh_more():
+    """GUI-Libra's action tokens as text: in every turn that has a call, and in no tool's reply."""
+    from pipelines.environments.tools import problems
+
+    tokenizer = train_tokenizer("char", 200, ["".join(map(chr, range(32, 127))), "\n"], tools=True)
+    [row] = problems(1, 1, demonstrations=True, conversations=True)
+    problem = Problem(uid="u", source="s", licence="l", **row)
+    made = document(problem, "auto", tokenizer, "all", [Span(tag="tool_call", weight=2)])
+    weights = made.token_weights()
+    heavy = tokenizer.decode([t for t, w in zip(made.tokens, weights, strict=True) if w == 2])
+    assert heavy == problem.prompt[1]["content"].strip() and "</tool_call>" in heavy
+    assert set(weights[made.mask()].tolist()) == {1.0, 2.0}
