@@ -76,4 +76,4 @@ def test_every_stage_trains(tmp_path, start, stage):
     )
     assert made.run()["steps"] == 2
     metrics = [values for _, values in toys.history(tmp_path / "work")]
-    assert all("reward/thinks" in values for values in metrics)
+    assert all("reward_component/thinks" in values for values in metrics)

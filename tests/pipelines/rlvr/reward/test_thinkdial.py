@@ -70,4 +70,4 @@ def test_incorrect_rows_never_gain_by_length_and_a_leak_costs_one(rows):
 def test_it_trains(tmp_path, start):
     made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), "presets=[thinkdial]", "rlvr.steps=2")
     assert made.run()["steps"] == 2
-    assert all("reward/leak" in values for _, values in toys.history(tmp_path / "work"))
+    assert all("reward_component/leak" in values for _, values in toys.history(tmp_path / "work"))
