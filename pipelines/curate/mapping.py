@@ -307,7 +307,9 @@ def _turn_weights(row: dict[str, Any], source: Source) -> list[float]:
     while len(messages) > 1 and _role(messages[-1]) == _role(messages[-2]) == "assistant":
         del messages[-2]  # of several answers at the end the last one is the solution
     if not messages or _role(messages[-1]) != "assistant":
-        answers = next((row[name] for name in SOLUTIONS if isinstance(row.get(name), list) and row[name]), [])
+        answers: list[Any] = next(
+            (row[name] for name in SOLUTIONS if isinstance(row.get(name), list) and row[name]), []
+        )
         messages.append(answers[-1] if answers else {"role": "assistant"})
     marks = [_mark(message, place) for place, message in enumerate(messages, 1) if _role(message) == "assistant"]
     return [1.0 if mark is None else mark for mark in marks] if any(mark is not None for mark in marks) else []

@@ -81,7 +81,8 @@ def _rate(scored: list[Completion], select: Selection) -> float | None:
 
 def _nearest(folder: Path, select: Selection) -> Iterator[Problem]:
     """The problems whose pass rate is nearest to the wanted one, nearest first; so many of them are in memory at a time."""
-    assert select.nearest is not None and select.problems is not None
+    nearest = select.nearest
+    assert nearest is not None and select.problems is not None
 
     def ranked_problems() -> Iterator[tuple[tuple[float, int, float, str], Problem]]:
         for rows in samples.by_problem(folder, COLUMNS):
@@ -92,7 +93,7 @@ def _nearest(folder: Path, select: Selection) -> Iterator[Problem]:
                 problem.info["pass_rate"] = rate
                 cut = sum(row["stop"] == "length" for row in scored)
                 length = sum(len(row["completion_ids"]) for row in scored) / len(scored)
-                yield (round(abs(rate - select.nearest), 9), cut, length, problem.uid), problem
+                yield (round(abs(rate - nearest), 9), cut, length, problem.uid), problem
 
     for _, problem in heapq.nsmallest(select.problems, ranked_problems(), key=lambda pair: pair[0]):
         yield problem
