@@ -10,7 +10,8 @@
 3. What is reached: seconds of a decoding step and tokens per second of training, their share of the bound, and a profile of
    where the time goes.
 
-Blocks of (2, 3) repeat. Writes benchmarks/results/roofline-DTYPE.json.
+Blocks of all three repeat. With one thread seconds are processor seconds, with several they are the clock's. Writes
+benchmarks/results/roofline-DTYPE.json.
 """
 
 from __future__ import annotations
@@ -66,14 +67,19 @@ class Matrices:
         return cls(shapes, 2 * config.num_hidden_layers * config.num_key_value_heads * head_size)
 
 
+def clock() -> float:
+    """Seconds: with one thread of the process's processor time, which other work on the machine disturbs least."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
 def seconds_of(work: Callable[[], Any], repeats: int = 3) -> float:
     """The shortest of some runs, after one that does not count."""
     work()
     times = []
     for _ in range(repeats):
-        began = time.perf_counter()
+        began = clock()
         work()
-        times.append(time.perf_counter() - began)
+        times.append(clock() - began)
     return min(times)
 
 
@@ -147,9 +153,9 @@ def decoding(model: Any, rows: int, context: int, tokens: int, dtype: str) -> tu
     prompts = [[5 + i % 7 for i in range(context - 1)] + [row % vocabulary] for row in range(rows)]
 
     def run(count: int) -> float:
-        began = time.perf_counter()
+        began = clock()
         sampler.extend(prompts, Sampling(max_tokens=count), generator(torch.device("cpu"), 0))
-        return time.perf_counter() - began
+        return clock() - began
 
     run(2)
     seconds = (run(tokens + 1) - run(1)) / tokens
@@ -171,15 +177,15 @@ def training(model: Any, tokens: int, length: int, dtype: str) -> tuple[dict[str
     rows = [[i] for i in range(len(documents))]
 
     def step() -> dict[str, float]:
-        began = time.perf_counter()
+        began = clock()
         for layout, targets in micro_batches(documents, rows, tokens):
             logp, _ = policy.score(layout, targets)
             loss = -logp.mean()
-            forward = time.perf_counter()
+            forward = clock()
             loss.backward()
-        backward = time.perf_counter()
+        backward = clock()
         stepper.step(0)
-        ended = time.perf_counter()
+        ended = clock()
         return {
             "forward": forward - began,
             "backward": backward - forward,
@@ -297,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(
                 f"  {label}: {cells['tokens_per_s'][0]:.0f} tokens/s, {cells['share'][0]:.0%} of the bound", flush=True
             )
-    body = {
+    body: dict[str, Any] = {
         "capability": torch.backends.cpu.get_cpu_capability(),
         "machine": machines,
         "blocks": blocks,
