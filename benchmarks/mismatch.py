@@ -5,7 +5,8 @@
 
 Runs differ in seed, start (the instruct model, or the recipe's SFT checkpoint), temperature, truncation of the distribution,
 learning rate, LoRA and updates per step. Every step is judged with the default limits of `rlvr.mismatch`; what would have
-stopped the run is counted as a breach, and the run goes on. Writes benchmarks/results/mismatch.json.
+stopped the run is counted as a breach, and the run goes on. Finished runs are kept in `--folder`, so that a second command goes
+on where one was broken off. Writes benchmarks/results/mismatch.json.
 """
 
 from __future__ import annotations
@@ -132,19 +133,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     base, data = sides.smollm2(args.folder / "smollm2")
     starts = {"base": base, "sft": sides.smollm2_sft(args.folder / "smollm2")[0]}
-    work = Path(tempfile.mkdtemp())
     size = {"prompts": args.prompts, "group_size": args.group_size, "max_tokens": args.max_tokens}
-    runs, differences = [], []
+    name = "-".join(map(str, ("mismatch", args.steps, *size.values())))
+    kept = args.folder / name
+    kept.mkdir(parents=True, exist_ok=True)
     for number in range(args.runs):
-        variant = VARIANTS[number % len(VARIANTS)]
-        about, of_run = run(variant, starts, data, work / str(number), seed=number, steps=args.steps, **size)
-        runs.append(about)
-        differences.append(of_run)
-        shutil.rmtree(work / str(number))
-        print(json.dumps(about), flush=True)
-        together = {"tokens": sum(map(len, differences)), **_metrics(torch.cat(differences))}
-        body = {"steps": args.steps, **size, "limits": vars(BOUNDS["bfloat16"]), "runs": runs, "together": together}
-        sides.store("mismatch", body)
+        if not (kept / f"{number}.pt").exists():
+            work = Path(tempfile.mkdtemp())
+            variant = VARIANTS[number % len(VARIANTS)]
+            measured = run(variant, starts, data, work / "run", seed=number, steps=args.steps, **size)
+            torch.save(measured, kept / f"{number}.pt")
+            shutil.rmtree(work)
+            print(json.dumps(measured[0]), flush=True)
+    runs, differences = zip(*(torch.load(kept / f"{number}.pt") for number in range(args.runs)), strict=True)
+    together = {"tokens": sum(map(len, differences)), **_metrics(torch.cat(differences))}
+    body = {"steps": args.steps, **size, "limits": vars(BOUNDS["bfloat16"]), "runs": runs, "together": together}
+    sides.store("mismatch", body)
     print(
         f"{sum(bool(about['breaches']) for about in runs)} of {len(runs)} runs would have stopped; all tokens: {together}"
     )
