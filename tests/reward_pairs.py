@@ -4,20 +4,68 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
+import toys
+import yaml
+
+from pipelines.recipe.read import read_recipe
+from pipelines.recipe.settings import Model
+
 PAIR_RECIPE = {"splits": {"train": 0.8, "heldout": 0.2}, "near_duplicates": None, "decontaminate": None}
+SETTINGS = {
+    "steps": 12, "pairs_per_step": 16, "max_length": 64, "micro_batch_tokens": 512, "evaluate_every": 6,
+    "optimizer": {"learning_rate": 0.003}, "commit": {"every": 3},
+}  # fmt: skip
 
 
-def pairs_file(folder: Path, count: int = 240, **extra: Any) -> dict[str, Any]:
-    """A source of pairs, `extra` in each row; 30 prompts have eight each."""
+def pairs_file(folder: Path, count: int = 240, *, critiques: bool = False, **extra: Any) -> dict[str, Any]:
+    """A source of pairs, `extra` in each row; 30 prompts have eight each.
+
+    Args:
+        critiques: each answer has one, which says which of the two it is.
+    """
     draw = random.Random(0)
     rows = []
     for number in range(count):
         chosen, rejected = ("".join(draw.choices(letters, k=draw.randint(2, 6))) for letters in ("abcd", "efgh"))
         row = {"prompt": f"say {number % 30}", "chosen": chosen, "rejected": rejected}
-        rows.append(row | {"margin": draw.randint(0, 4) / 4} | extra)
+        texts = {"chosen_critique": "say", "rejected_critique": "yay"} if critiques else {}
+        rows.append(row | {"margin": draw.randint(0, 4) / 4} | texts | extra)
     path = folder / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {"kind": "file", "path": str(path)}
+
+
+def job(begun: Path, folder: Path, **changes: Any) -> list[str]:
+    """The command of a reward_model stage in a folder of its own, with changed settings."""
+    (folder / "out").mkdir(parents=True)
+    body = {
+        "seed": 5, "threads": 1,
+        "settings": {"reward_model": SETTINGS | changes, "model": Model(path=str(begun / "model")).model_dump()},
+        "inputs": {"data": str(begun / "data")},
+    }  # fmt: skip
+    (folder / "job.json").write_text(json.dumps(body))
+    return [sys.executable, "-m", "pipelines.reward_model", str(folder)]
+
+
+def recipe(tmp_path: Path, **fields: Any) -> Any:
+    """A recipe whose reward_model stage `judge` has changed fields, or more `stages`."""
+    body = yaml.safe_load(toys.recipe(tmp_path).read_text())
+    _, sft, data, _ = (body.pop(kind) for kind in ("rlvr", "sft", "curate", "evaluate"))
+    stages = {
+        "data": {"kind": "curate", **data}, "cold": {"kind": "sft", "data": "data", **sft},
+        "drafts": {"kind": "sample", "data": "data", "model": "cold", "k": 4},
+        "pairs": {
+            "kind": "curate", "sources": [{"kind": "stage", "path": "drafts", "select": "pairs"}],
+            "splits": {"train": 0.8, "heldout": 0.2},
+        },
+        "judge": {"kind": "reward_model", "data": "pairs", "model": "cold", **SETTINGS, **fields},
+        **fields.pop("stages", {}),
+    }  # fmt: skip
+    stages["judge"].pop("stages", None)
+    path = tmp_path / "rm.yaml"
+    path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
+    return read_recipe(path)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipelines.data.records import Message
+    from pipelines.data.records import Message, Stop
 
 POLICY = "policy"
 """The model that is trained; while rollouts are drawn and scored, the weights that draw them."""
@@ -42,6 +42,27 @@ class TokenStatistics:
     """Logits float32 [M, V], the token ids int64 [M] and the output embeddings [V, hidden] → float [M, width], all on one device."""
 
 
+@dataclass(frozen=True)
+class Answered:
+    """An answer to a prompt."""
+
+    prompt: list[Message]
+    text: str
+    tools: list[dict[str, Any]] | None = None
+    """That the prompt offers."""
+
+
+@dataclass(frozen=True)
+class ScoredCritique:
+    """What a reward model wrote about an answer, and the score that it then gave."""
+
+    text: str
+    score: float
+    """NaN where the conversation is longer than the model's context."""
+    stop: Stop
+    """`LENGTH`: it was cut at its token limit, and scored all the same."""
+
+
 class RewardModel(Protocol):
     """A trained reward model, on the device; see `pipelines.engine.reward_model.RewardScorer`."""
 
@@ -52,16 +73,42 @@ class RewardModel(Protocol):
         """Mean and standard deviation of each head's scores, float32 [heads, 2]; None where its folder does not say."""
         ...
 
+    @property
+    def critiques(self) -> bool:
+        """Whether it scores an answer with its own critique of it behind."""
+        ...
+
+    def score_with_critiques(
+        self, answered: Sequence[Answered], count: int, *, seed: int
+    ) -> list[list[ScoredCritique]]:
+        """Critiques of each answer, `count` of them, each seeing its own answer alone.
+
+        Args:
+            seed: with the conversation and a critique's place, all that its random numbers depend on.
+        """
+        ...
+
     def reads(self, tokenizer: Any) -> bool:
         """Whether a tokenizer gives the token ids that it was trained on."""
         ...
 
-    def score(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+    def score(
+        self, sequences: Sequence[Sequence[int]], starts: Sequence[int], *, latent: Tensor | None = None
+    ) -> Tensor:
         """Scores of conversations that end with an answer, float32 [N, heads]; NaN where one is longer than its context.
 
         Args:
             sequences: token ids.
             starts: index of each answer's first token.
+            latent: of the user whose scores are wanted, where they depend on one.
+        """
+        ...
+
+    def latent_of(self, user: str) -> Tensor:
+        """Latent of a user that it was trained on.
+
+        Raises:
+            ModelError: there is none of that name.
         """
         ...
 

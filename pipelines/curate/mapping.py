@@ -109,6 +109,9 @@ def _pair(row: dict[str, Any]) -> dict[str, Any]:
                 raise RowError(name, "not a number", f"it is {kind(row[name])}") from None
             if not math.isfinite(pair[name]):
                 raise RowError(name, "not a finite number")
+    for name in pairs.CRITIQUES:
+        if not _missing(row.get(name)):
+            pair[name] = normalise(_last_text(row[name], name))
     user = _name(row, pairs.USER)
     return pair if user is None else pair | {pairs.USER: user}
 

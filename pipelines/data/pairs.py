@@ -15,6 +15,8 @@ CHOSEN, REJECTED = "chosen", "rejected"
 TEXTS = (CHOSEN, REJECTED)
 VALUES = ("chosen_score", "rejected_score", "margin")
 """Fields of `info` beside the two texts, in files columns of these names; each may be left out."""
+CRITIQUES = ("chosen_critique", "rejected_critique")
+"""What somebody wrote about each answer without seeing the other one; in files columns of these names."""
 USER = "user"
 """Who preferred it, where several people or judges differ."""
 CUT = ("chosen_cut", "rejected_cut")
@@ -38,6 +40,8 @@ class Pair:
     user: str | None = None
     chosen_cut: bool = False
     rejected_cut: bool = False
+    critiques: tuple[str, str] | None = None
+    """Of the chosen and of the rejected answer."""
 
     @property
     def score_margin(self) -> float | None:
@@ -104,7 +108,14 @@ def pair_of(problem: Problem) -> Pair:
         user=None if user is None else str(user),
         chosen_cut=bool(info.get(CUT[0])),
         rejected_cut=bool(info.get(CUT[1])),
+        critiques=_critiques(info),
     )
+
+
+def _critiques(info: dict[str, Any]) -> tuple[str, str] | None:
+    """Both critiques, None where one of them is missing or empty."""
+    chosen, rejected = (info.get(name) for name in CRITIQUES)
+    return (chosen, rejected) if isinstance(chosen, str) and isinstance(rejected, str) and chosen and rejected else None
 
 
 def _number(problem: Problem, name: str, value: Any) -> float | None:

@@ -2,7 +2,8 @@
 
 On disk it is a plain transformers checkpoint for sequence classification with one label, which TRL and transformers read. Where it has
 several heads they stand beside it in `heads.safetensors`, and the checkpoint's own is their mean (of linear heads: the mean of their
-scores), or the first where only that one is to be used.
+scores), or the first where only that one is to be used. One that writes a critique and then scores has the language head beside it, in
+`language_head.safetensors`, and one whose scores depend on a user has `users.safetensors`; its plain checkpoint scores for nobody.
 """
 
 from __future__ import annotations
@@ -10,61 +11,31 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from pipelines.engine import model_files, models
-from pipelines.engine.layout import Layout, best_layouts
+from pipelines.contract.scorer import Answered, ScoredCritique
+from pipelines.data.chat import completion_text, render_prompt, with_system_prompt
+from pipelines.data.records import Stop
+from pipelines.engine import model_files, models, user_latent
+from pipelines.engine.answers import Answers
+from pipelines.engine.critiques import CritiqueSampler, critique_prompt, language_model
+from pipelines.engine.layout import Layout
 from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
 from pipelines.engine.policy import Policy, hidden_states
+from pipelines.engine.user_latent import UserLatent
 from pipelines.errors import ModelError
 from pipelines.recipe.model_path import CLASSIFIER
 from pipelines.recipe.settings import Model, Sampling
 
-HEADS, ABOUT = "heads.safetensors", "whetstone.json"
-
-
-@dataclass(frozen=True, eq=False)
-class Answers:
-    """Conversations that end with an answer, each with a place behind its last token whose prediction reads the reward."""
-
-    tokens: Tensor
-    """int64 [B, T], padded on the right."""
-    mask: Tensor
-    """bool [B, T], the answer's tokens and the place behind them."""
-    end: Tensor
-    """int64 [B], that place."""
-
-    @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]], starts: Sequence[int], pad: int) -> Answers:
-        """Rows from token ids; padding at their end is left out, as transformers does when it looks for the last token.
-
-        Args:
-            starts: index of each answer's first token.
-        """
-        ends = [max((i + 1 for i, token in enumerate(row) if token != pad), default=1) for row in sequences]
-        tokens = torch.full((len(ends), max(ends, default=0) + 1), pad, dtype=torch.int64)
-        for i, (row, length) in enumerate(zip(sequences, ends, strict=True)):
-            tokens[i, :length] = torch.tensor(row[:length])
-        end, place = torch.tensor(ends), torch.arange(tokens.shape[1])
-        start = torch.tensor([max(1, start) for start in starts]).minimum(end)
-        return cls(tokens, (place >= start[:, None]) & (place <= end[:, None]), end)
-
-    def layouts(self, budget: int, *, trees: bool, prefixes: bool) -> list[Layout]:
-        """Forward passes over all rows, about `budget` tokens each; what rows share is computed once where it pays."""
-        rows = torch.arange(len(self.tokens))
-        return best_layouts(self.tokens, self.mask, rows, budget, allow_trees=trees, allow_prefixes=prefixes)
-
-    def where(self, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Row of each scored place of a layout, int64 [M], and whether it reads the reward, bool [M]."""
-        width = self.tokens.shape[1]
-        row = layout.target // width
-        return row, layout.target % width == self.end[row]
+HEADS, LANGUAGE_HEAD, USERS, ABOUT = (
+    "heads.safetensors", "language_head.safetensors", "users.safetensors", "whetstone.json",
+)  # fmt: skip
 
 
 class RewardNetwork(torch.nn.Module):
@@ -78,9 +49,19 @@ class RewardNetwork(torch.nn.Module):
         heads: how many.
         text: whether the language head is trained.
         dtype: as in `Policy`; the heads compute in float32.
+        users: size of a latent per user and of its MLPs, where scores depend on one.
     """
 
-    def __init__(self, model: Any, heads: int, *, seed: int, text: bool, dtype: str = "float32") -> None:
+    def __init__(
+        self,
+        model: Any,
+        heads: int,
+        *,
+        seed: int,
+        text: bool,
+        dtype: str = "float32",
+        users: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         policy = Policy(model, Sampling(), dtype=dtype)
@@ -92,6 +73,7 @@ class RewardNetwork(torch.nn.Module):
         with torch.no_grad():
             self.heads.weight.copy_(torch.randn(heads, width, generator=draw) * spread)
         self.heads.to(policy.device)
+        self.users = None if users is None else UserLatent(width, *users, seed=seed).to(policy.device)
         tied = policy.head.weight is policy.causal.get_input_embeddings().weight
         if not text and not tied:
             policy.head.requires_grad_(False)
@@ -102,11 +84,20 @@ class RewardNetwork(torch.nn.Module):
         return self._policy[0]
 
     def scores(
-        self, answers: Answers, budget: int, *, text: bool = False, prefixes: bool = True
+        self,
+        answers: Answers,
+        budget: int,
+        *,
+        text: bool = False,
+        prefixes: bool = True,
+        latents: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Rewards of all rows, float32 [B, heads], and with `text` the log-probabilities (nats) of their answers, [B]; on the CPU.
 
         Gradients flow through both.
+
+        Args:
+            latents: of each row's user, float32 [B, size].
         """
         policy, count = self.policy, len(answers.tokens)
         rewards = torch.zeros(count, self.heads.out_features)
@@ -115,12 +106,28 @@ class RewardNetwork(torch.nn.Module):
             with autocast(policy.dtype, policy.device):
                 hidden = hidden_states(policy.decoder, layout, policy.device, policy.mask_form)
             row, last = answers.where(layout)
-            rewards = rewards.index_put((row[last],), self.heads(hidden[last].float()).cpu(), accumulate=True)
+            ends = hidden[last].float()
+            values = self.heads(ends)
+            if latents is not None and self.users is not None:
+                values = values + self.users.gain(ends, latents[row[last]].to(ends.device))[:, None]
+            rewards = rewards.index_put((row[last],), values.cpu(), accumulate=True)
             if logps is not None:
                 chosen = answers.tokens.flatten()[layout.target[~last]]
                 logp, _ = policy.score_hidden(hidden[~last], chosen)
                 logps = logps.index_add(0, row[~last], logp.cpu())
         return rewards, logps
+
+    @torch.no_grad()
+    def ends(self, answers: Answers, budget: int) -> Tensor:
+        """Hidden states at the answers' ends, float32 [B, width] on the device."""
+        policy = self.policy
+        hidden_at_end = torch.zeros(len(answers.tokens), self.heads.in_features, device=policy.device)
+        for layout in answers.layouts(budget, trees=policy.takes_masks, prefixes=policy.takes_prefixes):
+            with autocast(policy.dtype, policy.device):
+                hidden = hidden_states(policy.decoder, layout, policy.device, policy.mask_form)
+            row, last = answers.where(layout)
+            hidden_at_end[row[last].to(policy.device)] = hidden[last].float()
+        return hidden_at_end
 
 
 def save(
@@ -131,12 +138,16 @@ def save(
     *,
     lora: bool = False,
     only_first: bool = False,
+    language_head: bool = False,
+    latents: Tensor | None = None,
 ) -> None:
     """Write a folder that transformers' `AutoModelForSequenceClassification` loads, with the chat template; see the module.
 
     Args:
         about: more lines of `whetstone.json`.
         only_first: the scores are the first head's; the others have another use.
+        language_head: write it too.
+        latents: of the users in `about["users"]`, float32 [U, size], where scores depend on one.
 
     Raises:
         ModelError: transformers has no sequence classification for the architecture.
@@ -151,9 +162,14 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     classifier.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
-    if len(weight) > 1:
-        from safetensors.torch import save_file
+    from safetensors.torch import save_file
 
+    if language_head:
+        state = causal.get_output_embeddings().state_dict()
+        save_file({name: value.cpu().clone().contiguous() for name, value in state.items()}, folder / LANGUAGE_HEAD)
+    if network.users is not None and latents is not None:
+        user_latent.save(network.users, latents.cpu(), folder / USERS)
+    if len(weight) > 1:
         save_file({"heads": weight.cpu().contiguous()}, folder / HEADS)
     body = {**about, "heads": len(weight), "only_first": only_first, "template": models.template_identity(tokenizer)}
     (folder / ABOUT).write_text(json.dumps(body, indent=1, sort_keys=True))
@@ -202,11 +218,21 @@ class RewardScorer:
         self.decoder = getattr(self.network, self.network.base_model_prefix)
         self.config = self.network.config.get_text_config()
         self.mask_form = MaskForm.of(self.config)
-        folder = Path(models.local(self.path))
+        self.folder = folder = Path(models.local(self.path))
         self.about = json.loads((folder / ABOUT).read_text()) if (folder / ABOUT).is_file() else {}
         self.weight = self._heads(folder).to(self.device)
+        self._writer: CritiqueSampler | None = None
+        self._users: tuple[UserLatent, Tensor] | None = None
+        if (folder / USERS).is_file():
+            encoder, latents = user_latent.load(folder / USERS)
+            self._users = encoder.to(self.device), latents.to(self.device)
         self.context: int | None = getattr(self.config, "max_position_embeddings", None)
         """Longest conversation that it reads, in tokens."""
+
+    @property
+    def critiques(self) -> bool:
+        """Whether it scores an answer with its own critique of it behind."""
+        return "critique" in self.about
 
     @property
     def heads(self) -> int:
@@ -227,19 +253,96 @@ class RewardScorer:
     def _heads(self, folder: Path) -> Tensor:
         """Weights of the heads that score, float32 [heads, hidden]."""
         if (folder / HEADS).is_file() and not self.about.get("only_first"):
-            from safetensors.torch import load_file
-
             return load_file(folder / HEADS)["heads"]
         return self.network.score.weight.detach().float()
 
-    @torch.no_grad()
-    def score(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+    def score(
+        self, sequences: Sequence[Sequence[int]], starts: Sequence[int], *, latent: Tensor | None = None
+    ) -> Tensor:
         """Scores of conversations that end with an answer, float32 [N, heads] on the CPU; NaN where one is longer than the context.
 
         Args:
             sequences: token ids.
             starts: index of each answer's first token.
+            latent: of the user whose scores are wanted, float32 [size]; without it what all users share.
+
+        Raises:
+            ModelError: the model writes a critique first: `score_with_critiques`.
         """
+        if self.critiques:
+            raise ModelError(
+                f"{self.path} scores an answer with its own critique behind it. Use rlvr.reward: {{kind: critiqued_model}}."
+            )
+        return self._score(sequences, starts, latent)
+
+    def latent_of(self, user: str) -> Tensor:
+        """Latent of a user that it was trained on, float32 [size].
+
+        Raises:
+            ModelError: there is none of that name.
+        """
+        names = self.about.get("users", [])
+        if self._users is None or user not in names:
+            known = f"It knows {', '.join(names[:10])}." if names else "It was trained without reward_model.users."
+            raise ModelError(f"{self.path} knows no user called {user!r}. {known}")
+        return self._users[1][names.index(user)]
+
+    def infer_latent(self, chosen: Sequence[Sequence[int]], rejected: Sequence[Sequence[int]]) -> Tensor:
+        """Latent of a user from a few of their pairs, float32 [size]: the posterior's mean, scaled as in training.
+
+        Args:
+            chosen, rejected: token ids of the pairs' two conversations.
+
+        Raises:
+            ModelError: it was trained without `reward_model.users`.
+        """
+        if self._users is None:
+            raise ModelError(f"{self.path} was trained without reward_model.users: its scores depend on no user.")
+        rows = [*chosen, *rejected]
+        answers = Answers.of(rows, [len(row) - 1 for row in rows], self.tokenizer.pad_token_id)
+        ends = torch.zeros(len(rows), self.weight.shape[1], device=self.device)
+        for layout in self._layouts(answers):
+            row, last = answers.where(layout)
+            ends[row[last].to(self.device)] = self._hidden(layout)[last]
+        context = torch.stack([ends[: len(chosen)], ends[len(chosen) :]], 1)[None]
+        present = torch.ones(1, len(chosen), dtype=torch.bool, device=self.device)
+        mean, log_variance = self._users[0].posterior(context, present)
+        return user_latent.draw(mean, log_variance, torch.zeros_like(mean))[0]
+
+    def score_with_critiques(
+        self, answered: Sequence[Answered], count: int, *, seed: int
+    ) -> list[list[ScoredCritique]]:
+        """`count` critiques of each answer, each with the score that is read behind it; see `contract.scorer.RewardModel`.
+
+        Raises:
+            ModelError: the model writes no critiques.
+        """
+        if not self.critiques:
+            raise ModelError(
+                f"{self.path} was not trained with reward_model.critique. Use rlvr.reward: {{kind: model}}."
+            )
+        about = self.about["critique"]
+        prompts = [with_system_prompt(each.prompt, self.about.get("system_prompt")) for each in answered]
+        prefixes = [
+            render_prompt(self.tokenizer, critique_prompt(prompt, each.text, about["instruction"]), each.tools)
+            for prompt, each in zip(prompts, answered, strict=True)
+        ]
+        if self._writer is None:
+            causal = language_model(self.network, load_file(self.folder / LANGUAGE_HEAD)).to(self.device)
+            self._writer = CritiqueSampler(causal, self.tokenizer, dtype=self.dtype)
+        sampling = Sampling.model_validate(about["sampling"])
+        written = self._writer.write(prefixes, count, sampling, seed=seed)
+        rows = [[*ids, *each.tokens] for ids, critiques in zip(prefixes, written, strict=True) for each in critiques]
+        scores = self._score(rows, [len(ids) for ids in prefixes for _ in range(count)]).mean(1).tolist()
+        graded = [
+            ScoredCritique(completion_text(self.tokenizer, each.tokens), float("nan") if failed else score, each.stop)
+            for each, score in zip((c for critiques in written for c in critiques), scores, strict=True)
+            for failed in [each.stop == Stop.ERROR]
+        ]
+        return [graded[start : start + count] for start in range(0, len(graded), count)]
+
+    @torch.no_grad()
+    def _score(self, sequences: Sequence[Sequence[int]], starts: Sequence[int], latent: Tensor | None = None) -> Tensor:
         scores = torch.full((len(sequences), self.heads), float("nan"))
         fitting = [i for i, row in enumerate(sequences) if row and len(row) <= (self.context or len(row))]
         if not fitting:
@@ -247,15 +350,23 @@ class RewardScorer:
         answers = Answers.of([sequences[i] for i in fitting], [starts[i] for i in fitting], self.tokenizer.pad_token_id)
         for layout in self._layouts(answers):
             row, last = answers.where(layout)
-            scores[torch.tensor(fitting)[row[last]]] = self.pass_(layout)[last]
+            hidden = self._hidden(layout)[last]
+            values = torch.nn.functional.linear(hidden, self.weight)
+            if latent is not None and self._users is not None:
+                values = values + self._users[0].gain(hidden, latent.expand(len(hidden), -1))[:, None]
+            scores[torch.tensor(fitting)[row[last]]] = values.cpu()
         return scores
+
+    @torch.no_grad()
+    def _hidden(self, layout: Layout) -> Tensor:
+        """Hidden states before each of the layout's scored tokens, float32 [M, width]."""
+        with autocast(self.dtype, self.device):
+            return hidden_states(self.decoder, layout, self.device, self.mask_form).float()
 
     @torch.no_grad()
     def pass_(self, layout: Layout) -> Tensor:
         """Scores of the prefixes before each of the layout's scored tokens, float32 [M, heads] on the CPU."""
-        with autocast(self.dtype, self.device):
-            hidden = hidden_states(self.decoder, layout, self.device, self.mask_form)
-        return torch.nn.functional.linear(hidden.float(), self.weight).cpu()
+        return torch.nn.functional.linear(self._hidden(layout), self.weight).cpu()
 
     @torch.no_grad()
     def last_attention(self, tokens: Tensor, mask: Tensor) -> Tensor:

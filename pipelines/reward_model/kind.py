@@ -28,6 +28,11 @@ from pipelines.reward_model.settings import RewardModel
 LOSS = "reward_model.loss"
 LENGTH_HEAD = "chosen_length_reward"
 """A loss that reads this column has a second head, which only training uses."""
+LATENT = "latent_kl"
+"""A loss that reads this column needs `reward_model.users`."""
+ANSWER_TEXT = ("chosen_logp", "rejected_logp")
+CRITIQUE_TEXT = ("chosen_critique_logp", "rejected_critique_logp")
+"""A loss that reads one of these trains the language head, on the answers or on their critiques."""
 
 
 class RewardModelKind(Kind):
@@ -65,7 +70,32 @@ class RewardModelKind(Kind):
             raise RecipeError(
                 f"reward_model.heads: {loss.name} has its own two heads. Set heads: 1, and make an ensemble of several stages."
             )
+        _check_critique(loss, node.settings)
+        _check_users(loss, node.settings)
         check_monitors("reward_model", node.settings)
+
+
+def _check_critique(loss: Bound, settings: RewardModel) -> None:
+    critiques = {name for name in loss.needs if "_critique_" in name}
+    if critiques and settings.critique is None:
+        raise RecipeError(
+            f"reward_model.critique: {loss.name} reads critiques, and none are asked for. Give `critique: {{source: records}}` "
+            "or `{source: own}`."
+        )
+    if settings.critique is not None and set(ANSWER_TEXT) & set(loss.needs):
+        raise RecipeError(
+            f"reward_model.loss: {loss.name} regularises by the text of the answers, and with `critique` the text is the critique. "
+            "Use loss: cloud, or leave `critique` out."
+        )
+
+
+def _check_users(loss: Bound, settings: RewardModel) -> None:
+    if LATENT in loss.needs and settings.users is None:
+        raise RecipeError(f"reward_model.users: {loss.name} infers a latent per user. Give `users: {{}}`, or its size.")
+    if settings.users is not None and loss.card.batch_coupled:
+        raise RecipeError(
+            f"reward_model.users: {loss.name} couples the pairs of a step, which rewards per user do not support."
+        )
 
 
 def bound_loss(settings: RewardModel) -> Bound:

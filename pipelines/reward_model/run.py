@@ -13,15 +13,18 @@ import torch
 from torch import Tensor
 
 from pipelines.data import dataset, pairs
+from pipelines.data.records import Stop
 from pipelines.engine import models, optimizer, reward_model
+from pipelines.engine.critiques import CritiqueSampler
 from pipelines.engine.loop import HELDOUT, Epochs, Loop
 from pipelines.engine.policy import without_dropout
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Model
 from pipelines.reward_model import card
-from pipelines.reward_model.kind import LENGTH_HEAD, bound_loss
-from pipelines.reward_model.pack import Tokens, answers, chunks, data_columns, tokens_of
+from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, LENGTH_HEAD, bound_loss
+from pipelines.reward_model.pack import Tokens, answers, chunks, critique_tokens, data_columns, tokens_of
 from pipelines.reward_model.settings import RewardModel
+from pipelines.reward_model.users import Context, UserPairs
 from pipelines.stage.files import write_atomic
 from pipelines.stage.report import Report
 
@@ -51,16 +54,24 @@ class Trainer(Loop):
         self.section_settings = settings
         self.loss = bound_loss(settings)
         self.two_heads = LENGTH_HEAD in self.loss.needs
-        self.text = bool({"chosen_logp", "rejected_logp"} & set(self.loss.needs))
+        self.text = bool({*ANSWER_TEXT, *CRITIQUE_TEXT} & set(self.loss.needs))
+        self.own_critiques = settings.critique is not None and settings.critique.source == "own"
         models.check_template(dataset.about(data).get("template"), self.tokenizer, "reward_model")
         self.system = models.system_prompt_of(self.origin) if self.origin is not None else None
         self.pairs = self._pairs(data, settings.split)
         self.heldout = self._pairs(data, settings.heldout)[:HELDOUT_PAIRS] if settings.heldout else []
         self.measures = bool(self.heldout)
         self.load()
-        self.commits_start = "chosen_logp_ref" in self.loss.needs
+        self.compares = "chosen_logp_ref" in self.loss.needs
+        self.commits_start = self.compares or self.own_critiques
+        self.critiques: dict[str, list[list[list[int]]]] = {}
+        """train, heldout → for each pair the token ids of both critiques, where the starting model writes them."""
         self.reference: dict[str, Tensor] = {}
         """train, heldout → log-probabilities of the answers under the starting model, float32 [pairs, 2], where the loss reads them."""
+        self.user_pairs: UserPairs | None = None
+        if settings.users is not None:
+            count = settings.users.context
+            self.user_pairs = UserPairs(self.pairs, self.heldout, count=count, seed=self.seed, embed=self._embed)
         self.epochs = Epochs(self._order, settings.pairs_per_step)
         per_epoch = len(self.pairs) / settings.pairs_per_step
         self.schedule(settings.steps or max(1, int(per_epoch * (settings.epochs or 1))))
@@ -69,9 +80,12 @@ class Trainer(Loop):
         read = dataset.read_split(data, split)
         tokens = []
         for number, problem in enumerate(read):
-            tokens.append(tokens_of(pairs.pair_of(problem), self.tokenizer, self.system, problem.tools))
+            tokens.append(self._tokens(pairs.pair_of(problem), problem.tools))
             self.report.progress(number + 1, len(read), f"tokenising {split}", unit="pair")
         limit = self.section_settings.max_length
+        critique = self.section_settings.critique
+        if critique is not None and self.own_critiques:
+            limit -= critique.sampling.max_tokens
         fitting = [pair for pair in tokens if pair.longest <= limit]
         if len(fitting) < len(tokens):
             self.report.event(
@@ -83,6 +97,13 @@ class Trainer(Loop):
             )
         return fitting
 
+    def _tokens(self, pair: pairs.Pair, tools: list[dict[str, Any]] | None) -> Tokens:
+        critique = self.section_settings.critique
+        if critique is None:
+            return tokens_of(pair, self.tokenizer, self.system, tools)
+        written = critique.source == "records"
+        return critique_tokens(pair, self.tokenizer, self.system, tools, critique.instruction, written=written)
+
     def load(self) -> None:
         """The starting model with its heads, and the optimizer."""
         settings = self.section_settings
@@ -93,8 +114,9 @@ class Trainer(Loop):
         causal.train(settings.gradient_checkpointing)
         heads = 2 if self.two_heads else settings.heads
         self.model = reward_model.RewardNetwork(
-            causal, heads, seed=self.seed, text=self.text, dtype=self.settings.dtype
-        )
+            causal, heads, seed=self.seed, text=self.text, dtype=self.settings.dtype,
+            users=(settings.users.latent, settings.users.hidden) if settings.users else None,
+        )  # fmt: skip
         self.policy = self.model.policy
         self.optimizer = optimizer.make(self.model, settings.optimizer)
 
@@ -104,12 +126,47 @@ class Trainer(Loop):
         return order
 
     def begin(self) -> None:
-        """Score the answers by the starting model, where the loss compares with it."""
-        if self.commits_start and not self.reference:
+        """Let the starting model write critiques, and score the answers by it where the loss compares with it."""
+        if self.own_critiques:
+            if not self.critiques:
+                self.critiques = {"train": self._write(self.pairs), "heldout": self._write(self.heldout)}
+            self.pairs, self.heldout = (
+                [pair.with_critiques(*ids) for pair, ids in zip(rows, self.critiques[name], strict=True)]
+                for name, rows in (("train", self.pairs), ("heldout", self.heldout))
+            )
+        if self.compares and not self.reference:
             for name, rows in (("train", self.pairs), ("heldout", self.heldout)):
                 columns = self._all_columns(rows, range(len(rows)), with_reference=False)[0] if rows else {}
                 if columns:
                     self.reference[name] = torch.stack([columns["chosen_logp"], columns["rejected_logp"]], 1)
+
+    def _embed(self, rows: Sequence[Tokens]) -> Tensor:
+        """Hidden states at the ends of the pairs' answers, float32 [P, 2, width]."""
+        if not rows:
+            return torch.zeros(0, 2, self.model.heads.in_features, device=self.device)
+        packed = answers(rows, self.tokenizer.pad_token_id)
+        return torch.stack(self.model.ends(packed, self.section_settings.micro_batch_tokens).chunk(2), 1)
+
+    def _context(self, batch: Sequence[Tokens], step: int | None) -> Context | None:
+        """What the latents of the pairs' users are inferred from; None where rewards depend on no user."""
+        if self.user_pairs is None or self.model.users is None:
+            return None
+        return self.user_pairs.context(batch, self.model.users.size, step=step).to(self.device)
+
+    def _write(self, rows: Sequence[Tokens]) -> list[list[list[int]]]:
+        """Token ids of a critique of both answers of each pair, by the model as it is."""
+        critique = self.section_settings.critique
+        if critique is None or not rows:
+            return []
+        writer = CritiqueSampler(self.policy.causal, self.tokenizer, dtype=self.settings.dtype)
+        prefixes = [ids for pair in rows for ids in (pair.chosen, pair.rejected)]
+        drawn = [each[0] for each in writer.write(prefixes, 1, critique.sampling, seed=self.seed)]
+        cut = sum(each.stop == Stop.LENGTH for each in drawn)
+        if cut:
+            self.report.event(
+                "critiques cut at reward_model.critique.sampling.max_tokens", critiques=cut, of=len(drawn)
+            )
+        return [[first.tokens, second.tokens] for first, second in zip(drawn[::2], drawn[1::2], strict=True)]
 
     def _step(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
@@ -118,7 +175,7 @@ class Trainer(Loop):
         if self.loss.card.batch_coupled:
             loss, rewards = self._coupled(batch, indices)
         else:
-            loss, rewards = self._summed(batch, indices)
+            loss, rewards = self._summed(batch, indices, step)
         used = rewards[:, 0] if self.two_heads else rewards.mean(1)
         chosen, rejected = used.chunk(2)
         metrics = {
@@ -136,13 +193,18 @@ class Trainer(Loop):
         seconds = time.perf_counter() - began
         return metrics | {"time/step_s": seconds, "tokens/per_s": tokens / seconds}
 
-    def _scores(self, batch: Sequence[Tokens]) -> tuple[Tensor, Tensor | None]:
-        """Rewards [2P, heads] and log-probabilities [2P] of the chosen answers, then the rejected ones."""
+    def _scores(self, batch: Sequence[Tokens], latents: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Rewards [2P, heads] and log-probabilities [2P] of the chosen answers, then the rejected ones.
+
+        Args:
+            latents: of the pairs' users, [P, size].
+        """
         return self.model.scores(
             answers(batch, self.tokenizer.pad_token_id),
             self.section_settings.micro_batch_tokens,
             text=self.text,
             prefixes=not self.section_settings.gradient_checkpointing,
+            latents=None if latents is None else latents.repeat(2, 1),
         )
 
     def _columns(
@@ -161,8 +223,9 @@ class Trainer(Loop):
         """
         shared: dict[str, Any] = dict(data_columns(batch, indices))
         if logps is not None:
-            shared["chosen_logp"], shared["rejected_logp"] = logps.chunk(2)
-        if self.commits_start and with_reference:
+            names = ANSWER_TEXT if self.section_settings.critique is None else CRITIQUE_TEXT
+            shared |= dict(zip(names, logps.chunk(2), strict=True))
+        if self.compares and with_reference:
             trained = min(indices) >= 0
             rows = self.reference["train"][list(indices)] if trained else self.reference["heldout"]
             shared["chosen_logp_ref"], shared["rejected_logp_ref"] = rows.unbind(1)
@@ -177,18 +240,28 @@ class Trainer(Loop):
             columns.append({**shared, "chosen_reward": chosen, "rejected_reward": rejected})
         return columns
 
+    def _with_users(self, columns: list[dict[str, Any]], divergence: Tensor | None, step: int) -> list[dict[str, Any]]:
+        """The columns with the KL of the users' latents, [P]."""
+        if divergence is None:
+            return columns
+        users = {"latent_kl": divergence.cpu(), "progress": torch.tensor(step / self.total)}
+        return [each | users for each in columns]
+
     def _loss(self, columns: list[dict[str, Any]]) -> Tensor:
         """Loss of each pair, mean over the heads, float32 [P]."""
         return torch.stack([self.loss(each) for each in columns]).mean(0)
 
-    def _summed(self, batch: Sequence[Tokens], indices: Sequence[int]) -> tuple[float, Tensor]:
+    def _summed(self, batch: Sequence[Tokens], indices: Sequence[int], step: int = 0) -> tuple[float, Tensor]:
         """Gradient of a loss that is a mean over pairs, some pairs at a time; the loss, and the rewards [2P, heads] of the batch."""
         total = 0.0
+        context = self._context(batch, step)
         scored = []
         for part in chunks(batch, self.section_settings.micro_batch_tokens):
             some = [batch[i] for i in part]
-            rewards, logps = self._scores(some)
-            loss = self._loss(self._columns(some, [indices[i] for i in part], rewards, logps)).sum() / len(batch)
+            latents, divergence = (None, None) if context is None else context.of(part).latents(self.model.users)
+            rewards, logps = self._scores(some, latents)
+            columns = self._columns(some, [indices[i] for i in part], rewards, logps)
+            loss = self._loss(self._with_users(columns, divergence, step)).sum() / len(batch)
             loss.backward()
             total += float(loss.detach())
             scored.append(rewards.detach())
@@ -215,10 +288,13 @@ class Trainer(Loop):
     ) -> list[dict[str, Any]]:
         """The columns of many pairs, without gradient, for each head."""
         parts = chunks(batch, self.section_settings.micro_batch_tokens)
-        scored = [self._scores([batch[i] for i in part]) for part in parts]
+        context = self._context(batch, None)
+        latents, divergence = (None, None) if context is None else context.latents(self.model.users)
+        scored = [self._scores([batch[i] for i in part], None if latents is None else latents[part]) for part in parts]
         rewards = _joined([each for each, _ in scored])
         logps = _joined([each for _, each in scored if each is not None]) if self.text else None
-        return self._columns(batch, indices, rewards, logps, with_reference=with_reference)
+        columns = self._columns(batch, indices, rewards, logps, with_reference=with_reference)
+        return self._with_users(columns, divergence, self.total)
 
     def measure(self) -> dict[str, float]:
         """Loss, accuracy and the card's other metrics of the held-out pairs, by the mean of the heads."""
@@ -242,13 +318,13 @@ class Trainer(Loop):
         return self.final
 
     def extra_state(self) -> dict[str, Any]:
-        """What the loss remembers, and what the starting model said."""
-        return {"loss": self.loss.fn.state_dict(), "reference": self.reference}
+        """What the loss remembers, and what the starting model found and wrote."""
+        return {"loss": self.loss.fn.state_dict(), "reference": self.reference, "critiques": self.critiques}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """Take up what `extra_state` gave."""
         self.loss.fn.load_state_dict(state["loss"])
-        self.reference = state["reference"]
+        self.reference, self.critiques = state["reference"], state["critiques"]
 
     def _save(self) -> None:
         """The checkpoint, and its card."""
@@ -258,14 +334,23 @@ class Trainer(Loop):
         columns = self._all_columns(measured, indices)
         scores = torch.stack([torch.cat([each["chosen_reward"], each["rejected_reward"]]) for each in columns])
         self.final = self._card(columns) if self.heldout else {}
+        critique, latents, users = self.section_settings.critique, None, {}
+        if self.user_pairs is not None and self.model.users is not None:
+            context = self.user_pairs.of_users(self.model.users.size).to(self.device)
+            with torch.no_grad():
+                latents, users = context.latents(self.model.users)[0], {"users": self.user_pairs.trained}
         about = {
             "stage": "reward_model", "base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code,
             "loss": self.loss.name, "score_mean": scores.mean(1).tolist(), "score_std": scores.std(1, correction=0).tolist(),
             **({"system_prompt": self.system} if self.system else {}),
+            **({"critique": critique.model_dump(exclude={"source"})} if critique else {}), **users,
         }  # fmt: skip
         lora = self.section_settings.lora is not None
         folder = self.out / "model"
-        reward_model.save(self.model, self.tokenizer, folder, about, lora=lora, only_first=self.two_heads)
+        reward_model.save(
+            self.model, self.tokenizer, folder, about, lora=lora, only_first=self.two_heads, language_head=critique is not None,
+            latents=latents,
+        )  # fmt: skip
         described = {
             "loss": self.loss.name, "heads": self.model.heads.out_features, "pairs": len(self.pairs),
             "heldout pairs": len(self.heldout), "steps": self.total,

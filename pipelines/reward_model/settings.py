@@ -8,7 +8,29 @@ from pydantic import Field, model_validator
 
 from pipelines.contract.fields import Label, Settings
 from pipelines.recipe.monitors import Rollback
-from pipelines.recipe.settings import Commit, Lora, Optimizer, Part, Parts
+from pipelines.recipe.settings import Commit, Lora, Optimizer, Part, Parts, Sampling
+
+
+class Critique(Settings):
+    """A critique that stands between the answer and the place where its reward is read."""
+
+    instruction: str = Field("Say what is good and what is wrong in this answer.", min_length=1, max_length=100_000)
+    """The user's message behind the answer, to which the critique replies."""
+    source: Literal["records", "own"] = "records"
+    """records: those that the pairs hold (`chosen_critique`, `rejected_critique`); own: those that the starting model writes."""
+    sampling: Sampling = Sampling()
+    """How critiques are drawn: by the starting model (`source: own`), and wherever the reward model is used."""
+
+
+class Users(Settings):
+    """A latent per user, inferred from pairs of theirs (`user` of a pair)."""
+
+    latent: int = Field(32, ge=1, le=65_536)
+    """Its size."""
+    hidden: int = Field(64, ge=1, le=65_536)
+    """Of the encoder's and the reward's MLPs."""
+    context: int = Field(8, ge=1, le=4096)
+    """Pairs that it is inferred from, at most."""
 
 
 class RewardModel(Settings):
@@ -21,6 +43,10 @@ class RewardModel(Settings):
     """A file of pipelines/reward_model/loss."""
     heads: int = Field(1, ge=1, le=1000)
     """Heads of an ensemble over one decoder, which start differently; the loss is the mean of theirs."""
+    critique: Critique | None = None
+    """The model writes a critique of the answer first, and the head reads it (CLoud)."""
+    users: Users | None = None
+    """Rewards depend on who the pair's user is (VPL)."""
     epochs: float | None = Field(None, gt=0)
     steps: int | None = Field(None, ge=1)
     pairs_per_step: int = Field(64, ge=1, le=10_000_000)
@@ -48,6 +74,10 @@ class RewardModel(Settings):
             raise ValueError("give either `epochs` or `steps`")
         if self.checkpoint_selection == "best" and self.heldout is None:
             raise ValueError("checkpoint_selection: best compares held-out losses; name a `heldout` split")
+        if self.users is not None and (self.heads > 1 or self.critique is not None):
+            raise ValueError("users works with one head and without `critique`: make an ensemble of several stages")
+        if self.critique is not None and self.critique.sampling.max_tokens >= self.max_length:
+            raise ValueError("critique.sampling.max_tokens leaves no room for an answer in max_length tokens")
         if self.micro_batch_tokens < 2 * self.max_length:
             raise ValueError("micro_batch_tokens must hold at least one pair, two conversations of max_length tokens")
         return self

@@ -138,6 +138,11 @@ class _Drawer:
             own_settings = model.model_copy(update={"chat_template": None})
             budget = settings.micro_batch_tokens
             self.rewards = RewardScorer(reward_model, own_settings, budget=budget, field="sample.reward_model")
+            if self.rewards.critiques:
+                raise ModelError(
+                    "sample.reward_model: it writes a critique before it scores, which a sample stage does not ask for. Name a reward "
+                    "model without `critique`."
+                )
             if not self.rewards.reads(tokenizer):
                 raise ModelError(
                     "sample.reward_model: its tokenizer or chat template is another than the sampled model's. Train it from a model of "

@@ -14,8 +14,8 @@ TRL = f"{STAGE}::test_loss_and_gradient_are_those_of_trl"
 PLANTED = {
     "the margin is added": (LOSS, "rejected_reward - margin_scale * margin)", "rejected_reward + margin_scale * margin)", [TRL]),
     "centering of the difference": (LOSS, "(chosen_reward + rejected_reward).square()", "(chosen_reward - rejected_reward).square()", [TRL]),
-    "the reward is read a token early": (ENGINE, "ends = [max((i + 1 for i, token in enumerate(row) if token != pad), default=1) for row in sequences]", "ends = [max(1, len(row) - 1) for row in sequences]", [f"{MODEL}::test_a_score_is_what_transformers_reads_at_the_last_token"]),
-    "a mean over each part": (RUN, "rewards, logps)).sum() / len(batch)", "rewards, logps)).mean()", [TRL]),
+    "the reward is read a token early": ("pipelines/engine/answers.py", "ends = [max((i + 1 for i, token in enumerate(row) if token != pad), default=1) for row in sequences]", "ends = [max(1, len(row) - 1) for row in sequences]", [f"{MODEL}::test_a_score_is_what_transformers_reads_at_the_last_token"]),
+    "a mean over each part": (RUN, "divergence, step)).sum() / len(batch)", "divergence, step)).mean()", [TRL]),
     "each part has a correlation of its own": (RUN, "factors = free.grad[[*part, *(len(batch) + i for i in part)]]", "factors = free.grad[: 2 * len(part)]", [f"{LOSSES}::test_a_step_in_parts_has_the_gradient_of_the_whole_step"]),
     "labels are forgotten at a restart": (RUN, '        self.loss.fn.load_state_dict(state["loss"])\n', "", [f"{LOSSES}::test_every_loss_trains_and_resumes_to_the_same_bytes[iterative_smoothing]"]),
     "both heads of ODIN are handed on": (RUN, "lora=lora, only_first=self.two_heads)", "lora=lora, only_first=False)", [f"{LOSSES}::test_every_loss_trains_and_resumes_to_the_same_bytes[odin]"]),

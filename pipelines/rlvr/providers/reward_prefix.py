@@ -39,6 +39,11 @@ class reward_prefix(Provider):
         """
         self.passes = context.passes
         self.model: Any = context.scorer.reward_model(self.path, "rlvr.providers.model")
+        if self.model.critiques:
+            raise RecipeError(
+                f"rlvr.providers.model: {self.path} scores behind its own critique, so a prefix of an answer has no score. Name a reward "
+                "model without `critique`."
+            )
         if not self.model.reads(context.scorer.tokenizer()):
             raise RecipeError(
                 f"rlvr.providers.model: the reward model {self.path} has another tokenizer or chat template than the policy, so the "

@@ -34,6 +34,7 @@ class model(Reward):
     list of these. `ensemble: variance` is the mean minus `penalty` times the variance (ddof 0). `normalise` first takes each member's
     scores as z-scores on the pairs that it was measured on; without it `min` picks whichever has the lowest offset. A model with
     the policy's tokenizer and template reads the rollout's own token ids, any other the text. A completion beyond its context is unscored.
+    `user` takes the scores for one user of models that were trained with `reward_model.users`; without it they are what all users share.
     `correct` stays the verdict of the record's verifier. Component: `disagreement`, the members' standard deviation.
     """
 
@@ -47,16 +48,22 @@ class model(Reward):
         ensemble: Literal["mean", "median", "min", "variance"] = "mean",
         penalty: Annotated[float, Field(ge=0, le=1e6)] = 1.0,
         normalise: bool = False,
+        user: Annotated[str, Field(min_length=1, max_length=200)] | None = None,
     ) -> None:
         self.paths = [model] if isinstance(model, str) else list(model)
         if len(set(self.paths)) < len(self.paths):
             raise RecipeError(f"{FIELD}: a reward model is named twice. Name each once.")
-        self.ensemble, self.penalty, self.normalise = ensemble, penalty, normalise
+        self.ensemble, self.penalty, self.normalise, self.user = ensemble, penalty, normalise, user
 
     def connect(self, scorer: Scorer) -> None:
         """Load the reward models."""
         self.scorer = scorer
         self.members = [scorer.reward_model(path, FIELD) for path in self.paths]
+        writes = [path for path, member in zip(self.paths, self.members, strict=True) if member.critiques]
+        if writes:
+            raise RecipeError(
+                f"{FIELD}: {writes[0]} writes a critique before it scores. Use reward: {{kind: critiqued_model}}."
+            )
         unknown = [p for p, member in zip(self.paths, self.members, strict=True) if member.scale is None]
         if self.normalise and unknown:
             raise RecipeError(
@@ -82,12 +89,13 @@ class model(Reward):
 
     def _scores(self, member: RewardModel, rows: list[Trajectory], problems: Mapping[str, Problem]) -> Tensor:
         """One model's scores, float32 [rows, heads]."""
+        latent = None if self.user is None else member.latent_of(self.user)
         if member.reads(self.scorer.tokenizer()):
-            scores = member.score([row.tokens for row in rows], [_start(row) for row in rows])
+            scores = member.score([row.tokens for row in rows], [_start(row) for row in rows], latent=latent)
         else:
             asked = [(row, problems[row.uid]) for row in rows]
             rendered = [chat.render_answer(member.tokenizer, p.prompt, row.text, p.uid, p.tools) for row, p in asked]
-            scores = member.score([ids for ids, _ in rendered], [start for _, start in rendered])
+            scores = member.score([ids for ids, _ in rendered], [start for _, start in rendered], latent=latent)
         if self.normalise:
             assert member.scale is not None
             mean, deviation = member.scale.unbind(1)

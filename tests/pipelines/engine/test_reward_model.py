@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.engine import models
-from pipelines.engine.reward_model import Answers, RewardNetwork, RewardScorer, save
+from pipelines.engine.answers import Answers
+from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
 from pipelines.errors import ModelError
 from pipelines.recipe.settings import Model
 

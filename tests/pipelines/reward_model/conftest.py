@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import toys
-from reward_pairs import PAIR_RECIPE, pairs_file
+from reward_pairs import PAIR_RECIPE, SETTINGS, pairs_file
 
 from pipelines.curate.run import run as curate
 from pipelines.engine import models
@@ -13,11 +13,6 @@ from pipelines.recipe.settings import Model
 from pipelines.reward_model.run import Trainer
 from pipelines.reward_model.settings import RewardModel
 from pipelines.stage.report import Report
-
-SETTINGS = {
-    "steps": 12, "pairs_per_step": 16, "max_length": 64, "micro_batch_tokens": 512, "evaluate_every": 6,
-    "optimizer": {"learning_rate": 0.003}, "commit": {"every": 3},
-}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

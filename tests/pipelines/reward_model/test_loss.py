@@ -32,7 +32,9 @@ def columns(pairs, seed=0):
         "pair": torch.arange(count), "chosen_reward": chosen, "rejected_reward": rejected,
         "chosen_length_reward": some(-1, 1), "rejected_length_reward": some(-1, 1), "head_cosine": some(-1, 1)[0],
         "margin": some(0, 1), "chosen_length": some(1, 20), "rejected_length": some(1, 20), "chosen_logp": some(-20, -1),
-        "rejected_logp": some(-20, -1), "chosen_logp_ref": some(-20, -1), "rejected_logp_ref": some(-20, -1),
+        "rejected_logp": some(-20, -1), "chosen_critique_logp": some(-20, -1), "rejected_critique_logp": some(-20, -1),
+        "latent_kl": some(0, 2), "progress": some(0, 1)[0], "chosen_critique_length": some(1, 20), "rejected_critique_length": some(1, 20),
+        "chosen_logp_ref": some(-20, -1), "rejected_logp_ref": some(-20, -1),
     }  # fmt: skip
 
 
@@ -71,7 +73,10 @@ def test_swapped_pairs_flip_the_gradient_s_sign_and_their_probabilities_add_to_o
 def test_plain_cases_are_bradley_terry():
     pairs = [(0.3, -0.5), (-1.0, 1.2)]
     plain = bind(SLOT, "bradley_terry")(columns(pairs))
-    for spec in ({"kind": "grm", "weight": 0}, {"kind": "grm_dpo", "weight": 0}, "iterative_smoothing"):
+    for spec in (
+        {"kind": "grm", "weight": 0}, {"kind": "grm_dpo", "weight": 0}, {"kind": "cloud", "weight": 0}, {"kind": "vpl", "kl_weight": 0},
+        "iterative_smoothing",
+    ):  # fmt: skip
         torch.testing.assert_close(bind(SLOT, spec)(columns(pairs)), plain)
     both = columns(pairs) | {"chosen_length_reward": torch.zeros(2), "rejected_length_reward": torch.zeros(2)}
     torch.testing.assert_close(bind(SLOT, {"kind": "odin", "length": 0, "orthogonality": 0})(both), plain)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import toys
-import yaml
+from reward_pairs import SETTINGS, job, recipe
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from pipelines.curate.run import run as curate
@@ -35,11 +35,6 @@ from tasks import keys
 sys.path.insert(0, str(Path(__file__).parent))
 import trl_batch
 
-SETTINGS = {
-    "steps": 12, "pairs_per_step": 16, "max_length": 64, "micro_batch_tokens": 512, "evaluate_every": 6,
-    "optimizer": {"learning_rate": 0.003}, "commit": {"every": 3},
-}  # fmt: skip
-
 
 class OnTrlBatch(Trainer):
     """The stage's own loss and gradient on the batch of `trl_batch`, nothing of the loop."""
@@ -49,7 +44,8 @@ class OnTrlBatch(Trainer):
         self.section_settings = settings.model_copy(update={"micro_batch_tokens": budget})
         from pipelines.reward_model.kind import bound_loss
 
-        self.loss, self.two_heads, self.text, self.commits_start = bound_loss(settings), False, False, False
+        self.loss, self.two_heads, self.text = bound_loss(settings), False, False
+        self.compares, self.user_pairs = False, None
         classifier = trl_batch.classifier()
         config = classifier.config
         causal = AutoModelForCausalLM.from_config(config).float()
@@ -121,17 +117,6 @@ def test_lora_and_an_ensemble_of_heads(trainer, tmp_path):
     assert not list((tmp_path / "out" / "model").glob("adapter*"))
 
 
-def job(begun, folder, **changes):
-    (folder / "out").mkdir(parents=True)
-    body = {
-        "seed": 5, "threads": 1,
-        "settings": {"reward_model": SETTINGS | changes, "model": Model(path=str(begun / "model")).model_dump()},
-        "inputs": {"data": str(begun / "data")},
-    }  # fmt: skip
-    (folder / "job.json").write_text(json.dumps(body))
-    return [sys.executable, "-m", "pipelines.reward_model", str(folder)]
-
-
 def test_a_kill_changes_no_byte(begun, tmp_path):
     """SIGKILL after a commit that is not the last, in the stage's own process; then to the end."""
     changes = {"steps": 60, "checkpoint_selection": "best", "commit": {"every": 5}}
@@ -162,25 +147,6 @@ def test_chunks_hold_every_pair_once_in_order():
     parts = list(chunks(pairs, 64))
     assert [i for part in parts for i in part] == list(range(50))
     assert all(len(part) == 1 or sum(pairs[i].size for i in part) <= 64 for part in parts)
-
-
-def recipe(tmp_path, **fields):
-    body = yaml.safe_load(toys.recipe(tmp_path).read_text())
-    _, sft, data, _ = (body.pop(kind) for kind in ("rlvr", "sft", "curate", "evaluate"))
-    stages = {
-        "data": {"kind": "curate", **data}, "cold": {"kind": "sft", "data": "data", **sft},
-        "drafts": {"kind": "sample", "data": "data", "model": "cold", "k": 4},
-        "pairs": {
-            "kind": "curate", "sources": [{"kind": "stage", "path": "drafts", "select": "pairs"}],
-            "splits": {"train": 0.8, "heldout": 0.2},
-        },
-        "judge": {"kind": "reward_model", "data": "pairs", "model": "cold", **SETTINGS, **fields},
-        **fields.pop("stages", {}),
-    }  # fmt: skip
-    stages["judge"].pop("stages", None)
-    path = tmp_path / "rm.yaml"
-    path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
-    return read_recipe(path)
 
 
 def test_it_is_a_stage_like_any_other(tmp_path):
