@@ -10,12 +10,14 @@ BEST = f"{SFT}::test_the_best_checkpoint_is_handed_on"
 RESUME = f"{SFT}::test_interrupted_run_ends_with_the_same_bytes[4]"
 RUN, PACK, LOOP = "pipelines/sft/run.py", "pipelines/sft/pack.py", "pipelines/engine/loop.py"
 CHAT = "pipelines/data/chat.py"
+WHICH, MIXTURE = "pipelines/sft/turns.py", "pipelines/sft/mixture.py"
+TURNS, MIXED = "tests/pipelines/sft/test_turns.py", "tests/pipelines/sft/test_mixture.py"
 PLANTED = {
-    "the loss is on the prompt's tokens": (PACK, ">= max(1, documents[i].trained_from) for", ">= 1 for", [LOSS]),
+    "the loss is on the prompt's tokens": (PACK, "trained = np.arange(len(self.tokens)) >= max(1, self.trained_from)", "trained = np.arange(len(self.tokens)) >= 1", [LOSS]),
     "the answer starts a token early": (CHAT, "return tokens, len(prompt_ids)", "return tokens, len(prompt_ids) - 1", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
     "the last token is dropped": (CHAT, "return tokens, len(prompt_ids)", "return tokens[:-1], len(prompt_ids)", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
     "a denominator per micro-batch": (RUN, "loss = -logp.sum() / max(denominator, LEAST)", "loss = -logp.mean()", [LOSS]),
-    "prompts in the denominator": (RUN, "len(self.documents[i].tokens) - max(1, self.documents[i].trained_from) for row in rows for i in row", "len(self.documents[i].tokens) for row in rows for i in row", [LOSS]),
+    "prompts in the denominator": (RUN, "trained = sum(self.documents[i].trained_count for", "trained = sum(len(self.documents[i].tokens) for", [LOSS]),
     "micro-batches without the first": (RUN, "            loss.backward()\n", "            self.model.zero_grad()\n            loss.backward()\n", [LOSS]),
     "held-out rows are training rows": (RUN, "self._documents(data, sft.heldout)[:HELDOUT_ROWS]", "self._documents(data, sft.split)[:HELDOUT_ROWS]", [HELD]),
     "held-out loss per micro-batch": (RUN, "count += len(targets)", "count += 1", [HELD]),
@@ -28,6 +30,13 @@ PLANTED = {
     "the answer instead of the solution": (PACK, 'return str(solution) if solution and which != "answer" else problem.answer', "return problem.answer", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
     "conversations that are too long are cut, not dropped": (RUN, "fitting = [d for d in documents if len(d.tokens) <= self.sft.max_length]", "fitting = [Document(d.tokens[: self.sft.max_length], d.trained_from) for d in documents]", [f"{SFT}::test_long_conversations_are_dropped_whole"]),
     "a template that rewrites the prompt passes": (CHAT, "if tokens[: len(prompt_ids)] == prompt_ids:", "if True:", [f"{SFT}::test_template_that_rewrites_the_prompt_is_refused"]),
-    "weights are not in the denominator": (RUN, "            denominator = sum(self.documents[i].weight * ", "            denominator = sum(1 * ", [f"{SFT}::test_weights_of_sources_and_records"]),
-    "weights of other documents": (PACK, "for w in [documents[i].weight] * len(documents[i].tokens)", "for w in [documents[members[0]].weight] * len(documents[i].tokens)", [f"{SFT}::test_weights_of_sources_and_records"]),
+    "weights are not in the denominator": (RUN, "denominator = sum(self.documents[i].trained_weight for", "denominator = sum(self.documents[i].trained_count for", [f"{SFT}::test_weights_of_sources_and_records"]),
+    "weights of other documents": (PACK, "[documents[i].token_weights() for i in members]", "[documents[i].token_weights() for i in reversed(members)]", [f"{SFT}::test_weights_of_sources_and_records"]),
+    "turns that are marked are trained": (PACK, 'marks = problem.info.get(TURN_WEIGHTS) if turns == "marked" else None', "marks = None", [f"{TURNS}::test_marked_turns_are_left_out"]),
+    "the tokens behind the last trained turn are trained": (WHICH, "if parts[-1][1] < length:", "if False:", [f"{TURNS}::test_turn_parts_cover_exactly_the_trained_turns"]),
+    "a span is a token short": (WHICH, "tokens[start:end], tokenizer) + 1", "tokens[start:end], tokenizer)", [f"{TURNS}::test_a_span_holds_every_token_of_its_text_and_no_others"]),
+    "spans weigh nothing in the denominator": (PACK, "        if not self.factors:\n            return", "        if True:\n            return", [f"{TURNS}::test_the_loss_of_a_step_is_that_of_transformers_with_labels_and_weights"]),
+    "the shares of a mixture stay where they start": (MIXTURE, "exact = ends[:, 0] * (1 - place) + ends[:, 1] * place", "exact = ends[:, 0] * (1 - 0 * place)", [f"{MIXED}::test_every_step_is_full_and_no_source_is_far_from_its_share"]),
+    "what a source is due is forgotten": (MIXTURE, "        due -= counts\n", "        due *= 0\n", [f"{MIXED}::test_every_step_is_full_and_no_source_is_far_from_its_share"]),
+    "parts of a text overlap": (PACK, "tokens[start : start + size] for start", "tokens[start : start + size + 1] for start", [f"{MIXED}::test_every_token_of_a_text_is_trained_once_and_long_texts_are_cut_into_parts"]),
 }  # fmt: skip
