@@ -94,13 +94,17 @@ def _function(question: dict[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}
     keywords = question["keywords"]
+    refusal = f"{question['name']}{signature} cannot be called with {question['called']}"
     if question.get("columns"):  # the data's own columns, which are not known here
         required = [p.name for p in signature.parameters.values() if p.default is p.empty and p.kind in NAMED]
-        keywords = [*accepted(function, dict.fromkeys(keywords)), *(name for name in required if name not in keywords)]
+        known = accepted(function, dict.fromkeys(keywords))
+        if not known:
+            return {"problem": f"{refusal}: it takes none of them"}
+        keywords = [*known, *(name for name in required if name not in keywords)]
     try:
         signature.bind(*question["positional"], **dict.fromkeys(keywords))
     except TypeError as error:
-        return {"problem": f"{question['name']}{signature} cannot be called with {question['called']} ({error})"}
+        return {"problem": f"{refusal} ({error})"}
     return {}
 
 
