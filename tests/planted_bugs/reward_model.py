@@ -18,7 +18,7 @@ PLANTED = {
     "a mean over each part": (RUN, "divergence, step)).sum() / len(batch)", "divergence, step)).mean()", [TRL]),
     "each part has a correlation of its own": (RUN, "factors = free.grad[[*part, *(len(batch) + i for i in part)]]", "factors = free.grad[: 2 * len(part)]", [f"{LOSSES}::test_a_step_in_parts_has_the_gradient_of_the_whole_step"]),
     "labels are forgotten at a restart": (RUN, '        self.loss.fn.load_state_dict(state["loss"])\n', "", [f"{LOSSES}::test_every_loss_trains_and_resumes_to_the_same_bytes[iterative_smoothing]"]),
-    "both heads of ODIN are handed on": (RUN, "lora=lora, only_first=self.two_heads)", "lora=lora, only_first=False)", [f"{LOSSES}::test_every_loss_trains_and_resumes_to_the_same_bytes[odin]"]),
+    "both heads of ODIN are handed on": (RUN, "only_first=self.two_heads", "only_first=False", [f"{LOSSES}::test_every_loss_trains_and_resumes_to_the_same_bytes[odin]"]),
     "the ensemble's minimum is its mean": ("pipelines/rlvr/reward/_ensemble.py", '"min": known.min()', '"min": known.mean()', [f"{REWARD}::test_members_are_all_heads_of_all_models_and_normalised_each"]),
     "a reward model's stage is no input": ("pipelines/rlvr/kind.py", "return {each.label: each.value for each in reward_models.named(resolve(settings)) if each.is_stage}", "return {}", [f"{REWARD}::test_a_stage_is_an_input_and_a_path_is_in_the_key"]),
     "values include the token itself": ("pipelines/rlvr/providers/reward_prefix.py", "self.model.pass_(layout).mean(1)", "self.model.pass_(layout).mean(1).roll(-1)", [f"{COLUMNS}::test_values_are_scores_of_prefixes_and_the_reward_is_that_of_the_whole"]),
