@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluation import overoptimisation
 from pipelines.stage.report import lines_of
 
 KL, LENGTH, GOLD = "policy/kl_to_reference", "rollout/length_mean", "reward/correct"
@@ -56,9 +57,8 @@ def law(distance: np.ndarray, gain: np.ndarray) -> tuple[float, float]:
     >>> [round(float(v), 6) for v in law(d, d * (0.3 - 0.2 * np.log(d)))]
     [0.3, 0.2]
     """
-    columns = np.stack([distance, -distance * np.log(distance)], 1)
-    (a, b), *_ = np.linalg.lstsq(columns, gain, rcond=None)
-    return float(a), float(b)
+    (a, minus_b), *_ = np.linalg.lstsq(overoptimisation.law("rl", distance), gain, rcond=None)
+    return float(a), -float(minus_b)
 
 
 def main(arguments: list[str]) -> None:

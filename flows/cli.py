@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flows import compare, judge, lineage, machine, promote, sweep
+from flows import compare, judge, lineage, machine, overoptimisation, promote, sweep
 
 
 def parser() -> argparse.ArgumentParser:
@@ -100,6 +100,7 @@ def _that_show(commands: Any) -> None:
         "--json", action="store_true", help="for machines: the summary, or the error, as JSON (with --out)"
     )
     compare.add(commands)
+    overoptimisation.add(commands)
     judge.add(commands)
 
 
@@ -364,6 +365,11 @@ def show_command(arguments: argparse.Namespace) -> int:
 def compare_command(arguments: argparse.Namespace) -> int:
     """`whetstone compare`."""
     return compare.command(arguments)
+
+
+def overoptimisation_command(arguments: argparse.Namespace) -> int:
+    """`whetstone overoptimisation`."""
+    return overoptimisation.command(arguments)
 
 
 def report_command(arguments: argparse.Namespace) -> int:

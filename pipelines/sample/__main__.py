@@ -20,6 +20,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         Model.model_validate(job["settings"]["model"]),
         start=str(process.model_of(job)),
         reward_model=f"{job['inputs']['reward_model']}/model" if "reward_model" in job["inputs"] else None,
+        reference=f"{job['inputs']['reference']}/model" if "reference" in job["inputs"] else None,
         data=Path(job["inputs"]["data"]),
         out=folder / "out",
         report=report,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from pipelines.errors import RecipeError
 from pipelines.recipe.graph import Node
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import (
@@ -36,7 +37,16 @@ class SampleKind(Kind):
         "model": Port((MODEL,), required=False),
         "reward_model": Port((REWARD_MODEL,), required=False),
     }
+    link_takes = (MODEL,)
     headlines = ("pass_at_1", "pass_at_k", "length/mean")
+
+    def links(self, settings: Sample) -> dict[str, str]:
+        """The reference."""
+        return {} if settings.reference is None else {"reference": settings.reference}
+
+    def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+        """Where it is written."""
+        return [(fields, "reference")] if fields.get("reference") is not None else []
 
     def reads(self, node: Node) -> Reads:
         """The model, and the environments that the data come from."""
@@ -44,7 +54,7 @@ class SampleKind(Kind):
         environments, any_environment = data_environments(node)
         return Reads(
             {"sample": resolve(node.settings), "model": model},
-            in_key=in_key,
+            in_key=in_key if node.settings.reference is None else {**in_key, ("sample", "reference"): None},
             models=base_files(node),
             environments=environments,
             any_environment=any_environment,
@@ -57,6 +67,13 @@ class SampleKind(Kind):
         """The split exists, and there is a model that can be sampled."""
         check_split(node, "sample.split", node.settings.split)
         check_trained(node)
+        sampling = node.settings.sampling
+        truncated = sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
+        if node.settings.reference is not None and (sampling.temperature == 0 or truncated):
+            raise RecipeError(
+                "sample.reference: the KL to it is infinite where sampling is greedy or leaves tokens out. Use a temperature above 0 "
+                "without top_p, top_k and min_p."
+            )
 
 
 KIND = SampleKind()

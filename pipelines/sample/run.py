@@ -21,12 +21,15 @@ from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
 from pipelines.errors import ModelError
 from pipelines.recipe.settings import Model
+from pipelines.sample.reference import Reference
 from pipelines.sample.settings import Sample
 from pipelines.stage.files import write_atomic
 from pipelines.stage.report import Report
 
 REWARD = "reward_model"
 """The component that a reward model gives."""
+LOG_RATIO = "log_ratio"
+"""The component that a reference gives."""
 
 
 def run(
@@ -39,6 +42,7 @@ def run(
     report: Report,
     seed: int,
     reward_model: str | None = None,
+    reference: str | None = None,
 ) -> dict[str, float]:
     """Write `out/samples/shard-NNNNN.parquet`, `out/tokenizer` and `out/samples.json`.
 
@@ -52,6 +56,7 @@ def run(
         start: folder or hub name of the model.
         data: the curated folder.
         reward_model: folder of a model whose score of each completion becomes the component `reward_model`.
+        reference: folder of a model; the component `log_ratio` is then log p(completion) - log p_reference(completion), in nats.
 
     Raises:
         ModelError: the model cannot be loaded, or renders prompts differently from the one that the data was made for.
@@ -72,7 +77,7 @@ def run(
         report.event("resumed", shards=len(parts) - len(missing))
     if missing:
         with (
-            _Drawer(settings, model, start, tokenizer, seed, report, reward_model) as drawer,
+            _Drawer(settings, model, start, tokenizer, seed, report, reward_model, reference) as drawer,
             ThreadPoolExecutor(1) as writer,
         ):
             writing: tuple[int, Future[dict[str, float]]] | None = None
@@ -122,6 +127,7 @@ class _Drawer:
         seed: int,
         report: Report,
         reward_model: str | None,
+        reference: str | None,
     ) -> None:
         policy = models.load_model(start, model)
         policy.to(models.device())  # type: ignore[arg-type]
@@ -148,6 +154,12 @@ class _Drawer:
                     "sample.reward_model: its tokenizer or chat template is another than the sampled model's. Train it from a model of "
                     "the same family."
                 )
+        self.reference: Reference | None = None
+        if reference is not None:
+            models.check_template(
+                models.template_identity(models.load_tokenizer(reference, model)), tokenizer, "sample.reference"
+            )
+            self.reference = Reference(reference, model, settings.sampling, budget=settings.micro_batch_tokens)
         if settings.sampler is not None:
             self.sampler = self.server = ServerSampler(
                 settings.sampler,
@@ -197,7 +209,13 @@ class _Drawer:
             }
 
     def judge(self, rows: list[dict[str, Any]]) -> None:
-        """Add the reward model's scores as `reward_model`, the mean of its heads; None where a completion has none."""
+        """Add the reward model's scores as `reward_model`, the mean of its heads, and the `log_ratio` to the reference; None where a
+        completion has none."""
+        if self.reference is not None:
+            drawn = [row for row in rows if row["completion_ids"]]
+            logps = self.reference.log_probs([r["prompt_ids"] for r in drawn], [r["completion_ids"] for r in drawn])
+            for row, logp in zip(drawn, logps, strict=True):
+                row[LOG_RATIO] = sum(row["logp"]) - logp
         if self.rewards is None:
             return
         sequences = [row["prompt_ids"] + row["completion_ids"] for row in rows]
@@ -232,7 +250,7 @@ def _score(rows: list[dict[str, Any]], problems: list[Problem]) -> None:
     asked = [(p.verifier, row["text"], p.answer, p.info) for row in sampled for p in [by_uid[row["uid"]]]]
     for row, verdict in zip(sampled, verifiers.verify_many(asked), strict=True):
         row["score"], row["correct"], row["status"] = verdict.score, verdict.correct, verdict.status
-        own = {name: row[name] for name in (REWARD,) if row.get(name) is not None}
+        own = {name: row[name] for name in (REWARD, LOG_RATIO) if row.get(name) is not None}
         components = {"verifier": verdict.score or 0.0, **verdict.components, **own}
         row["components"] = json.dumps(components, sort_keys=True)
 
@@ -244,7 +262,8 @@ def summary(out: Path) -> dict[str, float]:
         rows; `pass_at_1`, `pass_at_k`: mean share of correct completions, and share of problems with at least one, over the
         problems that have a scored completion; `score/mean`; `scored`: share of rows; `length/mean` in tokens, `length/max`;
         `cut`: share of rows that ended at the token limit; `entropy/mean` in nats a token, where it was measured; with a
-        reward model `reward_model/mean`, and `best_of_k`: share of problems whose completion with the highest such score is correct.
+        reward model `reward_model/mean`, and `best_of_k`: share of problems whose completion with the highest such score is correct;
+        with a reference `kl/mean`, the mean log-ratio of whole completions, in nats.
     """
     total = dict.fromkeys(
         ("rows", "scored", "score", "tokens", "entropy", "entropy_tokens", "cut", "problems", "share", "solved"), 0.0
@@ -252,6 +271,7 @@ def summary(out: Path) -> dict[str, float]:
     longest = 0
     columns = ["uid", "completion_ids", "entropy", "score", "correct", "stop", "components"]
     rewards: list[float] = []
+    ratios: list[float] = []
     selected: list[bool] = []
     for group in samples.by_problem(out, columns):
         scored = [row for row in group if row["correct"] is not None]
@@ -266,6 +286,7 @@ def summary(out: Path) -> dict[str, float]:
         total["entropy_tokens"] += sum(len(row["entropy"]) for row in measured)
         total["cut"] += sum(row["stop"] == "length" for row in group)
         rewarded = [(json.loads(c)[REWARD], row) for row in group if f'"{REWARD}"' in (c := row["components"])]
+        ratios += [json.loads(c)[LOG_RATIO] for row in group if f'"{LOG_RATIO}"' in (c := row["components"])]
         rewards += [value for value, _ in rewarded]
         best = max(rewarded, key=lambda pair: pair[0], default=None)
         if best is not None and best[1]["correct"] is not None:
@@ -290,6 +311,8 @@ def summary(out: Path) -> dict[str, float]:
         metrics["score/mean"] = total["score"] / total["scored"]
     if rewards:
         metrics["reward_model/mean"] = sum(rewards) / len(rewards)
+    if ratios:
+        metrics["kl/mean"] = sum(ratios) / len(ratios)
     if selected:
         metrics["best_of_k"] = sum(selected) / len(selected)
     return metrics

@@ -23,6 +23,8 @@ class Sample(Settings):
     decode_rows: int = Field(1024, ge=1)
     """Rows decoded side by side."""
     micro_batch_tokens: int = Field(16_384, ge=1)
-    """Tokens of a pass of the reward model, where the stage has one."""
+    """Tokens of a pass of the reward model and of the reference, where the stage has them."""
+    reference: Label | None = None
+    """A stage whose model each completion's log-probability is compared with: the component `log_ratio`, and the metric `kl/mean`."""
     sampler: Server | None = free(None)
     """vLLM servers that decode instead of this process; they report no entropies."""

@@ -68,6 +68,36 @@ def test_rows_hold_what_was_sampled_and_what_it_is_worth(begun, tmp_path):
     assert len({tuple(row["completion_ids"]) for row in rows}) > 20
 
 
+def test_the_log_ratio_is_the_difference_of_log_probs(begun, tmp_path):
+    """Against the sampled model itself it is 0; against another one what transformers says, at the sampler's temperature."""
+    tokenizer = models.load_tokenizer(begun / "model")
+    other = models.load_model(begun / "model", Model(path=str(begun / "model")))
+    with torch.no_grad():
+        other.get_output_embeddings().weight.mul_(1.5)
+    models.save_model(other, tokenizer, tmp_path / "other", {"stage": "sft"})
+    settings = Sample.model_validate(SETTINGS | {"sampling": {"max_tokens": 6, "temperature": 0.7}})
+    for reference in (begun / "model", tmp_path / "other"):
+        out, model = tmp_path / f"out-{reference.name}", str(begun / "model")
+        metrics = run.run(
+            settings, Model(path=model), start=model, data=begun / "data", out=out, report=Report(out / "w"), seed=5,
+            reference=str(reference),
+        )  # fmt: skip
+        rows = list(samples.read(out))
+        ratios = [json.loads(row["components"])["log_ratio"] for row in rows]
+        assert metrics["kl/mean"] == pytest.approx(sum(ratios) / len(ratios))
+        if reference.name == "model":
+            assert max(map(abs, ratios)) < 1e-4
+            continue
+        row = rows[4]
+        start = len(row["prompt_ids"])
+        with torch.no_grad():
+            logits = other(torch.tensor([row["prompt_ids"] + row["completion_ids"]])).logits[0]
+        logps = torch.log_softmax(logits / 0.7, -1)[start - 1 : -1].gather(
+            1, torch.tensor(row["completion_ids"])[:, None]
+        )
+        assert ratios[4] == pytest.approx(sum(row["logp"]) - float(logps.sum()), abs=1e-3)
+
+
 def test_log_probs_are_the_models_own(begun, tmp_path):
     _, rows = sampled(begun, tmp_path, sampling={"max_tokens": 6, "temperature": 0.7})
     network = models.load_model(begun / "model", Model(path=str(begun / "model")))
@@ -246,6 +276,8 @@ def test_it_is_a_stage_like_any_other(tmp_path):
         ({"model": "base"}, "fresh model must be trained before SAMPLE"),
         ({"split": "other"}, r"drafts\.split: data makes no split called 'other'"),
         ({"sampler": {"url": "http://localhost:1"}}, r"drafts\.sampler: .*`weights` is required"),
+        ({"reference": "cold", "sampling": {"top_p": 0.9}}, r"reference: the KL to it is infinite"),
+        ({"reference": "data"}, r"reference: data .*makes data, and model is wanted"),
         ({"reward_model": "cold"}, r"drafts\.reward_model: cold .* makes model, and reward_model is wanted"),
         ({"data": "cold"}, r"drafts\.data: cold .* makes model"),
     ],

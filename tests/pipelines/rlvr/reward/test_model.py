@@ -180,6 +180,19 @@ def test_a_stage_is_an_input_and_a_path_is_in_the_key(tmp_path, saved):
     assert section["reward"]["terms"][1]["model"] == ["/art/model", str(saved / "a")]
 
 
+def test_rounds_refresh_the_reward_model():
+    """Each round's RL is paid by the model that learned from drafts of the policy of the round before."""
+    read = read_recipe(toys.ROOT / "recipes" / "parl.yaml")
+    check(read)
+    for number, policy in ((1, "cold"), (2, "rl-1")):
+        rl, drafts = read.node(f"rl-{number}"), read.node(f"drafts-{number}")
+        assert (
+            rl.inputs["reward.model"] == f"scorer-{number}" and rl.inputs["model"] == drafts.inputs["model"] == policy
+        )
+        assert read.node(f"scorer-{number}").inputs["data"] == f"pairs-{number}"
+        assert f"drafts-{number}" in [node.name for node in read.node(f"pairs-{number}").sources]
+
+
 @pytest.mark.parametrize(
     ("named", "words"),
     [

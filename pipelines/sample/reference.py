@@ -1,0 +1,46 @@
+"""How likely a reference finds completions that another model drew: their log-ratio, whose mean is a KL."""
+
+from __future__ import annotations
+
+import torch
+
+from pipelines.engine import models
+from pipelines.engine.layout import best_layouts
+from pipelines.engine.policy import Policy, hidden_states, without_dropout
+from pipelines.recipe.settings import Model, Sampling
+
+
+class Reference:
+    """A model that completions are compared with, under the sampler's own temperature.
+
+    Args:
+        path: folder or hub name.
+        budget: tokens of a pass.
+    """
+
+    def __init__(self, path: str, model: Model, sampling: Sampling, *, budget: int) -> None:
+        loaded = models.load_model(path, model)
+        without_dropout(loaded)
+        loaded.requires_grad_(False).to(models.device())  # type: ignore[arg-type]
+        self.policy, self.dtype, self.budget = Policy(loaded.eval(), sampling, dtype=model.dtype), model.dtype, budget
+
+    @torch.no_grad()
+    def log_probs(self, prompts: list[list[int]], completions: list[list[int]]) -> list[float]:
+        """Log-probability in nats of each whole completion behind its prompt."""
+        rows = [torch.tensor([*prompt, *text]) for prompt, text in zip(prompts, completions, strict=True)]
+        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        place = torch.arange(tokens.shape[1])
+        starts, ends = (torch.tensor(list(map(len, lists)))[:, None] for lists in (prompts, rows))
+        mask = (place >= starts) & (place < ends)
+        totals = torch.zeros(len(rows), dtype=torch.float64)
+        policy = self.policy
+        layouts = best_layouts(
+            tokens, mask, torch.arange(len(rows)), self.budget,
+            allow_trees=policy.takes_masks, allow_prefixes=policy.takes_prefixes,
+        )  # fmt: skip
+        for layout in layouts:
+            with models.autocast(self.dtype, policy.device):
+                hidden = hidden_states(policy.decoder, layout, policy.device, policy.mask_form)
+            logp, _ = policy.score_hidden(hidden, tokens.flatten()[layout.target])
+            totals.index_add_(0, layout.target // tokens.shape[1], logp.double().cpu())
+        return [float(value) for value in totals]
