@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +120,7 @@ def fit(curve: Curve, *, confidence: float = 0.95, resamples: int = 1000, seed: 
         return None
     matrix = np.concatenate([np.ones((len(distance), 1)), law(curve.law, distance)], 1)
 
-    def solved(rows: NDArray[np.int64]) -> Floats:
+    def solved(rows: NDArray[Any]) -> Floats:
         return np.asarray(np.linalg.lstsq(matrix[rows], gold[rows], rcond=None)[0], dtype=np.float64)
 
     everything = np.arange(len(gold))

@@ -101,10 +101,8 @@ def curves_of(
                 from evaluation.overoptimisation import best_of_n_curve
 
                 curve = best_of_n_curve(name, problems)
-                yield (
-                    (name, "best_of_n"),
-                    list(zip(*(v.tolist() for v in (curve.distance, curve.gold, curve.proxy)), strict=True)),
-                )
+                columns = zip(curve.distance, curve.gold, curve.proxy, strict=True)
+                yield (name, "best_of_n"), [(float(d), float(gold), float(proxy)) for d, gold, proxy in columns]
 
 
 def _of_steps(artifact: Path) -> list[tuple[float, float, float]]:
