@@ -30,6 +30,7 @@ def cloud(
     oracle's critiques (a stage of kind sft), then this on critiques that the model wrote itself (`critique: {source: own}`), with the
     weight 1.25 for 8B and 0.75 for 70B parameters. The mean is over the tokens of a pair's two critiques.
 
+    >>> import torch
     >>> r, length = (torch.tensor([0.9]), torch.tensor([0.1])), (torch.tensor([6.0]), torch.tensor([4.0]))
     >>> logp = torch.tensor([-9.0]), torch.tensor([-5.0])
     >>> cloud(*r, *logp, *length), cloud(*r, *logp, *length, weight=0.75), cloud(*r, *logp, *length, weight=0.0)

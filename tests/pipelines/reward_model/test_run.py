@@ -117,6 +117,7 @@ def test_lora_and_an_ensemble_of_heads(trainer, tmp_path):
     assert not list((tmp_path / "out" / "model").glob("adapter*"))
 
 
+@pytest.mark.slow
 def test_a_kill_changes_no_byte(begun, tmp_path):
     """SIGKILL after a commit that is not the last, in the stage's own process; then to the end."""
     changes = {"steps": 60, "checkpoint_selection": "best", "commit": {"every": 5}}

@@ -475,6 +475,7 @@ def test_the_best_weights_are_delivered(tmp_path, start):
 MANY = ("rlvr.steps=40", "rlvr.curriculum=uniform", "rlvr.commit.every=2", "presets=[grpo]")
 
 
+@pytest.mark.slow
 def test_five_kills_change_nothing(tmp_path, start):
     whole = toys.job(tmp_path / "whole", start, *MANY)
     assert launch(whole).wait() == 0, (whole / "log").read_text()[-3000:]

@@ -155,6 +155,7 @@ def job(begun, folder, **changes):
     return [sys.executable, "-m", "pipelines.sample", str(folder)]
 
 
+@pytest.mark.slow
 def test_a_kill_changes_no_byte(begun, tmp_path):
     """SIGKILL after a shard, with half of the next one on disk; then to the end."""
     more = {"problems": 40, "k": 8, "rows_per_shard": 16, "sampling": {"max_tokens": 24}}
