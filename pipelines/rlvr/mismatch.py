@@ -46,7 +46,10 @@ BOUNDS = {
 }
 """By compute dtype."""
 STRUCTURE_RATIO = 6.0
-"""A row, position or prompt whose mean |d| is this many times the others' is a fault, once it is also over the mean's bound."""
+"""A row, position or prompt whose mean |d| is this many times the others' is a fault, once it is also over the mean's bound.
+
+Rounding alone passes the ratio: |d| is near 0 where the model is certain of its tokens, and as large as anywhere where it is not.
+"""
 STRUCTURE_TOKENS = 8
 """Tokens a row, position or prompt needs before it is judged."""
 GROWTH = 4.0
@@ -170,7 +173,7 @@ class MismatchMonitor:
         if metrics["mismatch/ess"] < bounds.ess:
             return f"the effective sample size is {metrics['mismatch/ess']:.3f} of the tokens (limit {bounds.ess:g})"
         for name, index in (("row", tokens.row), ("position", tokens.offset), ("group", tokens.group)):
-            found_outlier = outlier(size, index, bounds.mean / 2)
+            found_outlier = outlier(size, index, bounds.mean)
             if found_outlier is not None:
                 return f"{name} {found_outlier[0]} is off by {found_outlier[1]:.3g} nats a token, the others by {found_outlier[2]:.3g}"
         return self._growth(bounds)
