@@ -14,6 +14,7 @@ from typing import Any
 
 from pipelines.contract import catalogue
 from pipelines.errors import RecipeError
+from pipelines.project import syntax_tree
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of
 from pipelines.recipe.slots import SLOTS
 from pipelines.recipe.stage_kind import MODEL, REWARD_MODEL, Place
@@ -89,7 +90,7 @@ def declared(slot: str, name: str) -> tuple[tuple[str, str], ...]:
     path = catalogue.folder(slot) / f"{name}.py"
     if name not in catalogue.names(slot) or not path.is_file():
         return ()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(syntax_tree(path.read_text())):
         if (
             isinstance(node, ast.AnnAssign)
             and isinstance(node.target, ast.Name)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.project import ROOT
+from pipelines.project import ROOT, syntax_tree
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import Reads
 
@@ -85,7 +85,7 @@ def _read(path: Path, module: str) -> tuple[str, tuple[str, ...]]:
 @cache
 def _parsed(text: bytes, package: str) -> tuple[str, tuple[str, ...]]:
     try:
-        tree = ast.parse(text)
+        tree = syntax_tree(text)
     except (SyntaxError, ValueError):
         return hashlib.sha256(text).hexdigest(), ()
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(_imports(tree, package))
