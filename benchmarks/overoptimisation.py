@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from evaluation import overoptimisation
+from flows.overoptimisation import GOLD, KL, LENGTH, PROXY
 from pipelines.stage.report import lines_of
 
-KL, LENGTH, GOLD = "policy/kl_to_reference", "rollout/length_mean", "reward/correct"
-SHOWN = {"proxy": "reward/mean", "gold": GOLD, "length": LENGTH}
+SHOWN = {"proxy": PROXY, "gold": GOLD, "length": LENGTH}
 
 
 def windows(count: int) -> list[list[int]]:

@@ -92,14 +92,13 @@ class _Lender(NoScorer):
         Raises:
             UserError: the path is a stage's name.
         """
-        from pipelines.engine.chat_model import ChatModel
+        from pipelines.rlvr.text_scorer import FrozenModels
 
         if "/" not in path:
             raise UserError(
                 f"rlvr.reward.path: {path} is a stage. Name the folder that it made: --set rlvr.reward.path=./FOLDER/model"
             )
-        settings = self.model.model_copy(update={"path": path, "revision": None, "fresh": None, "chat_template": None})
-        return ChatModel(path, settings)
+        return FrozenModels(self.model).language_model(path)
 
 
 def _judge(recipe: Any, term: str | None) -> Any:

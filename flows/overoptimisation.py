@@ -62,10 +62,10 @@ def command(arguments: argparse.Namespace) -> int:
         write_atomic(Path(arguments.html), pages.html(fitted, "Over-optimisation"), durable=False)
     if arguments.json:
         body = [
-            {**{k: v if isinstance(v, str) else v.tolist() for k, v in vars(curve).items()}, "fit": fit and asdict(fit)}
+            {**{k: v if isinstance(v, str) else _plain(v) for k, v in vars(curve).items()}, "fit": fit and asdict(fit)}
             for curve, fit in fitted
         ]
-        print(json.dumps(body, indent=1).replace("NaN", "null"))
+        print(json.dumps(body, indent=1))
         return 0
     for line in pages.lines(fitted):
         print(visible(line))
@@ -103,6 +103,11 @@ def curves_of(
                 curve = best_of_n_curve(name, problems)
                 columns = zip(curve.distance, curve.gold, curve.proxy, strict=True)
                 yield (name, "best_of_n"), [(float(d), float(gold), float(proxy)) for d, gold, proxy in columns]
+
+
+def _plain(values: Any) -> list[float | None]:
+    """An array for JSON; None where nothing was measured."""
+    return [None if value != value else value for value in values.tolist()]
 
 
 def _of_steps(artifact: Path) -> list[tuple[float, float, float]]:

@@ -9,14 +9,14 @@ from pipelines.errors import UserError
 from pipelines.judges import endpoint
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import terms_of
+from pipelines.recipe.stage_kind import MODEL
+from pipelines.rlvr import reward_models
 from pipelines.rlvr.function_keywords import ARGUMENTS, LIVE, RECORD
 from tasks import http_probe
 from tasks.problem import Problem
 
 KEYWORDS = [*ARGUMENTS, *RECORD, *LIVE]
 """What a reward function is called with, beside the entries of `info`."""
-ASKING = ("judge", "ppr")
-"""Rewards that ask a language model."""
 
 
 def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
@@ -40,7 +40,7 @@ def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
 def problems(stage: str, rl: Rlvr) -> Iterator[Problem]:
     """Judges that cannot be asked."""
     for where, spec in terms_of(f"{stage}.reward", rl.reward):
-        if spec.get("kind") in ASKING:
+        if any(makes == MODEL for _, makes in reward_models.declared("rlvr.reward", str(spec.get("kind")))):
             if spec.get("path"):
                 continue  # it runs in the stage
             yield from _judge(where, spec)

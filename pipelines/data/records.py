@@ -120,6 +120,10 @@ class Trajectory:
     logged: dict[str, Any] = field(default_factory=dict)
     """What reward functions noted about it, for logs only."""
 
+    def sampled(self) -> list[int]:
+        """Ids of the tokens that the policy drew, in order."""
+        return [token for token, role in zip(self.tokens, self.role, strict=True) if role == Role.POLICY]
+
     def to_plain(self) -> dict[str, Any]:
         """The row as plain values, for commits."""
         return asdict(self) | {"stop": int(self.stop)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import torch
 
 from pipelines.data.records import Message
 from pipelines.engine import models
-from pipelines.engine.distribution import generator
+from pipelines.engine.distribution import generator, stream_id
 from pipelines.engine.sampler import TorchSampler
 
 if TYPE_CHECKING:
@@ -54,15 +53,11 @@ class CritiqueSampler:
             [prefix for prefix in prefixes for _ in range(count)],
             sampling,
             generator(self.device, seed),
-            streams=[(_stream_id(seed, prefix, place), 0) for prefix in prefixes for place in range(count)],
+            streams=[
+                (stream_id("critique", seed, list(prefix), place), 0) for prefix in prefixes for place in range(count)
+            ],
         )
         return [drawn[start : start + count] for start in range(0, len(drawn), count)]
-
-
-def _stream_id(seed: int, prefix: Sequence[int], place: int) -> int:
-    """RNG stream id of critique number `place` behind a prefix: int64."""
-    hashed = hashlib.sha256(repr(("critique", seed, list(prefix), place)).encode()).digest()
-    return int.from_bytes(hashed[:8], "little", signed=True)
 
 
 def language_model(classifier: Any, head: dict[str, torch.Tensor]) -> Any:

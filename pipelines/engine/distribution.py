@@ -241,9 +241,14 @@ def _shifted(bits: Tensor, places: int) -> Tensor:
 
 def generator(device: torch.device, *parts: int | str) -> torch.Generator:
     """A generator whose stream depends on the parts only (seed, step, RNG stream id): a resume needs no saved state."""
+    stream = torch.Generator(device=device)
+    stream.manual_seed(stream_id(*parts) & (2**63 - 1))
+    return stream
+
+
+def stream_id(*parts: Any) -> int:
+    """RNG stream id that depends on the parts only, int64."""
     import hashlib
 
     hashed = hashlib.sha256(repr(parts).encode()).digest()
-    stream = torch.Generator(device=device)
-    stream.manual_seed(int.from_bytes(hashed[:8], "little") & (2**63 - 1))
-    return stream
+    return int.from_bytes(hashed[:8], "little", signed=True)

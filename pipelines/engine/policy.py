@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
-from pipelines.engine import distribution
+from pipelines.engine import distribution, models
 from pipelines.engine.layout import Layout, Prefix
 from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
 from pipelines.errors import ModelError
-from pipelines.recipe.settings import Sampling
+from pipelines.recipe.settings import Model, Sampling
 
 Entropy = Literal["no", "value", "gradient"]
 Where = Literal["last", "mlp"]
@@ -279,3 +279,18 @@ def without_dropout(model: torch.nn.Module) -> None:
         for name in ("attention_dropout", "attn_dropout", "dropout"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
+
+
+def frozen_policy(path: str, settings: Model, sampling: Sampling) -> Policy:
+    """The model of a folder or hub name, for log-probabilities alone: no gradients, no dropout, on the device.
+
+    Args:
+        settings: the recipe's model section for this path.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    model = models.load_model(path, settings)
+    without_dropout(model)
+    model.requires_grad_(False).to(models.device())  # type: ignore[arg-type]
+    return Policy(model.eval(), sampling, dtype=settings.dtype)

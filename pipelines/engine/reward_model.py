@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -301,9 +301,8 @@ class RewardScorer:
         rows = [*chosen, *rejected]
         answers = Answers.of(rows, [len(row) - 1 for row in rows], self.tokenizer.pad_token_id)
         ends = torch.zeros(len(rows), self.weight.shape[1], device=self.device)
-        for layout in self._layouts(answers):
-            row, last = answers.where(layout)
-            ends[row[last].to(self.device)] = self._hidden(layout)[last]
+        for row, hidden in self._ends(answers):
+            ends[row.to(self.device)] = hidden
         context = torch.stack([ends[: len(chosen)], ends[len(chosen) :]], 1)[None]
         present = torch.ones(1, len(chosen), dtype=torch.bool, device=self.device)
         mean, log_variance = self._users[0].posterior(context, present)
@@ -348,14 +347,18 @@ class RewardScorer:
         if not fitting:
             return scores
         answers = Answers.of([sequences[i] for i in fitting], [starts[i] for i in fitting], self.tokenizer.pad_token_id)
-        for layout in self._layouts(answers):
-            row, last = answers.where(layout)
-            hidden = self._hidden(layout)[last]
+        for row, hidden in self._ends(answers):
             values = torch.nn.functional.linear(hidden, self.weight)
             if latent is not None and self._users is not None:
                 values = values + self._users[0].gain(hidden, latent.expand(len(hidden), -1))[:, None]
-            scores[torch.tensor(fitting)[row[last]]] = values.cpu()
+            scores[torch.tensor(fitting)[row]] = values.cpu()
         return scores
+
+    def _ends(self, answers: Answers) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows, int64 [M], and the hidden states at their ends, float32 [M, width], a pass at a time."""
+        for layout in self._layouts(answers):
+            row, last = answers.where(layout)
+            yield row[last], self._hidden(layout)[last]
 
     @torch.no_grad()
     def _hidden(self, layout: Layout) -> Tensor:

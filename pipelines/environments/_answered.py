@@ -25,6 +25,14 @@ def belongs(key: str, part: Part) -> bool:
     return of_test is (part == "test")
 
 
+def scored_answer(problem: Problem, message: str, state_key: str) -> Step:
+    """The last step of an episode: the verdict of the problem's verifier on a message."""
+    verdict = verifiers.verify(problem.verifier, message, problem.answer, problem.info)
+    info = {"success": bool(verdict.correct), "status": verdict.status, "unscored": verdict.score is None}
+    score = verdict.score or 0.0
+    return Step("", score, True, state_key, info, components={"answer": score})
+
+
 class World:
     """One message, one verdict."""
 
@@ -48,10 +56,7 @@ class World:
         """Score the answer."""
         assert self.problem is not None
         self.answered = message
-        verdict = verifiers.verify(self.problem.verifier, message, self.problem.answer, self.problem.info)
-        info = {"success": bool(verdict.correct), "status": verdict.status, "unscored": verdict.score is None}
-        score = verdict.score or 0.0
-        return Step("", score, True, self.state_key(), info, components={"answer": score})
+        return scored_answer(self.problem, message, self.state_key())
 
     def state_dict(self) -> dict[str, Any]:
         """The problem and the answer."""

@@ -20,6 +20,7 @@ from typing import Any
 from pipelines import verifiers
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, _word_problems
+from pipelines.environments._answered import scored_answer
 from pipelines.tools import Outcome, Spec, Toolbox, calculator, call_text, function, mcp_server, python, search, toolbox
 from pipelines.verifiers.tool_calls import CLOSE, OPEN, NoCalls, calls
 
@@ -86,12 +87,8 @@ class World:
 
     def _answer(self, message: str) -> Step:
         assert self.problem is not None
-        problem = self.problem
-        verdict = verifiers.verify(problem.verifier, message, problem.answer, problem.info)
         self.done = True
-        info = {"success": bool(verdict.correct), "status": verdict.status, "unscored": verdict.score is None}
-        score = verdict.score or 0.0
-        return Step("", score, True, self.state_key(), info, components={"answer": score})
+        return scored_answer(self.problem, message, self.state_key())
 
     def state_dict(self) -> dict[str, Any]:
         """Problem and history; tools keep nothing of an episode."""

@@ -10,7 +10,7 @@ from pipelines.contract.fields import Strict
 from pipelines.data.records import Problem
 from pipelines.errors import RecipeError
 from pipelines.judges import questions
-from pipelines.judges.endpoint import ChatEndpoint
+from pipelines.judges.asker import Asker
 
 
 class Unreadable(Exception):
@@ -53,18 +53,9 @@ class PairwiseJudge:
             first = error.errors()[0]
             where = ".".join(map(str, (field, *first["loc"])))
             raise RecipeError(f"{where}: {first['msg']}.") from None
-        if self.settings.low >= self.settings.high:
-            raise RecipeError(f"{field}.high: {self.settings.high} is not above low ({self.settings.low}).")
-        self.field = field
-        self._endpoint: ChatEndpoint | None = None
-
-    @property
-    def endpoint(self) -> ChatEndpoint:
-        """Made when it is first asked: a recipe is read where the key is not."""
-        if self._endpoint is None:
-            asked = self.settings.model_dump(exclude={"instruction", "reference", "low", "high"})
-            self._endpoint = ChatEndpoint(**asked, field=self.field)
-        return self._endpoint
+        questions.check_range(self.settings.low, self.settings.high, field)
+        asked = self.settings.model_dump(exclude={"instruction", "reference", "low", "high"})
+        self.asker = Asker(path=None, field=field, **asked)
 
     def compare(self, problem: Problem, first: str, second: str) -> tuple[float, float, bool]:
         """(points of the first, points of the second, whether the two orders prefer different answers).
@@ -78,7 +69,7 @@ class PairwiseJudge:
             "low": s.low, "high": s.high, "instruction": s.instruction, "reference": s.reference,
         }  # fmt: skip
         asked = [questions.comparison(problem, *pair, **shown) for pair in ((first, second), (second, first))]
-        replies = self.endpoint.ask(asked)
+        replies = self.asker.ask(asked)
         forward, backward = (questions.read_comparison(reply.text, s.low, s.high) for reply in replies)
         if forward is None or backward is None:
             raise Unreadable("a comparison without two numbers in the range")

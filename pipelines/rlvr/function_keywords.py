@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.data.records import Problem, Role, Trajectory
+from pipelines.data.records import Problem, Trajectory
 from pipelines.errors import RecipeError
 
 ARGUMENTS = ("prompts", "completions", "completion_ids", "answer", "info")
@@ -64,7 +64,7 @@ def keywords(
     makers: dict[str, Callable[[], Any]] = {
         "prompts": lambda: [copy.deepcopy(p.prompt) for p in asked],
         "completions": lambda: [[{"role": "assistant", "content": row.text}] for row in rows],
-        "completion_ids": lambda: [_chosen(row) for row in rows],
+        "completion_ids": lambda: [row.sampled() for row in rows],
         "answer": lambda: [p.answer for p in asked],
         "info": lambda: [copy.deepcopy(p.info) for p in asked],
         "uid": lambda: [p.uid for p in asked],
@@ -86,10 +86,6 @@ def accepted(function: Callable[..., Any], names: Mapping[str, Any]) -> list[str
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return list(names)
     return [p.name for p in parameters if p.name in names and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-
-
-def _chosen(row: Trajectory) -> list[int]:
-    return [token for token, role in zip(row.tokens, row.role, strict=True) if role == Role.POLICY]
 
 
 def _trainer_state(current: Session) -> Any:

@@ -13,7 +13,7 @@ from pipelines.contract.scorer import POLICY, REFERENCE, Passage, TokenStatistic
 from pipelines.engine import distribution, models, parallel
 from pipelines.engine.chat_model import ChatModel
 from pipelines.engine.layout import Layout
-from pipelines.engine.policy import Policy, without_dropout
+from pipelines.engine.policy import Policy, frozen_policy
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.recipe.settings import Model, Rlvr, Sampling
 from pipelines.rlvr.pack import padded
@@ -53,10 +53,7 @@ class FrozenModels:
             ModelError: it cannot be loaded.
         """
         if path not in self._policies:
-            model = models.load_model(path, self._settings(path))
-            without_dropout(model)
-            model.requires_grad_(False).to(models.device())  # type: ignore[arg-type]
-            self._policies[path] = Policy(model.eval(), PLAIN, dtype=self.model.dtype)
+            self._policies[path] = frozen_policy(path, self._settings(path), PLAIN)
         return self._policies[path]
 
     def tokenizer(self, path: str) -> Any:

@@ -6,7 +6,7 @@ import torch
 
 from pipelines.engine import models
 from pipelines.engine.layout import best_layouts
-from pipelines.engine.policy import Policy, hidden_states, without_dropout
+from pipelines.engine.policy import frozen_policy, hidden_states
 from pipelines.recipe.settings import Model, Sampling
 
 
@@ -19,10 +19,7 @@ class Reference:
     """
 
     def __init__(self, path: str, model: Model, sampling: Sampling, *, budget: int) -> None:
-        loaded = models.load_model(path, model)
-        without_dropout(loaded)
-        loaded.requires_grad_(False).to(models.device())  # type: ignore[arg-type]
-        self.policy, self.dtype, self.budget = Policy(loaded.eval(), sampling, dtype=model.dtype), model.dtype, budget
+        self.policy, self.dtype, self.budget = frozen_policy(path, model, sampling), model.dtype, budget
 
     @torch.no_grad()
     def log_probs(self, prompts: list[list[int]], completions: list[list[int]]) -> list[float]:

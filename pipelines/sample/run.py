@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pipelines import verifiers
 from pipelines.contract.rollout import Sampler
 from pipelines.data import chat, dataset, samples
 from pipelines.data.records import UNSCORED, Problem, Stop
-from pipelines.engine import models
+from pipelines.engine import distribution, models
 from pipelines.engine.distribution import generator
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.engine.sampler import TorchSampler
@@ -111,8 +110,7 @@ def run(
 
 def stream_id(seed: int, uid: str, index: int) -> int:
     """RNG stream id of completion `index` of a problem: int64."""
-    hashed = hashlib.sha256(repr(("sample", seed, uid, index)).encode()).digest()
-    return int.from_bytes(hashed[:8], "little", signed=True)
+    return distribution.stream_id("sample", seed, uid, index)
 
 
 class _Drawer:

@@ -35,6 +35,8 @@ SANDBOXED = ("python", "sql")
 """Verifiers that run code: `job` says what the sandbox is to do."""
 COMPOUND = ("semantic", "staged")
 """Verifiers that ask others: `parts` gives the rows that those verify, `combine` makes a batch's verdicts of theirs."""
+BATCHED = dict.fromkeys(SANDBOXED, "_sandboxed") | dict.fromkeys(COMPOUND, "_compound")
+"""Verifiers whose rows are verified together → the module that does."""
 READ_THINKING = ("regex",)
 """Verifiers that judge the form of the whole completion; the others are given what follows its reasoning."""
 MAX_CHARS = 1_000_000
@@ -130,12 +132,11 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
     rows = [(name, _judged(name, text), answer, info) for name, text, answer, info in rows]
     verdicts: list[Verdict | None] = []
     pooled: list[int] = []
-    sandboxed: list[int] = []
-    compound: list[int] = []
+    batched: dict[str, list[int]] = {}
     for name, completion, answer, info in rows:
         module = load(name)
-        if name in SANDBOXED or name in COMPOUND:
-            (sandboxed if name in SANDBOXED else compound).append(len(verdicts))
+        if name in BATCHED:
+            batched.setdefault(BATCHED[name], []).append(len(verdicts))
             verdicts.append(UNPARSABLE)
             continue
         if name not in POOLED:
@@ -154,15 +155,9 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
         for i, verdict in zip(pooled, pool.shared().run(requests), strict=True):
             assert isinstance(verdict, Verdict)
             verdicts[i] = verdict
-    if sandboxed:
-        from pipelines.verifiers import _sandboxed
-
-        for i, verdict in zip(sandboxed, _sandboxed.verify_many([rows[i] for i in sandboxed]), strict=True):
-            verdicts[i] = verdict
-    if compound:
-        from pipelines.verifiers import _compound
-
-        for i, verdict in zip(compound, _compound.verify_many([rows[i] for i in compound]), strict=True):
+    for module_name, indices in batched.items():
+        together = importlib.import_module(f"{__name__}.{module_name}").verify_many([rows[i] for i in indices])
+        for i, verdict in zip(indices, together, strict=True):
             verdicts[i] = verdict
     return [v for v in verdicts if v is not None]
 

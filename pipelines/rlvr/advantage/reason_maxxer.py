@@ -6,7 +6,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
-from pipelines.rlvr.ops import group_mean
+from pipelines.rlvr.ops import group_std, standardised
 
 
 @method(
@@ -29,6 +29,5 @@ def reason_maxxer(
     >>> reason_maxxer(r, g, torch.ones(5, dtype=torch.bool)).tolist()
     [1.224745, 1.224745, -0.816497, -0.816497, -0.816497]
     """
-    centred = (reward - group_mean(reward, group, scored)) * scored
-    deviation = group_mean(centred.square(), group, scored).sqrt()
-    return (centred / deviation.clamp(min=eps)).clamp(-clip, clip).float()
+    centred = standardised(reward, group, scored, scale=False)
+    return (centred / group_std(reward, group, scored, ddof=0).clamp(min=eps)).clamp(-clip, clip).float()

@@ -10,7 +10,7 @@ from torch import Tensor
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.engine import models
-from pipelines.engine.policy import Policy, without_dropout
+from pipelines.engine.policy import frozen_policy
 from pipelines.errors import RecipeError
 
 
@@ -41,10 +41,7 @@ class teacher(Provider):
                 f"rlvr.providers: the teacher {self.path} has another vocabulary than the policy ({len(other)} entries, "
                 f"{len(own)}); per-token distillation needs the same one. Choose a teacher of the same family."
             )
-        model = models.load_model(self.path, settings)
-        without_dropout(model)
-        model.requires_grad_(False).to(models.device())  # type: ignore[arg-type]
-        self.policy = Policy(model.eval(), context.rlvr.sampling, dtype=context.model.dtype)
+        self.policy = frozen_policy(self.path, settings, context.rlvr.sampling)
         self.passes = context.passes
 
     @torch.no_grad()

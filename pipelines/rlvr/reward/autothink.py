@@ -11,7 +11,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
-from pipelines.data.records import Problem, Role, Trajectory, by_group
+from pipelines.data.records import Problem, Trajectory, by_group
 from pipelines.rlvr.scoring import verify
 
 SMALLEST_DEVIATION = 1e-6
@@ -89,7 +89,7 @@ class autothink(Reward):
         """Add the length term of one group's rows of one correctness, in place."""
         if len(rows) < 2:
             return
-        lengths = [sum(role == Role.POLICY for role in row.role) for row in rows]
+        lengths = [len(row.sampled()) for row in rows]
         mean = math.fsum(lengths) / len(lengths)
         deviation = math.sqrt(math.fsum((n - mean) ** 2 for n in lengths) / (len(lengths) - 1))
         for row, length in zip(rows, lengths, strict=True):

@@ -61,8 +61,7 @@ class judge(Reward):
         timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
         cache: bool = True,
     ) -> None:
-        if low >= high:
-            raise RecipeError(f"{FIELD}.high: {high} is not above low ({low}).")
+        questions.check_range(low, high, FIELD)
         if form == "grade" and (criteria or all_or_nothing):
             raise RecipeError(f"{FIELD}.form: criteria and all_or_nothing belong to form: rubric.")
         try:

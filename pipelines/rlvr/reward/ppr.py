@@ -56,8 +56,7 @@ class ppr(Reward):
         concurrency: Annotated[int, Field(ge=1, le=1024)] = 16,
         timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
     ) -> None:
-        if low >= high:
-            raise RecipeError(f"{FIELD}.high: {high} is not above low ({low}).")
+        questions.check_range(low, high, FIELD)
         self.asker = Asker(
             model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=0.0, max_tokens=max_tokens,
             concurrency=concurrency, timeout_s=timeout_s, cache=True,

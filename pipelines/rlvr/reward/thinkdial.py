@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
-from pipelines.data.records import Problem, Role, Trajectory, by_group
+from pipelines.data.records import Problem, Trajectory, by_group
 from pipelines.rlvr.scoring import verify
 
 EFFORT = "effort"
@@ -51,7 +51,7 @@ class thinkdial(Reward):
         verify(rows, problems)
         for members in by_group(rows).values():
             judged = [row for row in members if row.score is not None]
-            lengths = [sum(role == Role.POLICY for role in row.role) for row in judged]
+            lengths = [len(row.sampled()) for row in judged]
             spread = max(lengths, default=0) - min(lengths, default=0)
             for row, length in zip(judged, lengths, strict=True):
                 alpha = self.efforts.get(mode_of(problems[row.uid]) or "", 0.0)

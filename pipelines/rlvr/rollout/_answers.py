@@ -49,7 +49,7 @@ def answers(requests: list[RolloutRequest], context: RolloutContext, hint: Role 
 
 def grown(rows: list[Trajectory], context: RolloutContext) -> list[Trajectory]:
     """Rows that were cut at a window with another window each; a row that has no room left ends at its length."""
-    drawn = [sum(role == Role.POLICY for role in row.role) for row in rows]
+    drawn = [len(row.sampled()) for row in rows]
     room = [context.sampling.max_tokens - count for count in drawn]
     limits = [min(context.window or left, left) for left in room]
     completions: dict[int, Completion] = {}
