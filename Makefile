@@ -10,7 +10,7 @@ JOBS   ?= 2
 TORCH_VERSION  := 2.13.0
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-vllm test-all check install docs docs-site bench clean
+.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-vllm test-ecosystem test-all check install docs docs-site bench clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -38,6 +38,14 @@ VLLM_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/vllm
 test-vllm: install
 	$(BIN)/python scripts/install_vllm.py "$(VLLM_ENV)"
 	WHETSTONE_VLLM="$(VLLM_ENV)/bin/vllm" $(BIN)/python -m pytest -m vllm tests/real_vllm
+
+# Environments of the ecosystem: verifiers beside what we pin, an OpenEnv server in a Python of its own.
+OPENENV_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/openenv
+test-ecosystem: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[verifiers,openenv,textarena,mcp]"
+	test -x "$(OPENENV_ENV)/bin/python" || $(PYTHON) -m venv "$(OPENENV_ENV)"
+	"$(OPENENV_ENV)/bin/python" -m pip install --quiet "openenv==0.10.0"
+	WHETSTONE_OPENENV="$(OPENENV_ENV)/bin/python" $(BIN)/python -m pytest tests/pipelines/environments
 
 test-all: install
 	$(BIN)/python -m pytest

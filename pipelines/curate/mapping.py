@@ -8,7 +8,7 @@ import re
 import unicodedata
 from typing import Any
 
-from pipelines import tools, verifiers
+from pipelines import environments, tools, verifiers
 from pipelines.curate.values import RowError, check_text, kind, parse_json, plain, scalar_text, text_of
 from pipelines.data import pairs
 from pipelines.data.records import RAW_TEXT, TURN_WEIGHTS, Message, Problem
@@ -53,6 +53,8 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
         raise RowError("verifier", "unknown verifier", repr(verifier[:40]))
     info = _info(row, "info") | _info(row, "extra_info")
     info.setdefault("split", source.split)
+    if info.get("environment") in environments.OUTSIDE and source.kind in ("file", "hub"):
+        raise RowError("info.environment", "rows of files may not name an environment that runs code or asks a server")
     _tools(row, source, info)
     if solution:
         info["solution"] = solution

@@ -16,6 +16,9 @@ from typing import Any, Literal, Protocol
 from pipelines.data.records import Message, Problem
 from pipelines.errors import RecipeError, did_you_mean
 
+OUTSIDE = ("openenv", "verifiers_package")
+"""Environments whose settings name code to be run or servers to be asked: a recipe may name them, the rows of a file may not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -22,6 +22,8 @@ def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str,
         names.add("gymnasium")
     if "textarena" in reads.environments:
         names.add("TextArena")
+    if "verifiers_package" in reads.environments:
+        names.add("verifiers")
     if "tools" in reads.environments:
         names |= {"bm25s", "mcp"}
     return {name: (installed or {}).get(name) or _version(name) for name in sorted(names)}
