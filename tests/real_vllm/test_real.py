@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import signal
 import time
@@ -15,6 +16,7 @@ import yaml
 from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
 from pipelines.engine.server_endpoint import Endpoint
+from pipelines.engine.server_probe import Probe
 from pipelines.errors import Interrupted, StaleWeights
 from pipelines.recipe.settings import Sampling
 from pipelines.rlvr.pack import pack
@@ -44,9 +46,10 @@ def recipe(folder):
     return path
 
 
-def trainer(folder, wide, *overrides):
+def trainer(folder, wide, *overrides, servers=1):
     command = f"[env, VLLM_CPU_KVCACHE_SPACE=1, HF_HUB_OFFLINE=1, {VLLM}, serve]"
-    where = f"rlvr.sampler={{serve: {{command: {command}, arguments: [--enforce-eager], startup_s: 600}}}}"
+    serve = f"{{command: {command}, arguments: [--enforce-eager], startup_s: 600, count: {servers}}}"
+    where = f"rlvr.sampler={{serve: {serve}}}"
     return toys.trainer(folder, wide, recipe(folder), where, "rlvr.optimizer.learning_rate=0.001", *overrides)
 
 
@@ -113,6 +116,56 @@ def test_a_server_killed_in_the_middle_and_the_run_resumed(tmp_path, wide):
     trainer(tmp_path, wide, *more).run()
     assert doomed and len(values(tmp_path, "mismatch/mean")) == 3
     assert max(values(tmp_path, "mismatch/mean")) < 1e-4
+
+
+def test_two_servers_share_the_prompts_and_one_killed_in_the_middle_is_done_without_and_then_replaced(
+    tmp_path, wide, monkeypatch
+):
+    run = trainer(tmp_path, wide, "rlvr.steps=4", "rlvr.prompts=8", servers=2)
+    asked, answered, checks = [], [], []
+    judge = Probe.judge
+
+    def noted(probe, expected, answer):
+        difference = judge(probe, expected, answer)
+        checks.append((probe.name, answer))
+        return difference
+
+    monkeypatch.setattr(Probe, "judge", noted)
+
+    def watch(endpoint, complete, doomed):
+        def ask(prompt, count, *arguments, **settings):
+            step = len(values(tmp_path, "mismatch/mean"))
+            asked.append((step, endpoint.name))
+            if doomed and asked.count((2, endpoint.name)) == 3:  # others are under way
+                os.killpg(endpoint.process.process.pid, signal.SIGKILL)
+            completions = complete(prompt, count, *arguments, **settings)
+            answered.append((step, endpoint.name, tuple(prompt), len(completions)))
+            return completions
+
+        endpoint.complete = ask
+
+    first, second = run.server.endpoints
+    watch(first, first.complete, doomed=False)
+    watch(second, second.complete, doomed=True)
+    processes = [endpoint.process for endpoint in run.server.endpoints]
+    run.run()
+    for step in range(4):
+        of_step = [row for row in answered if row[0] == step]
+        assert sum(count for *_, count in of_step) == 8 * 4, "no prompt is lost and none is answered twice"
+        shares = [sum(name == endpoint.name for _, name, *_ in of_step) for endpoint in (first, second)]
+        print("step", step, "prompts answered by each", shares)
+        assert step == 2 or min(shares) >= 2
+    assert values(tmp_path, "server/dropped") == [0, 0, 1, 0]
+    by_server = {name: [answer for who, answer in checks if who == name] for name in (first.name, second.name)}
+    assert [len(answers) for answers in by_server.values()] == [4, 4], "each push was checked on both"
+    for one, other in zip(*by_server.values(), strict=True):
+        assert float((one - other).abs().mean()) < 1e-4
+    for answers in by_server.values():
+        moved = [float((new - old).abs().mean()) for old, new in itertools.pairwise(answers)]
+        print("moved", moved)
+        assert min(moved) > 1e-3, "each push changed what both servers say"
+    assert max(values(tmp_path, "mismatch/mean")) < 1e-4 and max(values(tmp_path, "server/weights_mismatch")) < 1e-4
+    assert not any(process.running for process in processes)
 
 
 def off_by(model, batch):
