@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import toys
 import yaml
 
+from pipelines.curate.run import run as curate
+from pipelines.engine import models
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Model
+from pipelines.reward_model.run import Trainer
+from pipelines.reward_model.settings import RewardModel
+from pipelines.stage.report import Report
 
 PAIR_RECIPE = {"splits": {"train": 0.8, "heldout": 0.2}, "near_duplicates": None, "decontaminate": None}
 SETTINGS = {
@@ -37,6 +43,31 @@ def pairs_file(folder: Path, count: int = 240, *, critiques: bool = False, **ext
     path = folder / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {"kind": "file", "path": str(path)}
+
+
+def begin(folder: Path, source: dict[str, Any], pretrain: Callable[..., Any] | None = None) -> Path:
+    """Curate pairs into `data`, and save a random model of their tokenizer in `model`.
+
+    Args:
+        pretrain: (model, tokenizer) → the model to save instead.
+    """
+    read = read_recipe(toys.recipe(folder, curate=PAIR_RECIPE | {"sources": [source]}))
+    (folder / "data").mkdir()
+    curate(read.curate, read.model, out=folder / "data", report=Report(folder / "w"), seed=0)
+    tokenizer = models.load_tokenizer(folder / "data" / "tokenizer", read.model)
+    model = models.fresh_model(read.model, tokenizer, 0)
+    models.save_model(pretrain(model, tokenizer) if pretrain else model, tokenizer, folder / "model", {"stage": "sft"})
+    return folder
+
+
+def trainer(begun: Path, work: Path, **changes: Any) -> Trainer:
+    """The stage's trainer, with changed settings, on what `begin` made."""
+    (work / "out").mkdir(parents=True, exist_ok=True)
+    model = str(begun / "model")
+    return Trainer(
+        RewardModel.model_validate(SETTINGS | changes), Model(path=model), data=begun / "data", out=work / "out",
+        work=work, report=Report(work, committed=True), seed=3, start=model,
+    )  # fmt: skip
 
 
 def job(begun: Path, folder: Path, **changes: Any) -> list[str]:

@@ -224,18 +224,35 @@ def trainer(folder: Path, begun: Path, of: Path, *overrides: str):
     )  # fmt: skip
 
 
-def run_stopped(build: Callable[[], Any]) -> Any:
-    """A trainer that ran to its end after another of the same folder was stopped in step 2; `build` makes them."""
-    stopped = build()
+class Stopped(BaseException):
+    """What a run that a test breaks off ends with."""
 
-    def stop(part: str, step: int) -> None:
-        if part == "rollout" and step == 2:
-            raise KeyboardInterrupt
 
-    stopped.phase = stop
-    with pytest.raises(KeyboardInterrupt):
-        stopped.run()
-    stopped.committer.wait()
+def stop(run: Any, step: int, part: str | None = None) -> None:
+    """Run a trainer until it begins this step: an RLVR trainer until it begins this part of it."""
+    make_step = None if part else run._step
+
+    def phase(*reached: Any) -> None:
+        if reached == (part, step):
+            raise Stopped
+
+    def step_or_stop(number: int) -> Any:
+        if number == step:
+            raise Stopped
+        return make_step(number)
+
+    if part:
+        run.phase = phase
+    else:
+        run._step = step_or_stop
+    with pytest.raises(Stopped):
+        run.run()
+    run.committer.wait()
+
+
+def run_stopped(build: Callable[[], Any], step: int = 2, part: str | None = "rollout") -> Any:
+    """A trainer that ran to its end after another of the same folder was stopped (`stop`); `build` makes them."""
+    stop(build(), step, part)
     resumed = build()
     resumed.run()
     return resumed

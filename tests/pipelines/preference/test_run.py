@@ -138,26 +138,11 @@ def test_lora_and_bfloat16(pairs, trainer):
     )
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("at", [0, 3, 5])
 def test_an_interrupted_run_ends_with_the_same_bytes(pairs, trainer, monkeypatch, at):
     changes = {"loss": "kto", "checkpoint_selection": "best"}
     trainer(pairs, "whole", **changes).run()
-    part = trainer(pairs, "part", **changes)
-    step = part._step
-
-    def dies(number):
-        if number == at:
-            part.committer.wait()
-            raise Killed
-        return step(number)
-
-    monkeypatch.setattr(part, "_step", dies)
-    with pytest.raises(Killed):
-        part.run()
+    toys.stop(trainer(pairs, "part", **changes), at)
     again = trainer(pairs, "part", **changes)
     monkeypatch.setattr(again, "_score_all", lambda *args: pytest.fail("the reference was scored again"))
     again.run()

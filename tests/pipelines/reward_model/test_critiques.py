@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 import toys
-from reward_pairs import PAIR_RECIPE, SETTINGS, job, pairs_file, recipe
+from reward_pairs import begin, job, pairs_file, recipe, trainer
 
 from pipelines.contract.catalogue import bind
 from pipelines.contract.scorer import Answered, ScoredCritique
-from pipelines.curate.run import run as curate
 from pipelines.data import chat
 from pipelines.data.pairs import Pair, read_pairs
 from pipelines.data.records import Problem, Stop, Trajectory
@@ -26,13 +25,9 @@ from pipelines.engine.critiques import CritiqueSampler, critique_prompt
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
 from pipelines.errors import DataError, ModelError, RecipeError
 from pipelines.recipe.check import check
-from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Model, Sampling
 from pipelines.reward_model.pack import answers, critique_tokens
-from pipelines.reward_model.run import Trainer
-from pipelines.reward_model.settings import RewardModel
 from pipelines.stage.files import contents
-from pipelines.stage.report import Report
 
 RECORDS = {"instruction": "well?", "sampling": {"temperature": 0, "max_tokens": 8}}
 OWN = {"instruction": "well?", "source": "own", "sampling": {"max_tokens": 6}}
@@ -43,12 +38,7 @@ CHANGES = {"loss": "cloud", "critique": RECORDS, "steps": 60, "optimizer": {"lea
 def critiqued(tmp_path_factory):
     """As `begun`, with pairs that hold critiques: `say` of each chosen answer, `yay` of each rejected one."""
     folder = tmp_path_factory.mktemp("critiques")
-    read = read_recipe(toys.recipe(folder, curate=PAIR_RECIPE | {"sources": [pairs_file(folder, critiques=True)]}))
-    (folder / "data").mkdir()
-    curate(read.curate, read.model, out=folder / "data", report=Report(folder / "w"), seed=0)
-    tokenizer = models.load_tokenizer(folder / "data" / "tokenizer", read.model)
-    models.save_model(models.fresh_model(read.model, tokenizer, 0), tokenizer, folder / "model", {"stage": "sft"})
-    return folder
+    return begin(folder, pairs_file(folder, critiques=True))
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +47,6 @@ def trained(critiqued, tmp_path_factory):
     work = tmp_path_factory.mktemp("cloud")
     run = trainer(critiqued, work, **CHANGES)
     return work / "out" / "model", run.run()
-
-
-def trainer(begun, work, **changes):
-    (work / "out").mkdir(parents=True, exist_ok=True)
-    model = str(begun / "model")
-    return Trainer(
-        RewardModel.model_validate(SETTINGS | changes), Model(path=model), data=begun / "data", out=work / "out",
-        work=work, report=Report(work, committed=True), seed=3, start=model,
-    )  # fmt: skip
 
 
 def scorer_of(folder):

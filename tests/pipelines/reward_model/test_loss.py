@@ -7,6 +7,7 @@ from itertools import permutations
 
 import pytest
 import torch
+import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,28 +126,12 @@ def test_a_step_in_parts_has_the_gradient_of_the_whole_step(trainer, tmp_path, s
         torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-3)
 
 
-class Stopped(Exception):
-    pass
-
-
 @pytest.mark.parametrize("name", ["odin", "grm", "grm_dpo", "iterative_smoothing"])
-def test_every_loss_trains_and_resumes_to_the_same_bytes(trainer, tmp_path, name, monkeypatch):
+def test_every_loss_trains_and_resumes_to_the_same_bytes(trainer, tmp_path, name):
     changes = {"loss": name, "pairs_per_step": 64, "steps": 9, "commit": {"every": 2}}
     metrics = trainer(tmp_path / "through", **changes).run()
     assert name == "odin" or metrics["accuracy"] > 0.4
-    run = trainer(tmp_path / "stopped", **changes)
-    step = run._step
-
-    def stop_at_seven(number):
-        if number == 7:
-            run.committer.wait()
-            raise Stopped
-        return step(number)
-
-    monkeypatch.setattr(run, "_step", stop_at_seven)
-    with pytest.raises(Stopped):
-        run.run()
-    trainer(tmp_path / "stopped", **changes).run()
+    toys.run_stopped(lambda: trainer(tmp_path / "stopped", **changes), 7, None)
     assert contents(tmp_path / "through" / "out") == contents(tmp_path / "stopped" / "out")
     about = json.loads((tmp_path / "through/out/model/whetstone.json").read_text())
     assert about["only_first"] == (name == "odin")

@@ -10,10 +10,9 @@ import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
-from reward_pairs import PAIR_RECIPE, SETTINGS, recipe
+from reward_pairs import begin, recipe, trainer
 
 from pipelines.contract.catalogue import bind
-from pipelines.curate.run import run as curate
 from pipelines.data.chat import render_answer
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.engine import models, user_latent
@@ -21,12 +20,8 @@ from pipelines.engine.reward_model import RewardScorer
 from pipelines.engine.user_latent import UserLatent, draw, kl
 from pipelines.errors import ModelError, RecipeError
 from pipelines.recipe.check import check
-from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Model
-from pipelines.reward_model.run import Trainer
-from pipelines.reward_model.settings import RewardModel
 from pipelines.stage.files import contents
-from pipelines.stage.report import Report
 
 USERS = {"latent": 8, "hidden": 32, "context": 4}
 VPL = {
@@ -47,14 +42,7 @@ def divided(tmp_path_factory):
         row = {"prompt": f"say {number // 2 % 60}", "chosen": chosen, "rejected": rejected, "user": user}
         rows.append(row | {"data_source": "users"})
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = {"kind": "file", "path": str(folder / "pairs.jsonl")}
-    read = read_recipe(toys.recipe(folder, curate=PAIR_RECIPE | {"sources": [source]}))
-    (folder / "data").mkdir()
-    curate(read.curate, read.model, out=folder / "data", report=Report(folder / "w"), seed=0)
-    tokenizer = models.load_tokenizer(folder / "data" / "tokenizer", read.model)
-    model = pretrained(models.fresh_model(read.model, tokenizer, 0), tokenizer)
-    models.save_model(model, tokenizer, folder / "model", {"stage": "sft"})
-    return folder
+    return begin(folder, {"kind": "file", "path": str(folder / "pairs.jsonl")}, pretrained)
 
 
 def pretrained(model, tokenizer):
@@ -75,15 +63,6 @@ def pretrained(model, tokenizer):
         optimizer.step()
         optimizer.zero_grad()
     return model
-
-
-def trainer(begun, work, **changes):
-    (work / "out").mkdir(parents=True, exist_ok=True)
-    model = str(begun / "model")
-    return Trainer(
-        RewardModel.model_validate(SETTINGS | changes), Model(path=model), data=begun / "data", out=work / "out",
-        work=work, report=Report(work, committed=True), seed=3, start=model,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -149,26 +128,10 @@ def test_the_reward_of_rlvr_takes_a_user(divided, trained):
     assert better == {"ann": True, "bob": False}
 
 
-class Stopped(Exception):
-    pass
-
-
-def test_it_resumes_to_the_same_bytes(divided, tmp_path, monkeypatch):
+def test_it_resumes_to_the_same_bytes(divided, tmp_path):
     changes = VPL | {"steps": 9, "pairs_per_step": 16, "commit": {"every": 2}}
     trainer(divided, tmp_path / "through", **changes).run()
-    run = trainer(divided, tmp_path / "stopped", **changes)
-    step = run._step
-
-    def stop_at_seven(number):
-        if number == 7:
-            run.committer.wait()
-            raise Stopped
-        return step(number)
-
-    monkeypatch.setattr(run, "_step", stop_at_seven)
-    with pytest.raises(Stopped):
-        run.run()
-    trainer(divided, tmp_path / "stopped", **changes).run()
+    toys.run_stopped(lambda: trainer(divided, tmp_path / "stopped", **changes), 7, None)
     assert contents(tmp_path / "through" / "out") == contents(tmp_path / "stopped" / "out")
 
 

@@ -155,27 +155,14 @@ def test_a_batch_survives_a_commit(tmp_path, start, stand_in):
     run.overlap.close()
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize(("staleness", "at"), [(1, ("update", 2)), (2, ("rollout", 3)), (3, ("credit", 1))])
 def test_a_run_broken_off_and_started_again_ends_in_the_same_bytes(tmp_path, start, stand_in, staleness, at):
     """With `dynamic_carry`, whose state moves while batches are sampled ahead, and a slow server."""
     more = ("presets=[dapo_carry]", *CORRECTED, "rlvr.steps=6", "rlvr.commit.every=1")
     whole = trainer(tmp_path / "whole", start, stand_in, staleness, *more)
     whole.run()
-
-    def die(name, step):
-        if (name, step) == at:
-            raise Killed
-
-    broken = trainer(tmp_path / "broken", start, stand_in, staleness, *more)
-    broken.phase = die
-    with pytest.raises(Killed):
-        broken.run()
-    broken.committer.wait()
-    trainer(tmp_path / "broken", start, stand_in, staleness, *more).run()
+    part, step = at
+    toys.run_stopped(lambda: trainer(tmp_path / "broken", start, stand_in, staleness, *more), step, part)
     assert toys.result(tmp_path / "whole/work") == toys.result(tmp_path / "broken/work")
 
 
@@ -200,10 +187,10 @@ def test_batches_under_way_at_a_commit_are_asked_again_with_their_weights(tmp_pa
         if (name, step) == ("rollout", 2):
             broken.committer.wait()
             gate.set()
-            raise Killed
+            raise toys.Stopped
 
     broken.collector.sample, broken.phase = held, die
-    with pytest.raises(Killed):
+    with pytest.raises(toys.Stopped):
         broken.run()
     ahead = checkpoint.load(tmp_path / "broken/work/checkpoints")["overlap"]
     assert [values["batch"]["step"] for values in ahead["batches"]] == [2]

@@ -168,23 +168,10 @@ def test_groups_wait_for_their_last_row_and_tokens_keep_their_version_s_log_prob
     assert metrics[-1]["window/age_max"] >= 1 and max(v["window/unfinished_rows"] for v in metrics) > 0
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("more", [[], ["presets=[t_ppo]", "rlvr.window=0.25"], ["presets=[dapo_carry]"]])
 def test_unfinished_rows_survive_a_restart_to_the_byte(tmp_path, start, more):
     trainer(tmp_path / "whole", start, *more).run()
-
-    def die(name, step):
-        if (name, step) == ("credit", 4):
-            raise Killed
-
-    broken = trainer(tmp_path / "broken", start, *more)
-    broken.phase = die
-    with pytest.raises(Killed):
-        broken.run()
-    broken.committer.wait()
+    toys.stop(trainer(tmp_path / "broken", start, *more), 4, "credit")
     committed = checkpoint.load(tmp_path / "broken/work/checkpoints")
     assert committed["methods"][OPEN_ROWS], "rows are open at the commit"
     again = trainer(tmp_path / "broken", start, *more)

@@ -207,15 +207,7 @@ def test_a_run_broken_off_ends_in_the_same_bytes(tmp_path, start, preset):
         folder.mkdir()
         made = toys.trainer(folder, start, toys.recipe(folder), *more)
         if name == "stopped":
-
-            def stop(part, step):
-                if part == "update" and step == 1:
-                    raise KeyboardInterrupt
-
-            made.phase = stop
-            with pytest.raises(KeyboardInterrupt):
-                made.run()
-            made.committer.wait()
+            toys.stop(made, 1, "update")
             made = toys.trainer(folder, start, toys.recipe(folder), *more)
         made.run()
         weights.append(torch.cat([p.detach().flatten() for p in made.learner.model.parameters()]))
