@@ -17,7 +17,7 @@ def questions(evaluate: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """
     settings = Evaluate.model_validate(evaluate)
     tasks = harness.manager(settings)
-    for task in settings.tasks:
+    for task in {task.asks: task for task in settings.tasks}.values():
         for name, lm_task in harness.load_task(tasks, task).items():
             for doc in lm_task.eval_docs:
                 text = lm_task.doc_to_text(doc)

@@ -28,12 +28,12 @@ def manager(settings: Evaluate) -> Any:
     folders = [BENCHMARKS] + ([Path(settings.include)] if settings.include else [])
     known_names = {name for folder in folders for name in own_tasks(folder)}
     lm_tasks = [t for t in settings.tasks if t.environment is None]
-    needs_all = any(t.name not in known_names for t in lm_tasks)
+    needs_all = any(t.asks not in known_names for t in lm_tasks)
     task_manager = TaskManager(include_path=[str(f) for f in folders], include_defaults=needs_all)
     for task in lm_tasks:
-        if task.name not in task_manager.all_tasks:
-            hint = did_you_mean(task.name, task_manager.all_tasks if needs_all else known_names)
-            raise RecipeError(f"evaluate.tasks: no lm-eval task called {task.name!r}. {hint}")
+        if task.asks not in task_manager.all_tasks:
+            hint = did_you_mean(task.asks, task_manager.all_tasks if needs_all else known_names)
+            raise RecipeError(f"evaluate.tasks: no lm-eval task called {task.asks!r}. {hint}")
     return task_manager
 
 
@@ -46,11 +46,11 @@ def load_task(tasks: Any, task: Task) -> dict[str, Any]:
     from lm_eval.tasks import get_task_dict
 
     try:
-        loaded = get_task_dict([task.name], tasks)
+        loaded = get_task_dict([task.asks], tasks)
     except (OSError, ValueError, ConnectionError, ImportError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise RecipeError(
-            f"evaluate.tasks: the data of {task.name} could not be loaded ({first}). It may need the network or an extra package."
+            f"evaluate.tasks: the data of {task.asks} could not be loaded ({first}). It may need the network or an extra package."
         ) from error
     by_name: dict[str, Any] = {}
     _flatten(loaded, by_name)
@@ -78,13 +78,19 @@ def evaluate(
     """Run one task on one checkpoint.
 
     Returns:
-        task name → metric → value, low, high, n; and task name → per-question log.
+        label → metric → value, low, high, n; and label → per-question log. The label is the task's name, or the recipe's for a
+        `benchmark` (`LABEL-TASK` for each task of a group).
+
+    Raises:
+        RecipeError: the task forces a mode on a model without a chat template, or its questions bring a start of the answer of their own.
     """
     from lm_eval.evaluator import evaluate as run
 
     by_name = load_task(tasks, task)
     chat = task.chat if task.chat is not None else bool(lm.tokenizer.chat_template)
-    lm.chats = chat
+    _check_mode(task, by_name, chat)
+    lm.chats, lm.prefill, lm.drawn, lm.thinks = chat, task.prefill, {}, False
+    own = getattr(lm, "system_prompt", None) if chat else None  # not every lm-eval model has one
     result = run(
         lm=lm,
         task_dict=by_name,
@@ -92,17 +98,39 @@ def evaluate(
         bootstrap_iters=1000,
         log_samples=True,
         apply_chat_template=chat,
-        system_instruction=getattr(lm, "system_prompt", None) if chat else None,  # not every lm-eval model has one
+        system_instruction="\n\n".join(text for text in (own, task.system) if text) or None,
         fewshot_as_multiturn=chat,
     )
     metrics: dict[str, Any] = {}
+    logs: dict[str, list[dict[str, Any]]] = {}
     for name in by_name:
         samples = result["samples"][name]
+        label = name if task.benchmark is None else task.name if len(by_name) == 1 else f"{task.name}-{name}"
         if samples and "scores" in samples[0]:
-            metrics[name] = _sampled_metrics(samples, lm.tokenizer, settings)
+            metrics[label] = _sampled_metrics(samples, lm.tokenizer, settings)
+            tokens = [lm.drawn[name, s["doc_id"]] for s in samples if (name, s["doc_id"]) in lm.drawn]
+            if tokens and (lm.thinks or task.system or task.prefill):
+                metrics[label]["mean_tokens"] = statistics.mean_cell(
+                    [sum(of_question) / len(of_question) for of_question in tokens],
+                    confidence=settings.confidence, resamples=settings.bootstrap,
+                )  # fmt: skip
         else:
-            metrics[name] = _reported_metrics(result["results"][name], len(samples), settings.confidence)
-    return metrics, {name: [_log(s) for s in result["samples"][name]] for name in by_name}
+            metrics[label] = _reported_metrics(result["results"][name], len(samples), settings.confidence)
+        logs[label] = [_log(s) for s in samples]
+    return metrics, logs
+
+
+def _check_mode(task: Task, by_name: dict[str, Any], chat: bool) -> None:
+    if not chat and (task.system or task.prefill):
+        raise RecipeError(
+            f"evaluate.tasks.{task.name}: `system` and `prefill` go through the chat template, and the model has none. Give "
+            "model.chat_template."
+        )
+    own = [name for name, lm_task in by_name.items() if getattr(lm_task.config, "gen_prefix", None)]
+    if task.prefill and own:
+        raise RecipeError(
+            f"evaluate.tasks.{task.name}.prefill: {own[0]} has a `gen_prefix` of its own, which begins its answers. Leave `prefill` out."
+        )
 
 
 def _sampled_metrics(samples: list[dict[str, Any]], tokenizer: Any, settings: Evaluate) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class EvaluateKind(Kind):
             {"evaluate": resolve(evaluate), "model": model},
             in_key=in_key,
             models=base_files(node),
-            benchmarks=[([t.name for t in evaluate.tasks], evaluate.include)],
+            benchmarks=[([t.asks for t in evaluate.tasks], evaluate.include)],
             modules=["evaluation.scoring"],
             environments={t.environment.task for t in evaluate.tasks if t.environment is not None},
             environment_settings=[

@@ -40,13 +40,20 @@ class SamplerLM(HFLM):
         """The system prompt that the model was trained with."""
         self.chats = False
         """Whether requests come from the chat template, which writes the special tokens itself."""
+        self.prefill: str | None = None
+        """What every answer begins with, behind the generation prompt."""
+        self.drawn: dict[tuple[str | None, int | None], list[int]] = {}
+        """(task, question) → tokens of each of its answers, their thoughts included, which lm-eval's texts lack."""
+        self.thinks = False
+        """Whether an answer had thoughts."""
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self.sampler = TorchSampler(model, stop=stop_ids(model, tokenizer), pad=pad, rows=batch_size)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The text that the training stages render, for lm-eval."""
+        """The text that the training stages render, for lm-eval; with `prefill` where the assistant is to speak."""
         options = {} if add_generation_prompt else {"continue_final_message": True}
-        return render_text(self.tokenizer, chat_history, generation_prompt=add_generation_prompt, **options)
+        text = render_text(self.tokenizer, chat_history, generation_prompt=add_generation_prompt, **options)
+        return text + (self.prefill or "") if add_generation_prompt else text
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, left_truncate_len: int | None = None, **kwargs: Any
@@ -81,7 +88,10 @@ class SamplerLM(HFLM):
                     part, self.sampler.extend([contexts[i] for i in part], sampling, draw), strict=True
                 ):
                     text = completion_text(self.tokenizer, completion.tokens)
+                    request = requests[i]
+                    self.drawn.setdefault((request.task_name, request.doc_id), []).append(len(completion.tokens))
                     thinks = THINK_END if THINK_END in text else None
+                    self.thinks |= thinks is not None
                     out[i] = postprocess_generated_text(text, stop=until, think_end_token=thinks)
                 done += len(part)
                 if self.progress:

@@ -117,4 +117,4 @@ def headline(metrics: dict[str, Any]) -> list[str]:
     passes = sorted((m for m in metrics if m.startswith("pass@")), key=lambda m: int(m.split("@")[1]))
     if passes:
         return [passes[0], passes[-1]] if len(passes) > 1 else passes
-    return [m for m in metrics if m != "mean_length"][:2]
+    return [m for m in metrics if m not in ("mean_length", "mean_tokens")][:2]

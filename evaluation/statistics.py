@@ -126,8 +126,10 @@ def summarise(
     if any(0 < v < 1 for s in scores for v in s):
         columns["score"] = [float(np.mean(s)) for s in scores]
     columns["mean_length"] = [float(np.mean(n)) for n in lengths]
-    out = {}
-    for name, values in columns.items():
-        low, high = interval(values, confidence=confidence, resamples=resamples)
-        out[name] = {"value": float(np.mean(values)), "low": low, "high": high, "n": len(values)}
-    return out
+    return {name: mean_cell(v, confidence=confidence, resamples=resamples) for name, v in columns.items()}
+
+
+def mean_cell(values: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000) -> dict[str, float]:
+    """Mean over problems as value, low, high, n."""
+    low, high = interval(values, confidence=confidence, resamples=resamples)
+    return {"value": float(np.mean(values)), "low": low, "high": high, "n": len(values)}

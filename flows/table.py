@@ -7,15 +7,17 @@ from typing import Any
 from tasks.alarms import sentence
 
 NAMES = {"base": "base", "sft": "SFT", "rlvr": "RLVR"}
+LENGTHS = ("mean_length", "mean_tokens")
+"""Metrics that are tokens and no shares."""
 
 
 def columns(body: dict[str, Any]) -> list[tuple[str, str]]:
-    """(task, metric) pairs worth a column: pass@1, the largest pass@k, mean length; else what a task reports."""
+    """(task, metric) pairs worth a column: pass@1, the largest pass@k, mean lengths; else what a task reports."""
     pairs: list[tuple[str, str]] = []
     for tasks in body["evaluation"].values():
         for task, metrics in tasks.items():
             passes = sorted((m for m in metrics if m.startswith("pass@")), key=lambda m: int(m.split("@")[1]))
-            chosen = [*dict.fromkeys([*passes[:1], *passes[-1:]]), *[m for m in ("mean_length",) if m in metrics]]
+            chosen = [*dict.fromkeys([*passes[:1], *passes[-1:]]), *[m for m in LENGTHS if m in metrics]]
             for metric in chosen or list(metrics)[:3]:
                 if (task, metric) not in pairs:
                     pairs.append((task, metric))
@@ -30,7 +32,7 @@ def cell(value: dict[str, float] | None, metric: str) -> str:
     """
     if value is None:
         return "–"
-    if metric == "mean_length":
+    if metric in LENGTHS:
         return f"{value['value']:.1f} [{value['low']:.1f}, {value['high']:.1f}]"
     return f"{100 * value['value']:.1f} % [{100 * value['low']:.1f}, {100 * value['high']:.1f}]"
 

@@ -351,10 +351,10 @@ def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iter
                 "seed": played.seed,
             }
             questions.append((f"{field}.environment", "", ask))
-        elif task.name not in known:
-            hint = did_you_mean(task.name, known)
+        elif task.asks not in known:
+            hint = did_you_mean(task.asks, known)
             fix = hint if hint.startswith("Did") else f"Ours are: {', '.join(sorted(known))}."
-            questions.append((field, fix, {"ask": "benchmark", "name": task.name, "include": include}))
+            questions.append((field, fix, {"ask": "benchmark", "name": task.asks, "include": include}))
 
 
 def _limits(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]]) -> Iterator[Problem]:

@@ -374,7 +374,9 @@ class Task(Settings):
     """One benchmark."""
 
     name: Label
-    """A task in evaluation/benchmarks, any task lm-eval installs, or a task of `include`."""
+    """A task in evaluation/benchmarks, any task lm-eval installs, or a task of `include`; a label where `benchmark` names it."""
+    benchmark: Label | None = None
+    """The task that is asked, where `name` is a label: one benchmark can so be listed several times, such as once per mode."""
     limit: int | None = Field(None, ge=1)
     samples: int | None = Field(None, ge=1, le=1_000_000)
     """Answers per problem for avg@k, pass@k and maj@k; default: what the task's YAML says."""
@@ -387,6 +389,27 @@ class Task(Settings):
     """Another of these tasks that asks the same questions in another way: each checkpoint's paired difference to it is reported."""
     chat: bool | None = None
     """Put prompts through the chat template; default: yes, where the model has one."""
+    system: str | None = Field(None, min_length=1, max_length=100_000)
+    """A system message for every question, behind the one that the model was trained with."""
+    prefill: str | None = Field(None, min_length=1, max_length=100_000)
+    """Text that each answer begins with and the model goes on from: the start of its thoughts, or their end. No part of the answer."""
+
+    @property
+    def asks(self) -> str:
+        """lm-eval's name of the task."""
+        return self.benchmark or self.name
+
+    @model_validator(mode="after")
+    def _mode(self) -> Task:
+        if self.environment is not None and (self.benchmark or self.prefill):
+            raise ValueError(
+                f"{self.name}: episodes of an environment have no `benchmark` and no `prefill`; `system` they may have"
+            )
+        if self.chat is False and (self.system or self.prefill):
+            raise ValueError(
+                f"{self.name}: `system` and `prefill` go through the chat template; leave `chat: false` out"
+            )
+        return self
 
 
 Checkpoint = Literal["base", "sft", "rlvr"]

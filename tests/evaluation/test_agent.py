@@ -35,3 +35,23 @@ def test_the_same_questions_with_and_without_tools(tmp_path):
     for without, offered in zip(*logs, strict=True):
         assert without["doc"]["prompt"] == offered["doc"]["prompt"] and without["doc_id"] == offered["doc_id"]
         assert "tools" in offered["doc"]["info"] and "tools" not in without["doc"]["info"]
+
+
+def test_episodes_may_have_a_system_message_of_the_task(tmp_path, monkeypatch):
+    from evaluation import agent
+    from evaluation.model import SamplerLM
+
+    tokenizer = train_tokenizer("char", 200, ["".join(map(chr, range(32, 127))), "\n"], tools=True)
+    lm = SamplerLM(toys.model("llama", len(tokenizer)), tokenizer, batch_size=8)
+    lm.system_prompt = "Own."
+    prompts = []
+    play = agent.play
+    monkeypatch.setattr(
+        agent, "play", lambda requests, *rest: prompts.extend(r.prompt for r in requests) or play(requests, *rest)
+    )
+    about = {"task": "tools", "size": 2, "max_turns": 1, "max_tokens": 2, "config": {"tools": []}}
+    settings = Evaluate(
+        tasks=[{"name": "low", "samples": 1, "environment": about, "system": "Effort: low."}], bootstrap=100
+    )
+    agent.evaluate(lm, None, settings.tasks[0], settings)
+    assert len(prompts) == 2 and all("Own.\n\nEffort: low." in tokenizer.decode(ids) for ids in prompts)

@@ -114,6 +114,86 @@ def test_every_shipped_gold_answer_verifies_itself(name):
         assert verifiers.verify(row["verifier"], row["answer"], row["answer"], info).correct
 
 
+def test_a_benchmark_is_asked_once_per_mode(pair, monkeypatch):
+    """Each label sees its own system message and start of the answer; scores, logs and tokens are filed under it."""
+    modes = [
+        {"name": "free", "benchmark": "palindromes"},
+        {"name": "direct", "benchmark": "palindromes", "system": "abc", "prefill": "ba ", "against": "free"},
+        {"name": "listed", "benchmark": "palindromes", "system": "abc"},
+    ]
+    settings = Evaluate(tasks=[{**mode, "limit": 3, "samples": 2} for mode in modes], bootstrap=100)
+    tasks, lm = harness.manager(settings), SamplerLM(*pair, batch_size=16)
+    lm.system_prompt = "c"
+    prompts: list[str] = []
+    extend = lm.sampler.extend
+
+    def recorded(prefixes, *arguments, **options):
+        prompts.extend(lm.tokenizer.decode(ids) for ids in prefixes)
+        return extend(prefixes, *arguments, **options)
+
+    monkeypatch.setattr(lm.sampler, "extend", recorded)
+    texts, metrics = {}, {}
+    for task in settings.tasks:
+        task_metrics, samples = harness.evaluate(lm, tasks, task, settings)
+        assert list(task_metrics) == list(samples) == [task.name] and len(samples[task.name]) == 3
+        metrics |= task_metrics
+        texts[task.name], prompts[:] = list(prompts), []
+    assert all("abc" not in text and text.endswith("<|assistant|>") for text in texts["free"])
+    assert all("<|system|>c\n\nabc" in text and text.endswith("<|assistant|>ba ") for text in texts["direct"])
+    assert [text + "ba " for text in texts["listed"]] == texts["direct"]
+    assert "mean_tokens" not in metrics["free"] and metrics["direct"]["mean_tokens"]["n"] == 3
+    drawn = [n for lengths in lm.drawn.values() for n in lengths]
+    assert len(drawn) == 6 and metrics["listed"]["mean_tokens"]["value"] == sum(drawn) / 6
+    assert list(questions(settings.model_dump())) == list(questions({"tasks": [{"name": "palindromes"}]}))
+
+
+def test_thoughts_are_tokens_of_an_answer_though_lm_eval_drops_them(pair, monkeypatch):
+    from pipelines.contract.rollout import Completion
+    from pipelines.data.records import Stop
+
+    lm = SamplerLM(*pair, batch_size=16)
+    drawn = lm.tokenizer("abc</think>ba", add_special_tokens=False)["input_ids"]
+    monkeypatch.setattr(
+        lm.sampler, "extend", lambda prefixes, *_, **__: [Completion(drawn, [], Stop.END)] * len(prefixes)
+    )
+    monkeypatch.setattr("evaluation.model.completion_text", lambda *_: "abc</think>ba")
+    settings = Evaluate(tasks=[{"name": "palindromes", "limit": 2, "samples": 2}], bootstrap=100)
+    metrics, samples = scores(lm, harness.manager(settings), settings)
+    assert samples["palindromes"][0]["resps"][0] == ["ba", "ba"]
+    assert metrics["palindromes"]["mean_length"]["value"] == 2
+    assert metrics["palindromes"]["mean_tokens"]["value"] == len(drawn) > 2
+
+
+def test_a_mode_needs_a_chat_template(pair):
+    import copy
+
+    model, tokenizer = pair
+    plain = copy.deepcopy(tokenizer)
+    plain.chat_template = None
+    task = {"name": "mode", "benchmark": "palindromes", "prefill": "<think>"}
+    settings = Evaluate(tasks=[task])
+    with pytest.raises(RecipeError, match=r"tasks\.mode: `system` and `prefill` go through the chat template"):
+        scores(SamplerLM(model, plain, batch_size=8), harness.manager(settings), settings)
+    with pytest.raises(ValueError, match="mode: `system` and `prefill` go through the chat template"):
+        Evaluate(tasks=[{**task, "chat": False}])
+    with pytest.raises(ValueError, match="mode: episodes of an environment have no `benchmark` and no `prefill`"):
+        Evaluate(tasks=[{**task, "environment": {"task": "frozen_lake"}}])
+    with pytest.raises(RecipeError, match=r"no lm-eval task called 'palindrome'\. Did you mean 'palindromes'"):
+        harness.manager(Evaluate(tasks=[{"name": "a", "benchmark": "palindrome"}]))
+
+
+def test_a_tasks_own_start_of_the_answer_is_not_doubled(pair, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"q": "ab", "a": "ba"}) + "\n")
+    (tmp_path / "own_prefix.yaml").write_text(
+        f"task: own_prefix\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {tmp_path / 'rows.jsonl'}}}}}\n"
+        "output_type: generate_until\ntest_split: test\ndoc_to_text: '{{q}}'\ndoc_to_target: '{{a}}'\ngen_prefix: 'So '\n"
+        "metric_list: [{metric: exact_match}]\n"
+    )
+    settings = Evaluate(tasks=[{"name": "own_prefix", "prefill": "<think>"}], include=str(tmp_path))
+    with pytest.raises(RecipeError, match=r"own_prefix\.prefill: own_prefix has a `gen_prefix` of its own"):
+        scores(SamplerLM(*pair, batch_size=8), harness.manager(settings), settings)
+
+
 def test_foreign_tasks_keep_their_own_metrics(pair, tmp_path):
     """A multiple-choice YAML of the user's: lm-eval's accuracy, with an interval from its standard error."""
     rows = [{"q": f"{i}+{i}=", "choices": [str(2 * i), str(2 * i + 1)], "gold": 0} for i in range(20)]
