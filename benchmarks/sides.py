@@ -72,16 +72,20 @@ def store(name: str, body: dict[str, Any]) -> None:
     RESULTS.mkdir(exist_ok=True)
     body = {
         **body,
-        "versions": about | {"trl": _trl_version()},
+        "versions": about | _trl_version(),
         "processor": platform.processor() or platform.machine(),
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(body, indent=1) + "\n")
 
 
-def _trl_version() -> str:
-    import trl as peer
+def _trl_version() -> dict[str, str]:
+    """Empty where TRL is not installed: some benchmarks have no other side."""
+    from importlib.metadata import PackageNotFoundError, version
 
-    return peer.__version__
+    try:
+        return {"trl": version("trl")}
+    except PackageNotFoundError:
+        return {}
 
 
 def by_hash(job: Work, texts: list[str]) -> list[float]:

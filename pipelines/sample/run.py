@@ -29,6 +29,7 @@ REWARD = "reward_model"
 """The component that a reward model gives."""
 LOG_RATIO = "log_ratio"
 """The component that a reference gives."""
+_to_json = json.JSONEncoder(sort_keys=True).encode  # `json.dumps` makes an encoder for each row
 
 
 def run(
@@ -249,8 +250,7 @@ def _score(rows: list[dict[str, Any]], problems: list[Problem]) -> None:
     for row, verdict in zip(sampled, verifiers.verify_many(asked), strict=True):
         row["score"], row["correct"], row["status"] = verdict.score, verdict.correct, verdict.status
         own = {name: row[name] for name in (REWARD, LOG_RATIO) if row.get(name) is not None}
-        components = {"verifier": verdict.score or 0.0, **verdict.components, **own}
-        row["components"] = json.dumps(components, sort_keys=True)
+        row["components"] = _to_json({"verifier": verdict.score or 0.0, **verdict.components, **own})
 
 
 def summary(out: Path) -> dict[str, float]:
@@ -264,13 +264,11 @@ def summary(out: Path) -> dict[str, float]:
         with a reference `kl/mean`, the mean log-ratio of whole completions, in nats.
     """
     total = dict.fromkeys(
-        ("rows", "scored", "score", "tokens", "entropy", "entropy_tokens", "cut", "problems", "share", "solved"), 0.0
-    )
+        ("rows", "scored", "score", "tokens", "entropy", "entropy_tokens", "cut", "problems", "share", "solved", "reward",
+         "rewarded", "ratio", "compared", "best", "selected"), 0.0
+    )  # fmt: skip
     longest = 0
     columns = ["uid", "completion_ids", "entropy", "score", "correct", "stop", "components"]
-    rewards: list[float] = []
-    ratios: list[float] = []
-    selected: list[bool] = []
     for group in samples.by_problem(out, columns):
         scored = [row for row in group if row["correct"] is not None]
         lengths = [len(row["completion_ids"]) for row in group]
@@ -284,11 +282,15 @@ def summary(out: Path) -> dict[str, float]:
         total["entropy_tokens"] += sum(len(row["entropy"]) for row in measured)
         total["cut"] += sum(row["stop"] == "length" for row in group)
         rewarded = [(json.loads(c)[REWARD], row) for row in group if f'"{REWARD}"' in (c := row["components"])]
-        ratios += [json.loads(c)[LOG_RATIO] for row in group if f'"{LOG_RATIO}"' in (c := row["components"])]
-        rewards += [value for value, _ in rewarded]
+        ratios = [json.loads(c)[LOG_RATIO] for row in group if f'"{LOG_RATIO}"' in (c := row["components"])]
+        total["ratio"] += sum(ratios)
+        total["compared"] += len(ratios)
+        total["reward"] += sum(value for value, _ in rewarded)
+        total["rewarded"] += len(rewarded)
         best = max(rewarded, key=lambda pair: pair[0], default=None)
         if best is not None and best[1]["correct"] is not None:
-            selected.append(best[1]["correct"])
+            total["best"] += best[1]["correct"]
+            total["selected"] += 1
         if scored:
             correct = sum(row["correct"] for row in scored)
             total["problems"] += 1
@@ -307,10 +309,9 @@ def summary(out: Path) -> dict[str, float]:
     if problems:
         metrics |= {"pass_at_1": total["share"] / problems, "pass_at_k": total["solved"] / problems}
         metrics["score/mean"] = total["score"] / total["scored"]
-    if rewards:
-        metrics["reward_model/mean"] = sum(rewards) / len(rewards)
-    if ratios:
-        metrics["kl/mean"] = sum(ratios) / len(ratios)
-    if selected:
-        metrics["best_of_k"] = sum(selected) / len(selected)
+    for name, value, count in (
+        ("reward_model/mean", "reward", "rewarded"), ("kl/mean", "ratio", "compared"), ("best_of_k", "best", "selected"),
+    ):  # fmt: skip
+        if total[count]:
+            metrics[name] = total[value] / total[count]
     return metrics
