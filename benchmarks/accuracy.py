@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import bakeoff, sides, step
+from benchmarks import sides, step
 
 WINDOW = 5
 CASES: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ def run_whetstone(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
     return {
         "times": times,
         "rewards": rewards,
-        "scores": bakeoff.evaluate(work / "model", job.data, problems, job.max_tokens),
+        "scores": sides.heldout_scores(work / "model", job.data, problems, job.max_tokens),
     }
 
 
@@ -65,7 +65,7 @@ def run_trl(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
     trainer.train()
     trainer.model.save_pretrained(work / "model")
     trainer.processing_class.save_pretrained(work / "model")
-    scores = bakeoff.evaluate(work / "model", job.data, problems, job.max_tokens)
+    scores = sides.heldout_scores(work / "model", job.data, problems, job.max_tokens)
     return {"times": [t for t, _ in steps], "rewards": [r for _, r in steps], "scores": scores}
 
 

@@ -14,9 +14,11 @@ import torch
 
 from pipelines import verifiers
 from pipelines.curate.run import run as curate
-from pipelines.data import dataset
+from pipelines.data import chat, dataset
 from pipelines.data.records import Problem, Trajectory
-from pipelines.engine.models import load_tokenizer, local
+from pipelines.engine.distribution import generator
+from pipelines.engine.models import load_model, load_tokenizer, local, stop_ids
+from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Curate, Model, Optimizer, Rlvr, Sampling
 from pipelines.rlvr.train import Trainer
@@ -221,6 +223,28 @@ class Whetstone:
         metrics = self.trainer.step(self.done)
         self.done += 1
         return time.perf_counter() - began, metrics
+
+
+def heldout_scores(model_folder: Path, data: Path, limit: int, max_tokens: int) -> list[list[float]]:
+    """Scores [problem][sample] of a model on the held-out split, 8 samples each at temperature 1."""
+    samples = 8
+    model = load_model(model_folder, Model(path=str(model_folder)))
+    tokenizer = load_tokenizer(model_folder)
+    problems = dataset.read_split(data, "heldout")[:limit]
+    prompts = chat.render_prompts(tokenizer, [p.prompt for p in problems])
+    sampler = TorchSampler(model, stop=stop_ids(model, tokenizer), pad=tokenizer.pad_token_id)
+    completions = sampler.extend(
+        [p for p in prompts for _ in range(samples)],
+        Sampling(temperature=1.0, max_tokens=max_tokens),
+        generator(torch.device("cpu"), 12345),
+    )
+    scores: list[list[float]] = [[] for _ in problems]
+    for i, completion in enumerate(completions):
+        problem = problems[i // samples]
+        text = str(tokenizer.decode(completion.tokens, skip_special_tokens=True))
+        verdict = verifiers.verify(problem.verifier, text, problem.answer, problem.info)
+        scores[i // samples].append(float(bool(verdict.correct)))
+    return scores
 
 
 def _texts(completions: list[Any]) -> list[str]:

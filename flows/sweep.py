@@ -51,6 +51,7 @@ def add(commands: Any) -> None:
     sweep.add_argument("--fresh", action="store_true", help="run every stage even where nothing changed")
     sweep.add_argument("--json", action="store_true", help="for machines: the leaderboard, or the error, as JSON")
     sweep.add_argument("--summary", metavar="FILE", help="write the leaderboard as JSON")
+    sweep.add_argument("--markdown", metavar="FILE", help="write the leaderboard as a Markdown table")
     sweep.add_argument(
         "--html", metavar="FILE", help="write the leaderboard as one page, with the curve of a split budget"
     )
@@ -70,6 +71,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.runner.startswith("dask:") and environment.prefect_api() is None:
         raise UserError("--runner: other machines need a Prefect server. Start one, and set PREFECT_API_URL.")
     store.check(environment.home())
+    preflight.summary_file(arguments.markdown, "--markdown")
     preflight.summary_file(arguments.html, "--html")
     chosen = (
         arguments.presets,
@@ -102,6 +104,8 @@ def command(arguments: argparse.Namespace) -> int:
     )
     if arguments.summary:
         Path(arguments.summary).write_text(json.dumps(body, indent=1))
+    if arguments.markdown:
+        Path(arguments.markdown).write_text(markdown(body))
     if arguments.html:
         from evaluation.pages import sweep as page
 
@@ -146,15 +150,27 @@ def show(body: dict[str, Any]) -> None:
     for row in rows:
         table.add_row(*row.values())
     console.print(table)
-    print(
-        f"\n{body['task']}: % of the answers that are correct, with {100 * body['confidence']:g} % intervals over problems and "
-        "seeds. rank: its interval; gain: over the checkpoint that all start from; best: how often it is first when problems and "
-        "seeds are drawn anew."
-    )
-    for variant, value in body["tuned"].items():
-        print(f"tuned: {variant}: {value}")
-    for name, reason in body["left_out"].items():
-        print(f"left out: {name}: {reason}")
-    for name, error in body["failed"].items():
-        print(f"failed: {name}: {str(error).splitlines()[0]}")
+    about, *lines = notes(body)
+    print(f"\n{about}", *lines, sep="\n")
     print(f"more: whetstone compare experiment:{body['experiment']} --html sweep.html")
+
+
+def notes(body: dict[str, Any]) -> list[str]:
+    """How to read the leaderboard; then a line per tuned value, variant left out and run that failed."""
+    return [
+        f"{body['task']}: % of the answers that are correct, with {100 * body['confidence']:g} % intervals over problems and "
+        "seeds. rank: its interval; gain: over the checkpoint that all start from; best: how often it is first when problems and "
+        "seeds are drawn anew.",
+        *(f"tuned: {variant}: {value}" for variant, value in body["tuned"].items()),
+        *(f"left out: {name}: {reason}" for name, reason in body["left_out"].items()),
+        *(f"failed: {name}: {str(error).splitlines()[0]}" for name, error in body["failed"].items()),
+    ]
+
+
+def markdown(body: dict[str, Any]) -> str:
+    """The leaderboard as Markdown."""
+    rows = shown(body["leaderboard"])
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    about, *details = notes(body)
+    table = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([about, "", *table, "", *(f"- {detail}" for detail in details)]) + "\n"

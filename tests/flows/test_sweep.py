@@ -44,7 +44,10 @@ def test_a_sweep_shares_stages_ranks_its_runs_and_reuses_them(tmp_path, home):
     stages = [path.name.partition("-")[0] for path in (home / "runs").glob("*-*")]
     assert sorted(stages) == ["curate"] + ["evaluate"] * 5 + ["rlvr"] * 4 + ["sft"], "shared stages run once"
     assert "whetstone compare experiment:toy-sweep" in first.stdout
-    again = toys.whetstone("sweep", recipe, *GRID, "--seeds", "2", "--json", home=home, timeout=900)
+    page = tmp_path / "s.md"
+    options = ["--seeds", "2", "--json", "--markdown", str(page)]
+    again = toys.whetstone("sweep", recipe, *GRID, *options, home=home, timeout=900)
+    assert all(f"| {row['name']} |" in page.read_text() for row in body["leaderboard"])
     same = json.loads(again.stdout)["leaderboard"]
     assert [row["by_seed"] for row in same] == [row["by_seed"] for row in body["leaderboard"]]
     assert len(list((home / "runs").glob("*-*"))) == len(stages), "nothing was computed again"
