@@ -118,6 +118,10 @@ PREFERENCE = {
     "accuracy/*": Metric("Share of pairs whose chosen answer has the larger reward; of labelled answers, share on their side of 0 "
                          "(of the KL, where the loss has one). `train` and `heldout`."),
     "ranking/*": Metric(f"Share of pairs whose chosen answer has the larger log-probability. {OF_PAIRS}"),
+    "ranking_per_token/*": Metric(f"The same by mean log-probability of an answer's tokens. {OF_PAIRS}"),
+    "ranking_reference/*": Metric(f"`ranking` of the model at the start, where a loss reads it or `track_drift` asks for it. {OF_PAIRS}"),
+    "ranking_idealised/*": Metric("Share of pairs with a `chosen_share` that the best policy of DPO's objective with the loss's beta would "
+                                  "rank so: what `ranking` can reach at most."),
     "margin/heldout": Metric(f"Mean difference of the rewards of the held-out pairs. {OF_PAIRS}"),
     "rewards/chosen": Metric("Mean reward of chosen (desirable) answers: beta times the log-ratio to the reference, or without one beta "
                              "times the mean log-probability of its tokens."),

@@ -111,6 +111,8 @@ def _pair(row: dict[str, Any]) -> dict[str, Any]:
                 raise RowError(name, "not a number", f"it is {kind(row[name])}") from None
             if not math.isfinite(pair[name]):
                 raise RowError(name, "not a finite number")
+    if not 0 < pair.get(pairs.SHARE, 1.0) <= 1:
+        raise RowError(pairs.SHARE, "not above 0 and at most 1", "four people of five are 0.8")
     for name in pairs.CRITIQUES:
         if not _missing(row.get(name)):
             pair[name] = normalise(_last_text(row[name], name))

@@ -13,7 +13,9 @@ from pipelines.errors import DataError
 
 CHOSEN, REJECTED = "chosen", "rejected"
 TEXTS = (CHOSEN, REJECTED)
-VALUES = ("chosen_score", "rejected_score", "margin")
+SHARE = "chosen_share"
+"""Share of those asked who preferred the chosen answer, above 0 and at most 1."""
+VALUES = ("chosen_score", "rejected_score", "margin", SHARE)
 """Fields of `info` beside the two texts, in files columns of these names; each may be left out."""
 CRITIQUES = ("chosen_critique", "rejected_critique")
 """What somebody wrote about each answer without seeing the other one; in files columns of these names."""
@@ -42,6 +44,7 @@ class Pair:
     rejected_cut: bool = False
     critiques: tuple[str, str] | None = None
     """Of the chosen and of the rejected answer."""
+    chosen_share: float | None = None
 
     @property
     def score_margin(self) -> float | None:
@@ -96,7 +99,12 @@ def pair_of(problem: Problem) -> Pair:
         )
     info = problem.info
     user = info.get(USER)
-    chosen_score, rejected_score, margin = (_number(problem, name, info.get(name)) for name in VALUES)
+    chosen_score, rejected_score, margin, share = (_number(problem, name, info.get(name)) for name in VALUES)
+    if share is not None and not 0 < share <= 1:
+        raise DataError(
+            f"record {problem.uid} ({problem.source}): info.{SHARE} is {share:g}. It is a share above 0 and at most 1: four people of five "
+            "are 0.8."
+        )
     return Pair(
         uid=problem.uid,
         prompt=problem.prompt,
@@ -109,6 +117,7 @@ def pair_of(problem: Problem) -> Pair:
         chosen_cut=bool(info.get(CUT[0])),
         rejected_cut=bool(info.get(CUT[1])),
         critiques=_critiques(info),
+        chosen_share=share,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pipelines.data import chat, dataset
-from pipelines.data.pairs import Labelled, Pair, has_pair, labelled_of, pair_of
+from pipelines.data.pairs import SHARE, Labelled, Pair, has_pair, labelled_of, pair_of
 from pipelines.errors import DataError
 
 Tools = list[dict[str, Any]] | None
@@ -31,7 +32,7 @@ class Examples:
     items: list[tuple[int, ...]] = field(default_factory=list)
     """N: its answers, (chosen, rejected) or one."""
     values: dict[str, Tensor] = field(default_factory=dict)
-    """Column → float32 or bool [N]: scores, margin, labels."""
+    """Column → float32 or bool [N]: scores, margin, labels; of pairs also the share that preferred the chosen answer, NaN where unknown."""
     unrelated: list[int] = field(default_factory=list)
     """N, where the loss reads `kl`: the row with the item's prompt and the answer to another one."""
 
@@ -129,6 +130,7 @@ class Reader:
             return True
         examples.items.append(row_numbers)
         columns.setdefault("margin", []).append(pair.score_margin or 0.0)
+        columns.setdefault(SHARE, []).append(math.nan if pair.chosen_share is None else pair.chosen_share)
         for name in ("chosen_score", "rejected_score"):
             score = getattr(pair, name)
             if score is None and name in self.wanted:

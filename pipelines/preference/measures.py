@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.data.pairs import SHARE
+
 
 def chosen(columns: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """(log-prob, length) of the chosen answers, or of the desirable ones; [n] each."""
@@ -36,6 +38,26 @@ def log_ratios(columns: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
     if "chosen_logp_ref" not in columns:
         return None
     return columns["chosen_logp"] - columns["chosen_logp_ref"], columns["rejected_logp"] - columns["rejected_logp_ref"]
+
+
+def idealised(lead: Tensor, share: Tensor, beta: float) -> Tensor:
+    """Whether the best policy of the KL-regularised objective, which DPO's loss aims at, gives the chosen answer the larger probability.
+
+    That policy's log-probabilities differ by the reference's difference and log(share / (1 - share)) / beta, the reward under which the
+    preferences are Bradley and Terry's (the idealised ranking accuracy of Chen et al., 2405.19534). Where everybody agrees, that reward
+    has no bound.
+
+    Args:
+        lead: log-probability of the chosen answer less that of the rejected one under the reference, [P].
+        share: of those asked who preferred the chosen answer, above 0 and at most 1, [P].
+
+    >>> idealised(torch.tensor([-5.0, -5.0, 5.0, -9.0]), torch.tensor([0.6, 0.7, 0.4, 1.0]), 0.1).tolist()
+    [False, True, True, True]
+    """
+    return lead + torch.logit(share.double()) / beta > 0
+
+
+RANKINGS = ("ranking", "ranking_per_token", "ranking_reference", "ranking_idealised")
 
 
 @dataclass
@@ -81,7 +103,24 @@ class Tally:
         else:
             self._sum("rewards/margin", rewards[0] - rewards[1])
             self._sum("accuracy", (rewards[0] > rewards[1]).float())
-            self._sum("ranking", (both[0][0] > both[1][0]).float())
+            self._of_rankings(columns, both)
+
+    def _of_rankings(
+        self, columns: Mapping[str, Any], both: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+    ) -> None:
+        """Shares of pairs that log-probabilities rank as the data do (Chen et al. 2024, 2405.19534)."""
+        (chosen_logp, chosen_length), (rejected_logp, rejected_length) = both
+        self._sum("ranking", (chosen_logp > rejected_logp).float())
+        per_token = chosen_logp / chosen_length.clamp(min=1) > rejected_logp / rejected_length.clamp(min=1)
+        self._sum("ranking_per_token", per_token.float())
+        if "chosen_logp_ref" not in columns:
+            return
+        lead = columns["chosen_logp_ref"] - columns["rejected_logp_ref"]
+        self._sum("ranking_reference", (lead > 0).float())
+        share = columns.get(SHARE, torch.full_like(lead, torch.nan))
+        known = share.isfinite()
+        if known.any():
+            self._sum("ranking_idealised", idealised(lead[known], share[known], self.beta).float())
 
     def _of_labels(self, columns: Mapping[str, Any]) -> None:
         kl = columns.get("kl", torch.zeros(()))
@@ -102,9 +141,22 @@ def of(tally: Tally, split: str) -> dict[str, float]:
     """The metrics of a step, or of the held-out items: means, `NAME/heldout` for the latter."""
     means = {name: total / weight for name, (total, weight) in tally.sums.items() if weight}
     if split == "heldout":
-        kept = {name: means[name] for name in ("accuracy", "ranking", "rewards/margin") if name in means}
+        kept = {name: means[name] for name in ("accuracy", *RANKINGS, "rewards/margin") if name in means}
         return {f"loss/{split}": tally.loss, **{f"{name.split('/')[-1]}/{split}": v for name, v in kept.items()}}
     named = {f"{name}/{split}" if "/" not in name and name != "kl" else name: value for name, value in means.items()}
     if "kl" in named:
         named["drift/kl"] = named.pop("kl")
     return {"loss/train": tally.loss, "loss/sft": tally.sft, **named}
+
+
+def card(about: Mapping[str, Any], heldout: Mapping[str, float]) -> str:
+    """What the stage trained and what the model that it hands on does to held-out items, as markdown."""
+    lines = ["# Preference optimisation", "", *(f"- {name}: {value}" for name, value in about.items())]
+    if heldout:
+        lines += [
+            "",
+            "| held-out items | |",
+            "|---|---|",
+            *(f"| {k.split('/')[0]} | {v:.4f} |" for k, v in heldout.items()),
+        ]
+    return "\n".join(lines) + "\n"

@@ -20,9 +20,10 @@ from pipelines.preference import measures
 from pipelines.preference.examples import Examples, Reader, epoch_order, passes
 from pipelines.preference.settings import Preference
 from pipelines.recipe.settings import Model
+from pipelines.stage.files import write_atomic
 from pipelines.stage.report import Report
 
-SLOT = "preference.loss"
+SLOT, CARD = "preference.loss", "card.md"
 HELDOUT_ITEMS = 512
 """Held-out items scored per measurement, at most."""
 REFERENCE = ("chosen_logp_ref", "rejected_logp_ref", "logp_ref", "kl")
@@ -235,6 +236,16 @@ class Trainer(Loop):
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """Scores and measurements back."""
         self.reference, self.last_measured = dict(state["reference"]), dict(state["measured"])
+
+    def _save(self) -> None:
+        """The model, and a card with what it does to the held-out items."""
+        if self.measures and self.preference.checkpoint_selection == "best":
+            self.measure()  # the last measurement was of other weights
+        super()._save()
+        described = {
+            "loss": self.loss.name, "items": len(self.examples), "held-out items": len(self._heldout_items()), "steps": self.total,
+        }  # fmt: skip
+        write_atomic(self.out / CARD, measures.card(described, self.last_measured))
 
     def about(self) -> dict[str, Any]:
         """A system prompt that the model was trained with goes on with it."""

@@ -18,7 +18,7 @@ from pipelines.stage.report import Report
 
 ROWS = [
     {"prompt": "2 + 2?", "chosen": "4", "rejected": "5", "chosen_score": 1, "rejected_score": 0.25, "user": "ann"},
-    {"prompt": "2 + 2?", "chosen": "It is 4.", "rejected": "5", "margin": 2},
+    {"prompt": "2 + 2?", "chosen": "It is 4.", "rejected": "5", "margin": 2, "chosen_share": 0.8},
     {"chosen": [{"role": "user", "content": "3 + 3?"}, {"role": "assistant", "content": "6"}],
      "rejected": [{"role": "user", "content": "3 + 3?"}, {"role": "assistant", "content": "7"}]},
     {"prompt": [{"role": "user", "content": "Name a prime."}], "chosen": [{"role": "assistant", "content": "7"}],
@@ -27,6 +27,7 @@ ROWS = [
 REFUSED = [
     {"prompt": "x y", "chosen": "same", "rejected": "same"},
     {"prompt": "x z", "chosen": "a", "rejected": "b", "margin": "much"},
+    {"prompt": "x v", "chosen": "a", "rejected": "b", "chosen_share": 80},
     {"chosen": [{"role": "user", "content": "no answer"}], "rejected": "b", "prompt": "x w"},
 ]
 
@@ -53,6 +54,7 @@ def test_a_file_of_pairs_becomes_records(tmp_path):
     assert first.score_margin == 0.75 and pairs["2 + 2?", "It is 4."].score_margin == 2.0
     assert pairs["3 + 3?", "6"].prompt == [{"role": "user", "content": "3 + 3?"}]
     assert pairs["3 + 3?", "6"].score_margin is None
+    assert pairs["2 + 2?", "It is 4."].chosen_share == 0.8 and first.chosen_share is None
     assert len({p.uid for p in pairs.values()}) == 4
     by_uid = {p.uid: p for p in dataset.read_split(out, "train")}
     assert by_uid[pairs["Name a prime.", "7"].uid].answer == "7"
@@ -68,6 +70,8 @@ def test_a_record_without_a_pair_is_refused():
         pair_of(problem(chosen="a"))
     with pytest.raises(DataError, match=r"info\.margin is no finite number"):
         pair_of(problem(chosen="a", rejected="b", margin=float("nan")))
+    with pytest.raises(DataError, match=r"info\.chosen_share is 0\. It is a share above 0"):
+        pair_of(problem(chosen="a", rejected="b", chosen_share=0))
 
 
 def test_labelled_answers_become_records(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -104,6 +105,46 @@ def test_it_learns_what_is_preferred(pairs, trainer):
     assert json.loads((folder / "whetstone.json").read_text())["stage"] == "preference"
 
 
+def test_rankings_of_held_out_pairs_are_those_of_a_loop(tmp_path, trainer):
+    """By log-probability, per token, of the reference, and of DPO's best policy; the card is about the weights that are handed on."""
+    begun = prepare(
+        tmp_path / "shares",
+        [row | ({"chosen_share": 0.3 + i % 5 / 10} if i % 3 else {}) for i, row in enumerate(rows(120))],
+    )
+    made = trainer(begun, loss={"kind": "dpo", "beta": 0.3}, steps=3, checkpoint_selection="best", evaluate_every=2)
+    result = made.run()
+    models_of = [models.load_model(folder, Model(path=str(folder))) for folder in (made.out / "model", begun / "model")]
+    correct: dict[str, list[bool]] = {
+        name: [] for name in ("ranking", "ranking_per_token", "ranking_reference", "ranking_idealised")
+    }
+    with torch.no_grad():
+        for item, numbers in enumerate(made.heldout.items):
+            lengths = [made.heldout.length(row) for row in numbers]
+            logps = [
+                [float(slow_logp(m, made.heldout.tokens[row], made.heldout.start[row])) for row in numbers]
+                for m in models_of
+            ]
+            (chosen, rejected), (chosen_ref, rejected_ref) = logps
+            correct["ranking"].append(chosen > rejected)
+            correct["ranking_per_token"].append(chosen / lengths[0] > rejected / lengths[1])
+            correct["ranking_reference"].append(chosen_ref > rejected_ref)
+            share = float(made.heldout.values["chosen_share"][item])
+            if share == share:
+                odds = share / (1 - share)
+                correct["ranking_idealised"].append(chosen_ref - rejected_ref + math.log(odds) / 0.3 > 0)
+    assert 5 < len(correct["ranking_idealised"]) < len(made.heldout.items)
+    for name, values in correct.items():
+        assert result[f"{name}_heldout"] == pytest.approx(sum(values) / len(values)), name
+        assert f"| {name} | {sum(values) / len(values):.4f} |" in (made.out / "card.md").read_text()
+    assert len({round(result[f"{name}_heldout"], 4) for name in correct}) > 2
+
+
+def test_rankings_without_a_reference_or_shares_are_left_out(pairs, trainer):
+    result = trainer(pairs, loss="simpo").run()
+    assert "ranking_per_token_heldout" in result
+    assert not {"ranking_reference_heldout", "ranking_idealised_heldout"} & result.keys()
+
+
 @pytest.mark.parametrize("loss", ["kto", "simpo", "orpo", "rpo", "mpo"])
 def test_every_sort_of_loss_goes_through_the_stage(pairs, trainer, loss):
     made = trainer(pairs, loss=loss, steps=30)
@@ -199,7 +240,7 @@ def test_only_what_will_be_read_is_scored_with_the_reference(pairs, trainer):
 
 def test_the_best_checkpoint_is_handed_on(pairs, trainer, monkeypatch):
     made = trainer(pairs, checkpoint_selection="best", evaluate_every=2)
-    told, weights = iter([2.0, 1.0, 3.0]), []
+    told, weights = iter([2.0, 1.0, 3.0, 1.0]), []
 
     def measure():
         weights.append(torch.cat([p.detach().flatten().clone() for p in made.model.parameters()]))
@@ -209,6 +250,7 @@ def test_the_best_checkpoint_is_handed_on(pairs, trainer, monkeypatch):
     assert made.run()["loss_heldout"] == 1.0
     final = torch.cat([p.detach().flatten() for p in made.model.parameters()])
     assert torch.equal(final, weights[1]) and not torch.equal(final, weights[2])
+    assert len(weights) == 4 and torch.equal(final, weights[3]), "what the card tells is measured again"
 
 
 def test_monitors_stop_the_run(pairs, trainer):
