@@ -149,16 +149,16 @@ def ratio(rows: list[dict[str, dict[str, float]]], clock: str) -> dict[str, floa
     return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
 
 
-def memory(folder: Path, data: Path, counts: list[int], threads: int) -> list[dict[str, float]]:
+def memory(folder: Path, data: Path, counts: list[int], threads: int, split: str = "rlvr") -> list[dict[str, float]]:
     """Peak memory of a stage's process for each number of rows, in completions of two tokens of a model of 6,000 parameters."""
     model = Model.model_validate({"fresh": {"architecture": "llama", "config": TINY}})
     tokenizer = models.load_tokenizer(folder)
     tiny = data.parent / "tiny"
     models.save_model(models.fresh_model(model, tokenizer, 0), tokenizer, tiny, {"stage": "sft"})
-    problems = len(dataset.read_split(data, "rlvr"))
+    problems = len(dataset.read_split(data, split))
     out = []
     for count in counts:
-        settings = {"split": "rlvr", "k": -(-count // problems), "sampling": {"max_tokens": 2}}
+        settings = {"split": split, "k": -(-count // problems), "sampling": {"max_tokens": 2}}
         work = data.parent / f"memory-{count}"
         shutil.rmtree(work, ignore_errors=True)
         (work / "out").mkdir(parents=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,10 @@ KL, LENGTH, PROXY, GOLD = "policy/kl_to_reference", "rollout/length_mean", "rewa
 """Metrics of a step of reinforcement learning; the KL is a mean over tokens, so that times the mean length it is a completion's."""
 SAMPLED_KL, SAMPLED_GOLD, SAMPLED_PROXY = "kl/mean", "score/mean", "reward_model/mean"
 """Metrics of a sample stage."""
+
+
+END = 10
+"""A run's end is one part in this many of its steps."""
 
 
 def add(commands: Any) -> None:
@@ -27,6 +31,10 @@ def add(commands: Any) -> None:
     sub.add_argument(
         "--aligned", nargs="+", default=[], metavar="STAGE",
         help="sample stages with a `reference` that are points of one curve, such as one for each beta or epoch",
+    )  # fmt: skip
+    sub.add_argument(
+        "--penalised", nargs="+", default=[], metavar="STAGE",
+        help="rlvr stages that differ in what they pay for the KL; their ends are points of one curve, beside their own curves",
     )  # fmt: skip
     sub.add_argument("--html", metavar="FILE", help="write one page with the figure, which opens without a network")
     sub.add_argument("--json", action="store_true", help="for machines: points and coefficients as JSON")
@@ -46,7 +54,7 @@ def command(arguments: argparse.Namespace) -> int:
     points: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
     for run in arguments.runs:
         stages = (lookup.find_run(run, ask_mlflow=False).get("summary") or {}).get("stages") or {}
-        for key, measured in curves_of(stages, arguments.aligned):
+        for key, measured in curves_of(stages, arguments.aligned, arguments.penalised):
             points.setdefault(key, []).extend(measured)
     if not points:
         raise UserError(
@@ -75,13 +83,14 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def curves_of(
-    stages: dict[str, Any], aligned: list[str]
+    stages: dict[str, Any], aligned: list[str], penalised: Sequence[str] = ()
 ) -> Iterator[tuple[tuple[str, str], list[tuple[float, float, float]]]]:
     """((name, law), points of distance, gold and proxy) of a run's stages, by what they measured.
 
     Args:
         stages: of the run's summary.
         aligned: sample stages that are points of one curve.
+        penalised: rlvr stages whose ends are points of one curve.
     """
     nan = float("nan")
     for name, about in stages.items():
@@ -91,6 +100,8 @@ def curves_of(
         steps = _of_steps(artifact)
         if steps:
             yield (name, "rl"), steps
+            if name in penalised:
+                yield ("ends of KL-penalised RL", "rl"), [_end(steps)]
         if (artifact / "samples.json").is_file():
             metrics = json.loads((artifact / "samples.json").read_text()).get("metrics") or {}
             if name in aligned and SAMPLED_KL in metrics and SAMPLED_GOLD in metrics:
@@ -118,6 +129,13 @@ def _of_steps(artifact: Path) -> list[tuple[float, float, float]]:
     return [
         (max(0.0, v[KL] * v[LENGTH]) ** 0.5, v[GOLD], v[PROXY]) for v in lines if {KL, LENGTH, GOLD, PROXY} <= v.keys()
     ]
+
+
+def _end(steps: list[tuple[float, float, float]]) -> tuple[float, float, float]:
+    """Mean distance, gold and proxy over the last tenth of a run's steps, at least one: where the penalty lets it settle."""
+    last = steps[-max(1, len(steps) // END) :]
+    distance, gold, proxy = (sum(column) / len(last) for column in zip(*last, strict=True))
+    return distance, gold, proxy
 
 
 def _of_completions(artifact: Path) -> list[tuple[list[float], list[float]]]:

@@ -96,6 +96,26 @@ def test_healthy_runs_breach_no_mismatch_limit_and_old_weights_do(variant, begun
     assert about["breaches"] and "sampler and trainer disagree" in about["breaches"][0]
 
 
+def test_the_sample_stage_beside_the_bare_sampler(begun):
+    from benchmarks import sample
+    from pipelines.sample.settings import Sample
+
+    settings = Sample.model_validate({"k": 2, "problems": 6, "rows_per_shard": 8, "sampling": {"max_tokens": 4}})
+    about = sample.speed(begun / "sft/out/model", begun / "data", settings, blocks=1)
+    assert about["rows"] == 12 and 12 <= about["tokens"] <= 48
+    block = about["blocks"][0]
+    wanted = (block["stage"]["wall"] - block["start"]["wall"]) / block["bare"]["wall"]
+    assert about["stage_over_bare"]["wall"]["median"] == pytest.approx(wanted)
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_sample_stage(begun):
+    from benchmarks import sample
+
+    (run,) = sample.memory(begun / "sft/out/model", begun / "data", [50], threads=1, split="train")
+    assert run["rows"] >= 50 and 50 < run["peak_mb"] < 5000 and run["shards_mb"] > 0
+
+
 def test_the_roofline_of_a_small_model(begun, capsys, monkeypatch):
     from benchmarks import roofline
 

@@ -15,10 +15,10 @@ from pipelines.errors import UserError
 from tasks import lookup
 
 
-def rl(folder, alpha=0.4, beta=0.3):
+def rl(folder, alpha=0.4, beta=0.3, reach=4.0):
     """An artifact of 30 steps whose gold follows the law, with the KL told a token and completions of 8 tokens."""
     (folder / "report").mkdir(parents=True)
-    distance = np.linspace(0, 4, 30)
+    distance = np.linspace(0, reach, 30)
     gold = 0.5 + law("rl", distance) @ [alpha, -beta]
     with open(folder / "report" / "spool.jsonl", "w") as spool:
         for step, (d, g) in enumerate(zip(distance.tolist(), gold.tolist(), strict=True), 1):
@@ -69,6 +69,22 @@ def test_known_laws_are_told_in_text_json_and_a_page(stages, tmp_path, capsys):
     assert curves["rl"]["fit"]["beta"][0] == pytest.approx(0.3)
 
 
+def test_the_ends_of_penalised_runs_are_points_of_one_curve(tmp_path, monkeypatch, capsys):
+    """Runs that go less far the more they pay for the KL: each end is the mean of the last three of 30 steps."""
+    told = {f"kl_{n}": rl(tmp_path / str(n), reach=4 / n) for n in (1, 2, 3, 4)}
+    monkeypatch.setattr(lookup, "find_run", lambda prefix, ask_mlflow: {"run_id": prefix, "summary": {"stages": told}})
+    assert overoptimisation.command(asked("a", "--penalised", *told, "--json")) == 0
+    curves = {curve["name"]: curve for curve in json.loads(capsys.readouterr().out)}
+    assert set(curves) == {*told, "ends of KL-penalised RL"}
+    ends = curves["ends of KL-penalised RL"]
+    wanted = sorted(float(np.linspace(0, 4 / n, 30)[-3:].mean()) for n in (1, 2, 3, 4))
+    assert ends["distance"] == pytest.approx(wanted) and ends["proxy"] == pytest.approx(wanted)
+    assert ends["gold"][0] == pytest.approx(np.mean(curves["kl_4"]["gold"][-3:])) and ends["fit"] is not None
+    assert overoptimisation.command(asked("a", "--penalised", "kl_2", "--json")) == 0
+    curves = {curve["name"]: curve for curve in json.loads(capsys.readouterr().out)}
+    assert len(curves["ends of KL-penalised RL"]["distance"]) == 1
+
+
 def test_two_runs_are_points_of_one_curve(stages, capsys):
     assert overoptimisation.command(asked("a", "a", "--json")) == 0
     (curve,) = json.loads(capsys.readouterr().out)
@@ -98,4 +114,4 @@ def test_best_of_n_is_read_from_completions(tmp_path):
 
 def test_runs_that_measured_nothing_say_what_would(stages):
     with pytest.raises(UserError, match=r"divergence: \{kind: k3, weight: 0\}"):
-        overoptimisation.command(argparse.Namespace(runs=["b"], aligned=[], html=None, json=False))
+        overoptimisation.command(argparse.Namespace(runs=["b"], aligned=[], penalised=[], html=None, json=False))
