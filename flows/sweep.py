@@ -28,6 +28,7 @@ def add(commands: Any) -> None:
     sweep.add_argument(
         "--tune", metavar="FIELD=VALUE,VALUE", help="judge each variant at its own best value, found in short runs"
     )
+    sweep.add_argument("--tune-full", action="store_true", help="with --tune: in runs as long as the ranked ones")
     sweep.add_argument("--budget", metavar="AMOUNT", help="what a run's RLVR may spend: 30m, 2h or 1e6tokens")
     sweep.add_argument(
         "--split",
@@ -80,6 +81,7 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.budget,
         arguments.split,
         arguments.sft_price,
+        arguments.tune_full,
     )
     read = sweeps.read(arguments.recipe, arguments.set, *chosen)
     sweeps.check(read, arguments.fresh)
@@ -99,6 +101,7 @@ def command(arguments: argparse.Namespace) -> int:
             budget=arguments.budget,
             split=arguments.split,
             sft_price=arguments.sft_price,
+            tune_full=arguments.tune_full,
             fresh=arguments.fresh,
         ),
     )

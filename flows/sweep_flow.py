@@ -97,6 +97,7 @@ def sweep(
     budget: str | None = None,
     split: str | None = None,
     sft_price: float = 1.0,
+    tune_full: bool = False,
     fresh: bool = False,
     separate_homes: bool = False,
 ) -> dict[str, Any]:
@@ -115,6 +116,7 @@ def sweep(
         budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`; with `split`, its SFT and RLVR together.
         split: shares of the budget that SFT spends, comma separated: an axis.
         sft_price: what a token of SFT costs, a completion token of RLVR costing 1.
+        tune_full: with `tune`, in one round of runs as long as the ranked ones.
         fresh: run every stage even where its artifact exists.
         separate_homes: the task runner's workers have project folders of their own, so what all runs share is made first.
 
@@ -126,7 +128,9 @@ def sweep(
         UserError: names the option or the field and the fix; or no run came to its end.
     """
     worker.enter()
-    read = sweeps.read(str(find_recipe(recipe)), settings or [], presets, seeds, tune, budget, split, sft_price)
+    read = sweeps.read(
+        str(find_recipe(recipe)), settings or [], presets, seeds, tune, budget, split, sft_price, tune_full
+    )
     sweeps.check(read, fresh)
     # before there are threads: MLflow's import and its new database are not made for them
     with tracking_client.talking():
@@ -169,10 +173,13 @@ def sweep(
 
 
 def _tune(read: Sweep, runs: _Runs) -> dict[str, str]:
-    """The value of the tuned field for every variant: successive halving (1603.06560, algorithm 1) on the reward of short runs."""
+    """The value of the tuned field for every variant, by the reward at the end of runs with a seed of their own.
+
+    Successive halving (1603.06560, algorithm 1), or one round of runs as long as the ranked ones.
+    """
     assert read.tune is not None
     alive = {variant: list(read.tune.values) for variant in read.variants}
-    for steps in sweeps.rungs(len(read.tune.values), read.steps):
+    for steps in read.tune.rounds(read.steps):
         trials = {
             (v, value): cell
             for v in alive

@@ -62,6 +62,12 @@ class Tune:
 
     field: str
     values: tuple[str, ...]
+    full: bool = False
+    """Compare the values in one round of runs as long as the ranked ones, instead of by successive halving."""
+
+    def rounds(self, steps: int) -> list[int]:
+        """Steps of the runs of each round; the ranked runs have `steps`."""
+        return [steps] if self.full else rungs(len(self.values), steps)
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,7 @@ class Sweep:
         return cells
 
     def trials(self, variant: str, values: Sequence[str], steps: int) -> list[Cell]:
-        """Short runs of a variant, one for each value of the tuned field; they end with training."""
+        """Runs of a variant, one for each value of the tuned field; they end with training."""
         assert self.tune is not None
         seed = max(self.seeds) + TRIAL_SEED
         only = tuple(node.name for node in self.base.nodes() if node.kind.makes != SCORES)
@@ -167,6 +173,7 @@ class Sweep:
         words = f"{variants * seeds} runs: {variants} variants x {seeds} seeds"
         if self.tune:
             words += f", each at the best of {len(self.tune.values)} values of {self.tune.field}"
+            words += " in runs as long" if self.tune.full else " in short runs"
         out = "".join(f"\nleft out: {name}: {reason}" for name, reason in self.left_out.items())
         for name, presets in self.overruled.items():
             shown = ", ".join(presets[:6]) + (f" and {len(presets) - 6} more" if len(presets) > 6 else "")
@@ -186,6 +193,7 @@ def read(
     budget: str | None = None,
     split: str | None = None,
     sft_price: float = 1.0,
+    tune_full: bool = False,
 ) -> Sweep:
     """Read the axes of a sweep.
 
@@ -198,6 +206,7 @@ def read(
         budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`; with `split`, its SFT and RLVR together.
         split: shares of the budget that SFT spends, comma separated: an axis.
         sft_price: what a token of SFT costs, a completion token of RLVR costing 1.
+        tune_full: with `tune`, in runs as long as the ranked ones.
 
     Raises:
         UserError: names the option, or the run and its field, and the fix.
@@ -220,8 +229,10 @@ def read(
     if budget is not None and not shares:
         common += budget_overrides(budget, bare.learner or "rlvr")
         base = read_recipe(path, common)
+    if tune_full and tune is None:
+        raise UserError("--tune-full says how --tune compares values. Add --tune FIELD=VALUE,VALUE.")
     if tune is not None and bare.steps == 0:
-        raise RecipeError(f"{bare.last}.steps: --tune makes short runs, counted in steps. Set it.")
+        raise RecipeError(f"{bare.last}.steps: --tune makes runs that are counted in steps. Set it.")
     common.append(f"tracking.experiment={base.tracking.experiment or f'{base.name}-sweep'}")
     names, left_out = _presets(path, common, presets)
     variants: dict[str, tuple[str, ...]] = {}
@@ -243,7 +254,7 @@ def read(
         name, values = axis(tune, "--tune")
         if len(values) < 2:
             raise UserError(f"--tune {tune}: one value is no choice. Write it as field=value1,value2.")
-        tuned = Tune(name, tuple(values))
+        tuned = Tune(name, tuple(values), tune_full)
     first = base.node(bare.learner).seed if bare.learner else base.seed
     overruled = _overruled(path, common, [name for name in names if name])
     sweep = Sweep(path, base, tuple(common), variants, _seeds(seeds, first), tuned, share_of, left_out, overruled)

@@ -124,7 +124,8 @@ def test_a_sweep_on_two_machines(tmp_path):
 def test_every_variant_is_tuned_and_a_failure_leaves_the_others(tmp_path, home):
     (tmp_path / "fails.py").write_text("def score(completions, **rest):\n    raise ValueError('no score today')\n")
     recipe = str(toys.recipe(tmp_path))
-    options = ["--set", "rlvr.reward_functions=[],['fails:score']", "--tune", "rlvr.optimizer.learning_rate=1e-5,1e-3"]
+    options = ["--set", "rlvr.reward_functions=[],['fails:score']", "--tune-full"]
+    options += ["--tune", "rlvr.optimizer.learning_rate=1e-5,1e-3"]
     environment = {"PYTHONPATH": f"{toys.ROOT}{os.pathsep}{tmp_path}"}
     done = toys.whetstone("sweep", recipe, *options, "--json", home=home, timeout=900, check=False, **environment)
     assert done.returncode == 1, done.stderr[-3000:]
@@ -134,6 +135,8 @@ def test_every_variant_is_tuned_and_a_failure_leaves_the_others(tmp_path, home):
     assert "no score today" in failure or "fails:score" in failure
     assert set(body["tuned"]) == {"reward_functions=[]", "reward_functions=['fails:score']"}
     assert set(body["tuned"].values()) <= {"1e-5", "1e-3"} and "trial 2/4" in done.stderr
+    ended = [json.loads(path.read_text())["numbers"]["steps"] for path in (home / "runs").glob("rlvr-*/manifest.json")]
+    assert len(ended) == 3 and len(set(ended)) == 1, "two trials and the ranked run, equally long"
 
 
 @pytest.mark.slow

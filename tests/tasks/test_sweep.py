@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import toys
 from hypothesis import given
@@ -84,6 +86,7 @@ def test_without_rl_the_seeds_are_the_recipe_s(tmp_path):
         ({"seeds": "three"}, "how many"),
         ({"seeds": "1,1"}, "twice"),
         ({"tune": "rlvr.steps=1"}, "one value is no choice"),
+        ({"tune_full": True}, "--tune-full"),
         ({"budget": "30"}, "30m, 90s, 2h or 1e6tokens"),
         ({"budget": "-1m"}, "30m, 90s, 2h or 1e6tokens"),
         ({"budget": "1.2.3m"}, "30m, 90s, 2h or 1e6tokens"),
@@ -133,6 +136,7 @@ def test_trials_have_a_seed_of_their_own(path):
     recipes = [cell.recipe(path) for cell in (first, second)]
     assert [r.rlvr.optimizer.learning_rate for r in recipes] == [1e-4, 1e-3]
     assert {r.rlvr.seed for r in recipes}.isdisjoint(read.seeds) and {r.rlvr.steps for r in recipes} == {2}
+    assert read.tune.rounds(80) == [40] and replace(read.tune, full=True).rounds(80) == [80]
     assert first.only == ("curate", "sft", "rlvr")
     final = {c.recipe(path).rlvr.optimizer.learning_rate for c in read.cells({"toy": "1e-3"})}
     assert final == {1e-3}
