@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flows import compare, judge, lineage, machine, overoptimisation, promote, sweep
+from flows import compare, judge, lineage, machine, overoptimisation, promote, rubric, sweep
 
 
 def parser() -> argparse.ArgumentParser:
@@ -102,6 +102,7 @@ def _that_show(commands: Any) -> None:
     compare.add(commands)
     overoptimisation.add(commands)
     judge.add(commands)
+    rubric.add(commands)
 
 
 def _that_operate(commands: Any) -> None:
@@ -307,6 +308,11 @@ def _farewell(body: dict[str, Any]) -> None:
 def judge_command(arguments: argparse.Namespace) -> int:
     """`whetstone judge`."""
     return judge.command(arguments)
+
+
+def rubric_command(arguments: argparse.Namespace) -> int:
+    """`whetstone rubric`."""
+    return rubric.command(arguments)
 
 
 def sweep_command(arguments: argparse.Namespace) -> int:

@@ -46,6 +46,8 @@ def problems(stage: str, rl: Rlvr) -> Iterator[Problem]:
             yield from _judge(where, spec)
         elif isinstance(pairwise := spec.get("judge"), dict):
             yield from _judge(f"{where}.judge", pairwise)
+    if isinstance(rl.rollout, dict) and isinstance(judge := rl.rollout.get("judge"), dict):
+        yield from _judge(f"{stage}.rollout.judge", judge)
 
 
 def _judge(where: str, spec: dict[str, Any]) -> Iterator[Problem]:

@@ -3,13 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import Field, ValidationError
+
+from pipelines.contract.fields import Strict
 from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Message
 from pipelines.errors import RecipeError
 from pipelines.judges.endpoint import ChatEndpoint, Reply
 from pipelines.judges.local import LocalJudge
+
+
+class Endpoint(Strict):
+    """How a judge behind an endpoint is asked, whatever about; the fields of `reward: judge` mean the same there."""
+
+    model: str = Field(min_length=1, max_length=300)
+    url: str | None = Field(None, pattern=r"^https?://[^\s/]")
+    api_key_env: str | None = Field(None, pattern=r"^[A-Za-z_]\w*$")
+    instruction: str = Field("", max_length=8000)
+    """What to judge by, in words."""
+    reference: bool = False
+    temperature: float = Field(0.0, ge=0, le=10)
+    max_tokens: int = Field(512, ge=1, le=100_000)
+    concurrency: int = Field(16, ge=1, le=1024)
+    timeout_s: float = Field(120.0, gt=0, le=1e6)
+    cache: bool = True
+
+    def asker(self, field: str) -> Asker:
+        """What asks it; `field` is the recipe's, for errors."""
+        asked = self.model_dump(include=set(Endpoint.model_fields) - {"instruction", "reference"})
+        return Asker(path=None, field=field, **asked)
+
+
+Settings = TypeVar("Settings", bound=Endpoint)
+
+
+def read_settings(kind: type[Settings], settings: dict[str, Any], field: str) -> Settings:
+    """A judge's settings as they stand in a recipe.
+
+    Raises:
+        RecipeError: one that it does not take; `field` is the recipe's.
+    """
+    try:
+        return kind.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, (field, *first["loc"])))
+        raise RecipeError(f"{where}: {first['msg']}.") from None
 
 
 class Asker:

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from pipelines.contract.fields import Strict
 from pipelines.data.records import Problem
-from pipelines.errors import RecipeError
 from pipelines.judges import questions
-from pipelines.judges.asker import Asker
+from pipelines.judges.asker import Endpoint, read_settings
 
 
 class Unreadable(Exception):
     """A judge whose answer cannot be read."""
 
 
-class Settings(Strict):
-    """How a pairwise judge is asked; the fields of `reward: judge` mean the same there."""
+class Settings(Endpoint):
+    """How a pairwise judge is asked; `instruction`: what to compare by, the levels of a rubric, say."""
 
-    model: str = Field(min_length=1, max_length=300)
-    url: str | None = Field(None, pattern=r"^https?://[^\s/]")
-    api_key_env: str | None = Field(None, pattern=r"^[A-Za-z_]\w*$")
-    instruction: str = Field("", max_length=8000)
-    """What to compare by, in words: the levels of a rubric, say."""
-    reference: bool = False
     low: int = Field(1, ge=-1000, le=1000)
     high: int = Field(10, ge=-1000, le=1000)
-    temperature: float = Field(0.0, ge=0, le=10)
-    max_tokens: int = Field(512, ge=1, le=100_000)
-    concurrency: int = Field(16, ge=1, le=1024)
-    timeout_s: float = Field(120.0, gt=0, le=1e6)
-    cache: bool = True
 
 
 class PairwiseJudge:
@@ -47,15 +35,9 @@ class PairwiseJudge:
     """
 
     def __init__(self, settings: dict[str, Any], field: str) -> None:
-        try:
-            self.settings = Settings.model_validate(settings)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, (field, *first["loc"])))
-            raise RecipeError(f"{where}: {first['msg']}.") from None
+        self.settings = read_settings(Settings, settings, field)
         questions.check_range(self.settings.low, self.settings.high, field)
-        asked = self.settings.model_dump(exclude={"instruction", "reference", "low", "high"})
-        self.asker = Asker(path=None, field=field, **asked)
+        self.asker = self.settings.asker(field)
 
     def compare(self, problem: Problem, first: str, second: str) -> tuple[float, float, bool]:
         """(points of the first, points of the second, whether the two orders prefer different answers).
@@ -64,15 +46,43 @@ class PairwiseJudge:
             Unreadable: a reply holds no two numbers in the range, or none came.
             UserError: the endpoint cannot be asked.
         """
-        s = self.settings
-        shown: dict[str, Any] = {
-            "low": s.low, "high": s.high, "instruction": s.instruction, "reference": s.reference,
-        }  # fmt: skip
-        asked = [questions.comparison(problem, *pair, **shown) for pair in ((first, second), (second, first))]
-        replies = self.asker.ask(asked)
-        forward, backward = (questions.read_comparison(reply.text, s.low, s.high) for reply in replies)
+        [[forward, backward]] = self._points([(problem, first, second)], "")
         if forward is None or backward is None:
             raise Unreadable("a comparison without two numbers in the range")
         (a, b), (b_first, a_second) = forward, backward
         flipped = (a - b) * (a_second - b_first) < 0
         return (a + a_second) / 2, (b + b_first) / 2, flipped
+
+    def verdicts(self, pairs: Sequence[tuple[Problem, str, str]], criteria: Sequence[str] = ()) -> list[bool | None]:
+        """Whether the first answer of each pair is the better one; None where the two orders do not agree on one, or cannot be read.
+
+        Args:
+            criteria: to compare by, beside the settings' instruction.
+
+        Raises:
+            UserError: the endpoint cannot be asked.
+        """
+        verdicts: list[bool | None] = []
+        for forward, backward in self._points(pairs, questions.by_criteria(criteria)):
+            if forward is None or backward is None:
+                verdicts.append(None)
+                continue
+            ahead = (forward[0] - forward[1], backward[1] - backward[0])
+            verdicts.append(ahead[0] > 0 if ahead[0] * ahead[1] > 0 else None)
+        return verdicts
+
+    def _points(
+        self, pairs: Sequence[tuple[Problem, str, str]], criteria: str
+    ) -> list[list[tuple[float, float] | None]]:
+        """Of each pair, the points of both places in both orders."""
+        s = self.settings
+        shown: dict[str, Any] = {
+            "low": s.low, "high": s.high, "instruction": f"{criteria}{s.instruction}", "reference": s.reference,
+        }  # fmt: skip
+        asked = [
+            questions.comparison(problem, *order, **shown)
+            for problem, first, second in pairs
+            for order in ((first, second), (second, first))
+        ]
+        points = [questions.read_comparison(reply.text, s.low, s.high) for reply in self.asker.ask(asked)]
+        return [points[i : i + 2] for i in range(0, len(points), 2)]

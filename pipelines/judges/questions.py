@@ -30,6 +30,15 @@ COMPARISON = (
     "Compare the two answers. Give each a whole number from {low} (worst) to {high} (best), by the same measure for both; which of them "
     "stands first is chance. {instruction} Think as briefly as you can, then end with two lines that read\nFirst: N\nSecond: N"
 )
+DRAFT = (
+    "People prefer the first answer to the second. Write at most {most} criteria by which a grader who does not know their choice comes to "
+    "it too: each about one thing, in words that fit other tasks of the kind, none that names an answer or its place. {failed}"
+    "Think as briefly as you can, then end with a line for each that reads\nCriterion: TEXT"
+)
+FAILED = "These did not lead a grader there, so write better ones:\n{criteria}\n"
+_CRITERION = re.compile(
+    r"^[\s*#>_`-]*Criterion[\s*_`]*\d*[\s*_`]*:[\s*_`]*(\S.*?)[\s*_`]*$", re.IGNORECASE | re.MULTILINE
+)
 _PLACE = re.compile(
     r"^[\s*#>_`-]*(First|Second)[\s*_`]*:[\s*_`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*\d+)?[\s*_`.]*$",
     re.IGNORECASE | re.MULTILINE,
@@ -139,6 +148,34 @@ def comparison(
     mark, data = _fenced(problem, {"first answer": first, "second answer": second}, reference)
     system = ROLE.format(mark=mark) + COMPARISON.format(low=low, high=high, instruction=instruction)
     return [{"role": "system", "content": system}, {"role": "user", "content": data}]
+
+
+def drafted(problem: Problem, preferred: str, other: str, *, most: int, failed: Sequence[str] = ()) -> list[Message]:
+    """Ask for criteria by which the preferred answer is the better one; `failed` did not do it."""
+    mark, data = _fenced(problem, {"first answer": preferred, "second answer": other}, False)
+    before = FAILED.format(criteria=listed(failed)) if failed else ""
+    system = ROLE.format(mark=mark) + DRAFT.format(most=most, failed=before)
+    return [{"role": "system", "content": system}, {"role": "user", "content": data}]
+
+
+def listed(criteria: Sequence[str]) -> str:
+    """One a line."""
+    return "\n".join(f"- {criterion}" for criterion in criteria)
+
+
+def by_criteria(criteria: Sequence[str]) -> str:
+    """An instruction to compare by them."""
+    return f"Judge by these criteria and nothing else:\n{listed(criteria)}\n" if criteria else ""
+
+
+def read_criteria(text: str | None, most: int) -> list[str]:
+    """The criteria of a draft, each once, the first `most` of them.
+
+    >>> read_criteria("Hm.\\n**Criterion: It is short.**\\n- Criterion 2: It ends.\\nCriterion: It is short.", 5)
+    ['It is short.', 'It ends.']
+    """
+    lines = _CRITERION.findall(after_thinking(text)) if text else []
+    return list(dict.fromkeys(line[:1000] for line in lines))[:most]
 
 
 def read_comparison(text: str | None, low: int, high: int) -> tuple[float, float] | None:

@@ -1,0 +1,86 @@
+"""`whetstone rubric RECIPE FILE`: draft a rubric from preference pairs, and say how well the judge reproduces the others by it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import DataError, RecipeError
+
+
+def add(commands: Any) -> None:
+    """The command's options."""
+    text = (
+        "draft a rubric from preference pairs with the judge of a recipe, and measure it on pairs that it has not seen"
+    )
+    rubric = commands.add_parser("rubric", help=text, description=text)
+    rubric.add_argument("recipe", help="a YAML file whose rlvr.reward is an auto_rubric with a judge")
+    rubric.add_argument("file", metavar="FILE", help="JSONL rows {prompt, chosen, rejected}")
+    rubric.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of the recipe")
+    rubric.add_argument(
+        "--rounds", type=int, default=3, help="how often the criteria of a pair are written (default: 3)"
+    )
+    rubric.add_argument("--each", type=int, default=3, help="criteria of a pair (default: 3)")
+    rubric.add_argument("--most", type=int, default=12, help="criteria that are left (default: 12)")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Draft from the first half of the pairs, measure on the second, and print YAML for `rlvr.reward.criteria`."""
+    from pipelines.contract.catalogue import bind
+    from pipelines.judges import drafting
+    from pipelines.judges.pairwise import PairwiseJudge
+    from pipelines.recipe.read import read_recipe
+
+    recipe = read_recipe(arguments.recipe, arguments.set)
+    reward = bind("rlvr.reward", recipe.rlvr.reward).fn if recipe.rlvr is not None else None
+    judge = getattr(reward, "judge", None)
+    if not isinstance(judge, PairwiseJudge):
+        raise RecipeError("rlvr.reward: no judge of pairs. Set {kind: auto_rubric, judge: {model: ..., url: ...}}.")
+    pairs = _pairs(Path(arguments.file))
+    half = (len(pairs) + 1) // 2
+    draft = drafting.draft(judge, pairs[:half], rounds=arguments.rounds, each=arguments.each, most=arguments.most)
+    print("criteria:")
+    for criterion, support in zip(draft.criteria, draft.support, strict=True):
+        print(f"  - {json.dumps(criterion, ensure_ascii=False)}  # {support} of {half} pairs")
+    print(f"# {draft.kept} pairs reproduced by criteria of their own, {draft.discarded} discarded")
+    if len(pairs) > half:
+        for name, criteria in (("without criteria", []), ("with them", draft.criteria)):
+            agreed, undecided = drafting.agreement(judge, pairs[half:], criteria)
+            print(f"# {name}: {agreed:.3f} of {len(pairs) - half} other pairs as labelled, {undecided:.3f} undecided")
+    return 0
+
+
+def _pairs(path: Path) -> list[Any]:
+    """The labelled pairs.
+
+    Raises:
+        DataError: names the line and the fix.
+    """
+    from pipelines.data.records import Problem
+
+    pairs = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}).") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            prompt = row["prompt"]
+            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
+            texts = [row["chosen"], row["rejected"]]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError("chosen and rejected are texts")
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}, line {number}: {error!s:.120}. A row is {{prompt, chosen, rejected}}.") from None
+        problem = Problem(
+            uid=str(number), prompt=messages, answer="", verifier="exact", source="file", licence="unknown"
+        )
+        pairs.append((problem, *texts))
+    if not pairs:
+        raise DataError(f"{path}: no rows.")
+    return pairs
