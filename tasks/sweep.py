@@ -173,7 +173,7 @@ class Sweep:
         words = f"{variants * seeds} runs: {variants} variants x {seeds} seeds"
         if self.tune:
             words += f", each at the best of {len(self.tune.values)} values of {self.tune.field}"
-            words += " in runs as long" if self.tune.full else " in short runs"
+            words += ", tried in runs as long" if self.tune.full else ", tried in short runs"
         out = "".join(f"\nleft out: {name}: {reason}" for name, reason in self.left_out.items())
         for name, presets in self.overruled.items():
             shown = ", ".join(presets[:6]) + (f" and {len(presets) - 6} more" if len(presets) > 6 else "")
