@@ -174,29 +174,57 @@ def top_entropy(logits: Tensor, sampling: Sampling, mass: float) -> Tensor:
     return -(nucleus_logp.exp() * nucleus_logp.masked_fill(~nucleus, 0.0)).sum(-1)
 
 
-def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw(
+    logits: Tensor, sampling: Sampling, generator: torch.Generator, row_of: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """One token per row and its log-probability.
 
     One uniform sample per row is looked up in the cumulative distribution: noise for every entry of a large
     vocabulary would cost more than the model's head. Greedy decoding reports the log-probability of the untempered
     distribution.
 
+    Args:
+        logits: [U, V].
+        row_of: int64 [B], the row of `logits` that each token is drawn from; default: one token of each.
+
     Returns:
         int64 [B] and float32 [B].
     """
     point = None
     if sampling.temperature != 0:
-        point = torch.rand(len(logits), 1, generator=generator, device=logits.device)
-    return pick(logits, sampling, point)
+        count = len(logits) if row_of is None else len(row_of)
+        point = torch.rand(count, 1, generator=generator, device=logits.device)
+    return pick(logits, sampling, point, row_of)
 
 
-def pick(logits: Tensor, sampling: Sampling, point: Tensor | None) -> tuple[Tensor, Tensor]:
+def pick(
+    logits: Tensor, sampling: Sampling, point: Tensor | None, row_of: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The token of each row at a point of its cumulative distribution, as `draw`; nothing is copied to the host.
 
+    Rows are taken in chunks that fit a cache: over a large vocabulary the tensors in between would each be as large as the
+    logits, and come in fresh pages from the system for every token.
+
     Args:
-        logits: [B, V].
+        logits: [U, V].
         point: float32 [B, 1] in [0, 1); not read when greedy.
+        row_of: as in `draw`.
     """
+    count = len(logits) if row_of is None else len(row_of)
+    chunks = max(1, -(-count // _rows_at_once(logits)))
+    parts = []
+    for number in range(chunks):  # of nearly equal size, because the sum of a single row may be taken in another order
+        part = slice(count * number // chunks, count * (number + 1) // chunks)
+        rows = logits[part] if row_of is None else logits[row_of[part]]
+        parts.append(_pick(rows, sampling, None if point is None else point[part]))
+    if chunks == 1:
+        return parts[0]
+    tokens, log_probs = zip(*parts, strict=True)
+    return torch.cat(tokens), torch.cat(log_probs)
+
+
+def _pick(logits: Tensor, sampling: Sampling, point: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`pick` of one chunk."""
     warped = warp(logits, sampling)
     if sampling.temperature == 0:
         token = warped.argmax(-1)

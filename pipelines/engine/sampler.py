@@ -202,14 +202,13 @@ class TorchSampler:
         entropies = torch.zeros_like(logps) if entropy else None
         samples = torch.arange(count, device=self.device)
         for step in range(steps):
-            sample_logits = logits[rows.row_of]
             if points is not None and sampling.temperature != 0:
-                token, logp = distribution.pick(sample_logits, sampling, points[samples, step, None])
+                token, logp = distribution.pick(logits, sampling, points[samples, step, None], rows.row_of)
             else:
-                token, logp = distribution.draw(sample_logits, sampling, generator)
+                token, logp = distribution.draw(logits, sampling, generator, rows.row_of)
             tokens[samples, step], logps[samples, step] = token, logp
             if entropies is not None:
-                entropies[samples, step] = distribution.entropy(sample_logits, sampling)
+                entropies[samples, step] = distribution.entropy(logits[rows.row_of], sampling)
             unfinished = (~torch.isin(token, self.stop) & (step + 1 < room[samples])).nonzero().squeeze(1)
             if len(unfinished) == 0 or step + 1 == steps:
                 break

@@ -35,6 +35,32 @@ def test_one_pass_says_the_same(seed, count, vocab, temperature):
         torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), Sampling(temperature=0.7, top_p=0.9), Sampling(top_k=5, min_p=0.01), Sampling(temperature=0)],
+    ids=str,
+)
+def test_drawing_in_chunks_gives_the_same_bits_as_drawing_at_once(monkeypatch, sampling):
+    draw = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(13, 1000, generator=draw)
+    row_of = torch.randint(0, 13, (29,), generator=draw)
+    points = torch.rand(29, 1, generator=draw)
+    monkeypatch.setattr(distribution, "_rows_at_once", lambda _: 1000)
+    together = distribution.pick(logits[row_of], sampling, points)
+    sizes = []
+    inner = distribution._pick
+    monkeypatch.setattr(distribution, "_pick", lambda rows, *others: (sizes.append(len(rows)), inner(rows, *others))[1])
+    for rows_at_once in (2, 4, 7, 28, 29):
+        monkeypatch.setattr(distribution, "_rows_at_once", lambda _, size=rows_at_once: size)
+        sizes.clear()
+        tokens, logps = distribution.pick(logits, sampling, points, row_of)
+        assert torch.equal(tokens, together[0]) and torch.equal(logps, together[1])
+        assert sum(sizes) == 29 and max(sizes) <= rows_at_once and max(sizes) - min(sizes) <= 1
+    drawn = [distribution.draw(*about[:1], sampling, torch.Generator().manual_seed(5), *about[1:])
+             for about in ((logits[row_of],), (logits, row_of))]  # fmt: skip
+    assert torch.equal(drawn[0][0], drawn[1][0]) and torch.equal(drawn[0][1], drawn[1][1])
+
+
 def test_rows_beyond_one_cache_and_extreme_logits():
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(70, 1 << 13, generator=draw)
