@@ -1,4 +1,4 @@
-"""`whetstone plan --memory`: a table of what each training stage needs, and the settings that lower it."""
+"""`whetstone plan --memory`: a table of what each stage that trains or samples needs, and the settings that lower it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def show(recipe: Recipe, stages: list[str], as_json: bool, limit: float | None, 
     """Print the plan; 1 where a stage needs more than the limit.
 
     Args:
-        stages: those asked for; curate and evaluate hold no optimizer and are left out.
+        stages: those asked for; curation, merges and evaluations are left out.
         limit: GB (10^9 bytes) instead of this machine's memory.
         prompt_tokens: length of a prompt, where the recipe has no bound.
 
@@ -30,12 +30,12 @@ def show(recipe: Recipe, stages: list[str], as_json: bool, limit: float | None, 
         raise ModelError(
             "model.path: the sizes of this model are not on this machine; give a folder, or plan after a download."
         )
-    trained = [node for node in recipe.nodes() if node.name in stages and memory.known(node)]
-    if not trained:
-        raise UserError("plan --memory is about sft and rlvr, and neither is among the chosen stages.")
+    planned = [node for node in recipe.nodes() if node.name in stages and memory.known(node)]
+    if not planned:
+        raise UserError("plan --memory is about stages that train or sample, and none is among the chosen ones.")
     gpus = machine.gpu_bytes()
     available = int(limit * 1e9) if limit else (min(gpus) if gpus else machine.memory_bytes())
-    plans = [_planned(node, shape, prompt_tokens) for node in trained]
+    plans = [_planned(node, shape, prompt_tokens) for node in planned]
     if as_json:
         print(json.dumps({"limit": available, "stages": plans}, indent=1))
     else:

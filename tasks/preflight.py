@@ -420,9 +420,11 @@ def _memory(node: Node, shape: memory.Shape) -> Iterator[Problem]:
     bytes_available, where = (sum(gpus), f"{len(gpus)} GPUs") if gpus else (machine.memory_bytes(), "this machine")
     bytes_needed = memory.least(memory.of_stage(node, shape), shape) * getattr(section, "processes", 1)
     if bytes_needed > bytes_available:
+        trains = node.kind.trains
         yield Problem(
-            f"{stage}.lora" if section.lora is None else "model",
-            f"{shape.parameters / 1e9:.2f} billion parameters take at least {machine.gigabytes(bytes_needed)} to train, and "
-            f"{where} has {machine.gigabytes(bytes_available)}",
-            "Train adapters (lora: {}), use a smaller model, or more GPUs; whetstone plan --memory lists what takes it.",
+            f"{stage}.lora" if trains and section.lora is None else "model",
+            f"{shape.parameters / 1e9:.2f} billion parameters take at least {machine.gigabytes(bytes_needed)} to "
+            f"{'train' if trains else 'sample'}, and {where} has {machine.gigabytes(bytes_available)}",
+            f"{'Train adapters (lora: {}), use' if trains else 'Use'} a smaller model, or more GPUs; whetstone plan --memory "
+            "lists what takes it.",
         )

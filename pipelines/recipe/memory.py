@@ -1,11 +1,12 @@
-"""What a training stage holds in memory at its fullest, from the sizes of the model and the recipe; nothing is loaded.
+"""What a stage that computes a model holds in memory at its fullest, from the sizes of the model and the recipe; nothing is loaded.
 
 Let P be the parameters, T those that are trained (P, or the adapters), N the tokens of a pass, M those of them that are
 scored, R the rows decoded side by side, C their positions, L layers, h hidden, i intermediate, a query heads, k key heads, d the
 size of a head, V the vocabulary, W the width of a packed row, b bytes of a compute value (4, in bfloat16 2). In bytes:
 
     process       PROCESS: Python, torch, transformers and their libraries, on the host
-    weights       4 P (+ 2 P in bfloat16: rounded copies; + 4 P for a full reference policy; + 4 P a step of `staleness`)
+    weights       4 P (+ 2 P in bfloat16: rounded copies; + 4 P for a full reference policy, or a reward model that scores
+                  samples; + 4 P a step of `staleness`)
     gradients     4 T
     optimizer     8 T
     commit        12 T while the copy of a commit is written, on the host
@@ -13,7 +14,8 @@ size of a head, V the vocabulary, W the width of a packed row, b bytes of a comp
                   with gradient checkpointing N b (L h + those of one layer)
                   adapters add N L b (2 a d + 2 k d + 2 h + 2 i): what each of them puts out
     logits        min(M V, CHUNK) 4 (x TRUNCATED where top-k, top-p or min-p cut the distribution), and the head's gradient, 4 V h
-    cache         R C L 2 k d b, and DRAWN R V 4 for the logits that tokens are drawn from
+    cache         R C L 2 k d b, and DRAWN R V 4 for the logits that tokens are drawn from; for samples also LISTED a token of
+                  two shards: one is decoded while the one before is written
 
 Training holds weights, optimizer, and the larger of gradients on one side, activations and logits on the other: gradients come
 while activations go. A commit holds weights, optimizer, its copy and the gradients of the step that goes on meanwhile; decoding
@@ -21,9 +23,15 @@ weights, optimizer and cache. The peak is the process and the largest of the thr
 passes while a commit is written, up to the copy's size comes on top. With `processes: n` what is trained is divided by n and
 each process keeps a full copy of the weights for decoding.
 
-Left out: critics and teachers, experts that are computed for few tokens (all are counted as one MLP of `intermediate`), what
-the allocator keeps. It is an upper bound on what the recipe leaves open: every completion has `max_tokens`, every row of SFT is scored
-in all of its tokens, no row is skipped. A prompt's length is not in the recipe: `prompt_tokens` is what is assumed of it.
+A stage on pairs shares a pair's prompt between its answers in a pass. `preference` scores the answers by its reference before the
+first step and keeps the scores, not the model. A reward model has no logits unless its loss reads the text. Sampling has no
+gradients: of a pass it holds one layer, N b (4 h + 4 i).
+
+Left out: evaluation (what a pass of lm-eval holds depends on the length of its questions), servers that decode, critics and
+teachers, experts that are computed for few tokens (all are counted as one MLP of `intermediate`), what the allocator keeps. It
+is an upper bound on what the recipe leaves open: every completion has `max_tokens`, every row of SFT is scored in all of its
+tokens, every pair is as long as `max_length` lets it be, no row is skipped. A prompt's length is not in the recipe:
+`prompt_tokens` is what is assumed of it.
 """
 
 from __future__ import annotations
@@ -31,8 +39,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pipelines.preference.settings import Preference
 from pipelines.recipe.graph import Node
-from pipelines.recipe.settings import Rlvr, Sft
+from pipelines.recipe.settings import Rlvr, Sampling, Sft
+from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, bound_loss
+from pipelines.reward_model.settings import RewardModel
+from pipelines.sample.settings import Sample
 
 PROCESS = 620_000_000
 """Bytes of a stage's process before it has a model; measured on Linux with torch's CPU build."""
@@ -42,6 +54,10 @@ TREE_WIDTH = 512
 """Rows that share prefixes are laid out in trees up to this width (pipelines/engine/layout.py)."""
 TRUNCATED = 6
 DRAWN = 4
+LISTED = 100
+"""Bytes of a sampled token in Python's lists: its id, log-probability and entropy."""
+CRITIQUE_ROWS = 1024
+"""Critiques decoded side by side (`CritiqueSampler` in pipelines/engine/critiques.py)."""
 PROMPT_TOKENS = 256
 """Assumed where `curate.max_prompt_tokens` says nothing."""
 
@@ -115,9 +131,35 @@ class Needs:
         return {**asdict(self), "phases": self.phases, "peak": self.peak}
 
 
+@dataclass(frozen=True)
+class Load:
+    """What a stage computes at once."""
+
+    tokens: int
+    """Of its largest pass, N."""
+    scored: int
+    """Of them, those whose logits are made, M."""
+    width: int
+    """Of a packed row, W."""
+    rows: int = 0
+    """Decoded side by side, R."""
+    length: int = 0
+    """Their positions, C."""
+    truncated: bool = False
+    """Whether top-k, top-p or min-p cut the distribution that tokens are scored by."""
+    models: int = 0
+    """Held beside the stage's own, each of its size."""
+    trains: bool = True
+    listed: int = 0
+    """Tokens in Python's lists."""
+
+
+Planned = Sft | Rlvr | Preference | RewardModel | Sample
+
+
 def known(node: Node) -> bool:
-    """Whether it can be said what a stage needs: those of SFT and RLVR."""
-    return isinstance(node.settings, Sft | Rlvr)
+    """Whether it can be said what a stage needs: those that train or sample."""
+    return isinstance(node.settings, Planned)
 
 
 def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None) -> Needs:
@@ -127,30 +169,18 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None) -> N
         node: a stage that is `known`.
         prompt_tokens: length of a prompt; default: the recipe's bound, else `PROMPT_TOKENS`.
     """
-    section: Sft | Rlvr = node.settings
+    section: Planned = node.settings
     bounds = [getattr(data.settings, "max_prompt_tokens", None) for data in node.ancestors()]
-    prompt = prompt_tokens or next((bound for bound in bounds if bound), PROMPT_TOKENS)
+    load = _load(node, prompt_tokens or next((bound for bound in bounds if bound), PROMPT_TOKENS))
     value = 2 if node.recipe.model.dtype == "bfloat16" else 4
-    trained = shape.parameters if section.lora is None else shape.adapters(section.lora.rank)
+    lora = getattr(section, "lora", None)
+    trained = (shape.parameters if lora is None else shape.adapters(lora.rank)) if load.trains else 0
     shards = section.processes if isinstance(section, Rlvr) else 1
-    if isinstance(section, Sft):
-        tokens = min(section.micro_batch_tokens, max(section.tokens_per_step, section.max_length))
-        scored, width, cache, truncated, reference = tokens, section.max_length, 0, False, 0
-    else:
-        length = prompt + section.sampling.max_tokens
-        rows = min(section.decode_rows, section.prompts * section.group_size)
-        completions = section.prompts * section.group_size * section.sampling.max_tokens
-        prompts = section.prompts * prompt * (1 if section.share_prefixes else section.group_size)
-        tokens = max(length, min(section.micro_batch_tokens, prompts + completions))
-        scored = min(tokens, completions)
-        width = max(length, min(TREE_WIDTH, prompt + section.group_size * section.sampling.max_tokens))
-        cache = rows * length * shape.layers * 2 * shape.key_heads * shape.head_size * value
-        cache += DRAWN * rows * shape.vocabulary * 4
-        sampling = section.sampling
-        truncated = sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
-        reference = 4 * shape.parameters if section.divergence is not None and section.lora is None else 0
-    copies = section.staleness if isinstance(section, Rlvr) else 0
-    weights = (4 if value == 4 else 6) * shape.parameters + reference + 4 * shape.parameters * copies
+    weights = (4 if value == 4 else 6) * shape.parameters + 4 * shape.parameters * load.models
+    cache = load.rows * load.length * shape.layers * 2 * shape.key_heads * shape.head_size * value
+    logits = min(load.scored * shape.vocabulary, CHUNK) * 4 * (TRUNCATED if load.truncated else 1)
+    if load.trains and load.scored and lora is None:
+        logits += 4 * shape.vocabulary * shape.hidden
     return Needs(
         stage=node.name,
         process=PROCESS,
@@ -158,26 +188,98 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None) -> N
         gradients=4 * trained // shards,
         optimizer=8 * trained // shards,
         commit=12 * trained // shards,
-        activations=_activations(shape, tokens, width, value, section),
-        logits=min(scored * shape.vocabulary, CHUNK) * 4 * (TRUNCATED if truncated else 1)
-        + (4 * shape.vocabulary * shape.hidden if section.lora is None else 0),
-        cache=cache,
+        activations=_activations(shape, load, value, section),
+        logits=logits,
+        cache=cache + DRAWN * load.rows * shape.vocabulary * 4 + LISTED * load.listed,
     )
 
 
-def _activations(shape: Shape, tokens: int, width: int, value: int, section: Sft | Rlvr) -> int:
-    """Bytes that the backward pass reads again."""
+def _load(node: Node, prompt: int) -> Load:
+    """The largest pass and what is decoded, with prompts of `prompt` tokens."""
+    section: Planned = node.settings
+    if isinstance(section, Sft):
+        tokens = min(section.micro_batch_tokens, max(section.tokens_per_step, section.max_length))
+        return Load(tokens, tokens, section.max_length)
+    if isinstance(section, Preference):
+        return _of_preference(section, min(prompt, section.max_length - 1))
+    if isinstance(section, RewardModel):
+        return _of_reward_model(section, min(prompt, section.max_length - 1))
+    if isinstance(section, Sample):
+        return _of_sample(node, section, prompt)
+    length = prompt + section.sampling.max_tokens
+    completions = section.prompts * section.group_size * section.sampling.max_tokens
+    prompts = section.prompts * prompt * (1 if section.share_prefixes else section.group_size)
+    tokens = max(length, min(section.micro_batch_tokens, prompts + completions))
+    return Load(
+        tokens,
+        scored=min(tokens, completions),
+        width=max(length, min(TREE_WIDTH, prompt + section.group_size * section.sampling.max_tokens)),
+        rows=min(section.decode_rows, section.prompts * section.group_size),
+        length=length,
+        truncated=_truncated(section.sampling),
+        models=section.staleness + int(section.divergence is not None and section.lora is None),
+    )
+
+
+def _truncated(sampling: Sampling) -> bool:
+    return sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
+
+
+def _of_preference(section: Preference, prompt: int) -> Load:
+    """Whole pairs, or labelled answers of the same two lengths, up to the tokens of a pass."""
+    answer = section.max_length - prompt
+    pair = prompt * (1 if section.share_prefixes else 2) + 2 * answer
+    tokens = max(pair, min(section.micro_batch_tokens, section.pairs_per_step * pair))
+    width = max(section.max_length, min(TREE_WIDTH, pair))
+    return Load(tokens, scored=tokens * 2 * answer // pair, width=width)
+
+
+def _of_reward_model(section: RewardModel, prompt: int) -> Load:
+    """Pairs up to the tokens of a pass, in which both conversations count whole though they share the prompt."""
+    answer, whole = section.max_length - prompt, 2 * section.max_length
+    pairs = max(1, min(section.micro_batch_tokens // whole, section.pairs_per_step))
+    tokens = pairs * (prompt + 2 * answer)
+    text = bool({*ANSWER_TEXT, *CRITIQUE_TEXT} & set(bound_loss(section).needs))
+    width = max(section.max_length, min(TREE_WIDTH, prompt + 2 * answer))
+    own = section.critique is not None and section.critique.source == "own"
+    return Load(
+        tokens, scored=2 * answer * pairs if text else 0, width=width,
+        rows=CRITIQUE_ROWS if own else 0, length=section.max_length if own else 0,
+    )  # fmt: skip
+
+
+def _of_sample(node: Node, section: Sample, prompt: int) -> Load:
+    """Rows of whole problems; prompts are read once for all of a problem's rows."""
+    length = prompt + section.sampling.max_tokens
+    shard = max(section.k, section.rows_per_shard // section.k * section.k)
+    if section.problems is not None:
+        shard = min(shard, section.problems * section.k)
+    served = section.sampler is not None
+    rows = 0 if served else min(section.decode_rows, shard)
+    scorers = int(section.reference is not None) + len(node.named("reward_model"))
+    tokens = max(-(-rows // section.k) * prompt, min(section.micro_batch_tokens, shard * length) if scorers else 0)
+    return Load(
+        tokens,
+        scored=min(section.micro_batch_tokens, shard * length) if section.reference is not None else 0,
+        width=0, rows=rows, length=length, models=scorers, trains=False, listed=2 * shard * section.sampling.max_tokens,
+    )  # fmt: skip
+
+
+def _activations(shape: Shape, load: Load, value: int, section: Planned) -> int:
+    """Bytes that the backward pass reads again; of a pass without one, what a layer holds."""
+    if isinstance(section, Sample):
+        return load.tokens * value * 4 * (shape.hidden + shape.intermediate)
     queries = shape.heads * shape.head_size
-    layer = 8 * shape.hidden + 6 * queries + 4 * shape.intermediate + width
+    layer = 8 * shape.hidden + 6 * queries + 4 * shape.intermediate + load.width
     if section.lora is not None:
         layer += 2 * queries + 2 * shape.key_heads * shape.head_size + 2 * shape.hidden + 2 * shape.intermediate
     if section.gradient_checkpointing:
-        return tokens * value * (shape.layers * shape.hidden + layer)
-    return tokens * value * shape.layers * layer
+        return load.tokens * value * (shape.layers * shape.hidden + layer)
+    return load.tokens * value * shape.layers * layer
 
 
 def least(needs: Needs, shape: Shape) -> int:
-    """Bytes that no setting of the stage but its adapters gets below: state, and the logits of 64 tokens (one chunk at least)."""
+    """Bytes that no setting of the stage but adapters gets below: state, and the logits of 64 tokens (one chunk at least)."""
     return needs.weights + needs.gradients + needs.optimizer + min(needs.logits, 64 * shape.vocabulary * 4)
 
 
@@ -185,16 +287,19 @@ def levers(node: Node, shape: Shape, prompt_tokens: int | None = None) -> list[t
     """Settings that lower the stage's peak, with the peak that each leaves, the largest lever first."""
     section, stage = node.settings, node.name
     changes: dict[str, Any] = {}
-    if section.lora is None:
+    trains = not isinstance(section, Sample)
+    if trains and section.lora is None:
         changes[f"{stage}.lora={{rank: 16}}"] = {"lora": {"rank": 16}}
-    if not section.gradient_checkpointing:
+    if trains and not section.gradient_checkpointing:
         changes[f"{stage}.gradient_checkpointing=true"] = {"gradient_checkpointing": True}
     lowest = section.max_length if isinstance(section, Sft) else 1
+    if isinstance(section, RewardModel):
+        lowest = 2 * section.max_length
     half = max(lowest, section.micro_batch_tokens // 2)
     if half < section.micro_batch_tokens:
         changes[f"{stage}.micro_batch_tokens={half}"] = {"micro_batch_tokens": half}
-    if isinstance(section, Rlvr):
-        rows = min(section.decode_rows, section.prompts * section.group_size) // 2
+    if isinstance(section, Rlvr | Sample):
+        rows = _load(node, prompt_tokens or PROMPT_TOKENS).rows // 2
         if rows >= 1:
             changes[f"{stage}.decode_rows={rows}"] = {"decode_rows": rows}
     before = of_stage(node, shape, prompt_tokens=prompt_tokens).peak
