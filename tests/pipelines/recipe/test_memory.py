@@ -109,7 +109,9 @@ def test_settings_that_lower_a_stage_on_pairs_or_samples(tmp_path):
         for stage in ("dpo", "reward", "drafts")
     }
     assert names["drafts"] == {"drafts.decode_rows"}
-    assert "dpo.lora" in names["dpo"] and "reward.lora" in names["reward"], "their peak is the copy that a commit writes"
+    assert "dpo.lora" in names["dpo"] and "reward.lora" in names["reward"], (
+        "their peak is the copy that a commit writes"
+    )
 
 
 def test_settings_that_lower_it(tmp_path):
