@@ -236,15 +236,15 @@ def _of_preference(section: Preference, prompt: int) -> Load:
 
 def _of_reward_model(section: RewardModel, prompt: int) -> Load:
     """Pairs up to the tokens of a pass, in which both conversations count whole though they share the prompt."""
-    answer, whole = section.max_length - prompt, 2 * section.max_length
-    pairs = max(1, min(section.micro_batch_tokens // whole, section.pairs_per_step))
+    answer, pair = section.max_length - prompt, 2 * section.max_length
+    pairs = max(1, min(section.micro_batch_tokens // pair, section.pairs_per_step))
     tokens = pairs * (prompt + 2 * answer)
     text = bool({*ANSWER_TEXT, *CRITIQUE_TEXT} & set(bound_loss(section).needs))
     width = max(section.max_length, min(TREE_WIDTH, prompt + 2 * answer))
-    own = section.critique is not None and section.critique.source == "own"
+    writes_critiques = section.critique is not None and section.critique.source == "own"
     return Load(
         tokens, scored=2 * answer * pairs if text else 0, width=width,
-        rows=CRITIQUE_ROWS if own else 0, length=section.max_length if own else 0,
+        rows=CRITIQUE_ROWS if writes_critiques else 0, length=section.max_length if writes_critiques else 0,
     )  # fmt: skip
 
 
