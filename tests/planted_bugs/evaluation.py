@@ -6,6 +6,7 @@ STAT, RUN, HARNESS = "evaluation/statistics.py", "evaluation/run.py", "evaluatio
 NUMBERS = "tests/evaluation/test_statistics.py"
 STAGE = "tests/evaluation/test_run.py"
 WHOLE = "tests/evaluation/test_evaluation.py"
+MODES = f"{WHOLE}::test_a_benchmark_is_asked_once_per_mode"
 WILSON = f"{NUMBERS}::test_wilson_is_scipy_s"
 BOOTSTRAP = f"{NUMBERS}::test_a_bootstrap_of_many_is_nearly_normal"
 PAIRED = f"{NUMBERS}::test_a_difference_pairs_by_place"
@@ -41,5 +42,8 @@ PLANTED = {
     "stop words are ignored": ("evaluation/model.py", "postprocess_generated_text(text, stop=until,", "postprocess_generated_text(text, stop=[],", [f"{WHOLE}::test_same_numbers_as_hflm"]),
     "a standard error is the interval": (HARNESS, "half = z * error if", "half = error if", [f"{STAGE}::test_a_foreign_metric_s_interval_is_z_standard_errors"]),
     "lengths in words": (HARNESS, 'float(len(tokenizer(a, add_special_tokens=False)["input_ids"]))', "float(len(a.split()))", [f"{STAGE}::test_lengths_are_tokens"]),
-    "an unknown task is passed over": (HARNESS, "if task.name not in task_manager.all_tasks:", "if False:", [f"{WHOLE}::test_unknown_task_is_named"]),
+    "an unknown task is passed over": (HARNESS, "if task.asks not in task_manager.all_tasks:", "if False:", [f"{WHOLE}::test_unknown_task_is_named"]),
+    "a mode's system message is left out": (HARNESS, "for text in (own, task.system) if text", "for text in (own,) if text", [MODES]),
+    "a mode's start of the answer is left out": ("evaluation/model.py", 'return text + (self.prefill or "") if', 'return text + "" if', [MODES]),
+    "thoughts are no tokens": ("evaluation/model.py", ".append(len(completion.tokens))", ".append(0)", [f"{WHOLE}::test_thoughts_are_tokens_of_an_answer_though_lm_eval_drops_them"]),
 }  # fmt: skip

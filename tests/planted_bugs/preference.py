@@ -8,6 +8,8 @@ TRL = "tests/pipelines/preference/test_trl.py::test_loss_and_gradient_are_those_
 SHEETS = f"{LOSS_TEST}::test_the_sheets_examples"
 RESUME = f"{RUN_TEST}::test_an_interrupted_run_ends_with_the_same_bytes[3]"
 RUN, EXAMPLES = "pipelines/preference/run.py", "pipelines/preference/examples.py"
+MEASURES = "pipelines/preference/measures.py"
+RANKINGS = f"{RUN_TEST}::test_rankings_of_held_out_pairs_are_those_of_a_loop"
 PLANTED = {
     "the reference is scored after training began": (RUN, 'columns[f"{name}logp_ref"] = reference[rows[:, place]].to(self.device)', 'columns[f"{name}logp_ref"] = by_item[:, place].detach()', [STEP]),
     "a mean per pass, not per step": (RUN, "losses.sum() / len(items) + ", "losses.mean() + ", [STEP]),
@@ -23,6 +25,9 @@ PLANTED = {
     "KTO compares with the prompt's own answer": (EXAMPLES, "other = rows[place - back]", "other = rows[place]", [f"{RUN_TEST}::test_labelled_answers_are_learned"]),
     "every pass over the pairs in the same order": (EXAMPLES, 'random.Random(f"{seed} {epoch}")', 'random.Random(f"{seed}")', [f"{RUN_TEST}::test_every_pass_over_the_data_has_an_order_of_its_own"]),
     "a missing score is 0": (EXAMPLES, "if score is None and name in self.wanted:", "if False:", [f"{RUN_TEST}::test_what_the_data_lack_is_said_with_the_record"]),
+    "the idealised ranking forgets the reference": (MEASURES, "return lead + torch.logit", "return torch.logit", [RANKINGS]),
+    "rankings per token are of whole answers": (MEASURES, "chosen_logp / chosen_length.clamp(min=1) > rejected_logp / rejected_length.clamp(min=1)", "chosen_logp > rejected_logp", [RANKINGS]),
+    "the card is of the last weights, not of the best": (RUN, 'if self.measures and self.preference.checkpoint_selection == "best":', "if False:", [f"{RUN_TEST}::test_the_best_checkpoint_is_handed_on"]),
     "DPO's sign": ("pipelines/preference/loss/dpo.py", "beta * (chosen - rejected)", "beta * (rejected - chosen)", [SHEETS]),
     "IPO sums over tokens": ("pipelines/preference/loss/ipo.py", "    if length_normalised:\n", "    if not length_normalised:\n", [f"{TRL}[ipo-shared]"]),
     "robust DPO without its denominator": ("pipelines/preference/loss/robust_dpo.py", " / (1 - 2 * false_rate)", "", [f"{TRL}[robust-shared]"]),

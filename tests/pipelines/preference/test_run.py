@@ -107,10 +107,12 @@ def test_it_learns_what_is_preferred(pairs, trainer):
 
 def test_rankings_of_held_out_pairs_are_those_of_a_loop(tmp_path, trainer):
     """By log-probability, per token, of the reference, and of DPO's best policy; the card is about the weights that are handed on."""
-    begun = prepare(
-        tmp_path / "shares",
-        [row | ({"chosen_share": 0.3 + i % 5 / 10} if i % 3 else {}) for i, row in enumerate(rows(120))],
-    )
+    written = rows(120)
+    for number, row in enumerate(written):
+        row["chosen"] += "abc"[: number % 4]
+        if number % 3:
+            row["chosen_share"] = 0.3 + number % 5 / 10
+    begun = prepare(tmp_path / "shares", written)
     made = trainer(begun, loss={"kind": "dpo", "beta": 0.3}, steps=3, checkpoint_selection="best", evaluate_every=2)
     result = made.run()
     models_of = [models.load_model(folder, Model(path=str(folder))) for folder in (made.out / "model", begun / "model")]
