@@ -279,6 +279,13 @@ def test_a_judge_of_pairs_must_answer_too(tmp_path, home, known, monkeypatch):
         assert not found(judge.url)
 
 
+def test_a_judge_of_a_rollout_must_answer_too(tmp_path, home, known, monkeypatch):
+    monkeypatch.setattr(http_probe, "PROBE_SECONDS", 0.5)
+    rollout = json.dumps({"kind": "herl", "judge": {"model": "m", "url": "http://127.0.0.1:9/v1", "criteria": ["x"]}})
+    asked = problems(tmp_path, "presets=[herl]", f"rlvr.rollout={rollout}")
+    assert "no answer" in asked["rlvr.rollout.judge.url"]
+
+
 def test_functions_that_are_terms_are_imported(tmp_path, home):
     terms = ["verifier", {"kind": "function", "path": "textwrap:dedent"}]
     assert "keyword" in problems(tmp_path, f"rlvr.reward={json.dumps(terms)}")["rlvr.reward.terms.1.path"]
