@@ -53,7 +53,9 @@ def _that_run(commands: Any) -> None:
         sub.add_argument("--json", action="store_true", help="for machines: the result, or the error, as JSON")
         if name == "plan":
             sub.add_argument(
-                "--memory", action="store_true", help="what each training stage will need, and what lowers it"
+                "--memory",
+                action="store_true",
+                help="what each stage that trains or samples will need, and what lowers it",
             )
             sub.add_argument(
                 "--limit", type=float, metavar="GB", help="with --memory: another limit than this machine's"
