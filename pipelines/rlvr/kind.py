@@ -134,7 +134,7 @@ def _scoring_models(rl: Rlvr) -> Iterator[tuple[str, Place]]:
             for at, each in _with_terms(part or {}):
                 if not each.get("kind"):
                     continue
-                for setting in getattr(load(f"rlvr.{slot}", each["kind"]), "model_paths", ()):
+                for setting in reward_models.scoring_models(f"rlvr.{slot}", str(each["kind"])):
                     if each.get(setting, REFERENCE) not in (POLICY, REFERENCE):
                         yield each[setting], ("rlvr", slot, *number, *at, setting)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -87,18 +87,29 @@ def _of_part(slot: str, where: Place, part: dict[str, Any]) -> Iterator[Named]:
 @cache
 def declared(slot: str, name: str) -> tuple[tuple[str, str], ...]:
     """(setting, what a stage makes) of what the class of a method says, read from its file without importing it."""
+    return tuple((setting, DECLARED[where]) for where, settings in _facts(slot, name) for setting in settings)
+
+
+@cache
+def scoring_models(slot: str, name: str) -> tuple[str, ...]:
+    """The settings that name models to score with (`model_paths`), read the same way."""
+    return tuple(setting for _, settings in _facts(slot, name, ("model_paths",)) for setting in settings)
+
+
+def _facts(slot: str, name: str, wanted: Collection[str] = tuple(DECLARED)) -> list[tuple[str, tuple[str, ...]]]:
+    """The first of these attributes that a class in the method's file gives a value."""
     path = catalogue.folder(slot) / f"{name}.py"
     if name not in catalogue.names(slot) or not path.is_file():
-        return ()
+        return []
     for node in ast.walk(syntax_tree(path.read_text())):
         if (
             isinstance(node, ast.AnnAssign)
             and isinstance(node.target, ast.Name)
-            and node.target.id in DECLARED
+            and node.target.id in wanted
             and node.value
         ):
-            return tuple((setting, DECLARED[node.target.id]) for setting in ast.literal_eval(node.value))
-    return ()
+            return [(node.target.id, tuple(ast.literal_eval(node.value)))]
+    return []
 
 
 def check(section: Mapping[str, Any]) -> None:
