@@ -15,6 +15,7 @@ from typing import Any
 from pipelines.project import ROOT, syntax_tree
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import Reads
+from tasks.keys import parsed
 
 PROJECT = ("pipelines", "evaluation")
 PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -84,6 +85,16 @@ def _read(path: Path, module: str) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def _parsed(text: bytes, package: str) -> tuple[str, tuple[str, ...]]:
+    """What `_read` returns, from an earlier process that has parsed the same text, or parsed now."""
+    mark = f"{hashlib.sha256(text).hexdigest()} {package}"
+    known = parsed.get(mark)
+    if known is None:
+        known = _parse(text, package)
+        parsed.put(mark, *known)
+    return known
+
+
+def _parse(text: bytes, package: str) -> tuple[str, tuple[str, ...]]:
     try:
         tree = syntax_tree(text)
     except (SyntaxError, ValueError):
