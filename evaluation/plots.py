@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,24 @@ def curves(spool: Path, folder: Path, stage: str) -> list[Path]:
     return paths
 
 
-def _axes(width: float = 6.4, height: float = 3.6) -> tuple[Any, Any]:
+def prepare(stage: str) -> None:
+    """Import what `curves` needs, while there is nothing else to do: it takes a second. If that fails, `curves` will say so."""
+    if CURVES.get(stage):
+        with contextlib.suppress(Exception):
+            _pyplot()
+
+
+def _pyplot() -> Any:
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib import pyplot
 
-    figure, axes = plt.subplots(figsize=(width, height), dpi=120)
+    return pyplot
+
+
+def _axes(width: float = 6.4, height: float = 3.6) -> tuple[Any, Any]:
+    figure, axes = _pyplot().subplots(figsize=(width, height), dpi=120)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e6e9ed", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -53,12 +65,10 @@ def _axes(width: float = 6.4, height: float = 3.6) -> tuple[Any, Any]:
 
 
 def _save(figure: Any, path: Path) -> Path:
-    from matplotlib import pyplot as plt
-
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(path)
-    plt.close(figure)
+    _pyplot().close(figure)
     return path
 
 

@@ -132,6 +132,8 @@ def main(argv: list[str] | None = None) -> None:
     from flows import stopping
 
     stopping.install()
+    if argv is None:
+        stopping.skip_teardown()
     sys.stdout, sys.stderr = machine.Patient(sys.stdout), machine.Patient(sys.stderr)  # type: ignore[assignment]
     as_json = machine.asks_for_json(sys.argv[1:] if argv is None else argv)
     try:
@@ -151,6 +153,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.stdout.flush()
     except KeyboardInterrupt as stop:
         stopping.leave(getattr(stop, "signum", signal.SIGINT))
+    stopping.exit_code = code
     sys.exit(code)
 
 
@@ -226,18 +229,18 @@ def run_command(arguments: argparse.Namespace) -> int:
     planned = plan(recipe, fresh=arguments.fresh, only=chosen)
     selected = [p for p in planned if p.stage in chosen]
 
-    def check() -> None:
-        preflight.require(recipe, [p.stage for p in selected if p.action == "run"])
+    def told() -> None:
         width = max(9, *(len(p.stage) for p in selected))
         for p in selected if not arguments.json else []:
             print(f"{p.stage:<{width}} {p.action:<6} {p.why}", flush=True)
 
-    if all(p.action == "reuse" for p in selected):
-        check()
-        body = _unchanged(recipe, selected, began, arguments)
-    else:
+    will_run = [p.stage for p in selected if p.action == "run"]
+    if will_run:
         environment.check_reachable()
-        body = _flow(arguments, check)
+        body = _flow(arguments, recipe, will_run, told)
+    else:
+        told()
+        body = _unchanged(recipe, selected, began, arguments)
     if arguments.summary:
         Path(arguments.summary).write_text(json.dumps(body, indent=1))
     if arguments.json:
@@ -277,22 +280,44 @@ def _unchanged(recipe: Any, planned: list[Any], began: float, arguments: argpars
     return body
 
 
-def _flow(arguments: argparse.Namespace, check: Callable[[], None]) -> dict[str, Any]:
+def _flow(arguments: argparse.Namespace, recipe: Any, will_run: list[str], told: Callable[[], None]) -> dict[str, Any]:
+    """Run the flow; what its stages need is looked at while Prefect and MLflow are imported."""
     from flows import embedded
+    from tasks import preflight
 
-    body: dict[str, Any] = embedded.run_flow(
-        "flows.post_training",
-        lambda module: module.post_training(
-            recipe=str(arguments.recipe),
-            overrides=arguments.set,
-            from_stage=arguments.start,
-            until=arguments.until,
-            only=arguments.only or None,
-            fresh=arguments.fresh,
-            return_state=True,
-        ),
-        check,
-    )
+    examination: Any = None
+
+    def check() -> None:
+        nonlocal examination
+        examination = preflight.Examination(recipe, will_run)
+        if examination.wait_is_short:
+            confirm()
+
+    def confirm() -> None:
+        nonlocal examination
+        if examination is not None:
+            looked, examination = examination, None
+            looked.require()
+            told()
+
+    try:
+        body: dict[str, Any] = embedded.run_flow(
+            "flows.post_training",
+            lambda module: module.post_training(
+                recipe=str(arguments.recipe),
+                overrides=arguments.set,
+                from_stage=arguments.start,
+                until=arguments.until,
+                only=arguments.only or None,
+                fresh=arguments.fresh,
+                return_state=True,
+            ),
+            check,
+            confirm,
+        )
+    finally:
+        if examination is not None:
+            examination.close()
     return body
 
 

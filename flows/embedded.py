@@ -10,13 +10,19 @@ from typing import Any
 from tasks import prefect_server
 
 
-def run_flow(module: str, start: Callable[[Any], Any], check: Callable[[], None] = lambda: None) -> Any:
+def run_flow(
+    module: str,
+    start: Callable[[Any], Any],
+    check: Callable[[], None] = lambda: None,
+    confirm: Callable[[], None] = lambda: None,
+) -> Any:
     """The result of a flow.
 
     Args:
         module: the flow's module, which is imported while the server starts, and MLflow with it: all take seconds.
         start: given the module, runs the flow and returns its final state.
         check: done meanwhile, before the imports.
+        confirm: done after the imports: what another process has found out meanwhile.
 
     Raises:
         Whatever ended the flow.
@@ -26,6 +32,7 @@ def run_flow(module: str, start: Callable[[Any], Any], check: Callable[[], None]
         check()
         flows = importlib.import_module(module)
         importlib.import_module("tasks.tracking")
+        confirm()
         ready()
         result = start(flows).result(raise_on_failure=False)
     if isinstance(result, BaseException):

@@ -31,7 +31,7 @@ from pipelines.recipe.slots import terms_of
 from pipelines.sandbox import SandboxError, levels
 from pipelines.stage.files import digest, free_bytes, read_json, write_atomic
 from pipelines.verifiers import SANDBOXED
-from tasks import environment, estimate, machine, preflight_rewards, probe
+from tasks import environment, estimate, machine, preflight_rewards, preflight_rules, probe
 from tasks import preflight_server as server
 from tasks.problem import Problem
 
@@ -61,12 +61,8 @@ def require(recipe: Recipe, stages: list[str]) -> None:
     Raises:
         NotReady: all that is wrong, a line each: field, problem, fix.
     """
-    if passed(recipe, stages):
-        return
-    problems = examine(recipe, stages)
-    if problems:
-        raise NotReady(problems)
-    _passed.update((_identity(recipe), stage) for stage in stages)
+    if not passed(recipe, stages):
+        Examination(recipe, stages).require()
 
 
 def passed(recipe: Recipe, stages: list[str]) -> bool:
@@ -105,34 +101,75 @@ def summary_file(path: str | None, option: str = "--summary") -> None:
 
 def examine(recipe: Recipe, stages: list[str]) -> list[Problem]:
     """All problems of the stages that will run."""
-    problems: list[Problem] = []
-    if not stages:
+    return Examination(recipe, stages).problems()
+
+
+class Examination:
+    """A look at the stages that will run, in which another process answers questions while this one does something else.
+
+    Whoever asks for no result must `close` it.
+    """
+
+    def __init__(self, recipe: Recipe, stages: list[str]) -> None:
+        self.recipe, self.stages = recipe, stages
+        self._problems: list[Problem] = []
+        self._questions: list[Question] = []
+        self._nodes = nodes = [node for node in recipe.nodes() if node.name in stages]
+        if nodes:
+            asking = {n.name: n for n in recipe.nodes() if n.kind.benchmark_texts is not None and _asks(n, nodes)}
+            for node in dict.fromkeys([*(n.name for n in nodes), *asking]):
+                self._problems += _look(recipe.node(node), self._questions)
+            self._problems += _model(recipe, self._questions)
+            self._problems += _sandbox(recipe, nodes)
+        self._rules = preflight_rules.questions(nodes)
+        self._asked = _Asked([question for *_, question in self._questions] + self._rules)
+
+    @property
+    def wait_is_short(self) -> bool:
+        """Whether there is no reason to do something else first: nothing is being asked, or the run will be refused anyway."""
+        return bool(self._problems) or not self._asked.waits
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._asked.close()
+
+    def require(self) -> None:
+        """Stop now where the run would stop later.
+
+        Raises:
+            NotReady: all that is wrong.
+        """
+        problems = self.problems()
+        if problems:
+            raise NotReady(problems)
+        _passed.update((_identity(self.recipe), stage) for stage in self.stages)
+
+    def problems(self) -> list[Problem]:
+        """All that is wrong."""
+        problems, recipe, nodes = self._problems, self.recipe, self._nodes
+        if not nodes:
+            return []
+        answers = self._asked.answers()
+        known: dict[str, dict[str, Any]] = {}
+        for (field, fix, _), answer in zip(self._questions, answers, strict=False):
+            if answer.get("problem"):
+                section = re.sub(r"\.\d+.*", "", field)
+                text = redact(answer["problem"]).removeprefix(f"{field}: ").removeprefix(f"{section}: ")
+                problems.append(Problem(field, text, "" if "Did you mean" in text else fix))
+            known[field] = answer
+        problems += _limits(recipe, nodes, known)
+        problems += _room(recipe, nodes, known)
+        told = zip(self._rules, answers[len(self._questions) :], strict=True)
+        obeyed = {question["stage"] for question, answer in told if answer.get("obeyed")}
+        rules = [lambda node=node: check_stage(node) for node in nodes if node.name not in obeyed]
+        for rule in reversed([*rules, lambda: check_base(recipe)]):
+            try:
+                rule()
+            except RecipeError as error:
+                fields = {p.field for p in problems}
+                lines = [Problem(line.partition(":")[0], line) for line in str(error).splitlines()]
+                problems = [p for p in lines if p.field not in fields] + problems
         return problems
-    questions: list[Question] = []
-    nodes = [node for node in recipe.nodes() if node.name in stages]
-    asking = {n.name: n for n in recipe.nodes() if n.kind.benchmark_texts is not None and _asks(n, nodes)}
-    for node in dict.fromkeys([*(n.name for n in nodes), *asking]):
-        problems += _look(recipe.node(node), questions)
-    problems += _model(recipe, questions)
-    problems += _sandbox(recipe, nodes)
-    known: dict[str, dict[str, Any]] = {}
-    for (field, fix, _), answer in zip(questions, _answers([q for *_, q in questions]), strict=True):
-        if answer.get("problem"):
-            section = re.sub(r"\.\d+.*", "", field)
-            text = redact(answer["problem"]).removeprefix(f"{field}: ").removeprefix(f"{section}: ")
-            problems.append(Problem(field, text, "" if "Did you mean" in text else fix))
-        known[field] = answer
-    problems += _limits(recipe, nodes, known)
-    problems += _room(recipe, nodes, known)
-    rules = [lambda node=node: check_stage(node) for node in nodes]
-    for rule in reversed([*rules, lambda: check_base(recipe)]):
-        try:
-            rule()
-        except RecipeError as error:
-            fields = {p.field for p in problems}
-            lines = [Problem(line.partition(":")[0], line) for line in str(error).splitlines()]
-            problems = [p for p in lines if p.field not in fields] + problems
-    return problems
 
 
 def _asks(node: Node, chosen: list[Node]) -> bool:
@@ -160,7 +197,7 @@ def shape_of(recipe: Recipe) -> memory.Shape | None:
     """
     questions: list[Question] = []
     problems = list(_model(recipe, questions))
-    answers = _answers([question for *_, question in questions])
+    answers = _Asked([question for *_, question in questions]).answers()
     problems += [
         Problem(f, a["problem"], fix) for (f, fix, _), a in zip(questions, answers, strict=True) if a.get("problem")
     ]
@@ -170,25 +207,44 @@ def shape_of(recipe: Recipe) -> memory.Shape | None:
     return memory.Shape(**shape) if shape else None
 
 
-def _answers(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Answers in order; good ones from before are used where nothing that they depend on has changed."""
-    folder = environment.home() / ".checked"
-    files = [folder / f"{mark}.json" if (mark := _mark(q)) else None for q in questions]
-    answers = [read_json(f) if f is not None and f.exists() else None for f in files]
-    unanswered = [i for i, answer in enumerate(answers) if not isinstance(answer, dict)]
-    for i, answer in zip(unanswered, probe.ask([questions[i] for i in unanswered]), strict=True):
-        answers[i] = answer
-        file = files[i]
-        if file is not None and not answer.get("problem"):
-            with contextlib.suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True)
-                write_atomic(file, json.dumps(answer), durable=False)
-    return [answer for answer in answers if answer is not None]
+class _Asked:
+    """Questions and their answers in order; good ones from before are used where nothing that they depend on has changed."""
+
+    def __init__(self, questions: list[dict[str, Any]]) -> None:
+        folder = environment.home() / ".checked"
+        self._files = [folder / f"{mark}.json" if (mark := _mark(q)) else None for q in questions]
+        known = [read_json(f) if f is not None and f.exists() else None for f in self._files]
+        self._answers = [answer if isinstance(answer, dict) else None for answer in known]
+        self._open = [i for i, answer in enumerate(self._answers) if answer is None]
+        self._asking = probe.Asking([questions[i] for i in self._open])
+
+    @property
+    def waits(self) -> bool:
+        """Whether an answer is on its way."""
+        return bool(self._open)
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._asking.close()
+
+    def answers(self) -> list[dict[str, Any]]:
+        """All answers; the new ones are remembered."""
+        for i, answer in zip(self._open, self._asking.result(), strict=True):
+            self._answers[i] = answer
+            file = self._files[i]
+            if file is not None and not answer.get("problem"):
+                with contextlib.suppress(OSError):
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    write_atomic(file, json.dumps(answer), durable=False)
+        return [answer for answer in self._answers if answer is not None]
 
 
 def _mark(question: dict[str, Any]) -> str | None:
     """Digest of a question and what its answer depends on; None where that cannot be known."""
     if question["ask"] == "function":
+        return None
+    rules = preflight_rules.depends_on(question) if question["ask"] == preflight_rules.ASK else []
+    if rules is None:
         return None
     parts: list[Any] = [question]
     for name in ("torch", "transformers", "tokenizers", "reasoning-gym", "lm_eval", "gguf"):
@@ -196,7 +252,7 @@ def _mark(question: dict[str, Any]) -> str | None:
             parts.append(importlib.metadata.version(name))
     folders = [Path(str(question[k])) for k in ("path", "include") if question.get(k)]
     entries = [f for folder in folders for f in (folder.expanduser(), *sorted(folder.expanduser().rglob("*")))]
-    files = [f for f in entries if f.is_file()]
+    files = [f for f in [*entries, *rules] if f.is_file()]
     files += [f for f in [Path(question.get("chat_template") or "{")] if "{" not in str(f) and f.is_file()]
     files += sorted((environment.ROOT / "pipelines" / "environments").glob("*.py"))
     for file in files:

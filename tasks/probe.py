@@ -20,7 +20,8 @@ from typing import Any
 from pipelines.errors import UserError
 from pipelines.project import python_path
 from pipelines.recipe.memory import Shape
-from tasks import estimate
+from pipelines.stage import owner
+from tasks import estimate, preflight_rules
 
 SECONDS = 120.0
 """For one question; the slowest that is meant to pass, lm-eval's whole index, took 8 s on two cores."""
@@ -33,37 +34,72 @@ TEMPLATE = ("chat_template", "chat_template_kwargs", "chat_template_date")
 
 def ask(questions: list[dict[str, Any]], seconds: float = SECONDS) -> list[dict[str, Any]]:
     """Answers in order. A question that ends or hangs its process is answered by a problem that says so."""
-    answers: list[dict[str, Any]] = []
-    while len(answers) < len(questions):
-        unanswered = questions[len(answers) :]
-        with tempfile.TemporaryDirectory() as folder:
-            asked, answered = Path(folder) / "questions", Path(folder) / "answers"
-            asked.write_text("".join(json.dumps(q) + "\n" for q in unanswered))
-            answered.touch()
-            problem = _run(asked, answered, seconds * len(unanswered))
-            lines = answered.read_text().splitlines(keepends=True)
-            answers += [json.loads(line) for line in lines if line.endswith("\n")]
-        if len(answers) < len(questions):
-            answers.append({"problem": problem})
-    return answers
+    return Asking(questions, seconds).result()
 
 
-def _run(asked: Path, answered: Path, seconds: float) -> str:
-    command = [sys.executable, "-m", "tasks.probe", str(asked), str(answered)]
-    try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, "PYTHONPATH": python_path()},
+class Asking:
+    """Questions that are being answered meanwhile; whoever does not wait for the `result` must `close` it."""
+
+    def __init__(self, questions: list[dict[str, Any]], seconds: float = SECONDS) -> None:
+        self.questions, self.seconds = questions, seconds
+        self.answers: list[dict[str, Any]] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._start()
+
+    def result(self) -> list[dict[str, Any]]:
+        """Answers in order."""
+        try:
+            while len(self.answers) < len(self.questions):
+                problem = self._wait()
+                if len(self.answers) < len(self.questions):
+                    self.answers.append({"problem": problem})
+                    self._start()
+        finally:
+            self.close()
+        return self.answers
+
+    def close(self) -> None:
+        """Leave no process and no folder behind."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _start(self) -> None:
+        """Ask what is not answered yet in a new process."""
+        unanswered = self.questions[len(self.answers) :]
+        if not unanswered:
+            return
+        self._folder = tempfile.TemporaryDirectory()
+        asked, answered = Path(self._folder.name) / "questions", Path(self._folder.name) / "answers"
+        asked.write_text("".join(json.dumps(q) + "\n" for q in unanswered))
+        answered.touch()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tasks.probe", str(asked), str(answered)],
+            env={**os.environ, owner.PARENT: str(os.getpid()), "PYTHONPATH": python_path()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=seconds,
-            check=False,
         )
-    except subprocess.TimeoutExpired:
-        return f"did not answer within {seconds:.0f} s"
-    last = (done.stderr.decode(errors="replace").strip().splitlines() or [""])[-1][:200]
-    return f"ended its process with code {done.returncode}" + (f" ({last})" if last else "")
+
+    def _wait(self) -> str:
+        """Take the answers of the process that runs; returns how it ended."""
+        assert self._process is not None and self._folder is not None
+        seconds = self.seconds * (len(self.questions) - len(self.answers))
+        try:
+            errors = self._process.communicate(timeout=seconds)[1]
+            last = (errors.decode(errors="replace").strip().splitlines() or [""])[-1][:200]
+            ending = f"ended its process with code {self._process.returncode}" + (f" ({last})" if last else "")
+        except subprocess.TimeoutExpired:
+            ending = f"did not answer within {seconds:.0f} s"
+        lines = (Path(self._folder.name) / "answers").read_text().splitlines(keepends=True)
+        self.answers += [json.loads(line) for line in lines if line.endswith("\n")]
+        self.close()
+        return ending
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -216,11 +252,14 @@ ANSWERS = {
     "fresh": _fresh_model,
     "problems": _problems,
     "benchmark": _benchmarks,
+    preflight_rules.ASK: preflight_rules.answer,
 }
 
 
 def main(asked: str, answered: str) -> None:
     """Answer a file of questions."""
+    owner.bind_rank()
+    os.environ.pop(owner.PARENT, None)
     sys.path.insert(0, "")
     with open(answered, "a") as handle:
         for line in Path(asked).read_text().splitlines():

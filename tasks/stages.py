@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evaluation import plots
 from pipelines.recipe.graph import Node
 from pipelines.recipe.read import Recipe, of_stage
 from pipelines.recipe.secrets import redact
@@ -237,7 +238,7 @@ def _run(
     began = time.monotonic()
     before = _seconds_so_far(work)
 
-    tick = _ticker(stage, work, tracker, show)
+    tick = _ticker(stage, kind, work, tracker, show)
     _clear_scraps(work)
     try:
         with slot(kind):
@@ -290,12 +291,17 @@ def _upload(node: Node, done: dict[str, Artifact], steps: int | None) -> dict[st
     }  # fmt: skip
 
 
-def _ticker(stage: str, work: Path, tracker: Any, show: Show | None) -> Callable[[], None]:
+def _ticker(stage: str, kind: str, work: Path, tracker: Any, show: Show | None) -> Callable[[], None]:
     """What is done several times a second while a stage runs: its metrics are sent, its alarms said, its progress shown."""
     teller = alarms.Teller(stage, work)
+    prepared = False
 
     def tick() -> None:
+        nonlocal prepared
         tracker.tick()
+        if not prepared:  # what would take a second at the end, while the stage works
+            prepared = True
+            plots.prepare(kind)
         teller.tick()
         if show:
             show(stage, _progress(work))
@@ -418,8 +424,6 @@ def _report_folder(kind: str, work: Path) -> None:
     for name in (SPOOL, "system.jsonl", process.LOG):
         if (work / name).exists():
             shutil.copy2(work / name, report / name)
-    from evaluation import plots
-
     try:
         plots.curves(work / SPOOL, report, kind)
     except Exception as error:

@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,7 +19,8 @@ import toys
 import yaml
 
 from pipelines.recipe.read import read_recipe
-from tasks import estimate, http_probe, machine, preflight
+from pipelines.stage import owner
+from tasks import estimate, http_probe, machine, preflight, preflight_rules
 
 ALL = ["curate", "sft", "rlvr", "evaluate"]
 
@@ -32,11 +35,15 @@ def known(monkeypatch):
     """Heavy questions are answered well without being asked; tests of the questions do without this."""
     asked: list[dict] = []
 
-    def answers(questions):
-        asked.extend(questions)
-        return [{"positions": 64, "parameters": 20_000, "shape": SHAPE} for _ in questions]
+    class Asked(preflight._Asked):
+        def __init__(self, questions):
+            asked.extend(questions)
+            self.count = len(questions)
 
-    monkeypatch.setattr(preflight, "_answers", answers)
+        def answers(self):
+            return [{"positions": 64, "parameters": 20_000, "shape": SHAPE} for _ in range(self.count)]
+
+    monkeypatch.setattr(preflight, "_Asked", Asked)
     return asked
 
 
@@ -51,10 +58,71 @@ def test_the_toy_recipe_is_ready_and_good_answers_are_remembered(tmp_path, home)
     recipe = read_recipe(toys.recipe(tmp_path))
     assert preflight.examine(recipe, ALL) == []
     remembered = list((home / ".checked").glob("*.json"))
-    assert len(remembered) == 2 and any("parameters" in json.loads(f.read_text()) for f in remembered)
+    assert len(remembered) == 3 and any("parameters" in json.loads(f.read_text()) for f in remembered)
     began = time.monotonic()
     assert preflight.examine(recipe, ALL) == []
     assert time.monotonic() - began < 1.5
+
+
+def test_rules_are_checked_by_another_process_and_told_as_ever(tmp_path, home):
+    recipe = toys.recipe(tmp_path)
+    code = f"""
+import sys
+from pipelines.recipe.read import read_recipe
+from tasks import preflight
+print(preflight.examine(read_recipe({str(recipe)!r}), {ALL}), "torch" in sys.modules)
+print(*preflight.examine(read_recipe({str(recipe)!r}, ["rlvr.sampling.temperature=0"]), {ALL}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=toys.ROOT, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "[] False"
+    assert second.startswith("rlvr.sampling.temperature: 0 is greedy")
+
+
+def test_what_the_answer_about_rules_depends_on(tmp_path, home, monkeypatch):
+    def mark(*overrides):
+        recipe = read_recipe(toys.recipe(tmp_path), list(overrides))
+        (question,) = preflight_rules.questions(recipe.nodes())
+        return preflight._mark(question)
+
+    plain = mark()
+    assert plain == mark("seed=5") != mark("rlvr.group_size=6")
+    scored = f"rlvr.reward={{kind: model, model: {tmp_path}}}"
+    before = mark(scored)
+    (tmp_path / "config.json").write_text("{}")
+    assert mark(scored) != before
+    assert mark("rlvr.reward_functions=[my_rewards:short]") is None, "code of the user's, which may change"
+    monkeypatch.setattr(preflight_rules, "ROOT", tmp_path)
+    (tmp_path / "pipelines").mkdir()
+    fewer = mark()
+    (tmp_path / "pipelines" / "new.py").write_text("")
+    assert plain != fewer != mark()
+
+
+def test_an_examination_that_nobody_waits_for_leaves_no_process(tmp_path, home):
+    examination = preflight.Examination(read_recipe(toys.recipe(tmp_path)), ALL)
+    assert not examination.wait_is_short
+    process = examination._asked._asking._process
+    examination.close()
+    assert process.poll() is not None
+
+
+def test_who_answers_ends_with_who_asked(tmp_path, home):
+    code = f"""
+import time
+from pipelines.recipe.read import read_recipe
+from tasks import preflight
+examination = preflight.Examination(read_recipe({str(toys.recipe(tmp_path))!r}), {ALL})
+print(examination._asked._asking._process.pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=toys.ROOT) as asker:
+        pid = int(asker.stdout.readline())
+        asker.kill()
+    until = time.monotonic() + 20
+    while owner.running(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not owner.running(pid)
 
 
 @pytest.mark.slow
