@@ -50,8 +50,14 @@ STRUCTURE_RATIO = 6.0
 
 Rounding alone passes the ratio: |d| is near 0 where the model is certain of its tokens, and as large as anywhere where it is not.
 """
-STRUCTURE_TOKENS = 8
-"""Tokens a row, position or prompt needs before it is judged."""
+STRUCTURE_CONTEXTS = 8
+"""Different contexts a row, position or prompt needs before it is judged.
+
+Tokens drawn in one context share its rounding (its hidden state and its normaliser), so they count once: the first tokens of a
+group's rows are one observation, however many rows there are.
+"""
+CONTEXT_BASE = 0x5851F42D4C957F2D
+"""Base of the polynomial hash, modulo 2^64, that tells contexts apart."""
 GROWTH = 4.0
 """Mean |d| over the last steps against the first ones; more is growth, once it is over a quarter of the mean's bound."""
 WINDOW = 3
@@ -99,6 +105,14 @@ class Tokens:
             group=columns["group"][row],
             offset=(mask.cumsum(1) - 1)[mask],
         )
+
+    def contexts(self) -> Tensor:
+        """int64 [N]: equal for tokens of a group whose rows sampled the same tokens before them."""
+        powers = torch.full((int(self.offset.max()) + 2,), CONTEXT_BASE).cumprod(0)
+        parts = (self.token + 1) * powers[self.offset + 1]
+        before = parts.cumsum(0) - parts
+        starts = torch.cat([torch.ones(1, dtype=torch.bool), self.row[1:] != self.row[:-1]])
+        return before - before[starts][starts.cumsum(0) - 1] + (self.group + 1) * CONTEXT_BASE
 
     @classmethod
     def join(cls, parts: Iterable[Tokens]) -> Tokens:
@@ -172,8 +186,9 @@ class MismatchMonitor:
                 return f"{name} is {metrics[f'mismatch/{name}']:.3g} nats (limit {limit:g}); worst: {worst}"
         if metrics["mismatch/ess"] < bounds.ess:
             return f"the effective sample size is {metrics['mismatch/ess']:.3f} of the tokens (limit {bounds.ess:g})"
+        contexts = tokens.contexts()
         for name, index in (("row", tokens.row), ("position", tokens.offset), ("group", tokens.group)):
-            found_outlier = outlier(size, index, bounds.mean)
+            found_outlier = outlier(size, index, contexts, bounds.mean)
             if found_outlier is not None:
                 return f"{name} {found_outlier[0]} is off by {found_outlier[1]:.3g} nats a token, the others by {found_outlier[2]:.3g}"
         return self._growth(bounds)
@@ -213,20 +228,25 @@ def measure(difference: Tensor) -> dict[str, float]:
     }
 
 
-def outlier(size: Tensor, index: Tensor, least: float) -> tuple[int, float, float] | None:
+def outlier(size: Tensor, index: Tensor, contexts: Tensor, least: float) -> tuple[int, float, float] | None:
     """The index whose mean is far above the others': (index, its mean, the others' mean); None where there is none.
+
+    Means are over contexts, each with the mean of its tokens.
 
     Args:
         size: float [N], |d|.
         index: int64 [N], what each token belongs to.
+        contexts: int64 [N], what each token was drawn in.
         least: a mean up to this is never an outlier.
     """
-    values, owner = index.unique(return_inverse=True)
-    total = torch.zeros(len(values), dtype=torch.float64).scatter_add_(0, owner, size.double())
+    pairs, pair = torch.stack([index, contexts], dim=1).unique(dim=0, return_inverse=True)
+    of_pair = torch.zeros(len(pairs), dtype=torch.float64).scatter_add_(0, pair, size.double()) / torch.bincount(pair)
+    values, owner = pairs[:, 0].unique(return_inverse=True)
+    total = torch.zeros(len(values), dtype=torch.float64).scatter_add_(0, owner, of_pair)
     count = torch.bincount(owner, minlength=len(values))
     others = (total.sum() - total) / (count.sum() - count).clamp(min=1)
     mean = total / count
-    suspect = (count >= STRUCTURE_TOKENS) & (mean > least) & (mean > STRUCTURE_RATIO * others) & (count < count.sum())
+    suspect = (count >= STRUCTURE_CONTEXTS) & (mean > least) & (mean > STRUCTURE_RATIO * others) & (count < count.sum())
     if not suspect.any():
         return None
     worst = int(torch.where(suspect, mean, -1.0).argmax())

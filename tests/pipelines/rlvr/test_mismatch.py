@@ -145,9 +145,45 @@ def test_a_prompt_that_is_less_certain_than_another_is_no_fault():
         MismatchMonitor(Mismatch(), "bfloat16").judge(two_groups(0.0041, 0.1))
 
 
-def test_outlier_needs_enough_tokens_and_company():
+def test_outlier_needs_enough_contexts_and_company():
     size = torch.cat([torch.full((4,), 1.0), torch.full((40,), 0.01)])
     index = torch.cat([torch.zeros(4), torch.ones(40)]).long()
-    assert outlier(size, index, 0.03) is None, "four tokens are chance"
-    assert outlier(torch.ones(40), torch.ones(40).long(), 0.03) is None, "nothing to compare with"
-    assert outlier(size.repeat(2), index.repeat(2), 0.03) == (0, 1.0, pytest.approx(0.01))
+    assert outlier(size, index, torch.arange(44), 0.03) is None, "four tokens are chance"
+    assert outlier(torch.ones(40), torch.ones(40).long(), torch.arange(40), 0.03) is None, "nothing to compare with"
+    twice = size.repeat(2), index.repeat(2)
+    assert outlier(*twice, torch.arange(88), 0.03) == (0, 1.0, pytest.approx(0.01))
+    assert outlier(*twice, torch.arange(44).repeat(2), 0.03) is None, "twice the same four contexts"
+
+
+def first_tokens(groups, rows=4, width=8):
+    """Rows whose first token is off by 0.14 nats, as in a healthy bfloat16 run of SmolLM2-135M with two prompts and four rows each."""
+    draw = torch.Generator().manual_seed(0)
+    count = groups * rows
+    mask, sampled = torch.ones(count, width, dtype=torch.bool), torch.zeros(count, width)
+    columns = {
+        "mask": mask, "in_window": mask, "on_policy": mask[:, 0], "logp_old": sampled, "group": torch.arange(count) // rows,
+    }  # fmt: skip
+    logp = sampled + 0.02
+    logp[:, 0] = 0.14
+    return Tokens.of(columns, logp, torch.randint(0, 9000, (count, width), generator=draw), torch.arange(count))
+
+
+def test_tokens_of_one_context_count_once():
+    """Two prompts have two first contexts, which rounding can both put off; eight prompts have eight."""
+    few, many = first_tokens(2), first_tokens(8)
+    assert len(few.contexts().unique()) == 2 + 8 * 7
+    assert MismatchMonitor(Mismatch(), "bfloat16").judge(few)[1] is None
+    with pytest.raises(Interrupted, match=r"position 0 is off by 0\.14"):
+        MismatchMonitor(Mismatch(), "bfloat16").judge(many)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.lists(st.integers(0, 1), min_size=1, max_size=4)), min_size=1, max_size=8)
+)
+def test_contexts_are_groups_and_the_tokens_before(rows):
+    flat = [(r, o, t, g) for r, (g, row) in enumerate(rows) for o, t in enumerate(row)]
+    row, offset, token, group = torch.tensor(flat).T
+    zeros = torch.zeros(len(flat))
+    found = Tokens(zeros, row, offset, token, zeros, group, offset).contexts().tolist()
+    wanted = [(g, *row[:o]) for g, row in rows for o in range(len(row))]
+    assert len(set(zip(found, wanted, strict=True))) == len(set(found)) == len(set(wanted))
