@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import mlflow
@@ -136,17 +137,13 @@ def _add_flavour(model_id: str, folder: Path) -> None:
 
 
 def _write_mlmodel(folder: Path, model_id: str, model_type: str, tokenizer_type: str) -> None:
-    import torch
-    import transformers
     from mlflow.models import Model, ModelSignature
     from mlflow.types.llm import CHAT_MODEL_INPUT_SCHEMA, CHAT_MODEL_OUTPUT_SCHEMA
     from mlflow.utils.environment import _mlflow_conda_env, _PythonEnv
 
-    requirements = [
-        f"mlflow=={mlflow.__version__}",
-        f"transformers=={transformers.__version__}",
-        f"torch=={torch.__version__}",
-    ]
+    transformers = metadata.version("transformers")  # asked of the package, because importing it takes seconds
+    torch = metadata.version("torch")
+    requirements = [f"mlflow=={mlflow.__version__}", f"transformers=={transformers}", f"torch=={torch}"]
     (folder / "requirements.txt").write_text("\n".join(requirements) + "\n")
     _PythonEnv.current().to_yaml(str(folder / "python_env.yaml"))
     _mlflow_conda_env(path=str(folder / "conda.yaml"), additional_pip_deps=requirements[1:])
@@ -157,7 +154,7 @@ def _write_mlmodel(folder: Path, model_id: str, model_type: str, tokenizer_type:
     about = {
         "task": "text-generation", "instance_type": "TextGenerationPipeline", "framework": "pt", "model_binary": ".",
         "pipeline_model_type": model_type, "tokenizer_type": tokenizer_type, "components": ["tokenizer"],
-        "inference_task": "llm/v1/chat", "transformers_version": transformers.__version__, "code": None,
+        "inference_task": "llm/v1/chat", "transformers_version": transformers, "code": None,
     }  # fmt: skip
     model.add_flavor("transformers", **about)
     model.add_flavor(
