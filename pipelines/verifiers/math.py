@@ -20,6 +20,7 @@ for _name in ("parser", "grader"):  # warns that the limits are off, which they 
 TAIL = 4000
 """Characters of a completion without marks that are searched, from its end."""
 MAX_ANSWER = 2000
+"""Characters of an answer; a longer one is not parsed, which takes the parser seconds."""
 MAX_PARENTHESES, MAX_BRACES = 8, 16
 """Deeper ones take the parser seconds."""
 
@@ -116,13 +117,18 @@ def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
         return correct_or_incorrect(number.equal(gold_value, value))
     if gold_value is not None and number.alternatives(completion[-TAIL:]):
         return correct_or_incorrect(False)
-    if heavy(parsed):
+    if heavy(parsed) or _too_long(completion, parsed):
         return UNPARSABLE
     if _is_set(gold) != _is_set(parsed) and (_is_set(gold) or _is_set(parsed)):
         other = parsed if _is_set(gold) else gold
         if other[:1] in "([" or "," not in other:
             return correct_or_incorrect(False)
     return None
+
+
+def _too_long(completion: str, parsed: str) -> bool:
+    """Whether the marked answer is; what is not marked has been cut already."""
+    return len(parsed) > MAX_ANSWER and marked(completion) is not None
 
 
 def _is_set(text: str) -> bool:
@@ -153,7 +159,7 @@ def _parsed_answer(completion: str) -> tuple[Any, ...]:
 def extract_answer(completion: str) -> str:
     """The last marked or final expression, as the parser writes it."""
     text = tidy(candidate(completion))
-    if not text or heavy(text):
+    if not text or heavy(text) or _too_long(completion, text):
         return ""
     if number.exact(text) is not None:
         return number.extract_answer(text)

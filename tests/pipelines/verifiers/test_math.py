@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipelines import verifiers
+from pipelines.verifiers import math
 
 CORRECT = [
     ("50\\%", "\\frac{1}{2}"),
@@ -78,6 +79,13 @@ def test_correct(completion, answer):
 @pytest.mark.parametrize("completion, answer", INCORRECT)
 def test_not_correct(completion, answer):
     assert verifiers.verify("math", completion, answer, {}).status in ("incorrect", "unparsable")
+
+
+def test_a_marked_answer_without_end_is_not_parsed(monkeypatch):
+    """The parser takes seconds for ten thousand characters."""
+    text = "\\boxed{" + "1+" * 5000 + "1}"
+    monkeypatch.setattr(math, "_parsed", lambda text: pytest.fail("parsed"))
+    assert math.verify(text, "42", {}).status == "unparsable" and math.extract_answer(text) == ""
 
 
 def test_extraction_is_shared_by_equal_answers():
