@@ -14,14 +14,13 @@ import argparse
 import copy
 import logging
 import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import sides
+from benchmarks import roofline, sides
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
@@ -52,17 +51,6 @@ def _quantized(module: torch.nn.Module, name: str) -> bool:
 def prompts_of(rows: int, context: int, vocabulary: int) -> list[list[int]]:
     """Prompts that share all but their last token."""
     return [[5 + i % 7 for i in range(context - 1)] + [100 + 37 * row % (vocabulary - 100)] for row in range(rows)]
-
-
-def seconds_of(sampler: TorchSampler, prompts: list[list[int]], tokens: int) -> float:
-    """Processor seconds of a decoding step."""
-
-    def run(count: int) -> float:
-        began = time.process_time()
-        sampler.extend(prompts, Sampling(max_tokens=count), generator(torch.device("cpu"), 0))
-        return time.process_time() - began
-
-    return (run(tokens + 1) - run(1)) / tokens
 
 
 def mismatch(sampler: TorchSampler, policy: Policy, prompts: list[list[int]], tokens: int) -> dict[str, float]:
@@ -99,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         times: dict[str, list[float]] = {kind: [] for kind in by_kind}
         for _ in range(args.blocks):
             for kind, sampler in by_kind.items():
-                times[kind].append(seconds_of(sampler, prompts, args.tokens))
+                times[kind].append(roofline.step_seconds(sampler, prompts, args.tokens))
         for kind, seconds in times.items():
             rates = [rows / each for each in seconds]
             print(

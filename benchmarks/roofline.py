@@ -152,16 +152,23 @@ def decoding(model: Any, rows: int, context: int, tokens: int, dtype: str) -> tu
     vocabulary = model.config.get_text_config().vocab_size
     prompts = [[5 + i % 7 for i in range(context - 1)] + [row % vocabulary] for row in range(rows)]
 
-    def run(count: int) -> float:
-        began = clock()
-        sampler.extend(prompts, Sampling(max_tokens=count), generator(torch.device("cpu"), 0))
-        return clock() - began
-
-    run(2)
-    seconds = (run(tokens + 1) - run(1)) / tokens
+    draw_seconds(sampler, prompts, 2)
+    seconds = step_seconds(sampler, prompts, tokens)
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
-        run(tokens + 1)
+        draw_seconds(sampler, prompts, tokens + 1)
     return seconds, parts(profiler, vocabulary)
+
+
+def draw_seconds(sampler: TorchSampler, prompts: list[list[int]], tokens: int) -> float:
+    """Seconds that so many tokens of every prompt take, prefill included."""
+    began = clock()
+    sampler.extend(prompts, Sampling(max_tokens=tokens), generator(torch.device("cpu"), 0))
+    return clock() - began
+
+
+def step_seconds(sampler: TorchSampler, prompts: list[list[int]], tokens: int) -> float:
+    """Seconds of a decoding step, the mean of so many, prefill left out."""
+    return (draw_seconds(sampler, prompts, tokens + 1) - draw_seconds(sampler, prompts, 1)) / tokens
 
 
 def training(model: Any, tokens: int, length: int, dtype: str) -> tuple[dict[str, float], dict[str, float]]:

@@ -36,7 +36,7 @@ def evaluate(
     episodes = task.environment
     assert episodes is not None
     task_problems = problems(episodes, task.limit)
-    system = "\n\n".join(text for text in (lm.system_prompt, task.system) if text)
+    system = task.system_behind(lm.system_prompt)
     conversations = [chat.with_system_prompt(p.prompt, system) for p in task_problems]
     prompts = chat.render_prompts(lm.tokenizer, conversations, [p.tools for p in task_problems])
     context = RolloutContext(

@@ -98,7 +98,7 @@ def evaluate(
         bootstrap_iters=1000,
         log_samples=True,
         apply_chat_template=chat,
-        system_instruction="\n\n".join(text for text in (own, task.system) if text) or None,
+        system_instruction=task.system_behind(own) or None,
         fewshot_as_multiturn=chat,
     )
     metrics: dict[str, Any] = {}

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from flows import labelled
 from pipelines.contract.scorer import LanguageModel, NoScorer
 from pipelines.errors import DataError, RecipeError, UserError
 
@@ -131,38 +132,21 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: names the line and the fix.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}).") from None
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            rows.append(_row(path, number, line))
-    if not rows:
-        raise DataError(f"{path}: no rows.")
-    return rows
+    form = "{prompt, completion, answer, verifier?, info?} or {prompt, completion, correct}"
+    return labelled.read(path, _row, form)
 
 
-def _row(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-        prompt = row.get("prompt", "")
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
-        correct = row.get("correct")
-        if correct is None and "answer" not in row:
-            raise ValueError("neither answer nor correct")
-        if not isinstance(row["completion"], str) or not isinstance(correct, bool | None):
-            raise ValueError("completion is a text, correct true or false")
-        return {
-            "prompt": messages, "completion": row["completion"], "answer": str(row.get("answer", "")),
-            "verifier": row.get("verifier") or "math", "info": dict(row.get("info") or {}), "correct": correct,
-        }  # fmt: skip
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path}, line {number}: {error!s:.120}. A row is {{prompt, completion, answer, verifier?, info?}} or "
-            "{prompt, completion, correct}."
-        ) from None
+def _row(_: int, row: dict[str, Any]) -> dict[str, Any]:
+    correct = row.get("correct")
+    if correct is None and "answer" not in row:
+        raise ValueError("neither answer nor correct")
+    if not isinstance(row["completion"], str) or not isinstance(correct, bool | None):
+        raise ValueError("completion is a text, correct true or false")
+    return {
+        "prompt": labelled.conversation(row.get("prompt", "")), "completion": row["completion"],
+        "answer": str(row.get("answer", "")), "verifier": row.get("verifier") or "math", "info": dict(row.get("info") or {}),
+        "correct": correct,
+    }  # fmt: skip
 
 
 def card(body: dict[str, Any]) -> str:

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import DataError, RecipeError
+from flows import labelled
+from pipelines.errors import RecipeError
 
 
 def add(commands: Any) -> None:
@@ -53,34 +54,15 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _pairs(path: Path) -> list[Any]:
-    """The labelled pairs.
+    return labelled.read(path, _pair, "{prompt, chosen, rejected}")
 
-    Raises:
-        DataError: names the line and the fix.
-    """
+
+def _pair(number: int, row: dict[str, Any]) -> Any:
     from pipelines.data.records import Problem
 
-    pairs = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}).") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            prompt = row["prompt"]
-            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
-            texts = [row["chosen"], row["rejected"]]
-            if not all(isinstance(text, str) for text in texts):
-                raise ValueError("chosen and rejected are texts")
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}, line {number}: {error!s:.120}. A row is {{prompt, chosen, rejected}}.") from None
-        problem = Problem(
-            uid=str(number), prompt=messages, answer="", verifier="exact", source="file", licence="unknown"
-        )
-        pairs.append((problem, *texts))
-    if not pairs:
-        raise DataError(f"{path}: no rows.")
-    return pairs
+    texts = [row["chosen"], row["rejected"]]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("chosen and rejected are texts")
+    prompt = labelled.conversation(row["prompt"])
+    problem = Problem(uid=str(number), prompt=prompt, answer="", verifier="exact", source="file", licence="unknown")
+    return problem, *texts

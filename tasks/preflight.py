@@ -146,7 +146,7 @@ class Examination:
 
     def problems(self) -> list[Problem]:
         """All that is wrong."""
-        problems, recipe, nodes = self._problems, self.recipe, self._nodes
+        problems, recipe, nodes = list(self._problems), self.recipe, self._nodes
         if not nodes:
             return []
         answers = self._asked.answers()

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, Unavailable
+from pipelines.environments._replayed import Replayed
 from pipelines.errors import RecipeError
 
 OPEN_S, REPLY_S = 20.0, 110.0
@@ -28,7 +29,7 @@ class _Refused(Exception):
     """The server says that an action is none."""
 
 
-class World:
+class World(Replayed):
     """An episode from `seed` of the problem's info. It opens its session at its first step, and a copy plays the same messages again.
 
     Success: the rewards of a finished episode come to `success_at`.
@@ -37,9 +38,8 @@ class World:
     waits = True
 
     def __init__(self) -> None:
-        self.problem: Problem | None = None
-        self.messages: list[str] = []
-        self.earned, self.done = 0.0, False
+        super().__init__()
+        self.earned = 0.0
         self._session: _Session | None = None
 
     def reset(self, problem: Problem) -> list[Message]:
@@ -61,7 +61,7 @@ class World:
             RecipeError: the episode starts otherwise than the problem's prompt says.
         """
         if self.done:
-            return Step("", 0.0, True, self.state_key(), {"success": False, "invalid": True})
+            return self.over()
         session = self._session or self._opened()
         self.messages.append(message)
         return self._play(session, message)
@@ -106,10 +106,7 @@ class World:
     def state_dict(self) -> dict[str, Any]:
         """The episode's start and messages."""
         assert self.problem is not None
-        return {
-            "info": dict(self.problem.info), "prompt": list(self.problem.prompt), "messages": list(self.messages),
-            "earned": self.earned, "done": self.done,
-        }  # fmt: skip
+        return {**super().state_dict(), "prompt": list(self.problem.prompt), "earned": self.earned, "done": self.done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off; the messages are played again at the next step."""

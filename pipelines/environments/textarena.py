@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
+from pipelines.environments._replayed import Replayed
 from pipelines.errors import RecipeError
 
 Result = TypeVar("Result")
 
 
-class World:
+class World(Replayed):
     """An episode of the game in the problem's info (`game`, `seed`). The games draw from Python's own random numbers, whose state each
     episode keeps for itself; a copy is made by playing the same messages again.
     """
@@ -25,9 +26,7 @@ class World:
     waits = False
 
     def __init__(self) -> None:
-        self.problem: Problem | None = None
-        self.messages: list[str] = []
-        self.done = False
+        super().__init__()
         self.shown = ""
         self._random: Any = None
 
@@ -67,7 +66,7 @@ class World:
     def step(self, message: str) -> Step:
         """One message to the game."""
         if self.done:
-            return Step("", 0.0, True, self.state_key(), {"success": False, "invalid": True})
+            return self.over()
         self.messages.append(message)
         self.done, _ = self._own(lambda: self.env.step(action=message))
         if not self.done:
@@ -76,17 +75,6 @@ class World:
         reward = float((rewards or {}).get(0, 0.0))
         invalid = bool((about or {}).get(0, {}).get("invalid_move"))
         return Step("", reward, True, self.state_key(), {"success": reward >= 1.0, "invalid": invalid})
-
-    def state_dict(self) -> dict[str, Any]:
-        """Game, seed and messages."""
-        assert self.problem is not None
-        return {"info": dict(self.problem.info), "messages": list(self.messages)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Play the messages again."""
-        self.reset(Problem(uid="", prompt=[], answer="", verifier="exact", source="", licence="", info=state["info"]))
-        for message in state["messages"]:
-            self.step(message)
 
 
 def _game(name: str) -> Any:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, Unavailable
+from pipelines.environments._replayed import Replayed
 from pipelines.errors import RecipeError
 from pipelines.verifiers.tool_calls import OPEN, NoCalls, calls
 
@@ -26,7 +27,7 @@ ROW = ("prompt", "answer", "info", "task", "example_id")
 """What of a row of its data set an environment reads."""
 
 
-class World:
+class World(Replayed):
     """An episode of the environment and row in the problem's info. A copy is made by playing the same messages again.
 
     Success: the rubric gives `success_at`.
@@ -35,9 +36,7 @@ class World:
     waits = True
 
     def __init__(self) -> None:
-        self.problem: Problem | None = None
-        self.messages: list[str] = []
-        self.done = False
+        super().__init__()
         self.shown: list[Any] = []
         self.state: Any = None
 
@@ -67,7 +66,7 @@ class World:
             RecipeError: it rewrites the conversation.
         """
         if self.done:
-            return Step("", 0.0, True, self.state_key(), {"success": False, "invalid": True})
+            return self.over()
         self.messages.append(message)
         reply = _run(self._answer, message)
         if reply is not None:
@@ -113,17 +112,6 @@ class World:
     def _name(self) -> str:
         assert self.problem is not None
         return str(self.problem.info["load"])
-
-    def state_dict(self) -> dict[str, Any]:
-        """The row and the messages."""
-        assert self.problem is not None
-        return {"info": dict(self.problem.info), "messages": list(self.messages)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Play the messages again."""
-        self.reset(Problem(uid="", prompt=[], answer="", verifier="exact", source="", licence="", info=state["info"]))
-        for message in state["messages"]:
-            self.step(message)
 
 
 @cache

@@ -394,6 +394,10 @@ class Task(Settings):
     prefill: str | None = Field(None, min_length=1, max_length=100_000)
     """Text that each answer begins with and the model goes on from: the start of its thoughts, or their end. No part of the answer."""
 
+    def system_behind(self, own: str | None) -> str:
+        """The model's own system message, if it has one, and the task's behind it; empty without both."""
+        return "\n\n".join(text for text in (own, self.system) if text)
+
     @property
     def asks(self) -> str:
         """lm-eval's name of the task."""

@@ -116,10 +116,10 @@ class Tokens:
 
     @classmethod
     def join(cls, parts: Iterable[Tokens]) -> Tokens:
-        """The tokens of several parts, in reading order."""
+        """The tokens of several parts, in reading order, on the CPU."""
         all_parts = list(parts)
         joined = cls(
-            **{name: torch.cat([getattr(part, name) for part in all_parts]) for name in cls.__dataclass_fields__}
+            **{name: torch.cat([getattr(part, name) for part in all_parts]).cpu() for name in cls.__dataclass_fields__}
         )
         order = (joined.row * (1 + joined.position.max() if len(joined.position) else 1) + joined.position).argsort()
         return cls(**{name: getattr(joined, name)[order] for name in cls.__dataclass_fields__})

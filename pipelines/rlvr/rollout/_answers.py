@@ -47,6 +47,25 @@ def answers(requests: list[RolloutRequest], context: RolloutContext, hint: Role 
     return rows
 
 
+def teacher_forced(
+    request: RolloutRequest, prompt: list[int], tokens: list[int], stop: Stop, context: RolloutContext
+) -> Trajectory:
+    """A row of the request's group whose tokens behind the prompt are trained, though the policy did not draw them in its place."""
+    count = len(prompt) + len(tokens)
+    return Trajectory(
+        uid=request.problem.uid,
+        group=request.group,
+        tokens=[*prompt, *tokens],
+        role=[int(Role.PROMPT)] * len(prompt) + [int(Role.TEACHER_FORCED)] * len(tokens),
+        logp_old=[0.0] * count,
+        entropy_old=[0.0] * count if context.entropy else None,
+        max_tokens=context.sampling.max_tokens,
+        stop=stop,
+        version=context.version,
+        text=context.decode(tokens),
+    )
+
+
 def grown(rows: list[Trajectory], context: RolloutContext) -> list[Trajectory]:
     """Rows that were cut at a window with another window each; a row that has no room left ends at its length."""
     drawn = [len(row.sampled()) for row in rows]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
-from pipelines.data.records import Role, Stop, Trajectory, by_group
-from pipelines.rlvr.rollout._answers import answers, solution_tokens
+from pipelines.data.records import Stop, Trajectory, by_group
+from pipelines.rlvr.rollout._answers import answers, solution_tokens, teacher_forced
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
@@ -35,16 +35,4 @@ class demonstrated(Rollout):
 
 def _demonstration(request: RolloutRequest, context: RolloutContext) -> Trajectory:
     solution = [*solution_tokens(request, context), int(context.tokenizer.eos_token_id)]
-    zero = [0.0] * (len(request.prompt) + len(solution))
-    return Trajectory(
-        uid=request.problem.uid,
-        group=request.group,
-        tokens=[*request.prompt, *solution],
-        role=[int(Role.PROMPT)] * len(request.prompt) + [int(Role.TEACHER_FORCED)] * len(solution),
-        logp_old=zero,
-        entropy_old=list(zero) if context.entropy else None,
-        max_tokens=context.sampling.max_tokens,
-        stop=Stop.END,
-        version=context.version,
-        text=context.decode(solution),
-    )
+    return teacher_forced(request, request.prompt, solution, Stop.END, context)

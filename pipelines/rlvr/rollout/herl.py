@@ -11,10 +11,10 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
-from pipelines.data.records import Role, Stop, Trajectory, by_group
+from pipelines.data.records import Stop, Trajectory, by_group
 from pipelines.judges import questions
 from pipelines.judges.rubric import RubricJudge
-from pipelines.rlvr.rollout._answers import answers
+from pipelines.rlvr.rollout._answers import answers, teacher_forced
 from pipelines.rlvr.scoring import verify
 
 if TYPE_CHECKING:
@@ -157,19 +157,8 @@ class herl(Rollout):
     ) -> Trajectory:
         """A rewrite as a row of its group."""
         shown = prompt if self.rewrite_prompt else [*request.prompt, *request.hint]
-        tokens = [*shown, *completion.tokens]
-        return Trajectory(
-            uid=request.problem.uid,
-            group=request.group,
-            tokens=tokens,
-            role=[int(Role.PROMPT)] * len(shown) + [int(Role.TEACHER_FORCED)] * len(completion.tokens),
-            logp_old=[0.0] * len(tokens),
-            entropy_old=[0.0] * len(tokens) if context.entropy else None,
-            max_tokens=context.sampling.max_tokens,
-            stop=completion.stop if completion.tokens else Stop.ERROR,
-            version=context.version,
-            text=context.decode(completion.tokens),
-        )
+        stop = completion.stop if completion.tokens else Stop.ERROR
+        return teacher_forced(request, shown, completion.tokens, stop, context)
 
 
 def _filled(template: str, parts: dict[str, str]) -> str:

@@ -7,22 +7,11 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds import copy_of, problem, started
 
 from pipelines import environments
-from pipelines.data.records import Problem
 from pipelines.environments import frozen_lake, guess_number, toy_text
 from pipelines.errors import RecipeError
-
-
-def problem(row):
-    return Problem(uid="u", source="s", licence="l", **{k: row[k] for k in ("prompt", "answer", "verifier", "info")})
-
-
-def started(name, row):
-    world = environments.make(name)
-    assert world.reset(problem(row)) == row["prompt"]
-    return world
-
 
 GAMES = [("toy_text", {"game": game}) for game in toy_text.IDS] + [
     ("guess_number", {"most": 15, "vague": 0.3, "progress": 0.5}),
@@ -40,11 +29,10 @@ def test_a_copy_goes_on_alike(name, config, seed, before, after):
         *toy_text.ACTIONS.get(config.get("game", ""), frozen_lake.ACTIONS), "stand still", "up", "hit",
     ]  # fmt: skip
     row = next(environments.problems(name, 1, seed, config))
-    first, second = started(name, row), environments.make(name)
+    first = started(name, row)
     for index in before:
         first.step(words[index % len(words)])
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    assert first.state_key() == second.state_key()
+    second = copy_of(name, first)
     texts = [words[i % len(words)] for i in after]
     assert [first.step(text) for text in texts] == [second.step(text) for text in texts]
 
@@ -127,8 +115,7 @@ def test_textarena_guess_the_number():
         world, low, high = started("textarena", row), 1, 20
         for _ in range(10):
             guess = (low + high) // 2
-            copy = environments.make("textarena")
-            copy.load_state_dict(json.loads(json.dumps(world.state_dict())))
+            copy = copy_of("textarena", world)
             step = world.step(f"I say [{guess}]")
             assert copy.step(f"I say [{guess}]") == step
             if step.done:

@@ -9,16 +9,17 @@ import socket
 import subprocess
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+import worlds
 
 pytest.importorskip("websockets")
 
 from pipelines import environments
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.values import RowError
-from pipelines.data.records import Problem
 from pipelines.environments import Unavailable, openenv
 from pipelines.environments._stepping import step_all
 from pipelines.errors import RecipeError
@@ -94,24 +95,18 @@ def url(request):
         yield address
 
 
-def started(row):
-    world = environments.make("openenv")
-    about = {k: row[k] for k in ("prompt", "answer", "verifier", "info")}
-    assert world.reset(Problem(uid="u", source="s", licence="l", **about)) == row["prompt"]
-    return world
+started = partial(worlds.started, "openenv")
 
 
 def test_episodes_are_the_server_s(url):
     rows = list(environments.problems("openenv", 4, 1, {"url": url, **CONFIG}))
     lefts = [int(row["info"]["start"].split()[0]) for row in rows]
     assert len(set(lefts)) > 1 and rows[0]["prompt"][0]["content"] == f"Take all.\n\n{lefts[0]} left"
-    worlds = [started(row) for row in rows]
-    for world, left in zip(worlds, lefts, strict=True):
+    episodes = [started(row) for row in rows]
+    for world, left in zip(episodes, lefts, strict=True):
         step = world.step("hello")
         assert (step.reward, step.observation, step.done) == (-0.25, "say: take N", False)
-        copy = environments.make("openenv")
-        copy.load_state_dict(json.loads(json.dumps(world.state_dict())))
-        assert copy.state_key() == world.state_key()
+        copy = worlds.copy_of("openenv", world)
         assert copy.step("take 2") == world.step("take 2"), "a copy plays the same messages again"
         last = world.step(f"take {left - 2}")
         assert (last.reward, last.done, last.info["success"]) == (1.0, True, False), "-0.25 and 1 are less than 1"

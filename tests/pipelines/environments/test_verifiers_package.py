@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
+from functools import partial
 
 import pytest
+import worlds
 
 pytest.importorskip("verifiers", reason='needs pip install "whetstone[verifiers]" (make test-ecosystem)')
 
 from pipelines import environments
-from pipelines.data.records import Problem
 from pipelines.environments import Unavailable
 from pipelines.environments._stepping import step_all
 from pipelines.errors import RecipeError
@@ -21,18 +21,8 @@ def rows(name, size=4, **config):
     return list(environments.problems("verifiers_package", size, 3, config))
 
 
-def started(row):
-    world = environments.make("verifiers_package")
-    about = {k: row[k] for k in ("prompt", "answer", "verifier", "info")}
-    assert world.reset(Problem(uid="u", source="s", licence="l", **about)) == row["prompt"]
-    return world
-
-
-def copy_of(world):
-    copy = environments.make("verifiers_package")
-    copy.load_state_dict(json.loads(json.dumps(world.state_dict())))
-    assert copy.state_key() == world.state_key()
-    return copy
+started = partial(worlds.started, "verifiers_package")
+copy_of = partial(worlds.copy_of, "verifiers_package")
 
 
 def test_one_turn_is_scored_by_the_rubric():
@@ -67,8 +57,8 @@ def test_turns_and_copies():
 
 def test_steps_run_side_by_side():
     own = rows("hints")
-    worlds = [started(row) for row in own]
-    steps = step_all(worlds, ["break", *(row["answer"] for row in own[1:])])
+    episodes = [started(row) for row in own]
+    steps = step_all(episodes, ["break", *(row["answer"] for row in own[1:])])
     assert steps[0] == "environment_failed" and all(step.info["success"] for step in steps[1:])
 
 
