@@ -22,10 +22,14 @@ def add(commands: Any) -> None:
     """The command's options."""
     text = "measure the judge of a recipe on completions whose verdicts are known"
     judge = commands.add_parser("judge", help=text, description=text)
-    judge.add_argument("recipe", help="a YAML file whose rlvr.reward is, or has, a judge")
+    judge.add_argument("recipe", help="a YAML file of which an rlvr stage's reward is, or has, a judge")
     judge.add_argument(
-        "file", metavar="FILE", help="JSONL rows {prompt, completion, answer, verifier?, info?} or {..., correct}"
+        "file",
+        metavar="FILE",
+        help="JSONL rows {prompt, completion, answer, verifier?, info?} or {..., correct}; or a sample stage's folder",
     )
+    judge.add_argument("--stage", metavar="NAME", help="which rlvr stage's judge, where the recipe has several")
+    judge.add_argument("--limit", type=int, metavar="N", help="the first N rows only")
     judge.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of the recipe")
     judge.add_argument("--term", metavar="NAME", help="which judge, where the reward has several")
     judge.add_argument("--json", action="store_true", help="for machines")
@@ -38,10 +42,14 @@ def command(arguments: argparse.Namespace) -> int:
     from pipelines.recipe.read import read_recipe
 
     recipe = read_recipe(arguments.recipe, arguments.set)
-    judge = _judge(recipe, arguments.term)
+    if arguments.limit is not None and arguments.limit < 1:
+        raise UserError(f"--limit {arguments.limit}: ask for at least one row.")
+    stage = rlvr_stage(recipe, arguments.stage)
+    judge = _judge(recipe, stage, arguments.term)
     if judge.path is not None:
-        judge.connect(_Lender(recipe))
-    rows = _rows(Path(arguments.file))
+        judge.connect(_Lender(recipe, stage))
+    path = Path(arguments.file)
+    rows = (_sampled(path) if path.is_dir() else _rows(path))[: arguments.limit]
     problems = {
         str(i): Problem(
             uid=str(i), prompt=row["prompt"], answer=row["answer"], verifier=row["verifier"], source="file", licence="unknown",
@@ -84,8 +92,8 @@ def command(arguments: argparse.Namespace) -> int:
 class _Lender(NoScorer):
     """Lends the model of a judge that runs in this process."""
 
-    def __init__(self, recipe: Any) -> None:
-        self.model = recipe.model
+    def __init__(self, recipe: Any, stage: str) -> None:
+        self.model, self.stage = recipe.model, stage
 
     def language_model(self, path: str) -> LanguageModel:
         """The model, from its folder.
@@ -97,27 +105,43 @@ class _Lender(NoScorer):
 
         if "/" not in path:
             raise UserError(
-                f"rlvr.reward.path: {path} is a stage. Name the folder that it made: --set rlvr.reward.path=./FOLDER/model"
+                f"{self.stage}.reward.path: {path} is a stage. Name the folder that it made: "
+                f"--set {self.stage}.reward.path=./FOLDER/model"
             )
         return FrozenModels(self.model).language_model(path)
 
 
-def _judge(recipe: Any, term: str | None) -> Any:
-    """The recipe's judge.
+def rlvr_stage(recipe: Any, name: str | None) -> str:
+    """The rlvr stage that is meant.
+
+    Raises:
+        RecipeError: there is none.
+        UserError: there are several and none is named, or none of that name.
+    """
+    stages = [node.name for node in recipe.nodes() if node.stage.kind == "rlvr"]
+    if not stages:
+        raise RecipeError("rlvr: this recipe has no RLVR, so no judge.")
+    if name is None and len(stages) > 1:
+        raise UserError(f"--stage: the recipe's rlvr stages are {', '.join(stages)}. Say which.")
+    if name is not None and name not in stages:
+        raise UserError(f"--stage {name}: the recipe's rlvr stages are {', '.join(stages)}.")
+    return name or stages[0]
+
+
+def _judge(recipe: Any, stage: str, term: str | None) -> Any:
+    """The judge of a stage.
 
     Raises:
         RecipeError: it has none, several, or none of that name.
     """
     from pipelines.contract.catalogue import bind
 
-    if recipe.rlvr is None:
-        raise RecipeError("rlvr: this recipe has no RLVR, so no judge.")
-    reward = bind("rlvr.reward", recipe.rlvr.reward)
+    reward = bind("rlvr.reward", recipe.node(stage).settings.reward)
     judges = {reward.fn.label: reward.fn} if reward.name == "judge" else {}
     judges |= {t.name: t.reward.fn for t in getattr(reward.fn, "terms", []) if t.reward.name == "judge"}
     if not judges:
         raise RecipeError(
-            f"rlvr.reward: {reward.name} has no judge. Set rlvr.reward.kind=judge, or a term of that kind."
+            f"{stage}.reward: {reward.name} has no judge. Set {stage}.reward.kind=judge, or a term of that kind."
         )
     if term is None and len(judges) > 1:
         raise UserError(f"--term: the reward has the judges {', '.join(judges)}. Say which.")
@@ -134,6 +158,29 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     """
     form = "{prompt, completion, answer, verifier?, info?} or {prompt, completion, correct}"
     return labelled.read(path, _row, form)
+
+
+def _sampled(folder: Path) -> list[dict[str, Any]]:
+    """The completions of a sample stage that its verifier could judge.
+
+    Raises:
+        DataError: there are none.
+    """
+    from pipelines.data import samples
+    from pipelines.data.dataset import SCHEMA, from_row
+
+    folder = folder.parent if folder.name == samples.FOLDER else folder
+    rows = []
+    for row in samples.read(folder, [*SCHEMA, "text", "correct"]):
+        if row["correct"] is not None:
+            problem = from_row(row)
+            rows.append(
+                {"prompt": problem.prompt, "completion": row["text"], "answer": problem.answer, "verifier": problem.verifier,
+                 "info": problem.info, "correct": row["correct"]}
+            )  # fmt: skip
+    if not rows:
+        raise DataError(f"{folder}: no completion has a verdict.")
+    return rows
 
 
 def _row(_: int, row: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import labelled
+from flows.judge import rlvr_stage
 from pipelines.errors import RecipeError
 
 
@@ -17,7 +18,8 @@ def add(commands: Any) -> None:
         "draft a rubric from preference pairs with the judge of a recipe, and measure it on pairs that it has not seen"
     )
     rubric = commands.add_parser("rubric", help=text, description=text)
-    rubric.add_argument("recipe", help="a YAML file whose rlvr.reward is an auto_rubric with a judge")
+    rubric.add_argument("recipe", help="a YAML file of which an rlvr stage's reward is an auto_rubric with a judge")
+    rubric.add_argument("--stage", metavar="NAME", help="which rlvr stage's judge, where the recipe has several")
     rubric.add_argument("file", metavar="FILE", help="JSONL rows {prompt, chosen, rejected}")
     rubric.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of the recipe")
     rubric.add_argument(
@@ -35,10 +37,12 @@ def command(arguments: argparse.Namespace) -> int:
     from pipelines.recipe.read import read_recipe
 
     recipe = read_recipe(arguments.recipe, arguments.set)
-    reward = bind("rlvr.reward", recipe.rlvr.reward).fn if recipe.rlvr is not None else None
-    judge = getattr(reward, "judge", None)
+    stage = rlvr_stage(recipe, arguments.stage)
+    judge = getattr(bind("rlvr.reward", recipe.node(stage).settings.reward).fn, "judge", None)
     if not isinstance(judge, PairwiseJudge):
-        raise RecipeError("rlvr.reward: no judge of pairs. Set {kind: auto_rubric, judge: {model: ..., url: ...}}.")
+        raise RecipeError(
+            f"{stage}.reward: no judge of pairs. Set {{kind: auto_rubric, judge: {{model: ..., url: ...}}}}."
+        )
     pairs = _pairs(Path(arguments.file))
     half = (len(pairs) + 1) // 2
     draft = drafting.draft(judge, pairs[:half], rounds=arguments.rounds, each=arguments.each, most=arguments.most)

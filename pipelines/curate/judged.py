@@ -23,12 +23,18 @@ def grade_of(score: float, low: int, high: int) -> int:
     return low + round(min(1.0, max(0.0, score)) * (high - low))
 
 
+def _asked(select: Selection) -> dict[str, Any]:
+    """What a judge is asked with."""
+    low, high = select.grades
+    return {"low": low, "high": high, "instruction": select.instruction, "template": select.template}
+
+
 def graded(problem: Problem, rows: Sequence[dict[str, Any]], select: Selection, seed: int) -> Iterator[Problem]:
     """`judge: grade`'s question about each completion. A share `noise` of the solutions are the grade from the other end of the range."""
     low, high = select.grades
     draw = random.Random(f"{seed} {problem.uid} grades")
     for row in rows[: select.per_problem]:
-        prompt = questions.grade(problem, row["text"], low=low, high=high, instruction=select.instruction)
+        prompt = questions.grade(problem, row["text"], **_asked(select))
         gold = grade_of(row["score"], low, high)
         told = low + high - gold if draw.random() < select.noise else gold
         about = {"solution": f"Grade: {told}", "judged": row["text"]}
@@ -44,7 +50,7 @@ def compared(problem: Problem, rows: Sequence[dict[str, Any]], select: Selection
     pairs.sort(key=lambda pair: pair[0]["score"] == pair[1]["score"])  # those that differ first
     for first, second in pairs[: select.per_problem]:
         texts = first["text"], second["text"]
-        prompt = questions.comparison(problem, *texts, low=low, high=high, instruction=select.instruction)
+        prompt = questions.comparison(problem, *texts, **_asked(select))
         gold = [grade_of(row["score"], low, high) for row in (first, second)]
         told = [low + high - g for g in gold] if draw.random() < select.noise else gold
         solution = f"First: {told[0]}\nSecond: {told[1]}"

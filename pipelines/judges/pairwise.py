@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import Field
 
 from pipelines.data.records import Problem
-from pipelines.judges import questions
+from pipelines.errors import RecipeError
+from pipelines.judges import questions, template
 from pipelines.judges.asker import Endpoint, read_settings
 
 
@@ -21,6 +22,8 @@ class Settings(Endpoint):
 
     low: int = Field(1, ge=-1000, le=1000)
     high: int = Field(10, ge=-1000, le=1000)
+    template: str | None = Field(None, max_length=8000)
+    """The whole question in words of one's own, with `{first}` and `{second}`."""
 
 
 class PairwiseJudge:
@@ -37,6 +40,8 @@ class PairwiseJudge:
     def __init__(self, settings: dict[str, Any], field: str) -> None:
         self.settings = read_settings(Settings, settings, field)
         questions.check_range(self.settings.low, self.settings.high, field)
+        if wrong := template.problem_with(self.settings.template, ("first", "second")):
+            raise RecipeError(f"{field}.template: {wrong}")
         self.asker = self.settings.asker(field)
 
     def compare(self, problem: Problem, first: str, second: str) -> tuple[float, float, bool]:
@@ -78,6 +83,7 @@ class PairwiseJudge:
         s = self.settings
         shown: dict[str, Any] = {
             "low": s.low, "high": s.high, "instruction": f"{criteria}{s.instruction}", "reference": s.reference,
+            "template": s.template,
         }  # fmt: skip
         asked = [
             questions.comparison(problem, *order, **shown)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.contract.fields import Line, Settings
+from pipelines.judges import template
 
 OF_KIND = {
     "min_score": ("best",),
@@ -20,6 +21,7 @@ OF_KIND = {
     "grades": ("graded", "compared"),
     "noise": ("graded", "compared"),
     "instruction": ("graded", "compared"),
+    "template": ("graded", "compared"),
     "nearest": ("pass_rate",),
     "problems": ("pass_rate",),
 }
@@ -76,6 +78,8 @@ class Selection(Settings):
     """graded, compared: share of the solutions that say the opposite, drawn by the source's `seed`; the answer stays as it is."""
     instruction: str = Field("", max_length=8000)
     """graded, compared: the judge's."""
+    template: Annotated[str | None, Field(max_length=8000)] = None
+    """graded, compared: the judge's."""
 
     @model_validator(mode="after")
     def _fields(self) -> Selection:
@@ -88,6 +92,9 @@ class Selection(Settings):
             raise ValueError("by is read by best, and by pairs of extremes; leave it out")
         if not -1000 <= self.grades[0] < self.grades[1] <= 1000:
             raise ValueError("grades are the lowest and the highest, from -1000 to 1000")
+        answers = ("answer",) if self.kind == "graded" else ("first", "second")
+        if wrong := template.problem_with(self.template, answers):
+            raise ValueError(f"template: {wrong}")
         if (self.nearest is None) != (self.problems is None):
             raise ValueError("nearest and problems go together: the problems nearest to a pass rate, and how many")
         if self.low is not None and self.high is not None and self.low >= self.high:

@@ -8,9 +8,13 @@ import random
 import judge_server
 import pytest
 import toys
+import yaml
 
-from flows.judge import _rows
-from pipelines.errors import DataError
+from flows.judge import _rows, _sampled, rlvr_stage
+from pipelines.data import dataset, samples
+from pipelines.data.records import Problem
+from pipelines.errors import DataError, RecipeError, UserError
+from pipelines.recipe.read import read_recipe
 
 
 def honest(body):
@@ -60,6 +64,55 @@ def test_an_honest_judge_and_a_gullible_one(files):
     with judge_server.running(gullible) as judge:
         bad = json.loads(card(files, judge, "--json"))
     assert bad["injection_raised_share"] == 1 and bad["length_correlation_incorrect"] > 0.5 and bad["separation"] < 0.7
+
+
+def sampled(folder, texts):
+    """A sample stage's artifact: one problem, whose gold answer is 7, and these completions."""
+    problem = Problem(uid="a", prompt=[{"role": "user", "content": "3 + 4 = 7"}], answer="7", verifier="number", source="s",
+                      licence="l")  # fmt: skip
+    rows = [
+        {**dataset.to_row(problem), "sample": i, "text": text, "score": score, "correct": None if score is None else score == 1,
+         "status": "x", "stop": "end", "components": "{}", "prompt_ids": [1], "completion_ids": [1], "logp": [0.0], "entropy": [0.0]}
+        for i, (text, score) in enumerate(texts)
+    ]  # fmt: skip
+    (folder / samples.FOLDER).mkdir(parents=True)
+    samples.write(folder / samples.FOLDER / samples.shard_name(0), rows)
+    return folder
+
+
+def test_a_sample_stage_s_folder_is_a_file_of_labelled_rows(files, tmp_path):
+    folder = sampled(tmp_path / "drafts", [("7 .", 1.0), ("8 .", 0.0), ("lost", None), ("9 .", 0.0)])
+    files[0].joinpath("rows.jsonl").unlink()
+    reward = "rlvr.reward={{kind: judge, model: honest, url: '{}'}}"
+    with judge_server.running(honest) as judge:
+        asked = ["judge", str(files[1]), str(folder), "--set", reward.format(judge.url), "--json"]
+        body = json.loads(toys.whetstone(*asked, home=tmp_path / "home").stdout)
+        first = json.loads(toys.whetstone(*asked, "--limit", "2", home=tmp_path / "home").stdout)
+        none = toys.whetstone(*asked, "--limit", "0", home=tmp_path / "home", check=False)
+    assert (body["rows"], body["correct_share"]) == (3, pytest.approx(1 / 3)) and first["rows"] == 2
+    assert none.returncode == 2 and "--limit 0: ask for at least one row" in none.stdout
+    with pytest.raises(DataError, match="no completion has a verdict"):
+        _sampled(sampled(tmp_path / "unscored", [("lost", None)]))
+
+
+def test_which_rlvr_stage_is_meant(tmp_path):
+    body = yaml.safe_load(toys.recipe(tmp_path).read_text())
+    rlvr, data = body.pop("rlvr"), body.pop("curate")
+    body = {key: value for key, value in body.items() if key not in ("sft", "evaluate")}
+    stages = {"data": {"kind": "curate", **data}}
+    for name in ("one", "two"):
+        (tmp_path / "graph.yaml").write_text(yaml.safe_dump({**body, "stages": dict(stages)}, sort_keys=False))
+        stages[name] = {"kind": "rlvr", "data": "data", **rlvr}
+    with pytest.raises(RecipeError, match="has no RLVR"):
+        (tmp_path / "data.yaml").write_text(yaml.safe_dump({**body, "stages": {"data": stages["data"]}}))
+        rlvr_stage(read_recipe(tmp_path / "data.yaml"), None)
+    assert rlvr_stage(read_recipe(tmp_path / "graph.yaml"), None) == "one"
+    (tmp_path / "graph.yaml").write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
+    recipe = read_recipe(tmp_path / "graph.yaml")
+    assert rlvr_stage(recipe, "two") == "two"
+    for wrong in (None, "three"):
+        with pytest.raises(UserError, match="rlvr stages are one, two"):
+            rlvr_stage(recipe, wrong)
 
 
 def test_a_recipe_without_a_judge_is_refused(files):

@@ -13,6 +13,7 @@ from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.judges import questions
+from pipelines.judges import template as templates
 from pipelines.judges.asker import Asker
 from pipelines.judges.endpoint import Reply
 from pipelines.rlvr.scoring import verify
@@ -30,7 +31,9 @@ class judge(Reward):
 
     `path` is a stage of this recipe that makes a model, or a transformers model by its path (with a slash); it runs in the stage's own
     process, frozen. `url`, `api_key_env`, `concurrency`, `timeout_s` and `cache` are an endpoint's.
-    `form: grade` asks for a whole number from `low` to `high`; `reference: true` shows the judge the record's gold answer. `form: rubric`
+    `form: grade` asks for a whole number from `low` to `high`; `reference: true` shows the judge the record's gold answer; `template`, with
+    `{answer}`, is the whole question for a judge that was trained on other words than ours (its reply still ends in `Grade: N`, and what
+    keeps an answer from giving orders is then up to the template). `form: rubric`
     asks yes or no for each criterion, of the record's `info.rubric` or else of `criteria`, and pays the weighted share that is met, or
     all or nothing. An answer that cannot be read, or a question that failed after all attempts, leaves the row unscored; a step of
     which no question was answered ends the run. Answers are kept on disk by content. The judge reads what follows the
@@ -50,6 +53,7 @@ class judge(Reward):
         api_key_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_]\w*$")] = None,
         form: Literal["grade", "rubric"] = "grade",
         instruction: Annotated[str, Field(max_length=8000)] = "",
+        template: Annotated[str | None, Field(max_length=8000)] = None,
         reference: bool = False,
         low: Annotated[int, Field(ge=-1000, le=1000)] = 1,
         high: Annotated[int, Field(ge=-1000, le=1000)] = 10,
@@ -64,12 +68,16 @@ class judge(Reward):
         questions.check_range(low, high, FIELD)
         if form == "grade" and (criteria or all_or_nothing):
             raise RecipeError(f"{FIELD}.form: criteria and all_or_nothing belong to form: rubric.")
+        if template is not None and form == "rubric":
+            raise RecipeError(f"{FIELD}.template: it belongs to form: grade.")
+        if wrong := templates.problem_with(template, ("answer",)):
+            raise RecipeError(f"{FIELD}.template: {wrong}")
         try:
             self.criteria = questions.plain(criteria or [])
         except ValidationError as error:
             raise RecipeError(f"{FIELD}.criteria: {error.errors()[0]['msg']}.") from None
         self.form, self.instruction, self.reference, self.low, self.high = form, instruction, reference, low, high
-        self.all_or_nothing = all_or_nothing
+        self.all_or_nothing, self.template = all_or_nothing, template
         self.path = path
         self.asker = Asker(
             model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=temperature, max_tokens=max_tokens,
@@ -104,7 +112,7 @@ class judge(Reward):
     def _questions(self, problem: Problem, text: str, rubric: list[questions.Criterion]) -> list[list[dict[str, str]]]:
         shown: dict[str, Any] = {"instruction": self.instruction, "reference": self.reference}
         if self.form == "grade":
-            return [questions.grade(problem, text, low=self.low, high=self.high, **shown)]
+            return [questions.grade(problem, text, low=self.low, high=self.high, template=self.template, **shown)]
         return [questions.criterion(problem, text, c.criterion, **shown) for c in rubric]
 
     def _value(self, replies: list[Reply], rubric: list[questions.Criterion]) -> tuple[float | None, int]:
