@@ -149,6 +149,9 @@ COLUMNS: dict[str, Column] = {
                        field="logp_old", span=(-2.0, 0.0)),
     "entropy_old": Column("B T", "float32", Phase.FILTER, "the sampler, where a method asks",
                           "Entropy (nats) of the distribution the token was drawn from.", field="entropy_old"),
+    "token_reward": Column("B T", "float32", Phase.FILTER, "a reward that pays tokens",
+                           "What the token is paid beside `reward`; the loop puts it into `token_penalty` and `reward`.",
+                           field="token_reward", part=True, hint="Use a reward that pays tokens, such as drlc.", span=(0.0, 0.0)),
     "turn": Column("B T", "int64", Phase.FILTER, "a rollout with turns",
                    "Index of the turn that produced the token, -1 outside turns.", fill=-1, field="turn", part=True, hint=TURNS),
     "node": Column("B T", "int64", Phase.FILTER, "a rollout that branches",
@@ -206,8 +209,9 @@ COLUMNS: dict[str, Column] = {
     "hidden_stats": Column("B K", "float32", Phase.ADVANTAGE, "the hidden-state statistics",
                            "Statistics of the row's hidden states, as `column_options` asks for them (`HiddenStatistics`)."),
     # of the slots and the policy
-    "token_penalty": Column("B T", "float32", Phase.ADVANTAGE, "a divergence in the reward",
-                            "What it charges each token; `reward` is the row's with their sum taken off.", span=(0.0, 0.0)),
+    "token_penalty": Column("B T", "float32", Phase.ADVANTAGE, "a divergence in the reward, a reward that pays tokens",
+                            "What the one charges each token less what the other pays it; `reward` is the row's with their sum taken off.",
+                            span=(0.0, 0.0)),
     "loss_share": Column("B T", "float32", Phase.ADVANTAGE, "the loop, then advantage and credit",
                          "How much of a token the loss and its denominators count: 1, 0 where a method left it out, or 1 / k "
                          "where k rows hold copies of it that count as one. 0 outside `mask`.", span=(1.0, 1.0)),

@@ -92,6 +92,8 @@ class Trajectory:
     version: int
     """Optimizer step of the weights that sampled it, or the last of its windows."""
     entropy_old: list[float] | None = None
+    token_reward: list[float] | None = None
+    """[T] what a reward pays single tokens, beside `score`."""
     turn: list[int] | None = None
     turn_state: list[int] | None = None
     turn_reward: list[float] | None = None

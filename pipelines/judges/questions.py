@@ -1,4 +1,7 @@
-"""What a judge is asked, and how its answer is read: a grade, yes and no for each criterion of a rubric, or points for each of two."""
+"""What a judge is asked, and how its answer is read: a grade, yes and no for each criterion of a rubric, points for each of two.
+
+How quotes are read stands in `spans.py`.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,11 @@ DRAFT = (
     "People prefer the first answer to the second. Write at most {most} criteria by which a grader who does not know their choice comes to "
     "it too: each about one thing, in words that fit other tasks of the kind, none that names an answer or its place. {failed}"
     "Think as briefly as you can, then end with a line for each that reads\nCriterion: TEXT"
+)
+SPANS = (
+    "Find the parts of the answer that are good and those that are bad, at most {most} in all. {instruction} Quote each word by word as it "
+    "stands in the answer, as short as it can be and from within one line. Think as briefly as you can, then end with a line for each that "
+    "reads\nGood: QUOTE\nor\nBad: QUOTE\nWhere there is none, write none in the place of the quote."
 )
 FAILED = "These did not lead a grader there, so write better ones:\n{criteria}\n"
 _CRITERION = re.compile(
@@ -161,6 +169,13 @@ def criterion(
     mark, data = _fenced(problem, {"answer": answer}, reference)
     instruction = f"{instruction}\n" if instruction else ""
     system = ROLE.format(mark=mark) + CRITERION.format(criterion=text, instruction=instruction)
+    return [{"role": "system", "content": system}, {"role": "user", "content": data}]
+
+
+def spans(problem: Problem, answer: str, *, most: int, instruction: str = "", reference: bool = False) -> list[Message]:
+    """Ask for quotes of the answer's good and bad parts (DRLC)."""
+    mark, data = _fenced(problem, {"answer": answer}, reference)
+    system = ROLE.format(mark=mark) + SPANS.format(most=most, instruction=instruction)
     return [{"role": "system", "content": system}, {"role": "user", "content": data}]
 
 

@@ -66,7 +66,7 @@ def methods(rl: s.Rlvr) -> None:
 
 def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound]) -> None:
     """Every column that is read is provided, in time; every part that a part requires is there."""
-    available = {column for method in methods for column in method.card.makes}
+    available = produced(methods)
     available |= {name for name, column in COLUMNS.items() if column.when is not None and column.when(rl)}
     available |= {column for provider in bind_providers(rl, methods) for column in provider.card.makes}
     for method in methods:
@@ -82,6 +82,11 @@ def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
                 raise RecipeError(
                     f"{method.slot}: {method.name} needs {slot}: {name} beside it. Add that, or choose another method."
                 )
+
+
+def produced(methods: list[Bound]) -> set[str]:
+    """Columns that the methods, and the parts they are made of, produce."""
+    return {column for method in methods for part in (method, *method.fn.parts()) for column in part.card.makes}
 
 
 def _check_ratios(bound: dict[str, Any]) -> None:
@@ -124,6 +129,11 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound]) -> None:
         for method in methods
         if method.slot != "rlvr.shaping" and {"reward", "token_penalty"} & set(method.needs)
     ]
+    if "token_reward" in produced(methods) and not any("token_penalty" in method.needs for method in methods):
+        raise RecipeError(
+            f"rlvr.reward: {bound['reward'].name} pays single tokens, and advantage: {bound['advantage'].name} compares whole rows. Use an "
+            "advantage that reads rewards of tokens: reinforce_pp, or gae with a critic."
+        )
     divergence = bound["divergence"]
     penalties = [divergence] if divergence is not None and divergence.where == "reward" else []
     for method in [] if readers else [*bound["shaping"], *penalties]:

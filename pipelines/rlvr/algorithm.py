@@ -94,6 +94,8 @@ def assign_credit(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
     columns["loss_share"] = columns["mask"].float()
     for shape in update.shaping:
         columns["reward"] = torch.where(columns["scored"], shape(columns).float(), columns["reward"])
+    if "token_reward" in columns:
+        columns = _take_off(torch.where(columns["mask"], -columns["token_reward"], 0.0), columns)
     if update.divergence is not None and update.divergence.where == "reward":
         columns = charge(update.divergence, columns)
     columns = set_advantage(update.advantage(columns), columns)
@@ -107,7 +109,13 @@ def assign_credit(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
 def charge(penalty: Bound, columns: dict[str, Any]) -> dict[str, Any]:
     """Take a divergence off the reward: what each token is charged into `token_penalty`, the row's sum off `reward`."""
     per_token = penalty.weight * penalty(columns | {"logp": columns["logp_old"]}) * columns["mask"]
-    return columns | {"token_penalty": per_token, "reward": columns["reward"] - per_token.sum(1)}
+    return _take_off(per_token, columns)
+
+
+def _take_off(per_token: Tensor, columns: dict[str, Any]) -> dict[str, Any]:
+    """With more in `token_penalty`, float [B, T], and the row's sum of it off `reward`."""
+    penalty, reward = columns["token_penalty"] + per_token, columns["reward"] - per_token.sum(1)
+    return columns | {"token_penalty": penalty, "reward": reward}
 
 
 def set_advantage(result: Tensor | tuple[Tensor, Tensor], columns: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +141,7 @@ def critic_tokens(update: Update, columns: dict[str, Any]) -> Tensor:
 def returns(columns: dict[str, Any]) -> Tensor:
     """Undiscounted reward still to come from each token on, float32 [B, T].
 
-    The outcome is the row's, or per turn where turns are paid; what a divergence charges is paid at its tokens.
+    The outcome is the row's, or per turn where turns are paid; what a divergence charges, or a reward pays, is paid at its tokens.
     """
     penalty, mask = columns["token_penalty"], columns["mask"]
     outcome = columns["reward"] + penalty.sum(1)

@@ -121,7 +121,8 @@ class composite(Reward):
     A term also takes `name`, `weight` (a number, `{start, end, steps, after}` for one that moves, or `{learn, start, low, high}` for
     one that follows how well the term agrees with the verdict), `gate` (`{term, at_least, at_most, otherwise}`: the value counts only
     where an earlier term's does), `operation` (`add`, or `multiply` what the terms before it gave) and `unscored` (what to do with a
-    row that it cannot score: leave the `row` out, or count `zero`). Every term's value is a component, so a metric. `correct` stays
+    row that it cannot score: leave the `row` out, or count `zero`). What a term pays single tokens (`drlc`) has its weight and gate, and
+    the factors of later terms. Every term's value is a component, so a metric. `correct` stays
     the verdict of the problem's verifier, whether or not it is a term.
     """
 
@@ -144,18 +145,22 @@ class composite(Reward):
         """Fill score, correct, status and components in place."""
         verify(rows, problems)
         values: list[dict[str, float | None]] = [{} for _ in rows]
+        paid: list[dict[str, list[float]]] = [{} for _ in rows]
         components = [{k: v for k, v in row.components.items() if k != "verifier"} for row in rows]
         for term in self.terms:
             scored = [_copy(row) for row in rows]
             term.reward.fn.score(scored, problems)
-            for row, copied, known, parts in zip(rows, scored, values, components, strict=True):
+            for row, copied, known, tokens, parts in zip(rows, scored, values, paid, components, strict=True):
                 known[term.name] = copied.score
+                if copied.token_reward is not None and copied.score is not None:
+                    tokens[term.name] = copied.token_reward
                 if copied.score is not None:
                     parts[term.name] = float(copied.score)
                 own = {k: v for k, v in copied.components.items() if k not in row.components}
                 parts.update({f"{term.name}.{k}": v for k, v in own.items()})
-        for row, known, parts in zip(rows, values, components, strict=True):
+        for row, known, tokens, parts in zip(rows, values, paid, components, strict=True):
             row.score = self.total(known)
+            row.token_reward = self.of_tokens(known, tokens) if tokens else None
             row.components = parts | {f"{name}.weight": weight for name, weight in self.learned.items()}
 
     def total(self, values: Mapping[str, float | None]) -> float | None:
@@ -174,10 +179,32 @@ class composite(Reward):
                 if term.about.unscored == "row":
                     return None
                 value = 0.0
-            weight = term.weight(self.step)
-            value *= self.learned[term.name] if weight is None else weight
+            value *= self._weight(term)
             total = total * value if term.about.operation == "multiply" else total + value
         return total
+
+    def of_tokens(self, values: Mapping[str, float | None], paid: Mapping[str, list[float]]) -> list[float]:
+        """What the terms pay each token, as `total` adds up rows: a closed gate pays no token, a factor holds for tokens too.
+
+        Args:
+            values: term → its value.
+            paid: term → what it pays each token, of those that do.
+        """
+        total = [0.0] * max(map(len, paid.values()))
+        for term in self.terms:
+            gate, value, weight = term.about.gate, values[term.name], self._weight(term)
+            opened = gate is None or gate.holds(values[gate.term])
+            if term.about.operation == "multiply":
+                factor = ((value or 0.0) if opened or gate is None else gate.otherwise) * weight
+                total = [factor * token for token in total]
+            elif opened and term.name in paid:
+                total = [sum_so_far + weight * token for sum_so_far, token in zip(total, paid[term.name], strict=True)]
+        return total
+
+    def _weight(self, term: Term) -> float:
+        """The weight of a term in this step."""
+        weight = term.weight(self.step)
+        return self.learned[term.name] if weight is None else weight
 
     def connect(self, scorer: Scorer) -> None:
         """Pass on to the terms."""

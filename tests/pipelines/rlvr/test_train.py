@@ -33,8 +33,9 @@ def trainer(tmp_path, start, *overrides):
     return toys.trainer(tmp_path, start, toys.recipe(tmp_path), *overrides)
 
 
-ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if "for environments" not in p.read_text())
-"""Presets for problems without turns; the others are in test_rollouts.py."""
+ELSEWHERE = ("for environments", "with a judge")
+"""In the presets that test_rollouts.py and the tests of their rewards run: they need turns, or an endpoint."""
+ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if not any(words in p.read_text() for words in ELSEWHERE))
 
 
 FITTING = {
