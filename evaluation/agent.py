@@ -39,6 +39,9 @@ def evaluate(
     system = task.system_behind(lm.system_prompt)
     conversations = [chat.with_system_prompt(p.prompt, system) for p in task_problems]
     prompts = chat.render_prompts(lm.tokenizer, conversations, [p.tools for p in task_problems])
+    if task.prefill:
+        begun = lm.tokenizer.encode(task.prefill, add_special_tokens=False)
+        prompts = [[*prompt, *begun] for prompt in prompts]
     context = RolloutContext(
         sampler=lm.sampler,
         sampling=Sampling(temperature=episodes.temperature, max_tokens=episodes.max_tokens),

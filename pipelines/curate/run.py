@@ -239,7 +239,12 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
 
     settings = model.tokenizer
     tokenizer = models.train_tokenizer(
-        settings.kind, settings.vocab_size, texts(), tools=settings.tools, single_digits=settings.single_digits
+        settings.kind,
+        settings.vocab_size,
+        texts(),
+        tools=settings.tools,
+        single_digits=settings.single_digits,
+        extra_characters=settings.extra_characters,
     )
     if model.chat_template is not None:
         tokenizer.chat_template = models.template_text(model.chat_template)

@@ -12,7 +12,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from pipelines.data.records import Message
-from pipelines.errors import ModelError
+from pipelines.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -123,7 +123,32 @@ def render_answer(
 
     Raises:
         ModelError: the template renders the prompt differently once the answer follows it.
+        DataError: the tokenizer has no token for a part of the answer.
     """
+    tokens, start = _rendered_answer(tokenizer, prompt, answer, record, tools, ended=ended)
+    unknown = tokenizer.unk_token_id
+    if unknown in tokens[start:] and unknown not in (
+        tokenizer.eos_token_id,
+        tokenizer.bos_token_id,
+        tokenizer.pad_token_id,
+    ):
+        lost = sorted({c for c in answer if unknown in tokenizer(c, add_special_tokens=False)["input_ids"]})[:20]
+        raise DataError(
+            f"record {record}: the tokenizer has no token for {''.join(lost)!r} of the answer, so the model would learn to write the "
+            "unknown token. Name the characters in `model.tokenizer.extra_characters`, or leave such records out."
+        )
+    return tokens, start
+
+
+def _rendered_answer(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: list[Message],
+    answer: str,
+    record: str,
+    tools: ToolSchemas | None,
+    *,
+    ended: bool,
+) -> tuple[list[int], int]:
     prompt_ids = render_prompt(tokenizer, prompt, tools)
     messages = [*prompt, {"role": "assistant", "content": answer}]
     text = render_with_tools(tokenizer, messages, tools, generation_prompt=False)

@@ -44,7 +44,13 @@ TOOLS_TEMPLATE = PLAIN_TEMPLATE.replace(
 
 
 def train_tokenizer(
-    kind: str, vocab_size: int, texts: Iterable[str], *, tools: bool = False, single_digits: bool = False
+    kind: str,
+    vocab_size: int,
+    texts: Iterable[str],
+    *,
+    tools: bool = False,
+    single_digits: bool = False,
+    extra_characters: str = "",
 ) -> PreTrainedTokenizerBase:
     """A fast tokenizer trained on texts, with the role markers and the plain chat template.
 
@@ -54,6 +60,7 @@ def train_tokenizer(
         texts: read once.
         tools: with the tokens and the template of models that call tools.
         single_digits: "bpe": every digit is a token of its own.
+        extra_characters: "char": tokens whether or not a text has them.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -61,7 +68,7 @@ def train_tokenizer(
     special = [PAD, BOS, EOS, UNK, *ROLES, *(TOOL_ROLES if tools else ())]
     tags = list(CALL_TAGS) if tools else []
     if kind == "char":
-        characters: set[str] = set()
+        characters = set(extra_characters)
         for text in texts:
             characters.update(text)
         known = [*special, *tags]

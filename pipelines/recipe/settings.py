@@ -56,6 +56,14 @@ class Tokenizer(Settings):
     """With tokens for tool calls, and a template that shows tools and their replies."""
     single_digits: bool = False
     """bpe: every digit is a token of its own, so that numbers are copied digit by digit."""
+    extra_characters: str = Field("", max_length=100_000)
+    """char: tokens beside the data's characters, for what a later stage writes, such as a judge's "Grade: 1"."""
+
+    @model_validator(mode="after")
+    def _of_kind(self) -> Tokenizer:
+        if self.extra_characters and self.kind != "char":
+            raise ValueError("extra_characters is for kind: char; bpe has a token for every byte. Leave it out.")
+        return self
 
 
 class Model(Settings):
@@ -405,9 +413,11 @@ class Task(Settings):
 
     @model_validator(mode="after")
     def _mode(self) -> Task:
-        if self.environment is not None and (self.benchmark or self.prefill):
+        if self.environment is not None and self.benchmark:
+            raise ValueError(f"{self.name}: episodes of an environment have no `benchmark`")
+        if self.environment is not None and self.prefill and self.environment.max_turns > 1:
             raise ValueError(
-                f"{self.name}: episodes of an environment have no `benchmark` and no `prefill`; `system` they may have"
+                f"{self.name}.prefill: episodes of several turns have none. Leave it out, or set max_turns: 1"
             )
         if self.chat is False and (self.system or self.prefill):
             raise ValueError(

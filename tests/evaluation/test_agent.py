@@ -37,7 +37,7 @@ def test_the_same_questions_with_and_without_tools(tmp_path):
         assert "tools" in offered["doc"]["info"] and "tools" not in without["doc"]["info"]
 
 
-def test_episodes_may_have_a_system_message_of_the_task(tmp_path, monkeypatch):
+def test_episodes_may_have_a_system_message_and_a_start_of_the_answer(tmp_path, monkeypatch):
     from evaluation import agent
     from evaluation.model import SamplerLM
 
@@ -50,8 +50,11 @@ def test_episodes_may_have_a_system_message_of_the_task(tmp_path, monkeypatch):
         agent, "play", lambda requests, *rest: prompts.extend(r.prompt for r in requests) or play(requests, *rest)
     )
     about = {"task": "tools", "size": 2, "max_turns": 1, "max_tokens": 2, "config": {"tools": []}}
-    settings = Evaluate(
-        tasks=[{"name": "low", "samples": 1, "environment": about, "system": "Effort: low."}], bootstrap=100
-    )
-    agent.evaluate(lm, None, settings.tasks[0], settings)
-    assert len(prompts) == 2 and all("Own.\n\nEffort: low." in tokenizer.decode(ids) for ids in prompts)
+    task = {"name": "low", "samples": 1, "environment": about, "system": "Effort: low."}
+    settings = Evaluate(tasks=[task, {**task, "name": "direct", "prefill": "<think></think>"}], bootstrap=100)
+    for asked in settings.tasks:
+        _, logs = agent.evaluate(lm, None, asked, settings)
+        assert all("<think>" not in text for row in logs[asked.name] for text in row["resps"])
+    texts = [tokenizer.decode(ids) for ids in prompts]
+    assert len(texts) == 4 and all("Own.\n\nEffort: low." in text for text in texts)
+    assert texts[2:] == [text + "<think></think>" for text in texts[:2]]

@@ -176,8 +176,10 @@ def test_a_mode_needs_a_chat_template(pair):
         scores(SamplerLM(model, plain, batch_size=8), harness.manager(settings), settings)
     with pytest.raises(ValueError, match="mode: `system` and `prefill` go through the chat template"):
         Evaluate(tasks=[{**task, "chat": False}])
-    with pytest.raises(ValueError, match="mode: episodes of an environment have no `benchmark` and no `prefill`"):
+    with pytest.raises(ValueError, match="mode: episodes of an environment have no `benchmark`"):
         Evaluate(tasks=[{**task, "environment": {"task": "frozen_lake"}}])
+    with pytest.raises(ValueError, match=r"mode\.prefill: episodes of several turns have none"):
+        Evaluate(tasks=[{"name": "mode", "prefill": "x", "environment": {"task": "frozen_lake"}}])
     with pytest.raises(RecipeError, match=r"no lm-eval task called 'palindrome'\. Did you mean 'palindromes'"):
         harness.manager(Evaluate(tasks=[{"name": "a", "benchmark": "palindrome"}]))
 

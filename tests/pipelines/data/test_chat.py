@@ -8,8 +8,8 @@ from benchmarks.families import FAMILIES, TOOL, tokenizer_of
 from pipelines.data import chat
 from pipelines.data.records import Problem, Role
 from pipelines.engine import models
-from pipelines.errors import ModelError
-from pipelines.recipe.settings import Model
+from pipelines.errors import DataError, ModelError
+from pipelines.recipe.settings import Model, Tokenizer
 from pipelines.sft.pack import check_assistant_mask, document
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "abba?"}]
@@ -173,3 +173,27 @@ def test_an_answer_that_was_cut_has_no_end(name):
     cut, again = chat.render_answer(loaded, ASKED, "yes", "r", ended=False)
     assert start == again and whole[: len(cut)] == cut and len(cut) < len(whole)
     assert loaded.decode(cut[start:]).strip() == "yes"
+
+
+def test_an_answer_that_the_tokenizer_cannot_write_is_refused():
+    """It would teach the model to write the unknown token, and the loss would fall to 0 all the same."""
+    prompt = [{"role": "user", "content": "Xyz?"}]
+    small = models.train_tokenizer("char", 64, ["ab"])
+    assert small.unk_token_id in chat.render_prompt(small, prompt), "a question may hold what it likes"
+    assert chat.render_answer(small, prompt, "ba", "r1")
+    with pytest.raises(
+        DataError, match=r"record r1: the tokenizer has no token for ' 1G' of the answer.*extra_characters"
+    ):
+        chat.render_answer(small, prompt, "aG 1", "r1")
+    wide = models.train_tokenizer("char", 64, ["ab"], extra_characters="G 1")
+    tokens, start = chat.render_answer(wide, prompt, "aG 1", "r1")
+    assert chat.completion_text(wide, tokens[start:]) == "aG 1"
+    with pytest.raises(ValueError, match="extra_characters is for kind: char"):
+        Tokenizer.model_validate({"kind": "bpe", "extra_characters": "G"})
+
+
+def test_an_unknown_token_that_is_the_end_token_says_nothing():
+    """GPT-2's unknown token is its end token."""
+    small = models.train_tokenizer("char", 64, ["ab"])
+    small.unk_token = small.eos_token
+    assert chat.render_answer(small, [{"role": "user", "content": "a"}], "b", "r1")

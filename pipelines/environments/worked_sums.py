@@ -1,0 +1,108 @@
+"""Sums and differences of a few numbers, with an expert who works them out in steps or answers at once.
+
+    What is 12 + 7 - 30?   ->   <think>12 + 7 = 19; 19 - 30 = -11</think>-11
+
+With `efforts` each prompt names one in its system message. The expert at `low` answers at once, at `medium` works the sum out, and at
+`high` also takes it back, number by number.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pipelines.environments._answered import Part, World, belongs
+from pipelines.errors import RecipeError, did_you_mean
+
+__all__ = ["World", "problems"]
+
+EFFORTS = ("low", "medium", "high")
+
+
+def steps(numbers: Sequence[int]) -> list[str]:
+    """The sum of signed numbers, a line for each after the first.
+
+    >>> steps([12, 7, -30])
+    ['12 + 7 = 19', '19 - 30 = -11']
+    """
+    lines, total = [], numbers[0]
+    for number in numbers[1:]:
+        lines.append(f"{total} {_signed(number)} = {total + number}")
+        total += number
+    return lines
+
+
+def thoughts(numbers: Sequence[int], effort: str) -> str:
+    """What the expert writes before the answer; empty for `low`.
+
+    >>> thoughts([12, 7], "low"), thoughts([12, 7], "medium"), thoughts([12, 7], "high")
+    ('', '12 + 7 = 19', '12 + 7 = 19; 19 - 7 = 12')
+    """
+    if effort == "low":
+        return ""
+    back = [sum(numbers), *(-number for number in numbers[:0:-1])] if effort == "high" else [0]
+    return "; ".join(steps(numbers) + steps(back))
+
+
+def _signed(number: int) -> str:
+    return f"{'-' if number < 0 else '+'} {abs(number)}"
+
+
+def problems(
+    size: int,
+    seed: int,
+    *,
+    terms: Sequence[int] = (2, 4),
+    most: int = 99,
+    part: Part = "train",
+    demonstrations: bool = False,
+    thinking: float = 0.5,
+    efforts: Sequence[str] | None = None,
+    suited: float = 1.0,
+) -> Iterator[dict[str, Any]]:
+    """Questions; a question is of the part that its own text falls into.
+
+    Args:
+        size: rows.
+        seed: of the problems.
+        terms: fewest and most numbers.
+        most: largest number; the smallest is 1.
+        part: `train` or `test`.
+        demonstrations: with an expert's answer as the solution, for SFT.
+        thinking: share of the demonstrations that work the sum out, where no effort is named.
+        efforts: of low, medium, high; each prompt names one of them.
+        suited: share of the demonstrations that are as long as the named effort asks; the others are of any of them.
+
+    Raises:
+        RecipeError: an unknown effort, or a range without numbers.
+    """
+    for effort in efforts or ():
+        if effort not in EFFORTS:
+            raise RecipeError(f"environment worked_sums: no effort {effort!r}. {did_you_mean(effort, EFFORTS)}")
+    if not 2 <= terms[0] <= terms[1] <= 20 or not 1 <= most <= 10**6:
+        raise RecipeError("environment worked_sums: terms are from 2 to 20, the fewest first, and most from 1 to 10^6.")
+    draw = random.Random(f"worked sums {seed}")
+    choices = random.Random(f"worked sums {seed} choices")
+    yielded = 0
+    while yielded < size:
+        count = draw.randint(terms[0], terms[1])
+        numbers = [draw.randint(1, most)] + [draw.choice((-1, 1)) * draw.randint(1, most) for _ in range(count - 1)]
+        effort = draw.choice(efforts) if efforts else None
+        question = f"What is {numbers[0]} {' '.join(map(_signed, numbers[1:]))}?"
+        if not belongs(question, part):
+            continue
+        info: dict[str, Any] = {"environment": "worked_sums", "terms": count}
+        prompt = [{"role": "user", "content": question}]
+        if effort:
+            info["effort"] = effort
+            prompt.insert(0, {"role": "system", "content": f"Reasoning effort: {effort}."})
+        if demonstrations:
+            shown = effort if effort and choices.random() < suited else None
+            if effort is None:
+                shown = "medium" if choices.random() < thinking else "low"
+            info["solution"] = (
+                f"<think>{thoughts(numbers, shown or choices.choice(efforts or EFFORTS))}</think>{sum(numbers)}"
+            )
+        yield {"prompt": prompt, "answer": str(sum(numbers)), "verifier": "number", "info": info}
+        yielded += 1
