@@ -98,11 +98,10 @@ def problems(
             info["effort"] = effort
             prompt.insert(0, {"role": "system", "content": f"Reasoning effort: {effort}."})
         if demonstrations:
-            shown = effort if effort and choices.random() < suited else None
             if effort is None:
                 shown = "medium" if choices.random() < thinking else "low"
-            info["solution"] = (
-                f"<think>{thoughts(numbers, shown or choices.choice(efforts or EFFORTS))}</think>{sum(numbers)}"
-            )
+            else:
+                shown = effort if choices.random() < suited else choices.choice(efforts or EFFORTS)
+            info["solution"] = f"<think>{thoughts(numbers, shown)}</think>{sum(numbers)}"
         yield {"prompt": prompt, "answer": str(sum(numbers)), "verifier": "number", "info": info}
         yielded += 1
