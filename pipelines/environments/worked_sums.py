@@ -77,9 +77,9 @@ def problems(
     Raises:
         RecipeError: an unknown effort, or a range without numbers.
     """
-    for effort in efforts or ():
-        if effort not in EFFORTS:
-            raise RecipeError(f"environment worked_sums: no effort {effort!r}. {did_you_mean(effort, EFFORTS)}")
+    for name in efforts or ():
+        if name not in EFFORTS:
+            raise RecipeError(f"environment worked_sums: no effort {name!r}. {did_you_mean(name, EFFORTS)}")
     if not 2 <= terms[0] <= terms[1] <= 20 or not 1 <= most <= 10**6:
         raise RecipeError("environment worked_sums: terms are from 2 to 20, the fewest first, and most from 1 to 10^6.")
     draw = random.Random(f"worked sums {seed}")
