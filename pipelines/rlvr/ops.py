@@ -61,6 +61,16 @@ def homogeneous(x: Tensor, group: Tensor, scored: Tensor) -> Tensor:
     return ~(spread > SAME)
 
 
+def accuracy_band(correct: Tensor, group: Tensor, scored: Tensor) -> Tensor:
+    """How hard the row's group is by its share of correct rows, int64 [B]: 0 from 2/3 on (easy), 1 from 1/3 on, else 2 (hard).
+
+    >>> accuracy_band(torch.tensor([1.0, 1, 0, 0]), torch.tensor([0, 0, 0, 1]), torch.ones(4).bool()).tolist()
+    [0, 0, 0, 2]
+    """
+    accuracy = group_mean(correct, group, scored)
+    return torch.where(accuracy >= 2 / 3 - 1e-9, 0, torch.where(accuracy >= 1 / 3 - 1e-9, 1, 2))
+
+
 def to_tokens(per_row: Tensor, mask: Tensor) -> Tensor:
     """Spread a value per row over the row's trained tokens, float32."""
     return per_row.float()[:, None] * mask

@@ -8,7 +8,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
 from pipelines.contract.method import Method
-from pipelines.rlvr.ops import group_mean, group_size
+from pipelines.rlvr.ops import accuracy_band, group_size
 
 
 @method(
@@ -42,8 +42,7 @@ class laser_d(Method):
         self, reward: PerRow, correct: PerRow, group: PerRow, scored: PerRow, length: PerRow, max_tokens: PerRow
     ) -> PerRow:
         """reward + bonus where correct and within the band's target; then record the lengths."""
-        accuracy = group_mean(correct, group, scored)
-        band = torch.where(accuracy >= 2 / 3 - 1e-9, 0, torch.where(accuracy >= 1 / 3 - 1e-9, 1, 2))
+        band = accuracy_band(correct, group, scored)
         limit = float(max_tokens.max())
         target = torch.tensor([limit if t is None else t for t in self.targets])[band]
         shaped = reward + self.bonus * ((correct > 0) & (length <= target))
