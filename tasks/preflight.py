@@ -31,7 +31,7 @@ from pipelines.recipe.slots import terms_of
 from pipelines.sandbox import SandboxError, levels
 from pipelines.stage.files import digest, free_bytes, read_json, write_atomic
 from pipelines.verifiers import SANDBOXED
-from tasks import environment, estimate, machine, preflight_rewards, preflight_rules, probe
+from tasks import environment, estimate, machine, preflight_corpora, preflight_rewards, preflight_rules, probe
 from tasks import preflight_server as server
 from tasks.problem import Problem
 
@@ -179,6 +179,7 @@ def _asks(node: Node, chosen: list[Node]) -> bool:
 
 def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     """What is particular to a stage's settings."""
+    yield from preflight_corpora.problems(node)
     if isinstance(node.settings, Curate):
         yield from _curate(node.name, node.settings, questions)
     elif isinstance(node.settings, Rlvr):

@@ -9,7 +9,19 @@ from pipelines.recipe import kinds
 from pipelines.recipe.graph import Node
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Curate, Source
-from pipelines.recipe.stage_kind import DATA, SAMPLES, TEXT, TORCH, VERIFIERS, Kind, ModelFiles, Place, Port, Reads
+from pipelines.recipe.stage_kind import (
+    DATA,
+    SAMPLES,
+    TEXT,
+    TORCH,
+    VERIFIERS,
+    Kind,
+    ModelFiles,
+    Place,
+    Port,
+    Reads,
+    environment_settings,
+)
 
 TOKENIZES = ["path", "revision", "chat_template", "chat_template_kwargs", "chat_template_date", "trust_remote_code"]
 """Fields of the model that counting a prompt's tokens reads."""
@@ -46,7 +58,11 @@ class CurateKind(Kind):
             models={"model": ModelFiles(node.recipe.model.path, ("model", "path"), weights=False)},
             skip=frozenset() if curate.difficulty is not None else frozenset({"pipelines.curate.difficulty"}),
             environments={str(s.task) for s in curate.sources if s.kind == "environment"},
-            environment_settings=[s.config for s in curate.sources if s.kind == "environment" and s.config],
+            environment_settings=[
+                *(s.config for s in curate.sources if s.kind == "environment" and s.config),
+                *({"corpus": s.corpus} for s in curate.sources if s.corpus),
+                *environment_settings(node),
+            ],
             rows_name_environments=any(s.kind in ("file", "hub") for s in curate.sources),
             verifies=True,
             libraries=(*VERIFIERS, *TEXT, "datasets", "xxhash"),

@@ -55,6 +55,7 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     info.setdefault("split", source.split)
     if info.get("environment") in environments.OUTSIDE and source.kind in ("file", "hub"):
         raise RowError("info.environment", "rows of files may not name an environment that runs code or asks a server")
+    _corpus(source, verifier, info)
     _tools(row, source, info)
     if solution:
         info["solution"] = solution
@@ -220,6 +221,24 @@ def _info(row: dict[str, Any], column: str) -> dict[str, Any]:
     if not isinstance(info.get("solution", ""), str):
         raise RowError(column, "its solution is not text", f"it is {kind(info['solution'])}")
     return info
+
+
+def _corpus(source: Source, verifier: str, info: dict[str, Any]) -> None:
+    """Give a file's row the corpus that its source names. It may not name another, whose content would be in no stage's key.
+
+    Raises:
+        RowError: it searches, and the source has no corpus, or the row has another.
+    """
+    if source.kind not in ("file", "hub"):
+        return
+    searching = [info] if verifier == "retrieval" else []
+    box = info.get("toolbox")
+    if isinstance(box, list):
+        box = info["toolbox"] = [{"kind": "search"} if spec == "search" else spec for spec in box]
+        searching += [spec for spec in box if isinstance(spec, dict) and spec.get("kind") == "search"]
+    for spec in searching:
+        if source.corpus is None or spec.setdefault("corpus", source.corpus) != source.corpus:
+            raise RowError("info.corpus", "rows of files name no corpus: give it as `corpus` of the source")
 
 
 def _tools(row: dict[str, Any], source: Source, info: dict[str, Any]) -> None:

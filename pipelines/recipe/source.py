@@ -66,6 +66,8 @@ class Source(Settings):
     """file: a longer row is quarantined."""
     max_unpacked_ratio: float = Field(200.0, ge=1)
     """file: a .gz that unpacks to more than this many times its size (and to over 64 MiB) is refused."""
+    corpus: Line | None = None
+    """file, hub: what the verifier `retrieval` and the tool `search` of the rows search: a file of passages, or `generated:ENVIRONMENT`."""
     text_column: Line | None = None
     """file, hub: the column of raw texts, for continued pre-training. Each becomes a record without a question (`info.text`), which
     an sft stage trains whole; every other column stays unread."""
@@ -86,6 +88,8 @@ class Source(Settings):
             raise ValueError(
                 "`select` says which completions of a sample stage become records: kind stage needs it, no other takes it"
             )
+        if self.corpus is not None and self.kind not in ("file", "hub"):
+            raise ValueError("`corpus` is what rows of a file or hub source search; environments take one in `config`")
         if self.self_supervised and self.kind not in ("file", "hub"):
             raise ValueError("`self_supervised` makes problems of the texts of a file or hub source")
         if self.text_column is not None:

@@ -75,7 +75,7 @@ class RlvrKind(Kind):
             modules=_methods(rl),
             environments=environments,
             any_environment=any_environment,
-            environment_settings=environment_settings(node),
+            environment_settings=[*environment_settings(node), *_reward_infos(rl)],
             verifies=True,
             libraries=(*VERIFIERS, *TEXT, *TORCH),
         )
@@ -123,6 +123,12 @@ def _methods(rl: Rlvr) -> list[str]:
         if re.search(r"^    automatic: .*= True$", path.read_text(), re.MULTILINE):
             modules.append(f"pipelines.rlvr.providers.{path.stem}")
     return modules + [f"pipelines.monitor.{rule.get('kind')}" for rule in rl.monitors]
+
+
+def _reward_infos(rl: Rlvr) -> list[dict[str, Any]]:
+    """What the recipe gives verifiers beside the records' info, which may name files."""
+    infos = [spec.get("info") for _, spec in terms_of("", rl.reward)]
+    return [info for info in infos if isinstance(info, dict)]
 
 
 def _scoring_models(rl: Rlvr) -> Iterator[tuple[str, Place]]:

@@ -1,12 +1,9 @@
-"""Search over a local corpus by BM25 (the library bm25s; `pip install "whetstone[search]"`)."""
+"""Search over a local corpus by BM25 (`pip install "whetstone[search]"`)."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 from pipelines.errors import DataError, RecipeError
+from pipelines.retrieval import retriever
 from pipelines.tools import Tool, ToolError, function_schema
 
 SCHEMA = function_schema(
@@ -18,60 +15,26 @@ def tools(*, corpus: str, results: int = 3, characters: int = 300) -> list[Tool]
     """The search.
 
     Args:
-        corpus: a text file with a document a line, or .jsonl with `text` and, where there is one, `title`.
+        corpus: as `pipelines.retrieval` reads it: a text file with a document a line, .jsonl with `text`, or `generated:ENVIRONMENT`.
         results: documents of a reply, the best first; those that share no word with the query are left out.
         characters: of each document that are shown.
+
+    Raises:
+        DataError: there is no such corpus, or a line of it is no document.
+        RecipeError: bm25s is not installed.
     """
     try:
-        import bm25s
-    except ImportError:
-        raise RecipeError(
-            'tools: search needs the library bm25s. Install it: pip install "whetstone[search]".'
-        ) from None
-    documents = _documents(corpus)
-    index = bm25s.BM25()
-    index.index(_words(documents), show_progress=False)
-    wanted = min(results, len(documents))
+        documents = retriever(corpus)
+    except DataError as error:
+        raise DataError(f"tools: search: {error}") from None
+    except RecipeError as error:
+        raise RecipeError(f"tools: search: {error}") from None
 
     def search(query: str) -> str:
         if not query.strip():
             raise ToolError("the query is empty")
-        positions, scores = index.retrieve(_words([query]), k=wanted, show_progress=False)
-        ranked = zip(positions[0].tolist(), scores[0].tolist(), strict=True)
-        lines = [f"[{rank}] {documents[at][:characters]}" for rank, (at, score) in enumerate(ranked, 1) if score > 0]
+        best = documents.search(query, results)
+        lines = [f"[{rank}] {passage.text[:characters]}" for rank, passage in enumerate(best, 1)]
         return "\n".join(lines) or "nothing found"
 
     return [Tool(SCHEMA, search)]
-
-
-def _words(texts: list[str]) -> Any:
-    import bm25s
-
-    return bm25s.tokenize(texts, stopwords=None, show_progress=False)
-
-
-def _documents(corpus: str) -> list[str]:
-    """The documents of a file.
-
-    Raises:
-        DataError: it is not there, holds none, or a line of it is no document.
-    """
-    path = Path(corpus).expanduser()
-    if not path.is_file():
-        raise DataError(f"tools: search: no corpus at {corpus}.")
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    documents = (
-        lines if path.suffix != ".jsonl" else [_document(line, number, path) for number, line in enumerate(lines, 1)]
-    )
-    if not documents:
-        raise DataError(f"tools: search: the corpus {corpus} holds no document.")
-    return documents
-
-
-def _document(line: str, number: int, path: Path) -> str:
-    try:
-        row = json.loads(line)
-        title, text = str(row.get("title") or ""), row["text"]
-    except (ValueError, KeyError, AttributeError):
-        raise DataError(f"tools: search: {path.name}, document {number}: not an object with `text`.") from None
-    return f"{title}: {text}" if title else str(text)

@@ -21,7 +21,7 @@ from pipelines.errors import DataError, did_you_mean
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 VERIFIERS = (
     "choice", "exact", "grades", "instructions", "json_schema", "math", "number", "overlap", "python", "reasoning_gym", "regex",
-    "semantic", "sql", "staged", "tool_calls",
+    "retrieval", "semantic", "sql", "staged", "tool_calls",
 )  # fmt: skip
 """Every verifier: a module of this package that defines `verify`."""
 POOLED: dict[str, tuple[str, ...]] = {
@@ -37,7 +37,7 @@ COMPOUND = ("semantic", "staged")
 """Verifiers that ask others: `parts` gives the rows that those verify, `combine` makes a batch's verdicts of theirs."""
 BATCHED = dict.fromkeys(SANDBOXED, "_sandboxed") | dict.fromkeys(COMPOUND, "_compound")
 """Verifiers whose rows are verified together → the module that does."""
-READ_THINKING = ("regex",)
+READ_THINKING = ("regex", "retrieval")
 """Verifiers that judge the form of the whole completion; the others are given what follows its reasoning."""
 MAX_CHARS = 1_000_000
 """A longer completion is unparsable for them."""

@@ -112,6 +112,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         hedged="<a>7</a> <a>8</a>",
         bomb=Example("bomb", "a" * 60 + "b", r"(a+)+"),
     ),
+    "retrieval": _examples(
+        "bela museum opened",
+        {"corpus": "generated:conv_search", "within": 1},
+        gold="<think>it is the bela museum</think>\n<rewrite>bela museum opened</rewrite>",
+        junk="<think></think>\n<rewrite>who knows</rewrite>",
+        hedged="<think></think>\n<rewrite>bela museum opened</rewrite>\n<rewrite>bela museum costs</rewrite>",
+        bomb="<think></think>\n<rewrite>" + "bela museum opened " * 20_000 + "</rewrite>",
+    ),
     "semantic": _examples(
         "the cat sat", _NEAR, gold=" the cat sat", junk="9!", hedged="9! 8? 7; 6: 5, 4 3 2 1", bomb="xyz " * 20_000
     ),

@@ -7,6 +7,10 @@ from functools import cache
 
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.stage_kind import Reads
+from pipelines.retrieval import corpora
+
+SEARCHED = {"conv_search", "search_questions"}
+"""Environments with a corpus of their own."""
 
 
 def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str, str]:
@@ -26,6 +30,8 @@ def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str,
         names.add("verifiers")
     if "tools" in reads.environments:
         names |= {"bm25s", "mcp"}
+    if SEARCHED & reads.environments or any(True for _ in corpora(reads.environment_settings)):
+        names.add("bm25s")
     return {name: (installed or {}).get(name) or _version(name) for name in sorted(names)}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import toys
 
@@ -132,6 +134,36 @@ def test_what_an_environment_s_settings_name_is_in_the_keys(tmp_path, monkeypatc
     for after in (made("b", 1), made("a", 2)):
         assert {s for s in before if before[s] != after[s]} == {"curate", "rlvr", "evaluate"}
     assert made("a", 1) == before
+
+
+def test_a_corpus_that_rows_search_is_in_the_keys(tmp_path):
+    corpus, rows = tmp_path / "corpus.jsonl", tmp_path / "rows.jsonl"
+    rows.write_text("{}\n")
+
+    def made(text):
+        corpus.write_text(json.dumps({"id": "a", "text": text}) + "\n")
+        source = {"kind": "file", "path": str(rows), "verifier": "retrieval", "corpus": str(corpus)}
+        toys.recipe(tmp_path, curate={"sources": [source]})
+        recipe = read_recipe(tmp_path / "toy.yaml")
+        parts = {s: keys.key_parts(recipe, s, {"data": "d"}) for s in recipe.stage_names()}
+        assert {s for s in parts if "bm25s" in parts[s]["versions"]} == {"curate", "rlvr"}
+        return {s: keys.stage_key(parts[s]) for s in parts}
+
+    before = made("x")
+    assert {s for s, key in made("y").items() if before[s] != key} == {"curate", "rlvr"}
+    assert made("x") == before
+
+
+def test_a_corpus_that_the_reward_searches_is_in_the_key(tmp_path):
+    corpus = tmp_path / "corpus.txt"
+
+    def made(text):
+        corpus.write_text(text)
+        spec = f"rlvr.reward={{kind: verifier, verifier: retrieval, info: {{corpus: '{corpus}'}}}}"
+        return all_keys(tmp_path, spec)
+
+    before, after = made("x"), made("y")
+    assert {s for s in before if before[s] != after[s]} == {"rlvr"}
 
 
 def test_evaluation_does_not_reach_the_trainer():

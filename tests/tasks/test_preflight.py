@@ -463,3 +463,26 @@ def test_samples_and_what_is_made_of_them(tmp_path, home, known):
     read = read_recipe(path)
     assert [p.field for p in preflight.examine(read, read.stage_names())] == ["drafts.sampling.max_tokens"]
     assert [q["ask"] for q in known].count("problems") == 1
+
+
+def test_a_corpus_that_is_not_there_is_known_before_the_first_stage(tmp_path, known, monkeypatch):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}\n")
+    lost = str(tmp_path / "lost.jsonl")
+    sources = [
+        {"kind": "file", "path": str(rows), "verifier": "retrieval", "corpus": lost},
+        {"kind": "environment", "task": "tools", "size": 2, "config": {"tools": [{"kind": "search", "corpus": lost}]}},
+        {"kind": "environment", "task": "conv_search", "size": 2},
+    ]
+    reward = f"rlvr.reward={{kind: verifier, verifier: retrieval, info: {{corpus: '{lost}'}}}}"
+    refused = problems(tmp_path, reward, curate={"sources": sources})
+    fields = {"curate.sources.0.corpus", "curate.sources.1.config", "rlvr.reward.info"}
+    assert {field for field, text in refused.items() if "no corpus at" in text} == fields
+    assert set(refused) == fields and all("a passage a line" in text for text in refused.values())
+    Path(lost).write_text("a b\n")
+    assert not problems(tmp_path, reward, curate={"sources": sources})
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "bm25s" else real(name, *more))
+    refused = problems(tmp_path, curate={"sources": sources})
+    assert {"curate.sources.0.corpus", "curate.sources.1.config", "curate.sources.2.config"} == set(refused)
+    assert all('pip install "whetstone[search]"' in text for text in refused.values())

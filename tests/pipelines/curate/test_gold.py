@@ -50,3 +50,34 @@ def test_rows_that_are_kept(columns):
 def test_rows_that_are_quarantined(columns):
     with pytest.raises(RowError, match="does not verify itself"):
         to_problem(columns, FILE, self_check=True)
+
+
+def searching(**changes):
+    row = {"prompt": "and its age?", "answer": "bela museum opened", "verifier": "retrieval"}
+    source = {"kind": "file", "path": "x", "corpus": "generated:conv_search"}
+    row, source = row | changes.pop("row", {}), source | changes
+    return to_problem(row, Source(**source), self_check=True)
+
+
+def test_a_file_s_rows_search_the_corpus_of_their_source():
+    pytest.importorskip("bm25s")
+    assert searching().info["corpus"] == "generated:conv_search"
+    box = {"answer": "a", "verifier": "exact", "info": {"toolbox": ["search", {"kind": "search", "results": 1}]}}
+    with pytest.raises(RowError, match="two tools are called 'search'"):
+        searching(row=box)
+    box["info"]["toolbox"].pop()
+    assert searching(row=box).info["toolbox"] == [{"kind": "search", "corpus": "generated:conv_search"}]
+    box["info"]["toolbox"] = [{"kind": "search", "corpus": "/etc/hostname"}]
+    for refused in (box, {"info": {"corpus": "/etc/hostname"}}):
+        with pytest.raises(RowError, match="give it as `corpus` of the source"):
+            searching(row=refused)
+    with pytest.raises(RowError, match="give it as `corpus` of the source"):
+        searching(corpus=None)
+
+
+def test_a_gold_passage_that_the_corpus_lacks_is_quarantined(tmp_path):
+    pytest.importorskip("bm25s")
+    with pytest.raises(RowError, match="the corpus has no document 'bela opera'"):
+        searching(row={"answer": "bela opera"})
+    with pytest.raises(RowError, match="no corpus at"):
+        searching(corpus=str(tmp_path / "none.txt"))
