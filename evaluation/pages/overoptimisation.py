@@ -73,7 +73,9 @@ def _formula(curve: Curve) -> str:
 
 def _peak(curve: Curve, fitted: Fit) -> str:
     if fitted.peak is None:
-        return "no peak: the fitted gold rises with the distance"
+        columns = law(curve.law, np.array([_largest(curve)]))[0]
+        gain = float(columns @ np.array([fitted.alpha[0], -fitted.beta[0]]))
+        return f"no peak: the fitted gold {'rises with' if gain > 0 else 'falls over'} the distance"
     inside = "" if fitted.peak[0] <= _largest(curve) else ", beyond what was measured"
     return f"peak at d = {fitted.peak[0]:.3g}, gold {fitted.peak[1]:.3f}{inside}"
 

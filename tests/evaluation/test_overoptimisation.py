@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.overoptimisation import Curve, best_of_n, best_of_n_curve, best_of_n_kl, fit, law
+from evaluation.pages.overoptimisation import lines
 
 SCORES = st.lists(st.tuples(st.integers(0, 4), st.floats(-3, 3)), min_size=1, max_size=7)
 
@@ -77,3 +78,9 @@ def test_a_curve_of_problems_ends_at_the_best_of_all():
 def test_too_few_points_have_no_fit():
     assert fit(Curve("c", "rl", np.array([0.0, 1, 1, 2]), np.ones(4), np.ones(4))) is None
     assert fit(curve("rl", 1.0, -0.1)).peak is None, "a law that rises for ever has no peak"
+
+
+def test_a_law_without_a_peak_says_which_way_it_goes():
+    for alpha, way in ((1.0, "rises with"), (-0.3, "falls over")):
+        bent = curve("rl", alpha, -0.05)
+        assert f"the fitted gold {way} the distance" in "\n".join(lines([(bent, fit(bent))]))
