@@ -101,8 +101,11 @@ class _Lender(NoScorer):
         Raises:
             UserError: the path is a stage's name.
         """
+        from transformers.utils import logging
+
         from pipelines.rlvr.text_scorer import FrozenModels
 
+        logging.disable_progress_bar()
         if "/" not in path:
             raise UserError(
                 f"{self.stage}.reward.path: {path} is a stage. Name the folder that it made: "
