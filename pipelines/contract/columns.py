@@ -164,8 +164,11 @@ COLUMNS: dict[str, Column] = {
     "turn_reward": Column("B S", "float32", Phase.FILTER, "a rollout with turns", "Reward paid at the end of the turn.",
                           field="turn_reward", part=True, hint=TURNS),
     "turn_state": Column("B S", "int64", Phase.FILTER, "a rollout with turns",
-                         "Equal values mean that the policy saw the same state; -1 past the last turn.", fill=-1,
+                         "Equal values mean that the policy saw the same state, or stated the same belief; -1 past the last turn.", fill=-1,
                          field="turn_state", part=True, hint=TURNS),
+    "turn_belief": Column("B S", "float32", Phase.FILTER, "a rollout with turns",
+                          "The part of `turn_reward` that pays the belief which the turn states; 0 where it states none.",
+                          field="turn_belief", part=True, hint=TURNS, span=(0.0, 0.0)),
     # of the learner's providers
     "logp_sampler": Column("B T", "float32", Phase.ADVANTAGE, "the sampler, where old_logp is trainer",
                            "What the sampler reported, where `rlvr.old_logp: trainer` puts the trainer's value into `logp_old`.",

@@ -11,6 +11,7 @@ from pipelines import environments
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat
 from pipelines.data.records import UNSCORED, Role, Stop, Trajectory
+from pipelines.environments._beliefs import COMPONENT as BELIEF
 from pipelines.environments._stepping import step_all
 from pipelines.errors import RecipeError
 
@@ -92,6 +93,7 @@ class Episode:
             turn_state=self.states,
             turn_reward=self.rewards,
             turn_components=self.components if any(self.components) else None,
+            turn_belief=[parts.get(BELIEF, 0.0) for parts in self.components],
             turn_calls=self.calls if any(self.calls) else None,
             node=self.node if with_nodes else None,
             score=float(sum(self.rewards)) if scored else None,
@@ -210,6 +212,8 @@ def _receive(
     episode.rewards.append(reward)
     episode.components.append(components)
     episode.calls.append(step.calls)
+    if step.key is not None:
+        episode.states[-1] = environments.key_number(step.key)
     episode.invalid += bool(step.info.get("invalid"))
     episode.success = bool(step.info.get("success"))
     if step.done:

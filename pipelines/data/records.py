@@ -99,6 +99,8 @@ class Trajectory:
     turn_reward: list[float] | None = None
     turn_components: list[dict[str, float]] | None = None
     """[S] named parts of each turn's reward, where the environment names them."""
+    turn_belief: list[float] | None = None
+    """[S] what each turn's reward has for the belief that it states."""
     turn_calls: list[list[dict[str, Any]]] | None = None
     """[S] tool calls of each turn: `name`, `arguments`, `outcome` (`pipelines.tools.Outcome`), `text` of the reply."""
     node: list[int] | None = None

@@ -39,6 +39,8 @@ class Step:
     """Named parts of the reward, which is their sum where there are any."""
     calls: list[dict[str, Any]] = field(default_factory=list)
     """Tool calls of the message (`Trajectory.turn_calls`)."""
+    key: str | None = None
+    """What the message's turn is compared by instead of the state it began in, such as the belief that it states."""
 
 
 class Unavailable(Exception):

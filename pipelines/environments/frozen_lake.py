@@ -7,13 +7,15 @@ A..O        A you, O a hole, . ice, G the goal
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from pipelines.data.records import Message, Problem
-from pipelines.environments import Step
+from pipelines.environments import Step, _beliefs
 from pipelines.errors import RecipeError
 
 MAX_REFUSED = 100_000
@@ -32,19 +34,25 @@ class World:
         self.fog: int | None = None
         self.steps_from: dict[tuple[int, int], int] = {}
         self.start_steps = self.nearest = 0
+        self.belief_reward: float | None = None
+        self.known_cells: set[str] = set()
+        self.visited: set[str] = set()
         self.env: Any = None
         self.done = False
 
     def reset(self, problem: Problem) -> list[Message]:
         """Start on the problem's map and take the actions in `walked` of its info."""
-        self._open(list(problem.info["map"]), problem.info.get("fog"), bool(problem.info.get("subgoals")))
+        about = problem.info
+        self._open(list(about["map"]), about.get("fog"), bool(about.get("subgoals")), about.get("beliefs"))
         messages: list[Message] = [{"role": "user", "content": self._picture()}]
         for action in problem.info.get("walked", []):
             messages.append({"role": "assistant", "content": action})
             messages.append({"role": "user", "content": self.step(action).observation})
         return messages
 
-    def _open(self, rows: list[str], fog: int | None = None, subgoals: bool = False) -> None:
+    def _open(
+        self, rows: list[str], fog: int | None = None, subgoals: bool = False, beliefs: float | None = None
+    ) -> None:
         import gymnasium
 
         self.rows, self.done, self.fog = rows, False, fog
@@ -52,6 +60,14 @@ class World:
         self.env = gymnasium.make("FrozenLake-v1", desc=rows, is_slippery=False, disable_env_checker=True).unwrapped
         self.env.reset(seed=0)
         self.start_steps = self.nearest = self.steps_from.get(self._place, 0)
+        self.belief_reward, self.known_cells, self.visited = beliefs, set(), set()
+        self._look()
+
+    def _look(self) -> None:
+        """Remember what the agent sees, and where it is."""
+        shown = self._picture().split("\n")
+        self.known_cells |= {f"{r},{c}" for r, row in enumerate(shown) for c, cell in enumerate(row) if cell != "?"}
+        self.visited.add("{},{}".format(*self._place))
 
     @property
     def _place(self) -> tuple[int, int]:
@@ -64,12 +80,35 @@ class World:
         """The map and the agent's position; in fog, what the agent sees."""
         return self._picture() if self.fog is not None else f"{'/'.join(self.rows)}@{self.env.s}"
 
+    def known(self) -> dict[str, Any]:
+        """What the agent can know from all it has seen: the belief that is paid in full, but for `next`, which tells the future."""
+        cells = {f"{r},{c}": kind for r, row in enumerate(self.rows) for c, kind in enumerate(row)}
+        goal = next((cell for cell in sorted(self.known_cells) if cells[cell] == "G"), None)
+        return {
+            "goal": goal,
+            "holes": sorted(cell for cell in self.known_cells if cells[cell] == "H"),
+            "visited": sorted(self.visited),
+            "unseen": len(cells) - len(self.known_cells),
+            "phase": "search" if goal is None else "reach",
+        }
+
     def step(self, message: str) -> Step:
-        """One move; a message that is no action costs a turn and moves nothing."""
+        """One move; a message that is no action costs a turn and moves nothing. A belief stands in front of the action."""
+        if self.belief_reward is None:
+            return self._move(message)
+        belief, action = _beliefs.parse(message)
+        known, over = self.known(), self.done
+        step = self._move(action)
+        earned = 0.0 if over else self.belief_reward * believed(belief, known, step.observation)
+        parts = (step.components or {"arrival": step.reward}) | {_beliefs.COMPONENT: earned}
+        return dataclasses.replace(step, reward=step.reward + earned, components=parts, key=belief_key(belief))
+
+    def _move(self, message: str) -> Step:
         action = message.strip().lower()
         if action not in ACTIONS or self.done:
             return Step(self._picture(), 0.0, self.done, self.state_key(), {"success": False, "invalid": True})
         _, reward, self.done, _, _ = self.env.step(ACTIONS.index(action))
+        self._look()
         info = {"success": reward > 0}
         if not self.steps_from:
             return Step(self._picture(), float(reward), bool(self.done), self.state_key(), info)
@@ -81,16 +120,55 @@ class World:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Map, position, whether the episode is over, and how near the goal it came."""
+        """Map, position, whether the episode is over, how near the goal it came, and what the agent has seen."""
         about = {"fog": self.fog, "subgoals": bool(self.steps_from), "nearest": self.nearest, "start": self.start_steps}
-        return {"map": self.rows, "place": int(self.env.s), "done": bool(self.done), **about}
+        memory = {"beliefs": self.belief_reward, "seen": sorted(self.known_cells), "visited": sorted(self.visited)}
+        return {"map": self.rows, "place": int(self.env.s), "done": bool(self.done), **about, **memory}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of `state_dict`."""
-        self._open(list(state["map"]), state["fog"], state["subgoals"])
+        self._open(list(state["map"]), state["fog"], state["subgoals"], state["beliefs"])
+        self.known_cells, self.visited = set(state["seen"]), set(state["visited"])
         self.env.s, self.done, self.nearest, self.start_steps = (
             state[k] for k in ("place", "done", "nearest", "start")
         )
+
+
+def believed(belief: dict[str, Any] | None, known: dict[str, Any], observation: str) -> float:
+    """How consistent a belief is with what the agent can know and with the observation that follows, from 0 to 1.
+
+    A belief: `goal` (cell or null), `holes`, `visited` (lists of cells), `unseen` (number of cells), `phase` (search until the goal has
+    been seen, then reach) and `next`, the picture that the move will show. Cells are "row,column", counted from 0.
+    """
+    if belief is None:
+        return 0.0
+    unseen = belief.get("unseen")
+    claimed = unseen if isinstance(unseen, int) and not isinstance(unseen, bool) else -1
+    state = _beliefs.state_score(
+        float("goal" in belief and belief["goal"] == known["goal"]),
+        _beliefs.f1(belief.get("holes"), known["holes"]),
+        _beliefs.f1(belief.get("visited"), known["visited"]),
+        max(0.0, 1 - abs(claimed - known["unseen"]) / max(1, known["unseen"])) if claimed >= 0 else 0.0,
+    )
+    phase = float(belief.get("phase") == known["phase"])
+    return _beliefs.consistency(state, phase, _beliefs.overlap(belief.get("next"), observation), 1.0)
+
+
+def belief_key(belief: dict[str, Any] | None) -> str:
+    """What beliefs are compared by, as coarse as ReBel's: the phase and where the goal is thought to be.
+
+    >>> belief_key({"phase": "reach", "goal": "2,1", "holes": []}), belief_key(None)
+    ('["reach", "2,1"]', 'none')
+    """
+    return _beliefs.NO_BELIEF if belief is None else json.dumps([belief.get("phase"), belief.get("goal")])
+
+
+def with_belief(world: World, action: str) -> str:
+    """The expert's message: all that it can know and what it will see next, then the action."""
+    after = World()
+    after.load_state_dict(world.state_dict())
+    belief = {**world.known(), "next": " ".join(after.step(action).observation.split())}
+    return f"<belief>{json.dumps(belief, separators=(',', ':'))}</belief>{action}"
 
 
 def picture(rows: list[str], place: tuple[int, int], fog: int | None = None) -> str:
@@ -155,6 +233,19 @@ def expert(rows: list[str]) -> list[str]:
     return []
 
 
+def expert_turns(rows: list[str], fog: int | None, beliefs: float | None) -> list[str]:
+    """The expert's messages from S to G: its actions, with its beliefs where they are asked for."""
+    path = expert(rows)
+    if beliefs is None:
+        return path
+    world, messages = World(), []
+    world._open(rows, fog, beliefs=beliefs)
+    for action in path:
+        messages.append(with_belief(world, action))
+        world.step(action)
+    return messages
+
+
 def problems(
     size: int,
     seed: int,
@@ -165,6 +256,7 @@ def problems(
     demonstrations: bool = False,
     fog: int | None = None,
     subgoals: bool = False,
+    beliefs: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Random maps with start and goal anywhere and a path between them; the expert's next move is the solution.
 
@@ -178,6 +270,8 @@ def problems(
         fog: how many rows and columns the agent sees around itself; None: all.
         subgoals: pay each cell that is nearer to the goal than any before, 1 in all for an arrival (the dense rewards of A
             Practitioner's Guide to Multi-turn Agentic RL, arXiv 2510.01132), instead of the arrival alone.
+        beliefs: a turn states what it believes in a block in front of its action; what a belief is paid that is right in full
+            (ReBel, arXiv 2605.20061). Turns are then compared by their beliefs.
     """
     draw = random.Random(f"frozen lake {seed}")
     yielded = refused = 0
@@ -194,9 +288,9 @@ def problems(
             continue
         cells[a][b], cells[c][d] = "S", "G"
         rows = ["".join(row) for row in cells]
-        path = expert(rows)
-        if len(path) < shortest:
+        if len(expert(rows)) < shortest:
             continue
+        path = expert_turns(rows, fog, beliefs)
         refused = 0
         for turn in range(len(path) if demonstrations else 1):
             if yielded >= size:
@@ -208,6 +302,7 @@ def problems(
                 "solution": path[turn],
             }
             info |= ({"fog": fog} if fog is not None else {}) | ({"subgoals": True} if subgoals else {})
+            info |= {"beliefs": beliefs} if beliefs is not None else {}
             problem = Problem(
                 uid="", prompt=[], answer=path[turn], verifier="exact", source="frozen_lake", licence="MIT", info=info
             )
