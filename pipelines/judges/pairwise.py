@@ -40,8 +40,8 @@ class PairwiseJudge:
     def __init__(self, settings: dict[str, Any], field: str) -> None:
         self.settings = read_settings(Settings, settings, field)
         questions.check_range(self.settings.low, self.settings.high, field)
-        if wrong := template.problem_with(self.settings.template, ("first", "second")):
-            raise RecipeError(f"{field}.template: {wrong}")
+        if fault := template.problem_with(self.settings.template, ("first", "second")):
+            raise RecipeError(f"{field}.template: {fault}")
         self.asker = self.settings.asker(field)
 
     def compare(self, problem: Problem, first: str, second: str) -> tuple[float, float, bool]:

@@ -44,6 +44,11 @@ SPANS = (
     "stands in the answer, as short as it can be and from within one line. Think as briefly as you can, then end with a line for each that "
     "reads\nGood: QUOTE\nor\nBad: QUOTE\nWhere there is none, write none in the place of the quote."
 )
+PREFIX = (
+    "The answer is reasoning that may not be finished. Grade how strongly it leads to the reference answer with a whole number from {low} "
+    "(it leads elsewhere, or nowhere) to {high} (it is there, or what is missing follows at once). {instruction} Think as briefly as you "
+    "can, then end with a line that reads\nGrade: N"
+)
 FAILED = "These did not lead a grader there, so write better ones:\n{criteria}\n"
 _CRITERION = re.compile(
     r"^[\s*#>_`-]*Criterion[\s*_`]*\d*[\s*_`]*:[\s*_`]*(\S.*?)[\s*_`]*$", re.IGNORECASE | re.MULTILINE
@@ -105,10 +110,10 @@ def _conversation(problem: Problem) -> str:
     return "\n".join(f"[{m['role']}] {m['content']}" for m in problem.prompt)
 
 
-def _fenced(problem: Problem, answers: dict[str, str], reference: bool) -> tuple[str, str]:
-    """(mark, text of the conversation and the answers, each under its heading)."""
+def _fenced(problem: Problem, answers: dict[str, str], reference: bool, *, reasoning: bool = False) -> tuple[str, str]:
+    """(mark, text of the conversation and the answers, each under its heading); `reasoning`: with theirs."""
     conversation = _conversation(problem)
-    shown = {heading: after_thinking(answer).strip() for heading, answer in answers.items()}
+    shown = {heading: (answer if reasoning else after_thinking(answer)).strip() for heading, answer in answers.items()}
     mark = mark_of(conversation, *shown.values(), problem.answer)
     parts = [f"{mark} conversation", conversation]
     if reference:
@@ -169,6 +174,13 @@ def criterion(
     mark, data = _fenced(problem, {"answer": answer}, reference)
     instruction = f"{instruction}\n" if instruction else ""
     system = ROLE.format(mark=mark) + CRITERION.format(criterion=text, instruction=instruction)
+    return [{"role": "system", "content": system}, {"role": "user", "content": data}]
+
+
+def prefix(problem: Problem, reasoning: str, *, low: int, high: int, instruction: str = "") -> list[Message]:
+    """Ask how strongly the reasoning so far leads to the reference answer, which is shown: the record's gold answer (ExpRL)."""
+    mark, data = _fenced(problem, {"answer": reasoning}, True, reasoning=True)
+    system = ROLE.format(mark=mark) + PREFIX.format(low=low, high=high, instruction=instruction)
     return [{"role": "system", "content": system}, {"role": "user", "content": data}]
 
 

@@ -93,8 +93,8 @@ class Selection(Settings):
         if not -1000 <= self.grades[0] < self.grades[1] <= 1000:
             raise ValueError("grades are the lowest and the highest, from -1000 to 1000")
         answers = ("answer",) if self.kind == "graded" else ("first", "second")
-        if wrong := template.problem_with(self.template, answers):
-            raise ValueError(f"template: {wrong}")
+        if fault := template.problem_with(self.template, answers):
+            raise ValueError(f"template: {fault}")
         if (self.nearest is None) != (self.problems is None):
             raise ValueError("nearest and problems go together: the problems nearest to a pass rate, and how many")
         if self.low is not None and self.high is not None and self.low >= self.high:

@@ -70,8 +70,8 @@ class judge(Reward):
             raise RecipeError(f"{FIELD}.form: criteria and all_or_nothing belong to form: rubric.")
         if template is not None and form == "rubric":
             raise RecipeError(f"{FIELD}.template: it belongs to form: grade.")
-        if wrong := templates.problem_with(template, ("answer",)):
-            raise RecipeError(f"{FIELD}.template: {wrong}")
+        if fault := templates.problem_with(template, ("answer",)):
+            raise RecipeError(f"{FIELD}.template: {fault}")
         try:
             self.criteria = questions.plain(criteria or [])
         except ValidationError as error:

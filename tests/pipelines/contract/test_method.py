@@ -22,7 +22,7 @@ HOOKS = ("connect", "setup", "sampling", "on_rollouts", "on_batch", "column_opti
 
 @pytest.mark.parametrize(("slot", "name"), ALL)
 def test_every_part_has_every_hook(slot, name):
-    part = bind(f"rlvr.{slot}", {"kind": name, **REQUIRED.get(name, {})}).fn
+    part = bind(f"rlvr.{slot}", {"kind": name, **REQUIRED.get(f"{slot}.{name}", REQUIRED.get(name, {}))}).fn
     assert isinstance(part, BASES.get(f"rlvr.{slot}", Method))
     assert all(callable(getattr(part, hook)) for hook in HOOKS)
     for hook in HOOKS:

@@ -62,7 +62,7 @@ def test_declares_itself(slot, name):
     assert card.paper and card.title
     assert re.split(r" \(|,", card.checked)[0] in CHECKED
     assert fn.__doc__ and len(fn.__doc__) > 40
-    settings_model(fn)(**REQUIRED.get(name, {}))
+    settings_model(fn)(**REQUIRED.get(f"{slot}.{name}", REQUIRED.get(name, {})))
     if not inspect.isclass(fn):
         assert ">>>" in fn.__doc__, "a method shows a worked example"
 

@@ -1,0 +1,151 @@
+"""A language model that sees the gold answer grades the reasoning up to the end of each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.method import Reward
+from pipelines.contract.scorer import Scorer
+from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
+from pipelines.errors import RecipeError
+from pipelines.judges import questions
+from pipelines.judges.asker import Asker
+from pipelines.judges.spans import token_at
+from pipelines.rlvr.scoring import verify
+
+FIELD = "rlvr.reward"
+LOW, HIGH = 1, 5
+"""Grades."""
+Form = Literal["smooth", "semi_smooth", "extremes", "clipped"]
+KNOWN = {"semi_smooth": {1: 0.0, 4: 0.8, 5: 1.0}, "extremes": {1: 0.0, 5: 1.0}}
+"""Form → what its grades are worth; others leave the row unscored."""
+
+
+@method(
+    paper="2606.17024",
+    title="ExpRL: Exploratory RL for LLM Mid-Training",
+    checked="official code (read: grades, forms, truncated rows; the judge's question is ours)",
+    makes=("turn", "step_potential"),
+)
+class exprl(Reward):
+    """Grades from 1 to 5 of how strongly the reasoning up to the end of each step leads to the reference, which the policy never sees.
+
+    A step ends with `separator`; an empty one belongs to the next, and steps beyond `most` to the last one, so `most: 1` grades the whole
+    answer (the outcome form, with `advantage: grpo`). `form` says what a grade s is worth: `smooth` (s - 1) / 4, `clipped` 1 above 3 and
+    else 0, `extremes` 0 and 1 for 1 and 5 alone, `semi_smooth` also 0.8 for 4. The values are the column `step_potential`, for
+    `advantage: exprl`, which makes differences of them; the row's score is the last one. A grade that cannot be read, or is worth nothing,
+    leaves the whole row unscored. A row that was cut at its length is worth 0 throughout, and nobody is asked. The reference is the
+    record's `info.solution`, or else its answer. The judge is a `model` behind an endpoint or the model at a `path`, as for the reward
+    `judge`, and reads the reasoning too. Components: `steps`, `judge_unread`, `judge_tokens`, `judge_seconds`.
+    """
+
+    language_models: ClassVar[tuple[str, ...]] = ("path",)
+
+    def __init__(
+        self,
+        *,
+        model: Annotated[str | None, Field(min_length=1, max_length=300)] = None,
+        path: Annotated[str | None, Field(min_length=1, max_length=4096)] = None,
+        url: Annotated[str | None, Field(pattern=r"^https?://[^\s/]")] = None,
+        api_key_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_]\w*$")] = None,
+        instruction: Annotated[str, Field(max_length=8000)] = "",
+        separator: Annotated[str, Field(min_length=1, max_length=40)] = "\n\n",
+        most: Annotated[int, Field(ge=1, le=1000)] = 16,
+        form: Form = "smooth",
+        temperature: Annotated[float, Field(ge=0, le=10)] = 0.0,
+        max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 2048,
+        concurrency: Annotated[int, Field(ge=1, le=1024)] = 16,
+        timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
+        cache: bool = True,
+    ) -> None:
+        self.instruction, self.separator, self.most, self.form = instruction, separator, most, form
+        self.asker = Asker(
+            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=temperature, max_tokens=max_tokens,
+            concurrency=concurrency, timeout_s=timeout_s, cache=cache,
+        )  # fmt: skip
+
+    def connect(self, scorer: Scorer) -> None:
+        """Keep the policy's tokenizer, and load the model at `path`."""
+        self.tokenizer = scorer.tokenizer()
+        self.asker.connect(scorer)
+
+    def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
+        """Fill score, correct, status, components, `turn` and `potential` in place.
+
+        Raises:
+            RecipeError: a row has turns.
+        """
+        verify(rows, problems)
+        graded = [row for row in rows if row.stop != Stop.ERROR and Role.POLICY in row.role]
+        if any(row.turn is not None for row in graded):
+            raise RecipeError(
+                f"{FIELD}: exprl grades the steps of single answers, and the rollout has turns or steps of its own. Use reward: ppr, "
+                "which grades turns, or another rollout."
+            )
+        prefixes = [self._steps(row) for row in graded]
+        asked = [
+            [] if row.stop == Stop.LENGTH else [self._question(problems[row.uid], text) for text in texts]
+            for row, texts in zip(graded, prefixes, strict=True)
+        ]
+        replies = iter(self.asker.ask([question for own in asked for question in own]))
+        for row in rows:
+            row.score = None
+        for row, texts, own in zip(graded, prefixes, asked, strict=True):
+            answers = [next(replies) for _ in own]
+            values = [self.worth(questions.read_grade(reply.text, LOW, HIGH)) for reply in answers]
+            known = [value for value in values if value is not None] if own else [0.0] * len(texts)
+            row.turn_state = list(range(len(texts)))
+            row.potential = known if len(known) == len(texts) else None
+            row.score = row.potential[-1] if row.potential else None
+            row.components = row.components | {
+                "steps": float(len(texts)), "judge_unread": float(sum(value is None for value in values)),
+                "judge_tokens": float(sum(reply.tokens for reply in answers)),
+                "judge_seconds": sum(reply.seconds for reply in answers),
+            }  # fmt: skip
+
+    def worth(self, share: float | None) -> float | None:
+        """What a grade is worth, from 0 to 1; None where it is not known.
+
+        Args:
+            share: the grade's place between 1 and 5, from 0 to 1.
+
+        >>> [exprl(model="m", form=form).worth(0.75) for form in ("smooth", "clipped", "semi_smooth", "extremes")]
+        [0.75, 1.0, 0.8, None]
+        """
+        if share is None or self.form == "smooth":
+            return share
+        if self.form == "clipped":
+            return float(share > 0.5)
+        return KNOWN[self.form].get(LOW + (HIGH - LOW) * share)  # type: ignore[call-overload]
+
+    def _question(self, problem: Problem, text: str) -> list[Message]:
+        shown = replace(problem, answer=str(problem.info.get("solution") or problem.answer))
+        return questions.prefix(shown, text, low=LOW, high=HIGH, instruction=self.instruction)
+
+    def _steps(self, row: Trajectory) -> list[str]:
+        """The text up to the end of each step; fills `turn`."""
+        tokens = row.sampled()
+        text = self._decode(tokens)
+        ends: list[int] = []
+        texts: list[str] = []
+        begin, place = 0, text.find(self.separator)
+        while place >= 0 and len(ends) < self.most - 1:
+            end = place + len(self.separator)
+            last = token_at(end, text, tokens, self._decode)
+            if text[begin:place].strip() and text[end:].strip() and last > (ends[-1] if ends else -1):
+                ends.append(last)
+                texts.append(text[:end])
+                begin = end
+            place = text.find(self.separator, end)
+        policy = iter(range(len(tokens)))
+        step_of = [sum(end < index for end in ends) for index in range(len(tokens))]
+        row.turn = [step_of[next(policy)] if role == Role.POLICY else -1 for role in row.role]
+        return [*texts, text]
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
