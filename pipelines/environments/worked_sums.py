@@ -20,20 +20,20 @@ __all__ = ["World", "problems"]
 EFFORTS = ("low", "medium", "high")
 
 
-def steps(numbers: Sequence[int]) -> list[str]:
+def steps(addends: Sequence[int]) -> list[str]:
     """The sum of signed numbers, a line for each after the first.
 
     >>> steps([12, 7, -30])
     ['12 + 7 = 19', '19 - 30 = -11']
     """
-    lines, total = [], numbers[0]
-    for number in numbers[1:]:
+    lines, total = [], addends[0]
+    for number in addends[1:]:
         lines.append(f"{total} {_signed(number)} = {total + number}")
         total += number
     return lines
 
 
-def thoughts(numbers: Sequence[int], effort: str) -> str:
+def thoughts(addends: Sequence[int], effort: str) -> str:
     """What the expert writes before the answer; empty for `low`.
 
     >>> thoughts([12, 7], "low"), thoughts([12, 7], "medium"), thoughts([12, 7], "high")
@@ -41,8 +41,8 @@ def thoughts(numbers: Sequence[int], effort: str) -> str:
     """
     if effort == "low":
         return ""
-    back = [sum(numbers), *(-number for number in numbers[:0:-1])] if effort == "high" else [0]
-    return "; ".join(steps(numbers) + steps(back))
+    back = [sum(addends), *(-number for number in addends[:0:-1])] if effort == "high" else [0]
+    return "; ".join(steps(addends) + steps(back))
 
 
 def _signed(number: int) -> str:
@@ -87,9 +87,9 @@ def problems(
     yielded = 0
     while yielded < size:
         count = draw.randint(terms[0], terms[1])
-        numbers = [draw.randint(1, most)] + [draw.choice((-1, 1)) * draw.randint(1, most) for _ in range(count - 1)]
+        addends = [draw.randint(1, most)] + [draw.choice((-1, 1)) * draw.randint(1, most) for _ in range(count - 1)]
         effort = draw.choice(efforts) if efforts else None
-        question = f"What is {numbers[0]} {' '.join(map(_signed, numbers[1:]))}?"
+        question = f"What is {addends[0]} {' '.join(map(_signed, addends[1:]))}?"
         if not belongs(question, part):
             continue
         info: dict[str, Any] = {"environment": "worked_sums", "terms": count}
@@ -102,6 +102,6 @@ def problems(
                 shown = "medium" if choices.random() < thinking else "low"
             else:
                 shown = effort if choices.random() < suited else choices.choice(efforts or EFFORTS)
-            info["solution"] = f"<think>{thoughts(numbers, shown)}</think>{sum(numbers)}"
-        yield {"prompt": prompt, "answer": str(sum(numbers)), "verifier": "number", "info": info}
+            info["solution"] = f"<think>{thoughts(addends, shown)}</think>{sum(addends)}"
+        yield {"prompt": prompt, "answer": str(sum(addends)), "verifier": "number", "info": info}
         yielded += 1
