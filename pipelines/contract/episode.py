@@ -203,6 +203,8 @@ def _receive(
     budget: TurnBudget | None,
 ) -> None:
     """Note what the environment answered, and put its words behind the policy's where the episode goes on."""
+    most_turns = budget.most_turns if budget is not None else 0
+    budget = budget.of(episode.request.problem.info) if budget is not None else None
     reward, components = step.reward, step.components
     if budget is not None and len(episode.states) > budget.limit(episode.extensions):
         episode.extensions += 1
@@ -221,6 +223,11 @@ def _receive(
         return
     if budget is not None and budget.spent(episode.role.count(int(Role.POLICY))):
         episode.stop = Stop.LENGTH
+        return
+    if budget is not None and (
+        len(episode.states) >= budget.most_turns < most_turns or (budget.end_invalid and step.info.get("invalid"))
+    ):
+        episode.stop = Stop.TURNS
         return
     observation = step.observation
     reminder = budget.reminder(len(episode.states), episode.extensions) if budget is not None else ""

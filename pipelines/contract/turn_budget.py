@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+EXPERT = "expert_turns"
+"""Field of a record's info: the turns that an expert takes."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,26 @@ class TurnBudget:
     tokens: int | None = None
     """The policy's tokens in an episode; the turn that passes them is its last."""
     extension_cost: float = 0.0
+    tolerance: float | None = None
+    """How many times the expert's turns an episode gets, where its record says how many those are; None for no such limit."""
+    least: int = 2
+    """Turns that such an episode gets at least."""
+    end_invalid: bool = False
+    """A message that is no action ends the episode."""
+
+    def of(self, info: Mapping[str, Any]) -> TurnBudget:
+        """The budget of a record by its info: clip(tolerance * the expert's turns, least, turns) (ActiveVLN, arXiv 2509.12618).
+
+        >>> budget = TurnBudget(120, tolerance=2.0)
+        >>> [budget.of({"expert_turns": turns}).turns for turns in (1, 20, 90)], budget.of({}).turns
+        ([2, 40, 120], 120)
+        """
+        expert = info.get(EXPERT)
+        if self.tolerance is None or isinstance(expert, bool) or not isinstance(expert, int | float) or not expert > 0:
+            return self
+        if not math.isfinite(expert):
+            return self
+        return replace(self, turns=min(self.turns, max(self.least, math.floor(self.tolerance * expert + 1e-9))))
 
     @property
     def most_turns(self) -> int:

@@ -300,6 +300,7 @@ def problems(
                 "map": rows,
                 "walked": path[:turn],
                 "solution": path[turn],
+                "expert_turns": len(path) - turn,
             }
             info |= ({"fog": fog} if fog is not None else {}) | ({"subgoals": True} if subgoals else {})
             info |= {"beliefs": beliefs} if beliefs is not None else {}

@@ -10,6 +10,7 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.episode import play
 from pipelines.contract.method import Rollout
 from pipelines.contract.turn_budget import TurnBudget
+from pipelines.data.records import by_group
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
@@ -31,6 +32,12 @@ class multi_turn(Rollout):
     `max_turns` may be announced (`remind`: every observation ends with the turns that are left) and extended: at the limit an
     episode goes on for `extension` more turns, `extensions` times at most, and each takes `extension_cost` off the reward. An episode
     ends with the turn in which the policy's tokens reach `max_tokens`.
+
+    ActiveVLN (arXiv 2509.12618) spends no turns on lost episodes and no steps on lost groups: `tolerance` ends an episode at so many
+    times the turns of an expert (`expert_turns` of the problem's info; without it, at `max_turns`), though not before `least_turns`;
+    `end_invalid` ends it at a message that is no action. With `regenerate` a group without a success is played again, so often at most,
+    and its last rows count; the component `attempts` says how often it was played. What the curriculum learns of a problem is then its
+    last attempt.
     """
 
     def __init__(
@@ -42,9 +49,29 @@ class multi_turn(Rollout):
         extensions: Annotated[int, Field(ge=0)] = 0,
         extension_cost: Annotated[float, Field(ge=0)] = 0.0,
         max_tokens: Annotated[int, Field(ge=1)] | None = None,
+        tolerance: Annotated[float, Field(ge=1, le=1000)] | None = None,
+        least_turns: Annotated[int, Field(ge=1)] = 2,
+        end_invalid: bool = False,
+        regenerate: Annotated[int, Field(ge=0, le=100)] = 0,
     ) -> None:
-        self.budget = TurnBudget(max_turns, extension, extensions, remind, max_tokens, extension_cost)
+        self.budget = TurnBudget(
+            max_turns, extension, extensions, remind, max_tokens, extension_cost, tolerance, least_turns, end_invalid
+        )
+        self.regenerate = regenerate
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems."""
-        return play(requests, context, self.budget)
+        rows = play(requests, context, self.budget)
+        if not self.regenerate:
+            return rows
+        groups, attempts = by_group(rows), {request.group: 1 for request in requests}
+        for attempt in range(2, self.regenerate + 2):
+            again = [r for r in requests if not any(row.correct for row in groups.get(r.group, []))]
+            if not again:
+                break
+            groups |= by_group(play(again, context, self.budget))
+            attempts |= {request.group: attempt for request in again}
+        for group, members in groups.items():
+            for row in members:
+                row.components = {**row.components, "attempts": float(attempts[group])}
+        return [row for request in requests for row in groups.get(request.group, [])]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import scripted
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.contract.episode import play
 from pipelines.contract.turn_budget import TurnBudget, percentile_limit
-from pipelines.data.records import Stop
+from pipelines.data.records import Role, Stop
 
 WALK = {"environment": "frozen_lake", "map": ["SFF", "FFF", "FFG"]}
 
@@ -58,3 +60,64 @@ def test_a_short_episode_is_unaffected():
 def test_a_token_budget_ends_an_episode():
     row = played(TurnBudget(9, tokens=12), back_and_forth)
     assert row.stop == Stop.LENGTH and len(row.turn_reward) == 3, "6 + 5 + 6 tokens with their ends"
+
+
+def test_the_expert_s_turns_limit_an_episode():
+    budget = TurnBudget(120, tolerance=2.0, least=2)
+    assert [budget.of({"expert_turns": turns}).turns for turns in (1, 20, 90)] == [2, 40, 120]
+    for nothing in (
+        {},
+        {"expert_turns": None},
+        {"expert_turns": True},
+        {"expert_turns": "9"},
+        {"expert_turns": math.nan},
+    ):
+        assert budget.of(nothing) == budget
+    assert TurnBudget(9).of({"expert_turns": 1}) == TurnBudget(9)
+    row = played(TurnBudget(9, tolerance=1.5), back_and_forth, expert_turns=2)
+    assert len(row.turn_reward) == 3 and row.stop == Stop.TURNS and row.score == 0 and row.correct is False
+    assert row.role[-1] == Role.POLICY, "what nobody reads is not sampled behind"
+    assert len(played(TurnBudget(4, tolerance=99.0), back_and_forth, expert_turns=2).turn_reward) == 4
+
+
+@given(st.integers(1, 60), st.floats(1, 5), st.integers(1, 90))
+def test_an_expert_is_never_stopped_and_budgets_grow_with_it(turns, tolerance, most):
+    budget = TurnBudget(most, tolerance=tolerance)
+    own = budget.of({"expert_turns": turns}).turns
+    assert own >= min(turns, most) and own <= budget.of({"expert_turns": turns + 1}).turns <= most
+
+
+def test_an_extension_comes_on_top_of_the_expert_s_turns():
+    row = played(TurnBudget(9, 2, 1, tolerance=1.0), back_and_forth, expert_turns=3)
+    assert len(row.turn_reward) == 5 and row.components["extensions"] == 1
+
+
+def test_a_message_that_is_no_action_ends_an_episode_where_asked():
+    row = played(TurnBudget(5, end_invalid=True), lambda prefix, number: "jump")
+    assert len(row.turn_reward) == 1 and row.stop == Stop.TURNS and row.correct is False
+    assert len(played(TurnBudget(5), lambda prefix, number: "jump").turn_reward) == 5
+
+
+def test_a_group_without_a_success_is_played_again():
+    from pipelines.contract.catalogue import bind
+
+    calls = []
+
+    def script(prefix, number):
+        """The first group arrives at once; of the second, one row does so in its second attempt."""
+        calls.append(number)
+        lost = "lost" in prefix and len(calls) <= 4
+        return "left" if lost or ("lost" in prefix and number) else "right"
+
+    near = {"environment": "frozen_lake", "map": ["SG", "FF"]}
+    requests = [scripted.request("near", 2, group=5, **near), scripted.request("lost", 2, group=6, **near)]
+    rollout = bind("rlvr.rollout", {"kind": "multi_turn", "max_turns": 1, "regenerate": 2}).fn
+    rows = rollout.run(requests, scripted.context(script))
+    assert [(row.group, row.correct, row.components["attempts"]) for row in rows] == [
+        (5, True, 1.0), (5, True, 1.0), (6, True, 2.0), (6, False, 2.0),
+    ]  # fmt: skip
+    assert len(calls) == 6, "the group that succeeded is not played again, nor is the other once it has"
+    hopeless = rollout.run([requests[1]], scripted.context(lambda prefix, number: "left"))
+    assert [row.components["attempts"] for row in hopeless] == [3.0, 3.0]
+    plain = bind("rlvr.rollout", {"kind": "multi_turn", "max_turns": 1}).fn.run(requests, scripted.context(script))
+    assert all("attempts" not in row.components for row in plain)
