@@ -41,9 +41,8 @@ def problems(stage: str, rl: Rlvr) -> Iterator[Problem]:
     """Judges that cannot be asked."""
     for where, spec in terms_of(f"{stage}.reward", rl.reward):
         if any(makes == MODEL for _, makes in reward_models.declared("rlvr.reward", str(spec.get("kind")))):
-            if spec.get("path"):
-                continue  # it runs in the stage
-            yield from _judge(where, spec)
+            if spec.get("model"):  # one at a `path` runs in the stage
+                yield from _judge(where, spec)
         elif isinstance(pairwise := spec.get("judge"), dict):
             yield from _judge(f"{where}.judge", pairwise)
     if isinstance(rl.rollout, dict) and isinstance(judge := rl.rollout.get("judge"), dict):
