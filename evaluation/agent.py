@@ -58,18 +58,39 @@ def evaluate(
         lm.progress(len(rows), len(rows))
     groups = [rows[i : i + samples] for i in range(0, len(rows), samples)]
     scores = [[float(bool(r.correct)) for r in group] for group in groups]
+    tokens = [[float(len(r.sampled())) for r in group] for group in groups]
     metrics = statistics.summarise(
         scores,
         [[r.text for r in group] for group in groups],
-        [[float(sum(role == 3 for role in r.role)) for r in group] for group in groups],
+        tokens,
         confidence=settings.confidence,
         resamples=settings.bootstrap,
     )
     turns = [sum(len(r.turn_reward or []) for r in group) / len(group) for group in groups]
     low, high = statistics.interval(turns, confidence=settings.confidence, resamples=settings.bootstrap)
     metrics["mean_turns"] = {"value": sum(turns) / len(turns), "low": low, "high": high, "n": len(turns)}
+    metrics |= _costs(groups, tokens, scores, settings)
     log = [_log(p, group, s) for p, group, s in zip(task_problems, groups, scores, strict=True)]
     return {task.name: metrics}, {task.name: log}
+
+
+def _costs(
+    groups: list[list[Trajectory]], tokens: list[list[float]], scores: list[list[float]], settings: Evaluate
+) -> dict[str, dict[str, float]]:
+    """Turns and sampled tokens for each solved task (More with Less, arXiv 2510.16786), those of failures included.
+
+    A checkpoint that solves nothing has neither: there is no such number.
+    """
+    spent = {
+        "tokens_per_solved": [sum(own) for own in tokens],
+        "turns_per_solved": [float(sum(len(r.turn_reward or []) for r in group)) for group in groups],
+    }
+    solved = [sum(own) for own in scores]
+    cells = {
+        name: statistics.cost_cell(costs, solved, confidence=settings.confidence, resamples=settings.bootstrap)
+        for name, costs in spent.items()
+    }
+    return {name: cell for name, cell in cells.items() if cell is not None}
 
 
 def _budget(episodes: PlayedTask) -> TurnBudget:

@@ -129,6 +129,36 @@ def summarise(
     return {name: mean_cell(v, confidence=confidence, resamples=resamples) for name, v in columns.items()}
 
 
+def cost_cell(
+    costs: Sequence[float], solved: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> dict[str, float] | None:
+    """What one solved task costs: all costs over all solutions, failures included, as value, low, high, n; None where none is solved.
+
+    The interval is a bootstrap over problems of that ratio; a resample without any solution is left out, so where few problems are
+    solved its upper end is too low.
+
+    Args:
+        costs: per problem, what its answers cost together.
+        solved: per problem, how many of them are correct.
+
+    >>> cost_cell([10.0, 30.0], [1.0, 1.0])["value"], cost_cell([10.0, 30.0], [0.0, 1.0])["value"], cost_cell([9.0], [0.0])
+    (20.0, 40.0, None)
+    """
+    cost, count = np.asarray(costs, dtype=np.float64), np.asarray(solved, dtype=np.float64)
+    if count.sum() == 0:
+        return None
+    draw = np.random.default_rng(seed)
+    ratios: list[float] = []
+    for start in range(0, resamples, 256):
+        drawn = draw.integers(0, len(cost), (min(256, resamples - start), len(cost)))
+        totals = count[drawn].sum(1)
+        ratios += (cost[drawn].sum(1)[totals > 0] / totals[totals > 0]).tolist()
+    tail = (1 - confidence) / 2
+    value = float(cost.sum() / count.sum())
+    low, high = np.quantile(ratios or [value], [tail, 1 - tail])
+    return {"value": value, "low": float(low), "high": float(high), "n": len(cost)}
+
+
 def mean_cell(values: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000) -> dict[str, float]:
     """Mean over problems as value, low, high, n."""
     low, high = interval(values, confidence=confidence, resamples=resamples)

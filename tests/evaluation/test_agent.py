@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import toys
 
@@ -58,3 +59,46 @@ def test_episodes_may_have_a_system_message_and_a_start_of_the_answer(tmp_path, 
     texts = [tokenizer.decode(ids) for ids in prompts]
     assert len(texts) == 4 and all("Own.\n\nEffort: low." in text for text in texts)
     assert texts[2:] == [text + "<think></think>" for text in texts[:2]]
+
+
+def test_what_a_solved_task_costs(monkeypatch):
+    """Two problems, two episodes each: one walks to the goal in two turns, the others never arrive."""
+    import scripted
+
+    from evaluation import agent
+
+    said = {0: "right", 1: "left", 2: "left", 3: "jump"}
+    context = scripted.context(lambda prefix, number: said[number % 4])
+    lm = SimpleNamespace(
+        tokenizer=scripted.tokenizer(), sampler=context.sampler, system_prompt=None, seed=0, progress=None
+    )
+    lm.sampler.device = "cpu"
+    rows = [
+        {"prompt": [{"role": "user", "content": name}], "answer": "", "verifier": "exact",
+         "info": {"environment": "frozen_lake", "map": ["SFG", "FFF"]}}
+        for name in ("first", "second")
+    ]  # fmt: skip
+    monkeypatch.setattr(agent.environments, "problems", lambda *args: rows)
+    task = {
+        "name": "lake",
+        "samples": 2,
+        "environment": {"task": "frozen_lake", "size": 2, "max_turns": 3, "max_tokens": 9},
+    }
+    settings = Evaluate(tasks=[task], bootstrap=100)
+
+    def measured():
+        return agent.evaluate(lm, None, settings.tasks[0], settings)[0]["lake"]
+
+    sizes = []  # the first episode ends after two turns; three go on
+
+    def script(prefix, number):
+        sizes.append(number)
+        return said[number] if len(sizes) <= 8 else list(said.values())[1:][number]
+
+    lm.sampler.script = script
+    metrics = measured()
+    turns, tokens = 2 + 3 + 3 + 3, 2 * 6 + 3 * 5 + 3 * 5 + 3 * 5
+    assert metrics["turns_per_solved"]["value"] == turns and metrics["tokens_per_solved"]["value"] == tokens
+    assert metrics["mean_turns"]["value"] == turns / 4 and metrics["pass@1"]["value"] == 0.25
+    lm.sampler.script = lambda prefix, number: "left"
+    assert {"turns_per_solved", "tokens_per_solved"}.isdisjoint(measured()), "there is no such number"

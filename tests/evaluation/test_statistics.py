@@ -72,3 +72,24 @@ def test_a_partial_score_is_not_a_correct_answer():
     assert made["pass@1"]["value"] == 0.25 and made["pass@2"]["value"] == 0.5
     assert made["score"]["value"] == pytest.approx((0.75 + 0.495) / 2) and made["mean_length"]["value"] == 1.5
     assert set(made) == {"avg@2", "pass@1", "pass@2", "score", "mean_length"}
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 4)), min_size=1, max_size=12))
+def test_the_cost_of_a_solution_counts_the_failures_too(problems):
+    costs, solved = ([float(p[i]) for p in problems] for i in range(2))
+    cell = statistics.cost_cell(costs, solved, resamples=300)
+    if not sum(solved):
+        assert cell is None
+        return
+    assert cell["value"] == pytest.approx(sum(costs) / sum(solved)) and cell["n"] == len(problems)
+    assert min(costs) / 4 <= cell["low"] <= cell["high"] <= sum(costs) * len(costs)
+    dearer = statistics.cost_cell([2 * cost for cost in costs], solved, resamples=300)
+    assert [dearer[k] for k in ("value", "low", "high")] == pytest.approx(
+        [2 * cell[k] for k in ("value", "low", "high")]
+    )
+
+
+def test_the_cost_of_a_solution_is_certain_where_all_problems_are_alike():
+    assert statistics.cost_cell([6.0] * 5, [2.0] * 5) == {"value": 3.0, "low": 3.0, "high": 3.0, "n": 5}
+    wide = statistics.cost_cell([10.0, 10.0, 10.0, 50.0], [1.0, 1.0, 1.0, 1.0])
+    assert wide["low"] == 10.0 and 30 <= wide["high"] <= 50
