@@ -36,6 +36,7 @@ def columns(
         "token": torch.randint(3, 9, mask.shape, generator=draw) * mask,
         "turn_state": torch.where(taken, torch.randint(0, count, taken.shape, generator=draw), -1),
         "turn_reward": torch.zeros(rows, count).scatter(1, (turns - 1)[:, None], reward[:, None]),
+        "turn_belief": torch.zeros(rows, count),
         "segment": torch.where(mask, (torch.arange(mask.shape[1]) + torch.arange(rows)[:, None]) // 3, -1),
         "node": torch.where(mask, torch.arange(rows)[:, None] * count + turn, -1),
     }  # fmt: skip
