@@ -45,9 +45,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.limit is not None and arguments.limit < 1:
         raise UserError(f"--limit {arguments.limit}: ask for at least one row.")
     stage = rlvr_stage(recipe, arguments.stage)
-    judge = _judge(recipe, stage, arguments.term)
-    if judge.path is not None:
-        judge.connect(_Lender(recipe, stage))
+    judge = connected_judge(recipe, stage, arguments.term)
     path = Path(arguments.file)
     rows = (_sampled(path) if path.is_dir() else _rows(path))[: arguments.limit]
     problems = {
@@ -129,6 +127,18 @@ def rlvr_stage(recipe: Any, name: str | None) -> str:
     if name is not None and name not in stages:
         raise UserError(f"--stage {name}: the recipe's rlvr stages are {', '.join(stages)}.")
     return name or stages[0]
+
+
+def connected_judge(recipe: Any, stage: str, term: str | None) -> Any:
+    """The judge of a stage, with its model where it runs in this process.
+
+    Raises:
+        RecipeError, UserError: as `_judge` and `_Lender` do.
+    """
+    judge = _judge(recipe, stage, term)
+    if judge.path is not None:
+        judge.connect(_Lender(recipe, stage))
+    return judge
 
 
 def _judge(recipe: Any, stage: str, term: str | None) -> Any:

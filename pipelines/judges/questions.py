@@ -50,6 +50,17 @@ PREFIX = (
     "can, then end with a line that reads\nGrade: N"
 )
 FAILED = "These did not lead a grader there, so write better ones:\n{criteria}\n"
+SEPARATE = (
+    "A rubric gives the two answers the same points, and they are not equally good. Write at most {most} further criteria that the better "
+    "one meets and the other one does not: each about one thing, to be answered with yes or no from an answer alone, yes for what is "
+    "good, in words that fit other answers, none that names an answer or its place. None may say what one of these says:\n{criteria}\n"
+    "The weight is from 1 (nobody would mind) to 3 (the answer is worth nothing without it). Think as briefly as you can, then end with a "
+    "line for each that reads\nCriterion (weight N): TEXT"
+)
+_WEIGHTED = re.compile(
+    r"^[\s*#>_`-]*Criterion[\s*_`]*\d*[\s*_`]*(?:\(\s*weight:?\s*(\d)\s*\))?[\s*_`]*:[\s*_`]*(\S.*?)[\s*_`]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
 _CRITERION = re.compile(
     r"^[\s*#>_`-]*Criterion[\s*_`]*\d*[\s*_`]*:[\s*_`]*(\S.*?)[\s*_`]*$", re.IGNORECASE | re.MULTILINE
 )
@@ -219,6 +230,15 @@ def drafted(problem: Problem, preferred: str, other: str, *, most: int, failed: 
     return [{"role": "system", "content": system}, {"role": "user", "content": data}]
 
 
+def separating(
+    problem: Problem, first: str, second: str, rubric: Sequence[Criterion], *, most: int, reference: bool = False
+) -> list[Message]:
+    """Ask for criteria that tell two answers apart to which the rubric gives the same points (Chasing the Tail)."""
+    mark, data = _fenced(problem, {"first answer": first, "second answer": second}, reference)
+    system = ROLE.format(mark=mark) + SEPARATE.format(most=most, criteria=listed([c.criterion for c in rubric]))
+    return [{"role": "system", "content": system}, {"role": "user", "content": data}]
+
+
 def listed(criteria: Sequence[str]) -> str:
     """One a line."""
     return "\n".join(f"- {criterion}" for criterion in criteria)
@@ -237,6 +257,17 @@ def read_criteria(text: str | None, most: int) -> list[str]:
     """
     lines = _CRITERION.findall(after_thinking(text)) if text else []
     return list(dict.fromkeys(line[:1000] for line in lines))[:most]
+
+
+def read_weighted(text: str | None, most: int) -> list[Criterion]:
+    """Criteria with weights from 1 to 3, 1 where none is said; each once, the first `most` of them.
+
+    >>> [(c.criterion, c.weight) for c in read_weighted("Criterion (weight 3): It ends.\\n- **Criterion 2:** It is short.", 5)]
+    [('It ends.', 3.0), ('It is short.', 1.0)]
+    """
+    lines = _WEIGHTED.findall(after_thinking(text)) if text else []
+    weights = {words[:1000]: min(3, max(1, int(weight or 1))) for weight, words in reversed(lines)}
+    return [Criterion(criterion=words, weight=weight) for words, weight in reversed(weights.items())][:most]
 
 
 def read_comparison(text: str | None, low: int, high: int) -> tuple[float, float] | None:
