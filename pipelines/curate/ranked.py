@@ -34,10 +34,10 @@ def with_values(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any
     """The completions that have a factor, each with its value as `rank`.
 
     Raises:
-        DataError: none of them has it.
+        DataError: none of them knows it; one that is null (a grade that could not be read) is known.
     """
     valued = [{**row, "rank": value} for row in rows if (value := value_of(row, name)) is not None]
-    if rows and not valued:
+    if rows and not valued and not any(name in json.loads(row["components"]) for row in rows):
         known = ", ".join(sorted({*OF_ROWS, *(key for row in rows for key in json.loads(row["components"]))}))
         raise DataError(f"curate.sources.select: no completion of {rows[0]['uid']} has {name!r}. There are: {known}.")
     return valued

@@ -40,6 +40,13 @@ class ChatModel:
             model.eval(), stop=stop, pad=self.tokenizer.pad_token_id or 0, dtype=settings.dtype, rows=ROWS
         )
 
+    @classmethod
+    def around(cls, sampler: Any, tokenizer: Any) -> ChatModel:
+        """A model that is loaded already, by what samples from it."""
+        model = cls.__new__(cls)
+        model.sampler, model.tokenizer = sampler, tokenizer
+        return model
+
     def reply(
         self, conversations: Sequence[list[Message]], *, temperature: float, max_tokens: int
     ) -> list[tuple[str | None, int]]:

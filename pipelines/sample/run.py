@@ -14,11 +14,14 @@ from pipelines.contract.rollout import Sampler
 from pipelines.data import chat, dataset, samples
 from pipelines.data.records import UNSCORED, Problem, Stop
 from pipelines.engine import distribution, models
+from pipelines.engine.chat_model import ChatModel
 from pipelines.engine.distribution import generator
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
 from pipelines.errors import ModelError
+from pipelines.judges import questions
+from pipelines.judges.local import LocalJudge
 from pipelines.recipe.settings import Model
 from pipelines.sample.reference import Reference
 from pipelines.sample.settings import Sample
@@ -29,6 +32,8 @@ REWARD = "reward_model"
 """The component that a reward model gives."""
 LOG_RATIO = "log_ratio"
 """The component that a reference gives."""
+JUDGE = "judge"
+"""The component that the model's own grade gives."""
 _to_json = json.JSONEncoder(sort_keys=True).encode  # `json.dumps` makes an encoder for each row
 
 
@@ -86,6 +91,7 @@ def run(
                 began = time.monotonic()
                 rows = list(drawer.draw(parts[number]))
                 drawer.judge(rows)
+                drawer.grade(rows, parts[number])
                 seconds = time.monotonic() - began
                 if writing is not None:
                     report.metrics(writing[0], writing[1].result())
@@ -222,6 +228,18 @@ class _Drawer:
         for row, score in zip(rows, scores, strict=True):
             row["reward_model"] = score if score == score else None
 
+    def grade(self, rows: list[dict[str, Any]], problems: list[Problem]) -> None:
+        """Add the sampled model's own grades as `judge`, from 0 to 1, where the recipe asks for them; None where one cannot be read."""
+        asked = self.settings.self_judge
+        if asked is None:
+            return
+        by_uid = {problem.uid: problem for problem in problems}
+        shown = asked.model_dump(include={"low", "high", "instruction", "reference", "template"})
+        model = LocalJudge(ChatModel.around(self.sampler, self.tokenizer), temperature=0.0, max_tokens=asked.max_tokens)
+        replies = model.ask([questions.grade(by_uid[row["uid"]], row["text"], **shown) for row in rows])
+        for row, reply in zip(rows, replies, strict=True):
+            row[JUDGE] = questions.read_grade(reply.text, asked.low, asked.high)
+
 
 def _write_shard(rows: list[dict[str, Any]], problems: list[Problem], path: Path, seconds: float) -> dict[str, float]:
     """Verify and write a shard; its metrics.
@@ -250,6 +268,7 @@ def _score(rows: list[dict[str, Any]], problems: list[Problem]) -> None:
     for row, verdict in zip(sampled, verifiers.verify_many(asked), strict=True):
         row["score"], row["correct"], row["status"] = verdict.score, verdict.correct, verdict.status
         own = {name: row[name] for name in (REWARD, LOG_RATIO) if row.get(name) is not None}
+        own |= {JUDGE: row[JUDGE]} if JUDGE in row else {}
         row["components"] = _to_json({"verifier": verdict.score or 0.0, **verdict.components, **own})
 
 
@@ -261,11 +280,12 @@ def summary(out: Path) -> dict[str, float]:
         problems that have a scored completion; `score/mean`; `scored`: share of rows; `length/mean` in tokens, `length/max`;
         `cut`: share of rows that ended at the token limit; `entropy/mean` in nats a token, where it was measured; with a
         reward model `reward_model/mean`, and `best_of_k`: share of problems whose completion with the highest such score is correct;
-        with a reference `kl/mean`, the mean log-ratio of whole completions, in nats.
+        with a reference `kl/mean`, the mean log-ratio of whole completions, in nats; with `self_judge` `judge/mean`, and `judge/unread`:
+        share of the grades that could not be read.
     """
     total = dict.fromkeys(
         ("rows", "scored", "score", "tokens", "entropy", "entropy_tokens", "cut", "problems", "share", "solved", "reward",
-         "rewarded", "ratio", "compared", "best", "selected"), 0.0
+         "rewarded", "ratio", "compared", "best", "selected", "judged", "grade", "graded"), 0.0
     )  # fmt: skip
     longest = 0
     columns = ["uid", "completion_ids", "entropy", "score", "correct", "stop", "components"]
@@ -283,6 +303,10 @@ def summary(out: Path) -> dict[str, float]:
         total["cut"] += sum(row["stop"] == "length" for row in group)
         rewarded = [(json.loads(c)[REWARD], row) for row in group if f'"{REWARD}"' in (c := row["components"])]
         ratios = [json.loads(c)[LOG_RATIO] for row in group if f'"{LOG_RATIO}"' in (c := row["components"])]
+        grades = [json.loads(c)[JUDGE] for row in group if f'"{JUDGE}"' in (c := row["components"])]
+        total["judged"] += len(grades)
+        total["graded"] += sum(grade is not None for grade in grades)
+        total["grade"] += sum(grade or 0.0 for grade in grades)
         total["ratio"] += sum(ratios)
         total["compared"] += len(ratios)
         total["reward"] += sum(value for value, _ in rewarded)
@@ -309,8 +333,11 @@ def summary(out: Path) -> dict[str, float]:
     if problems:
         metrics |= {"pass_at_1": total["share"] / problems, "pass_at_k": total["solved"] / problems}
         metrics["score/mean"] = total["score"] / total["scored"]
+    if total["judged"]:
+        metrics["judge/unread"] = 1 - total["graded"] / total["judged"]
     for name, value, count in (
         ("reward_model/mean", "reward", "rewarded"), ("kl/mean", "ratio", "compared"), ("best_of_k", "best", "selected"),
+        ("judge/mean", "grade", "graded"),
     ):  # fmt: skip
         if total[count]:
             metrics[name] = total[value] / total[count]

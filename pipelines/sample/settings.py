@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import Field, model_validator
 
 from pipelines.contract.fields import Label, Settings, free
+from pipelines.judges import template
 from pipelines.recipe.sampling import Sampling
 from pipelines.recipe.server import Server
+
+
+class SelfJudge(Settings):
+    """How the sampled model is asked for a grade of its own completions (Self-Rewarding); as the fields of `reward: judge`."""
+
+    instruction: str = Field("", max_length=8000)
+    template: Annotated[str | None, Field(max_length=8000)] = None
+    reference: bool = False
+    low: int = Field(0, ge=-1000, le=1000)
+    high: int = Field(5, ge=-1000, le=1000)
+    max_tokens: int = Field(512, ge=1, le=100_000)
+
+    @model_validator(mode="after")
+    def _fits(self) -> SelfJudge:
+        if self.low >= self.high:
+            raise ValueError(f"high ({self.high}) is not above low ({self.low})")
+        if fault := template.problem_with(self.template, ("answer",)):
+            raise ValueError(f"template: {fault}")
+        return self
 
 
 class Sample(Settings):
@@ -26,5 +48,7 @@ class Sample(Settings):
     """Tokens of a pass of the reward model and of the reference, where the stage has them."""
     reference: Label | None = None
     """A stage whose model each completion's log-probability is compared with: the component `log_ratio`, and the metric `kl/mean`."""
+    self_judge: SelfJudge | None = None
+    """The sampled model also grades its completions, greedily: the component `judge`, from 0 to 1, null where it cannot be read."""
     sampler: Server | None = free(None)
     """vLLM servers that decode instead of this process; they report no entropies."""

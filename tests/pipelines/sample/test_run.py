@@ -14,14 +14,18 @@ import pytest
 import torch
 import toys
 import yaml
+from pydantic import ValidationError
 from stand_in import StandIn
 
+from pipelines.curate import selected
 from pipelines.curate.run import run as curate
 from pipelines.data import dataset, samples
 from pipelines.engine import models, server_endpoint
+from pipelines.engine.chat_model import ChatModel
 from pipelines.errors import ModelError, RecipeError, StaleWeights
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
+from pipelines.recipe.selection import Selection
 from pipelines.recipe.settings import Model
 from pipelines.sample import run
 from pipelines.sample.settings import Sample
@@ -286,3 +290,40 @@ def test_it_is_a_stage_like_any_other(tmp_path):
 def test_what_cannot_be_sampled_is_refused(tmp_path, fields, words):
     with pytest.raises(RecipeError, match=words):
         check(recipe(tmp_path, **fields))
+
+
+def by_length(self, conversations, *, temperature, max_tokens):
+    """A grade that is the number of letters, for what is not empty."""
+    texts = [conversation[0]["content"].removeprefix("judge ") for conversation in conversations]
+    return [(f"Grade: {len(text)}" if text else "hm", 1) for text in texts]
+
+
+def test_the_sampled_model_grades_its_own_completions_and_pairs_are_made_by_it(begun, tmp_path, monkeypatch):
+    judge = {"template": "judge {answer}", "low": 0, "high": 6, "max_tokens": 4}
+    metrics, rows = sampled(begun, tmp_path / "random", self_judge=judge)
+    assert metrics["judge/unread"] == 1.0 and "judge/mean" not in metrics, (
+        "an untrained model says nothing that can be read"
+    )
+    assert all(json.loads(row["components"])["judge"] is None for row in rows)
+    by_judge = Selection(kind="pairs", by="judge", low=None)
+    assert list(selected.problems(tmp_path / "random/out", by_judge, 0)) == [], "which is no fault of the data"
+    plain = [row["text"] for row in rows]
+    monkeypatch.setattr(ChatModel, "reply", by_length)
+    metrics, rows = sampled(begun, tmp_path / "graded", self_judge=judge)
+    assert [row["text"] for row in rows] == plain, "grading changes no draw"
+    for row in rows:
+        length = len(row["text"].strip())
+        assert json.loads(row["components"])["judge"] == (length / 6 if length else None)
+    records = list(selected.problems(tmp_path / "graded/out", by_judge, 0))
+    assert records and all(len(r.info["chosen"].strip()) > len(r.info["rejected"].strip()) > 0 for r in records)
+    graded = [len(text.strip()) / 6 for text in plain if text.strip()]
+    assert metrics["judge/mean"] == pytest.approx(sum(graded) / len(graded))
+    assert metrics["judge/unread"] == pytest.approx(1 - len(graded) / len(plain))
+
+
+@pytest.mark.parametrize(
+    ("judge", "words"), [({"low": 5, "high": 5}, "is not above low"), ({"template": "judge it"}, "answer")]
+)
+def test_a_judge_that_cannot_be_asked_is_refused(judge, words):
+    with pytest.raises(ValidationError, match=words):
+        Sample.model_validate({"self_judge": judge})
