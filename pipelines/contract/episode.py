@@ -179,12 +179,18 @@ def take_turns(
         episode.states.append(state)
         episode.texts.append(context.decode(completion.tokens))
         playing.append((episode, completion))
-    steps = step_all([e.world for e, _ in playing], [chat.after_thinking(e.texts[-1]) for e, _ in playing])
+    steps = step_all([e.world for e, _ in playing], [_message(e) for e, _ in playing])
     for (episode, completion), step in zip(playing, steps, strict=True):
         if isinstance(step, str):
             _give_up(episode, step)
         else:
             _receive(episode, completion, step, context, budget)
+
+
+def _message(episode: Episode) -> str:
+    """What the environment is told of the last turn: without its reasoning, unless it judges that too."""
+    text = episode.texts[-1]
+    return text if getattr(episode.world, "reads_thinking", False) else chat.after_thinking(text)
 
 
 def _give_up(episode: Episode, status: str) -> None:

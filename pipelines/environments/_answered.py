@@ -34,9 +34,14 @@ def scored_answer(problem: Problem, message: str, state_key: str) -> Step:
 
 
 class World:
-    """One message, one verdict."""
+    """One message, one verdict.
+
+    Attributes:
+        reads_thinking: messages come with their reasoning, for a verifier that judges the form of the whole completion.
+    """
 
     waits = True
+    reads_thinking = False
 
     def __init__(self) -> None:
         self.problem: Problem | None = None

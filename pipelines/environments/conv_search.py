@@ -28,6 +28,7 @@ class World(_answered.World):
     """One rewrite, one search."""
 
     waits = False
+    reads_thinking = True  # the reasoning is part of the form that the verifier asks for
 
 
 class Conversation(NamedTuple):

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+import scripted
 
 from pipelines import environments, verifiers
+from pipelines.contract.episode import play
+from pipelines.contract.rollout import RolloutRequest
+from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data.records import Problem
 from pipelines.environments import _places, conv_search
 from pipelines.errors import DataError, RecipeError
@@ -67,6 +71,14 @@ def test_an_episode_is_one_rewrite():
     world.reset(problem)
     step = world.step("who knows")
     assert step.done and step.reward == -0.1 and not step.info["success"]
+
+
+def test_an_episode_s_reasoning_reaches_the_verifier():
+    row = rows(1, demonstrations=True)[0]
+    request = RolloutRequest(Problem(uid="u", source="s", licence="l", **row), scripted.ids("q"), 0, 1, [])
+    context = scripted.context(lambda prefix, number: row["info"]["solution"], max_tokens=120)
+    [played] = play([request], context, TurnBudget(1))
+    assert played.score == 2.0 and played.correct and "<think>" in played.text
 
 
 def test_another_corpus_and_settings_that_it_refuses(tmp_path):
