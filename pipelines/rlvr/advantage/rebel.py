@@ -63,7 +63,7 @@ def rebel(
         for returns in (outcome_return, returns_to_go(belief, discount))
     )
     task = standardised(outcome, group, scored, scale=scaled, eps=eps)[:, None]
-    weight = belief_weight(decay, step / max(1, total_steps))
+    weight = belief_weight(decay, step / total_steps)
     per_turn = task + step_weight * (of_outcome + weight * of_belief)
     return turns_to_tokens(per_turn * real_turns, turn) * mask
 

@@ -103,6 +103,6 @@ def _quantiles(lengths: Tensor, group: Tensor, clusters: int) -> Tensor:
     for number in group.unique().tolist():
         own = lengths[group == number]
         own = own[own > 0]
-        if len(own) and clusters > 1:
+        if len(own):
             bounds[group == number] = torch.quantile(own.double(), at)
     return bounds

@@ -24,6 +24,22 @@ def test_the_sheet_s_scores(band, correct, count, expected):
     assert score(band, bool(correct), count, 10, 0.5) == pytest.approx(expected, abs=1e-6)
 
 
+def test_parabolas_and_bounds_by_hand():
+    assert score(0, True, 13, 10, 0.5) == pytest.approx(-(1.5**2) / 4 / 3.5 * 0.5)
+    assert score(1, True, 13, 10, 0.5) == pytest.approx(-(0.5**2) / 6 / 5.5 * 0.5)
+    assert score(2, True, 4, 10, 0.5) == pytest.approx(-0.5 * 2.5**2 / 8 / 7.5 * 0.6)
+    assert score(0, True, 0, 10, 0.5) == 0 == score(1, True, 8, 10, 0.5), "few are no fault where it is easy"
+    assert score(2, True, 13, 20, 0.5) == pytest.approx(0.3), "the margin itself is still paid"
+    assert score(2, True, 10, 10, 0.5) == pytest.approx(0.6 / (1 + math.exp(-3.5 / 3)))
+
+
+def test_the_strength_of_medium_groups_moves_as_that_of_easy_ones():
+    part = ares(window=2)
+    part(**columns([2, 2], [1.0, 0.0], [0, 0]))
+    part(**columns([4, 4], [1.0, 0.0], [0, 0]))
+    assert part.strengths == pytest.approx([0.5, 0.6, 0.5])
+
+
 @given(st.integers(0, 2), st.booleans(), st.integers(0, 60), st.integers(0, 40), st.floats(0, 2))
 def test_scores_are_capped_and_move_one_way(band, correct, count, target, strength):
     value = score(band, correct, count, target, strength)

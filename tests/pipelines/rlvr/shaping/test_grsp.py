@@ -54,6 +54,26 @@ def test_without_bounds_they_are_the_group_s_terciles():
     assert shaped([1.0, 1, 1], rows) == pytest.approx(shaped([1.0, 1, 1], rows, bounds=[1.7, 5.0]), abs=1e-7)
 
 
+def test_rows_of_many_and_few_segments_and_other_numbers_of_clusters():
+    rows = [[1, 1, 1, 5], [7], [2, 9]]  # lengths 1 1 1 2 5 7 9: the median is 2
+    assert shaped([1.0, 1, 1], rows, weights=[2, 1]) == pytest.approx(
+        shaped([1.0, 1, 1], rows, weights=[2, 1], bounds=[2])
+    )
+    counts = [4, 1, 2]
+    deviation = (14 / 9) ** 0.5
+    expected = [1 - 0.1 * (n - 7 / 3) / deviation for n in counts]
+    assert shaped([1.0, 1, 1], rows, weights=[5]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_tokens_outside_the_mask_or_the_reasoning_have_no_length():
+    segment = torch.tensor([[0, 0, 0, -1, -1], [0, 0, 1, 1, 1]])
+    mask = torch.tensor([[False, True, True, True, True], [True, True, False, False, True]])
+    r, group = torch.ones(2), torch.zeros(2).long()
+    made = grsp(weights=[3, 1], bounds=[2])(r, group, r.bool(), mask, segment)
+    # lengths 2 and 2, 1: one short segment and two
+    assert made.tolist() == pytest.approx([1 + 0.075, 1 - 0.075])
+
+
 def test_one_more_short_segment_costs_more_than_one_more_long_one():
     short, long = shaped([1.0, 1, 1, 1], [[1, 1], [9], [9, 1], [9, 1]], bounds=[2, 5])[:2]
     assert short < 1 and short < long
