@@ -67,8 +67,9 @@ def evaluate(
         resamples=settings.bootstrap,
     )
     turns = [sum(len(r.turn_reward or []) for r in group) / len(group) for group in groups]
-    low, high = statistics.interval(turns, confidence=settings.confidence, resamples=settings.bootstrap)
-    metrics["mean_turns"] = {"value": sum(turns) / len(turns), "low": low, "high": high, "n": len(turns)}
+    metrics["mean_turns"] = statistics.mean_cell(
+        turns, confidence=settings.confidence, resamples=settings.bootstrap, proportion=False
+    )
     metrics |= _costs(groups, tokens, scores, settings)
     log = [_log(p, group, s) for p, group, s in zip(task_problems, groups, scores, strict=True)]
     return {task.name: metrics}, {task.name: log}

@@ -39,7 +39,12 @@ def majority(answers: Sequence[str], scores: Sequence[float]) -> float:
 
 
 def interval(
-    values: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+    values: Sequence[float],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    proportion: bool = True,
 ) -> tuple[float, float]:
     """Bootstrap percentile interval of the mean over problems.
 
@@ -47,12 +52,16 @@ def interval(
     Wilson interval is used instead.
 
     Args:
-        values: one score in [0, 1] per problem.
+        values: one per problem.
+        proportion: they are scores in [0, 1]; False for lengths, turns and the like.
+
+    >>> interval([1.0] * 4, proportion=False), [round(v, 2) for v in interval([1.0] * 4)]
+    ((1.0, 1.0), [0.51, 1.0])
     """
     x = np.asarray(values, dtype=np.float64)
     if len(x) == 0:
         return float("nan"), float("nan")
-    if np.ptp(x) == 0 and 0 <= x[0] <= 1:
+    if proportion and np.ptp(x) == 0 and 0 <= x[0] <= 1:
         return wilson(float(x.sum()), len(x), confidence)
     draw = np.random.default_rng(seed)
     means = np.empty(resamples)
@@ -125,8 +134,9 @@ def summarise(
         columns[f"maj@{k}"] = [majority(a, s) for a, s in zip(answers, correct, strict=True)]
     if any(0 < v < 1 for s in scores for v in s):
         columns["score"] = [float(np.mean(s)) for s in scores]
-    columns["mean_length"] = [float(np.mean(n)) for n in lengths]
-    return {name: mean_cell(v, confidence=confidence, resamples=resamples) for name, v in columns.items()}
+    cells = {name: mean_cell(v, confidence=confidence, resamples=resamples) for name, v in columns.items()}
+    means = [float(np.mean(n)) for n in lengths]
+    return cells | {"mean_length": mean_cell(means, confidence=confidence, resamples=resamples, proportion=False)}
 
 
 def cost_cell(
@@ -159,7 +169,9 @@ def cost_cell(
     return {"value": value, "low": float(low), "high": float(high), "n": len(cost)}
 
 
-def mean_cell(values: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000) -> dict[str, float]:
-    """Mean over problems as value, low, high, n."""
-    low, high = interval(values, confidence=confidence, resamples=resamples)
+def mean_cell(
+    values: Sequence[float], *, confidence: float = 0.95, resamples: int = 2000, proportion: bool = True
+) -> dict[str, float]:
+    """Mean over problems as value, low, high, n; see `interval`."""
+    low, high = interval(values, confidence=confidence, resamples=resamples, proportion=proportion)
     return {"value": float(np.mean(values)), "low": low, "high": high, "n": len(values)}
