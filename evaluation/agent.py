@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from evaluation import statistics
-from pipelines import environments
+from evaluation.played import problems
 from pipelines.contract.episode import play
 from pipelines.contract.rollout import RolloutContext, RolloutRequest
 from pipelines.contract.turn_budget import TurnBudget
-from pipelines.curate.mapping import problem_uid
 from pipelines.data import chat
 from pipelines.data.records import Problem, Trajectory
 from pipelines.engine.distribution import generator
@@ -17,16 +16,6 @@ from pipelines.recipe.settings import Evaluate, PlayedTask, Sampling, Task
 
 SAMPLES = 4
 """Episodes per problem where the recipe sets none."""
-
-
-def problems(task: PlayedTask, limit: int | None) -> list[Problem]:
-    """The task's problems; they depend on its settings only."""
-    records = []
-    for row in environments.problems(task.task, limit or task.size, task.seed, task.config):
-        about = {k: row[k] for k in ("prompt", "answer", "verifier", "info")}
-        uid = problem_uid(task.task, row["prompt"])
-        records.append(Problem(uid=uid, source=task.task, licence="generated", **about))
-    return records
 
 
 def evaluate(

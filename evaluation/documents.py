@@ -6,18 +6,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from evaluation import harness
+from evaluation.played import problems
 from pipelines.recipe.settings import Evaluate
 
 
 def questions(evaluate: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """(task, question) of every document that the tasks of an `evaluate` section would ask.
 
+    Of an environment's problem it is what the user says in its prompt.
+
     Raises:
         RecipeError: a task or its data cannot be loaded.
     """
     settings = Evaluate.model_validate(evaluate)
     tasks = harness.manager(settings)
-    for task in {task.asks: task for task in settings.tasks}.values():
+    for task in settings.tasks:
+        for problem in problems(task.environment, task.limit) if task.environment is not None else ():
+            yield task.name, "\n".join(m["content"] for m in problem.prompt if m["role"] == "user")
+    for task in {task.asks: task for task in settings.tasks if task.environment is None}.values():
         for name, lm_task in harness.load_task(tasks, task).items():
             for doc in lm_task.eval_docs:
                 text = lm_task.doc_to_text(doc)

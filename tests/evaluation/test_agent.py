@@ -102,3 +102,14 @@ def test_what_a_solved_task_costs(monkeypatch):
     assert metrics["mean_turns"]["value"] == turns / 4 and metrics["pass@1"]["value"] == 0.25
     lm.sampler.script = lambda prefix, number: "left"
     assert {"turns_per_solved", "tokens_per_solved"}.isdisjoint(measured()), "there is no such number"
+
+
+def test_training_data_may_not_hold_what_an_environment_asks():
+    """The questions of an environment are the benchmark's, as those of an lm-eval task are."""
+    from evaluation.documents import questions
+
+    about = {"task": "tools", "size": 4, "seed": 5}
+    tasks = [{"name": "agent", "limit": 3, "environment": about}, {"name": "palindromes"}]
+    told = list(questions({"tasks": tasks}))
+    assert [name for name, _ in told].count("agent") == 3 and {name for name, _ in told} == {"agent", "palindromes"}
+    assert all(text.endswith("?") for name, text in told if name == "agent")
