@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import toys
 
 from evaluation import run
+from pipelines import environments
 from pipelines.engine.models import save_model, train_tokenizer
 from pipelines.recipe.settings import Evaluate, Model
 from pipelines.stage.report import Report
@@ -78,7 +79,7 @@ def test_what_a_solved_task_costs(monkeypatch):
          "info": {"environment": "frozen_lake", "map": ["SFG", "FFF"]}}
         for name in ("first", "second")
     ]  # fmt: skip
-    monkeypatch.setattr(agent.environments, "problems", lambda *args: rows)
+    monkeypatch.setattr(environments, "problems", lambda *args: rows)
     task = {
         "name": "lake",
         "samples": 2,
