@@ -17,9 +17,9 @@ KNOWN = f"{WHOLE}::test_summary_of_known_answers"
 PLANTED = {
     "the normal interval instead of Wilson's": (STAT, "return max(0.0, centre - half), min(1.0, centre + half)", "half = z * (p * (1 - p) / n) ** 0.5\n    return max(0.0, p - half), min(1.0, p + half)", [WILSON]),
     "Wilson's interval is one-sided": (STAT, "z = NormalDist().inv_cdf(0.5 + confidence / 2)", "z = NormalDist().inv_cdf(confidence)", [WILSON]),
-    "no interval where all problems agree": (STAT, "if np.ptp(x) == 0 and 0 <= x[0] <= 1:", "if False:", [f"{NUMBERS}::test_equal_values_do_not_claim_certainty"]),
-    "half the bootstrap tail": (STAT, "tail = (1 - confidence) / 2", "tail = (1 - confidence) / 4", [BOOTSTRAP]),
-    "twice the bootstrap tail": (STAT, "tail = (1 - confidence) / 2", "tail = 1 - confidence", [BOOTSTRAP]),
+    "no interval where all problems agree": (STAT, "if proportion and np.ptp(x) == 0 and 0 <= x[0] <= 1:", "if False:", [f"{NUMBERS}::test_equal_values_do_not_claim_certainty"]),
+    "half the bootstrap tail": (STAT, "tail = (1 - confidence) / 2\n    low, high = np.quantile(means", "tail = (1 - confidence) / 4\n    low, high = np.quantile(means", [BOOTSTRAP]),
+    "twice the bootstrap tail": (STAT, "tail = (1 - confidence) / 2\n    low, high = np.quantile(means", "tail = 1 - confidence\n    low, high = np.quantile(means", [BOOTSTRAP]),
     "one tail of the bootstrap": (STAT, "np.quantile(means, [tail, 1 - tail])", "np.quantile(means, [tail, 1.0])", [BOOTSTRAP]),
     "resampling without replacement": (STAT, "x[draw.integers(0, len(x), (count, len(x)))].mean(1)", "np.array([draw.permutation(x).mean() for _ in range(count)])", [BOOTSTRAP]),
     "pairs are broken by order": (STAT, "difference = np.asarray(second, dtype=np.float64) - np.asarray(first", "difference = np.sort(np.asarray(second, dtype=np.float64)) - np.asarray(first", [f"{NUMBERS}::test_a_constant_gain_is_certain_however_hard_the_problems_are", PAIRED]),
@@ -43,7 +43,7 @@ PLANTED = {
     "a standard error is the interval": (HARNESS, "half = z * error if", "half = error if", [f"{STAGE}::test_a_foreign_metric_s_interval_is_z_standard_errors"]),
     "lengths in words": (HARNESS, 'float(len(tokenizer(a, add_special_tokens=False)["input_ids"]))', "float(len(a.split()))", [f"{STAGE}::test_lengths_are_tokens"]),
     "an unknown task is passed over": (HARNESS, "if task.asks not in task_manager.all_tasks:", "if False:", [f"{WHOLE}::test_unknown_task_is_named"]),
-    "a mode's system message is left out": (HARNESS, "for text in (own, task.system) if text", "for text in (own,) if text", [MODES]),
+    "a mode's system message is left out": ("pipelines/recipe/settings.py", "for text in (own, self.system) if text", "for text in (own,) if text", [MODES]),
     "a mode's start of the answer is left out": ("evaluation/model.py", 'return text + (self.prefill or "") if', 'return text + "" if', [MODES]),
     "thoughts are no tokens": ("evaluation/model.py", ".append(len(completion.tokens))", ".append(0)", [f"{WHOLE}::test_thoughts_are_tokens_of_an_answer_though_lm_eval_drops_them"]),
 }  # fmt: skip

@@ -101,9 +101,9 @@ def keyword_starts(texts: list[str], pattern: re.Pattern[str]) -> list[int]:
 def confidence_starts(logp: list[float], radius: int) -> list[int]:
     """Indices of local minima of the log-probability, the first token left out.
 
-    >>> confidence_starts([-3.0, -0.1, -2.0, -0.1, -0.2, -0.2, 0.0], 2)
+    >>> confidence_starts([-0.5, -0.1, -2.0, -0.1, -0.2, -0.2, 0.0], 2)
     [2]
-    >>> confidence_starts([-3.0, -0.1, -2.0, -0.1, -0.2, -0.2, 0.0], 1)
+    >>> confidence_starts([-0.5, -0.1, -2.0, -0.1, -0.2, -0.2, 0.0], 1)
     [2, 4]
     """
     return [

@@ -108,7 +108,7 @@ def test_it_learns_and_its_card_is_about_the_heldout_pairs(begun, trainer, tmp_p
 
 
 def test_lora_and_an_ensemble_of_heads(trainer, tmp_path):
-    changes = {"lora": {"rank": 4}, "heads": 3, "optimizer": {"learning_rate": 0.01}, "steps": 30}
+    changes = {"lora": {"rank": 4}, "heads": 3, "optimizer": {"learning_rate": 0.01}, "steps": 60}
     metrics = trainer(tmp_path, **changes).run()
     assert metrics["accuracy"] > 0.75
     about = json.loads((tmp_path / "out" / "model" / "whetstone.json").read_text())

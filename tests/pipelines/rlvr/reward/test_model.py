@@ -88,7 +88,7 @@ def heads(saved, name, texts):
 
 
 def test_a_row_gets_the_scores_of_its_own_tokens(saved):
-    texts = ["4", "five", "say it again"]
+    texts = ["4", "five", "tell-it-again"]
     rows = scored(saved, texts, model=str(saved / "a"))
     expected = heads(saved, "a", texts)
     assert [row.score for row in rows] == pytest.approx(expected.mean(1).tolist(), abs=1e-4)
