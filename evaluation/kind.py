@@ -23,6 +23,9 @@ from pipelines.recipe.stage_kind import (
     model_settings,
 )
 
+DECIDES = ("task", "size", "seed", "config")
+"""Fields of an environment that decide on its problems."""
+
 
 class EvaluateKind(Kind):
     """Benchmarks for models of the graph, and paired differences along its edges."""
@@ -64,6 +67,11 @@ class EvaluateKind(Kind):
             in_key=in_key,
             models=base_files(node),
             benchmarks=[([t.asks for t in evaluate.tasks], evaluate.include)],
+            environment_problems=[
+                [task["limit"], *(task["environment"][name] for name in DECIDES)]
+                for task in resolve(evaluate)["tasks"]
+                if task["environment"]
+            ],
             modules=["evaluation.scoring"],
             environments={t.environment.task for t in evaluate.tasks if t.environment is not None},
             environment_settings=[

@@ -88,3 +88,30 @@ def parts(row: Trajectory) -> list[tuple[int, str]]:
             out.append((role, []))
         out[-1][1].append(token)
     return [(role, show(tokens)) for role, tokens in out]
+
+
+class JudgeScorer:
+    """What a reward connects to: the policy's tokenizer, and a judge that answers `{"messages": conversation}` by a rule."""
+
+    def __init__(self, rule: Callable[[dict[str, Any]], str]) -> None:
+        self.rule, self.asked = rule, []
+
+    def tokenizer(self, model: str = "policy") -> Any:
+        return tokenizer()
+
+    def language_model(self, path: str) -> JudgeScorer:
+        return self
+
+    def reply(self, conversations: Any, *, temperature: float, max_tokens: int) -> list[tuple[str, int]]:
+        self.asked += conversations
+        return [(self.rule({"messages": conversation}), 1) for conversation in conversations]
+
+
+def answered(uid: str, text: str, stop: Stop = Stop.END, **more: Any) -> Trajectory:
+    """A prompt of two tokens, the text letter by letter, and an end token."""
+    tokens = [*ids("??"), *ids(text), tokenizer().eos_token_id]
+    count = len(tokens)
+    return Trajectory(
+        uid=uid, group=0, tokens=tokens, role=[0, 0] + [3] * (count - 2), logp_old=[0.0] * count, max_tokens=99, stop=stop, version=0,
+        text=text, **more,
+    )  # fmt: skip

@@ -82,12 +82,13 @@ class CurateKind(Kind):
         for other in asking:
             asked = other.kind.reads(other)
             reads.benchmarks += asked.benchmarks
+            reads.environment_problems += asked.environment_problems
             reads.environments |= asked.environments
             reads.environment_settings += asked.environment_settings
             reads.modules.append(str(other.kind.benchmark_texts).partition(":")[0])
         if asking:
             names: list[Any] = sorted({name for listed, _ in reads.benchmarks for name in listed})
-            names += [json.dumps(played, sort_keys=True) for other in asking for played in _played(other)]
+            names += [json.dumps(problems, sort_keys=True) for problems in reads.environment_problems]
             settings["decontaminate_against"] = [*names, *dict.fromkeys(include for _, include in reads.benchmarks)]
             reads.in_key["decontaminate_against",] = names
             reads.libraries += ("lm_eval",)
@@ -112,17 +113,6 @@ class CurateKind(Kind):
                 if source.verifier not in KNOWN:
                     hint = did_you_mean(source.verifier, KNOWN)
                     raise RecipeError(f"{field}.verifier: unknown verifier {source.verifier!r}. {hint}")
-
-
-def _played(node: Node) -> list[Any]:
-    """What decides on the problems of the environments that an evaluate stage plays."""
-    tasks = resolve(node.settings).get("tasks") or []
-    about = ("task", "size", "seed", "config")
-    return [
-        [task.get("limit"), *(task["environment"].get(name) for name in about)]
-        for task in tasks
-        if task.get("environment")
-    ]
 
 
 def stage_label(number: int) -> str:

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from pipelines.contract.fields import Strict
+from pipelines.contract.fields import Identifier, Strict
 from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Message
 from pipelines.errors import RecipeError
 from pipelines.judges.endpoint import ChatEndpoint, Reply
 from pipelines.judges.local import LocalJudge
 
+ModelName = Annotated[str, Field(min_length=1, max_length=300)]
+"""What an endpoint knows a model by."""
+ModelPath = Annotated[str, Field(min_length=1, max_length=4096)]
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/]")]
+Instruction = Annotated[str, Field(max_length=8000)]
+Temperature = Annotated[float, Field(ge=0, le=10)]
+MaxTokens = Annotated[int, Field(ge=1, le=100_000)]
+Concurrency = Annotated[int, Field(ge=1, le=1024)]
+Timeout = Annotated[float, Field(gt=0, le=1e6)]
+"""Seconds."""
+
 
 class Endpoint(Strict):
     """How a judge behind an endpoint is asked, whatever about; the fields of `reward: judge` mean the same there."""
 
-    model: str = Field(min_length=1, max_length=300)
-    url: str | None = Field(None, pattern=r"^https?://[^\s/]")
-    api_key_env: str | None = Field(None, pattern=r"^[A-Za-z_]\w*$")
-    instruction: str = Field("", max_length=8000)
+    model: ModelName
+    url: Url | None = None
+    api_key_env: Identifier | None = None
+    instruction: Instruction = ""
     """What to judge by, in words."""
     reference: bool = False
-    temperature: float = Field(0.0, ge=0, le=10)
-    max_tokens: int = Field(512, ge=1, le=100_000)
-    concurrency: int = Field(16, ge=1, le=1024)
-    timeout_s: float = Field(120.0, gt=0, le=1e6)
+    temperature: Temperature = 0.0
+    max_tokens: MaxTokens = 512
+    concurrency: Concurrency = 16
+    timeout_s: Timeout = 120.0
     cache: bool = True
 
     def asker(self, field: str) -> Asker:

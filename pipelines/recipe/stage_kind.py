@@ -66,6 +66,8 @@ class Reads:
     """Label in the key → model."""
     benchmarks: list[tuple[list[str], str | None]] = field(default_factory=list)
     """Names of benchmarks, and a folder with more of them."""
+    environment_problems: list[list[Any]] = field(default_factory=list)
+    """What decides on each set of environments' problems that models are asked, as benchmarks ask theirs."""
     modules: list[str] = field(default_factory=list)
     """Modules that are imported by name: methods, benchmarks' code."""
     skip: frozenset[str] = frozenset()

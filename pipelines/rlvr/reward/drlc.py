@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.method import Reward
-from pipelines.contract.scorer import Scorer
+from pipelines.contract.fields import Identifier
 from pipelines.data.chat import after_thinking, completion_text
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
-from pipelines.judges import questions, spans
-from pipelines.judges.asker import Asker
+from pipelines.judges import asker, questions, spans
+from pipelines.rlvr.reward._judged import Judged
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward"
@@ -27,7 +26,7 @@ FIELD = "rlvr.reward"
     "wherever it stands; here the tokens of the quote are found)",
     makes=("token_reward",),
 )
-class drlc(Reward):
+class drlc(Judged):
     """`good` for each part of the completion that a critic quotes as good and `bad` for each bad one, on its last token.
 
     The reward is what the tokens get: the row's own score is 0, so it stands beside another, `reward: [verifier, {kind: drlc,
@@ -38,38 +37,31 @@ class drlc(Reward):
     `gae` or `reinforce_pp`. Components: `judge_unread`, `spans_good`, `spans_bad`, `spans_lost`, `judge_tokens`, `judge_seconds`.
     """
 
-    language_models: ClassVar[tuple[str, ...]] = ("path",)
-
     def __init__(
         self,
         *,
-        model: Annotated[str | None, Field(min_length=1, max_length=300)] = None,
-        path: Annotated[str | None, Field(min_length=1, max_length=4096)] = None,
-        url: Annotated[str | None, Field(pattern=r"^https?://[^\s/]")] = None,
-        api_key_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_]\w*$")] = None,
-        instruction: Annotated[str, Field(max_length=8000)] = "",
+        model: asker.ModelName | None = None,
+        path: asker.ModelPath | None = None,
+        url: asker.Url | None = None,
+        api_key_env: Identifier | None = None,
+        instruction: asker.Instruction = "",
         reference: bool = False,
         good: Annotated[float, Field(ge=-1000, le=1000)] = 1.0,
         bad: Annotated[float, Field(ge=-1000, le=1000)] = -1.0,
         place: Literal["last", "spread"] = "last",
         most: Annotated[int, Field(ge=1, le=1000)] = 20,
-        temperature: Annotated[float, Field(ge=0, le=10)] = 0.0,
-        max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 512,
-        concurrency: Annotated[int, Field(ge=1, le=1024)] = 16,
-        timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
+        temperature: asker.Temperature = 0.0,
+        max_tokens: asker.MaxTokens = 512,
+        concurrency: asker.Concurrency = 16,
+        timeout_s: asker.Timeout = 120.0,
         cache: bool = True,
     ) -> None:
         self.instruction, self.reference, self.most = instruction, reference, most
         self.pay, self.place = {True: good, False: bad}, place
-        self.asker = Asker(
+        self.asker = asker.Asker(
             model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=temperature, max_tokens=max_tokens,
             concurrency=concurrency, timeout_s=timeout_s, cache=cache,
         )  # fmt: skip
-
-    def connect(self, scorer: Scorer) -> None:
-        """Keep the policy's tokenizer, and load the model at `path`."""
-        self.tokenizer = scorer.tokenizer()
-        self.asker.connect(scorer)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components and the rewards of tokens in place.
@@ -114,9 +106,6 @@ class drlc(Reward):
             first, last = (spans.token_at(end, text, tokens, self._decode) for end in (span.start + 1, span.end))
             parts.append((places[first : last + 1], span.good))
         return parts, lost
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
     def _add(self, token_reward: list[float], places: list[int], pay: float) -> None:
         """Pay the tokens of a part."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.method import Reward
-from pipelines.contract.scorer import Scorer
+from pipelines.contract.fields import Identifier
 from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
-from pipelines.judges import questions
-from pipelines.judges.asker import Asker
+from pipelines.judges import asker, questions
 from pipelines.judges.spans import token_at
+from pipelines.rlvr.reward._judged import Judged
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward"
@@ -32,7 +31,7 @@ KNOWN = {"semi_smooth": {1: 0.0, 4: 0.8, 5: 1.0}, "extremes": {1: 0.0, 5: 1.0}}
     checked="official code (read: grades, forms, truncated rows; the judge's question is ours)",
     makes=("turn", "step_potential"),
 )
-class exprl(Reward):
+class exprl(Judged):
     """Grades from 1 to 5 of how strongly the reasoning up to the end of each step leads to the reference, which the policy never sees.
 
     A step ends with `separator`; an empty one belongs to the next, and steps beyond `most` to the last one, so `most: 1` grades the whole
@@ -44,35 +43,28 @@ class exprl(Reward):
     `judge`, and reads the reasoning too. Components: `steps`, `judge_unread`, `judge_tokens`, `judge_seconds`.
     """
 
-    language_models: ClassVar[tuple[str, ...]] = ("path",)
-
     def __init__(
         self,
         *,
-        model: Annotated[str | None, Field(min_length=1, max_length=300)] = None,
-        path: Annotated[str | None, Field(min_length=1, max_length=4096)] = None,
-        url: Annotated[str | None, Field(pattern=r"^https?://[^\s/]")] = None,
-        api_key_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_]\w*$")] = None,
-        instruction: Annotated[str, Field(max_length=8000)] = "",
+        model: asker.ModelName | None = None,
+        path: asker.ModelPath | None = None,
+        url: asker.Url | None = None,
+        api_key_env: Identifier | None = None,
+        instruction: asker.Instruction = "",
         separator: Annotated[str, Field(min_length=1, max_length=40)] = "\n\n",
         most: Annotated[int, Field(ge=1, le=1000)] = 16,
         form: Form = "smooth",
-        temperature: Annotated[float, Field(ge=0, le=10)] = 0.0,
-        max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 2048,
-        concurrency: Annotated[int, Field(ge=1, le=1024)] = 16,
-        timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
+        temperature: asker.Temperature = 0.0,
+        max_tokens: asker.MaxTokens = 2048,
+        concurrency: asker.Concurrency = 16,
+        timeout_s: asker.Timeout = 120.0,
         cache: bool = True,
     ) -> None:
         self.instruction, self.separator, self.most, self.form = instruction, separator, most, form
-        self.asker = Asker(
+        self.asker = asker.Asker(
             model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=temperature, max_tokens=max_tokens,
             concurrency=concurrency, timeout_s=timeout_s, cache=cache,
         )  # fmt: skip
-
-    def connect(self, scorer: Scorer) -> None:
-        """Keep the policy's tokenizer, and load the model at `path`."""
-        self.tokenizer = scorer.tokenizer()
-        self.asker.connect(scorer)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components, `turn` and `potential` in place.
@@ -146,6 +138,3 @@ class exprl(Reward):
         step_of = [sum(end < index for end in ends) for index in range(len(tokens))]
         row.turn = [step_of[next(policy)] if role == Role.POLICY else -1 for role in row.role]
         return [*texts, text]
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))

@@ -8,13 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationError
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.fields import Identifier
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.errors import RecipeError
-from pipelines.judges import questions
+from pipelines.judges import asker, questions
 from pipelines.judges import template as templates
-from pipelines.judges.asker import Asker
 from pipelines.judges.endpoint import Reply
 from pipelines.rlvr.scoring import verify
 
@@ -47,22 +47,22 @@ class judge(Reward):
     def __init__(
         self,
         *,
-        model: Annotated[str | None, Field(min_length=1, max_length=300)] = None,
-        path: Annotated[str | None, Field(min_length=1, max_length=4096)] = None,
-        url: Annotated[str | None, Field(pattern=r"^https?://[^\s/]")] = None,
-        api_key_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_]\w*$")] = None,
+        model: asker.ModelName | None = None,
+        path: asker.ModelPath | None = None,
+        url: asker.Url | None = None,
+        api_key_env: Identifier | None = None,
         form: Literal["grade", "rubric"] = "grade",
-        instruction: Annotated[str, Field(max_length=8000)] = "",
+        instruction: asker.Instruction = "",
         template: Annotated[str | None, Field(max_length=8000)] = None,
         reference: bool = False,
         low: Annotated[int, Field(ge=-1000, le=1000)] = 1,
         high: Annotated[int, Field(ge=-1000, le=1000)] = 10,
         criteria: list[str | dict[str, Any]] | None = None,
         all_or_nothing: bool = False,
-        temperature: Annotated[float, Field(ge=0, le=10)] = 0.0,
-        max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 512,
-        concurrency: Annotated[int, Field(ge=1, le=1024)] = 16,
-        timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
+        temperature: asker.Temperature = 0.0,
+        max_tokens: asker.MaxTokens = 512,
+        concurrency: asker.Concurrency = 16,
+        timeout_s: asker.Timeout = 120.0,
         cache: bool = True,
     ) -> None:
         questions.check_range(low, high, FIELD)
@@ -79,7 +79,7 @@ class judge(Reward):
         self.form, self.instruction, self.reference, self.low, self.high = form, instruction, reference, low, high
         self.all_or_nothing, self.template = all_or_nothing, template
         self.path = path
-        self.asker = Asker(
+        self.asker = asker.Asker(
             model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=temperature, max_tokens=max_tokens,
             concurrency=concurrency, timeout_s=timeout_s, cache=cache,
         )  # fmt: skip

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.method import Reward
-from pipelines.contract.scorer import Scorer
+from pipelines.contract.fields import Identifier
 from pipelines.data.records import Message, Problem, Role, Trajectory
 from pipelines.errors import RecipeError
-from pipelines.judges import questions
-from pipelines.judges.asker import Asker
+from pipelines.judges import asker, questions
+from pipelines.rlvr.reward._judged import Judged
 from pipelines.rlvr.reward._turns import scored_with_turns
 
 FIELD = "rlvr.reward"
@@ -30,7 +29,7 @@ PRINCIPLES = (
     title="Hybrid Reward Normalization for Process-supervised Non-verifiable Agentic Tasks (PPR, ReNorm)",
     checked="official code (the normalisation, by the sheet's example; the judge's question is ours)",
 )
-class ppr(Reward):
+class ppr(Judged):
     """A turn before the last is paid p + outcome - `beta`, with p its grade as a share of the range; the last turn is paid the outcome.
 
     With beta = 1 no step of a failed episode is paid and none of a successful one is fined: grades cannot be farmed where the outcome is
@@ -39,34 +38,27 @@ class ppr(Reward):
     environment paid the turns is replaced; the outcome is the last turn's reward. Use it with `advantage: gae`.
     """
 
-    language_models: ClassVar[tuple[str, ...]] = ("path",)
-
     def __init__(
         self,
         *,
-        model: Annotated[str | None, Field(min_length=1, max_length=300)] = None,
-        path: Annotated[str | None, Field(min_length=1, max_length=4096)] = None,
-        url: Annotated[str | None, Field(pattern=r"^https?://[^\s/]")] = None,
-        api_key_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_]\w*$")] = None,
+        model: asker.ModelName | None = None,
+        path: asker.ModelPath | None = None,
+        url: asker.Url | None = None,
+        api_key_env: Identifier | None = None,
         principles: Annotated[list[Annotated[str, Field(min_length=1, max_length=2000)]], Field(max_length=50)] = [],  # noqa: B006
         beta: Annotated[float, Field(ge=0, le=100)] = 1.0,
         low: Annotated[int, Field(ge=-1000, le=1000)] = 0,
         high: Annotated[int, Field(ge=-1000, le=1000)] = 10,
-        max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 512,
-        concurrency: Annotated[int, Field(ge=1, le=1024)] = 16,
-        timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
+        max_tokens: asker.MaxTokens = 512,
+        concurrency: asker.Concurrency = 16,
+        timeout_s: asker.Timeout = 120.0,
     ) -> None:
         questions.check_range(low, high, FIELD)
-        self.asker = Asker(
+        self.asker = asker.Asker(
             model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=0.0, max_tokens=max_tokens,
             concurrency=concurrency, timeout_s=timeout_s, cache=True,
         )  # fmt: skip
         self.principles, self.beta, self.low, self.high = list(principles), beta, low, high
-
-    def connect(self, scorer: Scorer) -> None:
-        """Keep the policy's tokenizer, and load the model at `path`."""
-        self.tokenizer = scorer.tokenizer()
-        self.asker.connect(scorer)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components and the rewards of turns in place."""
@@ -106,7 +98,7 @@ class ppr(Reward):
         messages = list(problem.prompt)
         conversations: list[list[Message]] = []
         for who, tokens in segments(row):
-            text = self.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+            text = self._decode(tokens).strip()
             messages = [*messages, {"role": who, "content": text}]
             if who == "assistant":
                 conversations.append(messages)

@@ -9,13 +9,13 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.fields import Identifier
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
 from pipelines.data.chat import after_thinking
 from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
-from pipelines.judges import questions
-from pipelines.judges.asker import Asker
+from pipelines.judges import asker, questions
 from pipelines.rlvr.reward._turns import add_to_turns, calls_of, scored_with_turns
 
 FIELD = "rlvr.reward"
@@ -83,10 +83,10 @@ class safesearch(Reward):
     def __init__(
         self,
         *,
-        model: Annotated[str | None, Field(min_length=1, max_length=300)] = None,
-        path: Annotated[str | None, Field(min_length=1, max_length=4096)] = None,
-        url: Annotated[str | None, Field(pattern=r"^https?://[^\s/]")] = None,
-        api_key_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_]\w*$")] = None,
+        model: asker.ModelName | None = None,
+        path: asker.ModelPath | None = None,
+        url: asker.Url | None = None,
+        api_key_env: Identifier | None = None,
         unsafe: Phrases = [],  # noqa: B006
         tool: Annotated[str, Field(min_length=1, max_length=200)] = "search",
         argument: Annotated[str, Field(min_length=1, max_length=200)] = "query",
@@ -99,13 +99,13 @@ class safesearch(Reward):
         early_penalty: Annotated[float, Field(ge=0, le=100)] = 0.02,
         thinking: Annotated[int, Field(ge=0, le=100_000)] = 24,
         most_queries: Annotated[int, Field(ge=0, le=1000)] = 3,
-        max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 512,
-        concurrency: Annotated[int, Field(ge=1, le=1024)] = 16,
-        timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 120.0,
+        max_tokens: asker.MaxTokens = 512,
+        concurrency: asker.Concurrency = 16,
+        timeout_s: asker.Timeout = 120.0,
     ) -> None:
         self.asker = None
         if model is not None or path is not None:
-            self.asker = Asker(
+            self.asker = asker.Asker(
                 model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=0.0, max_tokens=max_tokens,
                 concurrency=concurrency, timeout_s=timeout_s, cache=True,
             )  # fmt: skip

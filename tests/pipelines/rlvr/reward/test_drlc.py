@@ -8,10 +8,10 @@ import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ids, tokenizer
+from scripted import JudgeScorer, answered
 
 from pipelines.contract.catalogue import bind
-from pipelines.data.records import Problem, Role, Stop, Trajectory
+from pipelines.data.records import Problem, Role, Stop
 from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
@@ -27,36 +27,16 @@ PROBLEMS = {
 }
 
 
-def row(text, score=None, **more):
-    """A prompt of two tokens, the text letter by letter, and an end token."""
-    tokens = [*ids("??"), *ids(text), tokenizer().eos_token_id]
-    count = len(tokens)
-    return Trajectory(
-        uid=UID, group=0, tokens=tokens, role=[0, 0] + [3] * (count - 2), logp_old=[0.0] * count, max_tokens=99, stop=Stop.END, version=0,
-        text=text, score=score, **more,
-    )  # fmt: skip
-
-
-class Lender:
-    """A critic by a rule, and the policy's tokenizer."""
-
-    def __init__(self, rule):
-        self.rule, self.asked = rule, []
-
-    def tokenizer(self, model="policy"):
-        return tokenizer()
-
-    def language_model(self, path):
-        return self
-
-    def reply(self, conversations, *, temperature, max_tokens):
-        self.asked += conversations
-        return [(self.rule(judge_server.parts({"messages": c})[3]), 1) for c in conversations]
+def row(text, *more, **about):
+    return answered(UID, text, *more, **about)
 
 
 def paid(rule, *rows, reward=None, **settings):
     own = {"kind": "drlc", "path": "./critic", **settings}
-    part, lender = bind("rlvr.reward", own if reward is None else reward(own)).fn, Lender(rule)
+    part, lender = (
+        bind("rlvr.reward", own if reward is None else reward(own)).fn,
+        JudgeScorer(lambda body: rule(judge_server.parts(body)[3])),
+    )
     part.connect(lender)
     part.score(list(rows), PROBLEMS)
     return lender

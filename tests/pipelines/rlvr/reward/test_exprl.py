@@ -10,10 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import run_method
-from scripted import ids, tokenizer
+from scripted import JudgeScorer, answered, tokenizer
 
 from pipelines.contract.catalogue import bind
-from pipelines.data.records import Problem, Stop, Trajectory
+from pipelines.data.records import Problem, Stop
 from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_preset, read_recipe
@@ -28,40 +28,23 @@ PROBLEMS = {
 }  # fmt: skip
 
 
-def row(text, stop=Stop.END, **more):
-    tokens = [*ids("??"), *ids(text), tokenizer().eos_token_id]
-    count = len(tokens)
-    return Trajectory(
-        uid=UID, group=0, tokens=tokens, role=[0, 0] + [3] * (count - 2), logp_old=[0.0] * count, max_tokens=99, stop=stop, version=0,
-        text=text, **more,
-    )  # fmt: skip
-
-
-class Lender:
-    """A judge by a rule, and the policy's tokenizer."""
-
-    def __init__(self, rule):
-        self.rule, self.asked = rule, []
-
-    def tokenizer(self, model="policy"):
-        return tokenizer()
-
-    def language_model(self, path):
-        return self
-
-    def reply(self, conversations, *, temperature, max_tokens):
-        self.asked += [judge_server.parts({"messages": c}) for c in conversations]
-        return [(self.rule(judge_server.parts({"messages": c})[3]), 1) for c in conversations]
+def row(text, *more, **about):
+    return answered(UID, text, *more, **about)
 
 
 def graded(rule, *rows, **settings):
     part, lender = (
         bind("rlvr.reward", {"kind": "exprl", "path": "./judge", "separator": "#", **settings}).fn,
-        Lender(rule),
+        JudgeScorer(lambda body: rule(judge_server.parts(body)[3])),
     )
     part.connect(lender)
     part.score(list(rows), PROBLEMS)
     return lender
+
+
+def shown(scorer):
+    """The parts of each question."""
+    return [judge_server.parts({"messages": conversation}) for conversation in scorer.asked]
 
 
 def by_table(**grades):
@@ -111,8 +94,8 @@ def test_one_step_and_the_forms_of_the_outcome():
 def test_the_judge_sees_the_solution_and_all_of_the_reasoning_the_policy_does_not():
     each = row("<think>a#b</think>c")
     lender = graded(by_table(a=1, c=5), each)
-    assert [asked[3] for asked in lender.asked] == ["<think>a#", "<think>a#b</think>c"]
-    assert all(asked[2] == "two and two are 4" and "2 + 2?" in asked[1] for asked in lender.asked)
+    assert [asked[3] for asked in shown(lender)] == ["<think>a#", "<think>a#b</think>c"]
+    assert all(asked[2] == "two and two are 4" and "2 + 2?" in asked[1] for asked in shown(lender))
     assert "two and two" not in tokenizer().decode(each.tokens)
 
 
@@ -136,7 +119,7 @@ def test_steps_that_are_empty_or_too_many():
     assert each.components["steps"] == 2 and set(each.turn) == {-1, 0, 1}
     many = row("#".join("abcdef"))
     lender = graded(lambda shown: "Grade: 3", many, most=3)
-    assert [asked[3] for asked in lender.asked] == ["a#", "a#b#", "a#b#c#d#e#f"]
+    assert [asked[3] for asked in shown(lender)] == ["a#", "a#b#", "a#b#c#d#e#f"]
 
 
 def test_steps_end_at_the_token_that_completes_the_separator():
@@ -148,7 +131,7 @@ def test_steps_end_at_the_token_that_completes_the_separator():
     each.tokens, each.role, each.logp_old = [0, *tokens], [0] + [3] * len(tokens), [0.0] * (len(tokens) + 1)
     part, lender = (
         bind("rlvr.reward", {"kind": "exprl", "path": "./judge", "separator": "#"}).fn,
-        Lender(lambda shown: "Grade: 3"),
+        JudgeScorer(lambda body: "Grade: 3"),
     )
     lender.tokenizer = lambda model="policy": own
     part.connect(lender)

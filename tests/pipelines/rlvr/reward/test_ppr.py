@@ -6,7 +6,7 @@ import judge_server
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import tokenizer
+from scripted import JudgeScorer, tokenizer
 
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Stop, Trajectory
@@ -36,26 +36,9 @@ def row(*messages, outcome=1.0):
     )  # fmt: skip
 
 
-class Lender:
-    """A judge by a rule, and the policy's tokenizer."""
-
-    def __init__(self, rule):
-        self.rule, self.asked = rule, []
-
-    def tokenizer(self, model="policy"):
-        return tokenizer()
-
-    def language_model(self, path):
-        return self
-
-    def reply(self, conversations, *, temperature, max_tokens):
-        self.asked += conversations
-        return [(self.rule({"messages": c}), 1) for c in conversations]
-
-
 def paid(rule, *rows, info=None, **settings):
     settings = {"path": "./judge", "principles": ["be brief"], **settings}
-    reward, lender = bind("rlvr.reward", {"kind": "ppr", **settings}).fn, Lender(rule)
+    reward, lender = bind("rlvr.reward", {"kind": "ppr", **settings}).fn, JudgeScorer(rule)
     reward.connect(lender)
     reward.score(list(rows), problem(**(info or {})))
     return [each.turn_reward for each in rows], lender

@@ -72,25 +72,9 @@ def played(problem, *messages, turns=4):
     return row
 
 
-class Lender:
-    """The policy's tokenizer, and a judge by a rule."""
-
-    def __init__(self, rule=None):
-        self.rule = rule
-
-    def tokenizer(self, model="policy"):
-        return scripted.tokenizer()
-
-    def language_model(self, path):
-        return self
-
-    def reply(self, conversations, *, temperature, max_tokens):
-        return [(self.rule({"messages": c}), 1) for c in conversations]
-
-
 def scored(problem, row, rule=None, **settings):
     reward = bind("rlvr.reward", {"kind": "safesearch", **settings}).fn
-    reward.connect(Lender(rule))
+    reward.connect(scripted.JudgeScorer(rule))
     reward.score([row], {row.uid: problem})
     if row.score is not None:
         assert row.score == pytest.approx(sum(row.turn_reward))
