@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows import systems
+from flows import systems, types
 from pipelines.contract import catalogue
 from pipelines.contract.columns import COLUMNS, TABLES, Column, Phase, phase_of
 from pipelines.contract.method import Method
@@ -35,9 +35,11 @@ def entry(slot: str, name: str) -> dict[str, Any]:
     model = catalogue.settings_model(fn)
     settings = {}
     for field, about in model.model_fields.items():
-        bounds = [str(m) for m in about.metadata]
-        kind = getattr(about.annotation, "__name__", str(about.annotation)).replace("typing.", "")
-        settings[field] = {"type": kind, "default": None if about.is_required() else about.default, "bounds": bounds}
+        settings[field] = {
+            "type": types.type_name(about.annotation),
+            "default": None if about.is_required() else about.default,
+            "bounds": types.bounds(about.annotation, about.metadata),
+        }
     return {
         "slot": slot,
         "name": name,
@@ -131,9 +133,14 @@ def page(method: dict[str, Any], heading: str = "") -> str:
     if method["remembers"]:
         lines.append("remembers: its state is part of every checkpoint")
     for name, about in method["settings"].items():
-        bounds = f" {' '.join(about['bounds'])}" if about["bounds"] else ""
+        bounds = f" ({', '.join(about['bounds'])})" if about["bounds"] else ""
         lines.append(f"setting {name}: {about['type']}{bounds}, default {about['default']}")
     return "\n".join([*lines, "", method["doc"], ""])
+
+
+def _cell(bounds: list[str]) -> str:
+    """Bounds in a cell of a Markdown table."""
+    return ", ".join(bounds).replace("|", "\\|")
 
 
 def markdown() -> str:
@@ -158,7 +165,7 @@ def markdown() -> str:
             if method["settings"]:
                 lines += ["| setting | type | bounds | default |", "|---|---|---|---|"]
                 lines += [
-                    f"| `{n}` | {str(a['type']).replace('|', 'or')} | {' '.join(a['bounds'])} | `{a['default']}` |"
+                    f"| `{n}` | `{a['type']}` | {_cell(a['bounds'])} | `{a['default']}` |"
                     for n, a in method["settings"].items()
                 ]
                 lines.append("")

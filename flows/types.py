@@ -1,0 +1,68 @@
+"""Types and bounds of settings, as a reader wants them."""
+
+from __future__ import annotations
+
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+from pydantic.fields import FieldInfo
+
+SIGNS = {annotated_types.Gt: ">", annotated_types.Ge: "≥", annotated_types.Lt: "<", annotated_types.Le: "≤"}
+
+
+def type_name(annotation: Any) -> str:
+    """A type in words: choices by their values, unions with `or`.
+
+    >>> type_name(Annotated[str, annotated_types.MaxLen(9)] | None), type_name(Literal["last", "spread"])
+    ('str or None', "'last' or 'spread'")
+    >>> type_name(list[Annotated[float, annotated_types.Ge(0)]]), type_name(dict[str, Any])
+    ('list[float]', 'dict[str, Any]')
+    """
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_name(parts[0])
+    if origin is Literal:
+        return " or ".join(repr(value) for value in parts)
+    if origin in (Union, UnionType):
+        return " or ".join(type_name(part) for part in parts)
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join('...' if part is ... else type_name(part) for part in parts)}]"
+    return "None" if annotation is NoneType else str(getattr(annotation, "__name__", annotation))
+
+
+def bounds(annotation: Any, metadata: list[Any]) -> list[str]:
+    """What a value must keep to: that of the field itself, and of each arm of a union.
+
+    >>> bounds(float, [annotated_types.Gt(0), annotated_types.Le(1)]), bounds(str, [annotated_types.MinLen(1)])
+    (['> 0', '≤ 1'], ['at least 1 character'])
+    >>> bounds(Annotated[str, annotated_types.MaxLen(9)] | None, [])
+    ['at most 9 characters']
+    """
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return bounds(parts[0], [*metadata, *parts[1:]])
+    things = "characters" if str in (annotation, *parts) and origin in (None, Union, UnionType) else "entries"
+    own = [text for each in metadata for text in _told(each, things)]
+    if origin in (Union, UnionType):
+        own += [text for part in parts for text in bounds(part, [])]
+    return own
+
+
+def _told(about: Any, things: str) -> list[str]:
+    if isinstance(about, FieldInfo):
+        return [text for each in about.metadata for text in _told(each, things)]
+    for kind, sign in SIGNS.items():
+        if isinstance(about, kind):
+            limit = getattr(about, kind.__name__.lower())
+            return [f"{sign} {int(limit) if limit == int(limit) else limit}"]
+    if isinstance(about, annotated_types.MinLen):
+        return [f"at least {_count(about.min_length, things)}"]
+    if isinstance(about, annotated_types.MaxLen):
+        return [f"at most {_count(about.max_length, things)}"]
+    pattern = getattr(about, "pattern", None)
+    return [] if pattern is None else [f"matches `{pattern}`"]
+
+
+def _count(number: int, things: str) -> str:
+    return f"{number} {things if number != 1 else {'characters': 'character', 'entries': 'entry'}[things]}"
