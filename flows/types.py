@@ -12,13 +12,7 @@ SIGNS = {annotated_types.Gt: ">", annotated_types.Ge: "≥", annotated_types.Lt:
 
 
 def type_name(annotation: Any) -> str:
-    """A type in words: choices by their values, unions with `or`.
-
-    >>> type_name(Annotated[str, annotated_types.MaxLen(9)] | None), type_name(Literal["last", "spread"])
-    ('str or None', "'last' or 'spread'")
-    >>> type_name(list[Annotated[float, annotated_types.Ge(0)]]), type_name(dict[str, Any])
-    ('list[float]', 'dict[str, Any]')
-    """
+    """A type in words: choices by their values, unions with `or`; bounds are told by `bounds`."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return type_name(parts[0])
@@ -32,13 +26,7 @@ def type_name(annotation: Any) -> str:
 
 
 def bounds(annotation: Any, metadata: list[Any]) -> list[str]:
-    """What a value must keep to: that of the field itself, and of each arm of a union.
-
-    >>> bounds(float, [annotated_types.Gt(0), annotated_types.Le(1)]), bounds(str, [annotated_types.MinLen(1)])
-    (['> 0', '≤ 1'], ['at least 1 character'])
-    >>> bounds(Annotated[str, annotated_types.MaxLen(9)] | None, [])
-    ['at most 9 characters']
-    """
+    """What a value must keep to: that of the field itself, and of each arm of a union."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return bounds(parts[0], [*metadata, *parts[1:]])
