@@ -217,6 +217,9 @@ def _receive(
         if budget.extension_cost:
             reward -= budget.extension_cost
             components = {**components, "extension": -budget.extension_cost}
+    if budget is not None and budget.invalid_cost and step.info.get("invalid"):
+        reward -= budget.invalid_cost
+        components = {**components, "invalid": -budget.invalid_cost}
     episode.rewards.append(reward)
     episode.components.append(components)
     episode.calls.append(step.calls)

@@ -40,6 +40,8 @@ class TurnBudget:
     """Turns that such an episode gets at least."""
     end_invalid: bool = False
     """A message that is no action ends the episode."""
+    invalid_cost: float = 0.0
+    """What such a message takes off its turn's reward."""
 
     def of(self, info: Mapping[str, Any]) -> TurnBudget:
         """The budget of a record by its info: clip(tolerance * the expert's turns, least, turns) (ActiveVLN, arXiv 2509.12618).

@@ -31,7 +31,8 @@ class multi_turn(Rollout):
 
     `max_turns` may be announced (`remind`: every observation ends with the turns that are left) and extended: at the limit an
     episode goes on for `extension` more turns, `extensions` times at most, and each takes `extension_cost` off the reward. An episode
-    ends with the turn in which the policy's tokens reach `max_tokens`.
+    ends with the turn in which the policy's tokens reach `max_tokens`. A message that is no action takes `invalid_cost` off its turn's
+    reward (0.1 in GiGPO's and ReBel's released scripts).
 
     ActiveVLN (arXiv 2509.12618) spends no turns on lost episodes and no steps on lost groups: `tolerance` ends an episode at so many
     times the turns of an expert (`expert_turns` of the problem's info; without it, at `max_turns`), though not before `least_turns`;
@@ -53,10 +54,11 @@ class multi_turn(Rollout):
         least_turns: Annotated[int, Field(ge=1)] = 2,
         end_invalid: bool = False,
         regenerate: Annotated[int, Field(ge=0, le=100)] = 0,
+        invalid_cost: Annotated[float, Field(ge=0)] = 0.0,
     ) -> None:
         self.budget = TurnBudget(
-            max_turns, extension, extensions, remind, max_tokens, extension_cost, tolerance, least_turns, end_invalid
-        )
+            max_turns, extension, extensions, remind, max_tokens, extension_cost, tolerance, least_turns, end_invalid, invalid_cost,
+        )  # fmt: skip
         self.regenerate = regenerate
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:

@@ -50,6 +50,16 @@ def test_an_episode_takes_its_extensions_and_pays():
         assert text.count(part) >= 1, part
 
 
+def test_a_message_that_is_no_action_pays():
+    ways = ["down", "sing", "down", "right", "right"]
+    spoken = iter(ways * 2)
+    row = played(TurnBudget(6, invalid_cost=0.1), lambda prefix, number: next(spoken))
+    assert row.turn_reward == [0, -0.1, 0, 0, 1] and row.correct
+    assert row.components["turn.invalid"] == -0.1 and row.components["invalid_turns"] == 1
+    free = played(TurnBudget(6), lambda prefix, number: next(spoken))
+    assert free.turn_reward == [0, 0, 0, 0, 1] and "turn.invalid" not in free.components
+
+
 def test_a_short_episode_is_unaffected():
     ways = iter(["down", "down", "right", "right"] * 2)
     plain = played(TurnBudget(6), lambda prefix, number: next(ways))

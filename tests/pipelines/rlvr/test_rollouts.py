@@ -66,7 +66,7 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         [*TURNS],
         [*TURNS, "presets=[gigpo]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
         [*TURNS, "presets=[trloo]"],
-        [*TURNS, "presets=[rebel]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
+        [*TURNS, "presets=[rebel]", "rlvr.rollout.max_turns=3", "rlvr.advantage.target_success=0.9"],
         [*TURNS, "presets=[activevln]", "rlvr.rollout={kind: multi_turn, max_turns: 3, tolerance: 1.5, regenerate: 1}"],
         [*BRANCHES, "presets=[arpo]"],
         [*TURNS, "presets=[epo]"],
