@@ -3,8 +3,9 @@
     python -m benchmarks.evaluation                  the quickstart's SFT checkpoint on palindromes
     python -m benchmarks.evaluation --case smollm2   SmolLM2-135M-Instruct after its recipe's SFT on sums
 
-Greedy answers, which must be the same texts on both sides, and sampled ones, whose scores agree within chance. Blocks
-alternate; HFLM runs with the fastest of the batch sizes tried. Writes benchmarks/results/evaluation-CASE.json.
+Greedy answers, which must be the same texts on both sides; sampled ones, whose scores agree within chance; and log-likelihoods
+of multiple choice, which must agree, without examples and with five that all questions share. Blocks alternate; HFLM runs with
+the fastest of the batch sizes tried. Writes benchmarks/results/evaluation-CASE.json.
 """
 
 from __future__ import annotations
@@ -26,8 +27,21 @@ from pipelines.engine import models
 from pipelines.recipe.settings import Evaluate, Model, Task
 
 CASES: dict[str, dict[str, Any]] = {
-    "quickstart": {"task": "palindromes", "problems": 100, "samples": 8, "peer_rows": (64, 256)},
-    "smollm2": {"task": "sums", "problems": 60, "samples": 4, "peer_rows": (16, 64)},
+    "quickstart": {
+        "task": "palindromes",
+        "problems": 100,
+        "samples": 8,
+        "peer_rows": (64, 256),
+        "choices": {},
+    },
+    "smollm2": {
+        "task": "sums",
+        "problems": 60,
+        "samples": 4,
+        "peer_rows": (16, 64),
+        "choices": {"last_sentence": 30, "last_sentence_5": 10},
+        "peer_choice_rows": (4, 16),
+    },
 }
 
 
@@ -42,23 +56,53 @@ class PeerLM(HFLM):
         return super().tok_encode(string, add_special_tokens=False, **kwargs)
 
 
-def answers(samples: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
-    """The texts of every question, before the filters."""
-    return [list(row["resps"][0]) for rows in samples.values() for row in rows]
+def answers(samples: dict[str, list[dict[str, Any]]]) -> list[list[Any]]:
+    """Of every question the texts before the filters, or the choice that is the most probable one."""
+    return [
+        list(row["resps"][0])
+        if "scores" in row
+        else [max(range(len(row["resps"])), key=lambda i: float(row["resps"][i][0][0]))]
+        for rows in samples.values()
+        for row in rows
+    ]
 
 
 def ask(lm: Any, tasks: Any, task: Task, settings: Evaluate) -> dict[str, Any]:
-    """Seconds, score and texts of one evaluation."""
+    """Seconds, score and answers of one evaluation."""
     began = time.perf_counter()
     metrics, samples = harness.evaluate(lm, tasks, task, settings)
     seconds = time.perf_counter() - began
-    scores = [row["scores"] for rows in samples.values() for row in rows]
+    scores = [row.get("scores", [row.get("acc")]) for rows in samples.values() for row in rows]
     return {
         "seconds": seconds,
         "score": statistics.fmean(statistics.fmean(row) for row in scores),
-        "texts": answers(samples),
+        "answers": answers(samples),
         "metrics": metrics,
     }
+
+
+def beside(ours: Any, peers: dict[int, Any], tasks: Any, task: Task, settings: Evaluate, blocks: int) -> dict[str, Any]:
+    """Blocks in turn, with the fastest of the peers; `peers` by their batch size."""
+    trials = {rows: ask(peer, tasks, task, settings) for rows, peer in peers.items()}
+    best = min(trials, key=lambda rows: trials[rows]["seconds"])
+    ask(ours, tasks, task, settings)
+    whetstone, peer = [], []
+    for _ in range(blocks):
+        peer.append(ask(peers[best], tasks, task, settings))
+        whetstone.append(ask(ours, tasks, task, settings))
+    ratios = [b["seconds"] / a["seconds"] for a, b in zip(whetstone, peer, strict=True)]
+    pairs = [
+        (a, b)
+        for x, y in zip(whetstone[0]["answers"], peer[0]["answers"], strict=True)
+        for a, b in zip(x, y, strict=True)
+    ]
+    return {
+        "problems": task.limit, "peer_rows": best,
+        "seconds_whetstone": [a["seconds"] for a in whetstone], "seconds_hflm": [b["seconds"] for b in peer],
+        "ratio": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)},
+        "score_whetstone": whetstone[0]["score"], "score_hflm": peer[0]["score"],
+        "same_answer_share": statistics.fmean(a == b for a, b in pairs),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -75,40 +119,30 @@ def main() -> None:
     folder = step.job(args.case, args.folder).model
     model, tokenizer = models.load_model(folder, Model(path=str(folder))), models.load_tokenizer(folder)
     model.eval()
-    settings = Evaluate(tasks=[Task(name=case["task"])], bootstrap=100)
+    asked = [Task(name=name) for name in (case["task"], *case["choices"])]
+    settings = Evaluate(tasks=asked, bootstrap=100, include=str(Path(__file__).parent / "tasks"))
     tasks = harness.manager(settings)
     ours = SamplerLM(model, tokenizer, batch_size=256)
-    peers = {rows: PeerLM(pretrained=model, tokenizer=tokenizer, batch_size=rows) for rows in case["peer_rows"]}
     ours.system_prompt = models.system_prompt_of(folder)
-    for peer_lm in peers.values():
-        peer_lm.system_prompt = ours.system_prompt
+
+    def peers(sizes: tuple[int, ...]) -> dict[int, PeerLM]:
+        made = {rows: PeerLM(pretrained=model, tokenizer=tokenizer, batch_size=rows) for rows in sizes}
+        for peer in made.values():
+            peer.system_prompt = ours.system_prompt
+        return made
+
     body: dict[str, Any] = {"case": args.case, "measured": time.strftime("%Y-%m-%d")}
     for kind, sampling, samples in (
         ("greedy", {"do_sample": False, "temperature": 0.0}, 1),
         ("sampled", {}, case["samples"]),
     ):
         task = Task(name=case["task"], limit=case["problems"], samples=samples, sampling=sampling)
-        trials = {rows: ask(peer, tasks, task, settings) for rows, peer in peers.items()}
-        best = min(trials, key=lambda rows: trials[rows]["seconds"])
-        ask(ours, tasks, task, settings)
-        whetstone, peer = [], []
-        for _ in range(args.blocks):
-            peer.append(ask(peers[best], tasks, task, settings))
-            whetstone.append(ask(ours, tasks, task, settings))
-        ratios = [b["seconds"] / a["seconds"] for a, b in zip(whetstone, peer, strict=True)]
-        texts = [
-            (a, b)
-            for x, y in zip(whetstone[0]["texts"], peer[0]["texts"], strict=True)
-            for a, b in zip(x, y, strict=True)
-        ]
-        body[kind] = {
-            "problems": case["problems"], "samples": samples, "peer_rows": best,
-            "seconds_whetstone": [a["seconds"] for a in whetstone], "seconds_hflm": [b["seconds"] for b in peer],
-            "ratio": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)},
-            "score_whetstone": whetstone[0]["score"], "score_hflm": peer[0]["score"],
-            "same_text_share": statistics.fmean(a == b for a, b in texts),
-        }  # fmt: skip
+        body[kind] = beside(ours, peers(case["peer_rows"]), tasks, task, settings, args.blocks) | {"samples": samples}
         print(kind, body[kind], flush=True)
+    for name, problems in case["choices"].items():
+        task = Task(name=name, limit=problems)
+        body[name] = beside(ours, peers(case["peer_choice_rows"]), tasks, task, settings, args.blocks)
+        print(name, body[name], flush=True)
     sides.store(f"evaluation-{args.case}", body)
 
 

@@ -1,7 +1,8 @@
-"""A checkpoint as an lm-eval model: log-likelihoods as in HFLM, generation through the training sampler."""
+"""A checkpoint as an lm-eval model: generation through the training sampler, log-likelihoods through the trainer's passes."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -9,18 +10,26 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 
+from evaluation.likelihoods import log_likelihoods
 from pipelines.data.chat import THINK_END, completion_text, render_text
 from pipelines.engine.distribution import generator
 from pipelines.engine.models import stop_ids
+from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
+from pipelines.errors import ModelError
 from pipelines.recipe.settings import Sampling
+
+log = logging.getLogger("whetstone.evaluation")
 
 KNOWN = {"do_sample", "temperature", "top_p", "top_k", "min_p", "max_gen_toks", "until"}
 """Generation settings the sampler understands; a task that asks for others is run by HFLM itself."""
 
+TOKENS_PER_ROW = 32
+"""Tokens of a pass over given texts, per row that is decoded side by side."""
+
 
 class SamplerLM(HFLM):
-    """HFLM whose `generate_until` decodes all requests side by side over a shared-prefix cache.
+    """HFLM that decodes all requests side by side over a shared-prefix cache, and scores given texts with what they share computed once.
 
     Greedy answers are those of HFLM, token for token (tested); sampled ones come from a generator that
     depends on the seed only.
@@ -62,6 +71,37 @@ class SamplerLM(HFLM):
         if self.chats and add_special_tokens is None:
             add_special_tokens = False
         return super().tok_encode(string, add_special_tokens, left_truncate_len, **kwargs)
+
+    def _loglikelihood_tokens(
+        self,
+        requests: list[tuple[tuple[str, str], list[int], list[int]]],
+        disable_tqdm: bool = False,
+        override_bs: int | None = None,
+    ) -> list[tuple[float, bool]]:
+        """Log-likelihoods in the order of the requests; what they share is computed once."""
+        try:
+            policy = Policy(self.model, Sampling())
+        except ModelError:  # a family whose logits the engine does not know
+            return super()._loglikelihood_tokens(requests, disable_tqdm=disable_tqdm, override_bs=override_bs)
+        room = self.max_length + 1
+        rows = [([*context, *choice][-room:], len(choice)) for _, context, choice in requests]
+        longest = max((count for _, count in rows), default=0)
+        if longest >= room:
+            raise ModelError(f"evaluate: a choice of {longest} tokens, and the model reads at most {self.max_length}.")
+        cut = sum(len(context) + len(choice) > room for _, context, choice in requests)
+        if cut:
+            log.warning(
+                "%d of %d questions are cut on the left: the model reads %d tokens", cut, len(rows), self.max_length
+            )
+        out: list[tuple[float, bool]] = [(0.0, False)] * len(rows)
+        budget = TOKENS_PER_ROW * self.sampler.rows
+        for done, (index, log_likelihood, greedy) in enumerate(log_likelihoods(policy, rows, budget), start=1):
+            out[index] = (log_likelihood, greedy)
+            if requests[index][0] is not None:
+                self.cache_hook.add_partial("loglikelihood", requests[index][0], out[index])
+            if self.progress:
+                self.progress(done, len(rows))
+        return out
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answers in the order of the requests; repeats of a request are drawn independently."""

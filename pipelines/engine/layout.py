@@ -122,6 +122,24 @@ def padded_layouts(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> I
         )
 
 
+def behind(prefix: Tensor, layout: Layout) -> Layout:
+    """A layout of rows' remainders as the continuation of one prefix, int64 [L], that all of the rows share."""
+    rows, width = layout.ids.shape
+    own = layout.attention
+    if own is None:
+        own = torch.ones(width, width, dtype=torch.bool).tril().expand(rows, 1, width, width)
+    known = torch.ones(rows, 1, width, len(prefix), dtype=torch.bool)
+    return Layout(
+        ids=layout.ids,
+        positions=layout.positions + len(prefix),
+        attention=torch.cat([known, own], 3),
+        source=layout.source,
+        target=layout.target,
+        used=layout.used + len(prefix),
+        prefix=Prefix(prefix[None], torch.zeros(rows, dtype=torch.int64)),
+    )
+
+
 @dataclass
 class _PrefixPass:
     """Rows of one pass, by the prefix they continue."""
