@@ -66,15 +66,23 @@ def test_the_most_probable_continuation_is_greedy(pair):
 def test_what_all_requests_share_is_computed_once(pair):
     model, words = pair
     fed = []
-    decoder = getattr(model, model.base_model_prefix)
-    hook = decoder.register_forward_pre_hook(
-        lambda module, inputs, named: fed.append((named["input_ids"] if not inputs else inputs[0]).numel()),
-        with_kwargs=True,
+    hook = getattr(model, model.base_model_prefix).register_forward_pre_hook(
+        lambda module, inputs, named: fed.append(tuple((inputs or [named["input_ids"]])[0].shape)), with_kwargs=True
     )
-    asked(SamplerLM(model, words, batch_size=256), REQUESTS)
+    asked(SamplerLM(model, words, batch_size=256), [each for each in REQUESTS if each[0].startswith(FEW_SHOT)])
     hook.remove()
-    whole = sum(len(words(context + choice)["input_ids"]) for context, choice in REQUESTS)
-    assert sum(fed) < 0.35 * whole
+    shared, *rest = [shape for shape in fed if shape != (1, 4)]  # the policy tries its head on four tokens
+    assert shared == (1, len(words(FEW_SHOT + "o")["input_ids"]) - 1)
+    assert sum(rows * width for rows, width in rest) < 40
+
+
+def test_choices_that_begin_alike(pair):
+    model, words = pair
+    alike = [(FEW_SHOT, "abc"), (FEW_SHOT, "abd"), (FEW_SHOT, "ab")]
+    same(
+        asked(SamplerLM(model, words, batch_size=8), alike),
+        asked(HFLM(pretrained=model, tokenizer=words, batch_size=1), alike),
+    )
 
 
 def test_a_group_is_never_larger_than_its_limit(pair, monkeypatch):
@@ -131,3 +139,6 @@ def test_every_request_as_if_it_were_alone(requests, shared, budget):
         logits = policy.causal(torch.tensor([tokens])).logits[0, -count - 1 : -1].detach().log_softmax(-1)
         expected = logits.gather(1, torch.tensor(tokens[-count:])[:, None]).sum()
         assert together[i][0] == pytest.approx(float(expected), abs=1e-3)
+        best, chosen = logits.argmax(1).tolist(), tokens[-count:]
+        ties = logits.topk(2).values.diff(dim=1).abs().min() < 1e-4
+        assert ties or together[i][1] == (best == chosen)

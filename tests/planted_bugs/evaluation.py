@@ -13,6 +13,8 @@ PAIRED = f"{NUMBERS}::test_a_difference_pairs_by_place"
 PASS = f"{WHOLE}::test_pass_at_k_is_the_mean_over_all_draws"
 CHOSEN = f"{STAGE}::test_checkpoints_come_from_their_own_stages_in_the_order_that_is_asked_for"
 FILED = f"{STAGE}::test_every_number_is_of_the_checkpoint_it_is_filed_under"
+LIKELIHOODS, LIKELY = "evaluation/likelihoods.py", "tests/evaluation/test_likelihoods.py"
+AS_HFLM = f"{LIKELY}::test_the_numbers_of_hflm"
 KNOWN = f"{WHOLE}::test_summary_of_known_answers"
 PLANTED = {
     "the normal interval instead of Wilson's": (STAT, "return max(0.0, centre - half), min(1.0, centre + half)", "half = z * (p * (1 - p) / n) ** 0.5\n    return max(0.0, p - half), min(1.0, p + half)", [WILSON]),
@@ -40,6 +42,14 @@ PLANTED = {
     "repeats are one answer": ("evaluation/model.py", "sampling = _sampling(kwargs)\n", "sampling = _sampling(kwargs | {\"do_sample\": False})\n", [f"{WHOLE}::test_repeats_are_independent_and_reproducible"]),
     "answers come back in the order of decoding": ("evaluation/model.py", "for i, completion in zip(\n                    part, self.sampler", "for i, completion in zip(\n                    sorted(part), self.sampler", [f"{WHOLE}::test_same_numbers_as_hflm"]),
     "stop words are ignored": ("evaluation/model.py", "postprocess_generated_text(text, stop=until,", "postprocess_generated_text(text, stop=[],", [f"{WHOLE}::test_same_numbers_as_hflm"]),
+    "what is shared is as long as a whole choice": (LIKELIHOODS, "min(_common(rows[0], rows[-1]), min(starts) - 1)", "min(_common(rows[0], rows[-1]), min(starts))", [f"{LIKELY}::test_choices_that_begin_alike"]),
+    "positions begin again behind what is shared": ("pipelines/engine/layout.py", "positions=layout.positions + len(prefix),", "positions=layout.positions,", [AS_HFLM]),
+    "what is shared is not attended to": ("pipelines/engine/layout.py", "known = torch.ones(rows, 1, width, len(prefix)", "known = torch.zeros(rows, 1, width, len(prefix)", [AS_HFLM]),
+    "nothing is computed once": (LIKELIHOODS, "or shared < SHARED:\n            shared = 0", "or shared > 0:\n            shared = 0", [f"{LIKELY}::test_what_all_requests_share_is_computed_once"]),
+    "one probable token makes a choice greedy": (LIKELIHOODS, "bool(greedy.all())", "bool(greedy.any())", [f"{LIKELY}::test_every_request_as_if_it_were_alone"]),
+    "answers in the order of the tokens": (LIKELIHOODS, "members = [order[i] for i in group]", "members = list(group)", [f"{LIKELY}::test_every_request_as_if_it_were_alone"]),
+    "the mean instead of the sum": (LIKELIHOODS, "float(log_probs.sum())", "float(log_probs.mean())", [AS_HFLM]),
+    "a long question is cut on the right": ("evaluation/model.py", "([*context, *choice][-room:], len(choice))", "([*context[: room - len(choice)], *choice], len(choice))", [f"{LIKELY}::test_long_questions_are_cut_on_the_left_and_long_choices_refused"]),
     "a standard error is the interval": (HARNESS, "half = z * error if", "half = error if", [f"{STAGE}::test_a_foreign_metric_s_interval_is_z_standard_errors"]),
     "lengths in words": (HARNESS, 'float(len(tokenizer(a, add_special_tokens=False)["input_ids"]))', "float(len(a.split()))", [f"{STAGE}::test_lengths_are_tokens"]),
     "an unknown task is passed over": (HARNESS, "if task.asks not in task_manager.all_tasks:", "if False:", [f"{WHOLE}::test_unknown_task_is_named"]),
