@@ -47,6 +47,10 @@ class EvaluateKind(Kind):
         kinds_listed = [BASE if name == BASE else graph[name].kind for name in listed]
         return dict(zip(numbered(kinds_listed), listed, strict=True))
 
+    def imports(self, node: Node) -> list[str]:
+        """Also what draws the scores."""
+        return [*super().imports(node), "matplotlib.pyplot"]
+
     def check(self, node: Node) -> None:
         """Named stages are listed under `models`."""
         if node.recipe.stages and node.settings.checkpoints != list(CHECKPOINTS):

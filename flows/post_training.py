@@ -19,7 +19,7 @@ from flows import page  # noqa: E402
 from flows.progress import Bar, Lines  # noqa: E402
 from flows.table import markdown  # noqa: E402
 from pipelines.recipe.read import Recipe, read_recipe  # noqa: E402
-from tasks import preflight, process  # noqa: E402
+from tasks import ahead, preflight, process  # noqa: E402
 from tasks.artifacts import Artifact  # noqa: E402
 from tasks.pipeline import Pipeline, Selection, needed_before  # noqa: E402
 from tasks.prefect_tasks import stage_task  # noqa: E402
@@ -70,11 +70,14 @@ def post_training(
             if pipeline.parent and pipeline.experiment_id and environment.tracking_uri().startswith("http"):
                 page.link(links.run(pipeline.experiment_id, pipeline.parent))
         if read.concurrent_stages == 1:
-            for stage in chosen:
-                _finished(pipeline, done, _task(read, stage)(stage, read, done, pipeline.parent, fresh, show))
+            for number, stage in enumerate(chosen, 1):
+                later = chosen[number:]
+                result = _task(read, stage)(stage, read, done, pipeline.parent, fresh, show, later)
+                _finished(pipeline, done, result)
         else:
             _side_by_side(read, chosen, pipeline, done, fresh, show)
     except BaseException as error:
+        ahead.end()
         pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED")
         raise
     body = pipeline.close()

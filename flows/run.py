@@ -72,7 +72,7 @@ def _unchanged(recipe: Any, planned: list[Any], began: float, arguments: argpars
 def _flow(arguments: argparse.Namespace, recipe: Any, will_run: list[str], told: Callable[[], None]) -> dict[str, Any]:
     """Run the flow; what its stages need is looked at while Prefect and MLflow are imported."""
     from flows import embedded
-    from tasks import preflight
+    from tasks import ahead, preflight
 
     examination: Any = None
 
@@ -81,6 +81,8 @@ def _flow(arguments: argparse.Namespace, recipe: Any, will_run: list[str], told:
         examination = preflight.Examination(recipe, will_run)
         if examination.wait_is_short:
             confirm()
+        if recipe.concurrent_stages == 1:
+            ahead.begin(recipe.node(will_run[0]))
 
     def confirm() -> None:
         nonlocal examination
@@ -105,6 +107,7 @@ def _flow(arguments: argparse.Namespace, recipe: Any, will_run: list[str], told:
             confirm,
         )
     finally:
+        ahead.end()
         if examination is not None:
             examination.close()
     return body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -23,6 +24,20 @@ def memory_bytes() -> int:
         if text.isdigit():
             total = min(total, int(text))
     return total
+
+
+def available_bytes() -> int:
+    """Memory that could be had now without swapping, in the machine and in this process's control group."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):
+        limit = int((group / "memory.max").read_text())  # "max" is none
+        lines = (group / "memory.stat").read_text().splitlines()
+        cached = sum(int(line.split()[1]) for line in lines if line.startswith(("inactive_file ", "active_file ")))
+        free = min(free, limit - int((group / "memory.current").read_text()) + cached)
+    return free
 
 
 @cache

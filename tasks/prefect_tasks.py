@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from prefect import task
@@ -28,7 +29,13 @@ def _worth_retrying(task: Any, task_run: Any, state: Any) -> bool:
 @task(name="stage", task_run_name="{stage}", cache_policy=NO_CACHE, persist_result=False, retries=1,
       retry_delay_seconds=2, retry_condition_fn=_worth_retrying)  # fmt: skip
 def stage_task(
-    stage: str, recipe: Recipe, done: dict[str, Artifact], parent: str | None, fresh: bool, show: Show | None
+    stage: str,
+    recipe: Recipe,
+    done: dict[str, Artifact],
+    parent: str | None,
+    fresh: bool,
+    show: Show | None,
+    later: Sequence[str] = (),
 ) -> StageResult:
     """Reuse or run one stage; a killed process is started again once and goes on from its last commit."""
-    return run_stage(recipe, stage, done, parent=parent, fresh=fresh, show=show, slot=gpu.slot)
+    return run_stage(recipe, stage, done, parent=parent, fresh=fresh, show=show, slot=gpu.slot, later=later)

@@ -75,8 +75,22 @@ def holder(path: Path) -> str:
     return f"process {body.get('pid')} (since {since}, run {body.get('run') or 'without a record'})"
 
 
-def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) -> dict[str, float]:
+Child = subprocess.Popen[bytes]
+Take = Callable[[Path, dict[str, str]], Child | None]
+"""Given a work folder and an environment, the process that has waited for them and now works; None: a new one is started."""
+
+
+def run(
+    module: str,
+    work: Path,
+    job: dict[str, Any],
+    tick: Callable[[], None],
+    take: Take = lambda _work, _environment: None,
+) -> dict[str, float]:
     """Run `python -m module WORK` to its end; `tick` is called several times a second meanwhile.
+
+    Args:
+        take: gives a process that was started ahead.
 
     Returns:
         the stage's metrics.
@@ -89,11 +103,8 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
     for left_over in (METRICS, ERROR):
         (work / left_over).unlink(missing_ok=True)
     write_atomic(work / JOB, json.dumps({**job, "parent_pid": os.getpid()}, indent=1, sort_keys=True, default=str))
-    command = [sys.executable, "-u", "-m", "pipelines.stage.launch", module, str(work)]
-    with open(work / LOG, "ab") as log:
-        child = subprocess.Popen(
-            command, env=environment_of(job), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+    environment = environment_of(job)
+    child = take(work, environment) or _start(module, work, environment)
     try:
         while child.poll() is None:
             if stop_all.is_set():
@@ -115,7 +126,15 @@ def run(module: str, work: Path, job: dict[str, Any], tick: Callable[[], None]) 
     )
 
 
-def end(child: subprocess.Popen[bytes], patience_s: float = 5.0) -> None:
+def _start(module: str, work: Path, environment: dict[str, str]) -> Child:
+    command = [sys.executable, "-u", "-m", "pipelines.stage.launch", module, str(work)]
+    with open(work / LOG, "ab") as log:
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def end(child: Child, patience_s: float = 5.0) -> None:
     """Stop a stage and everything it started."""
     if child.poll() is None:
         with contextlib.suppress(ProcessLookupError):

@@ -7,8 +7,9 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pipelines.recipe.secrets import redact
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL
 from pipelines.stage.files import REPORT, read_json, read_object, write_atomic
 from pipelines.stage.report import PROGRESS, SPOOL, lines_of
-from tasks import alarms, artifacts, fetch, keys, outbox, process, record
+from tasks import ahead, alarms, artifacts, fetch, keys, outbox, process, record
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
 from tasks.names import flatten
@@ -157,6 +158,7 @@ def run_stage(
     fresh: bool = False,
     show: Show | None = None,
     slot: Slot = lambda _: contextlib.nullcontext(),
+    later: Sequence[str] = (),
 ) -> StageResult:
     """Reuse the stage or run it to its end.
 
@@ -166,6 +168,7 @@ def run_stage(
         fresh: run even where an artifact is there.
         show: progress for a terminal.
         slot: held while the stage computes.
+        later: the stages that come after it, in order; the process of the first of them that may run is started meanwhile.
 
     Raises:
         StageFailed: the stage ended without a result.
@@ -185,10 +188,11 @@ def run_stage(
         if artifact is None and not fresh:
             artifact = _from_store(recipe, kind, key, patience)
         if artifact is not None and not fresh:
+            ahead.end()
             _remember(recipe, stage, parts)
             return StageResult(stage, "reused", artifact, "nothing it reads has changed", time.monotonic() - began)
         why = "--fresh" if fresh else _why(recipe, stage, parts, damage)
-        result = _run(node, key, parts, done, why, parent, fresh, show, slot, patience)
+        result = _run(node, key, parts, done, why, parent, fresh, show, slot, patience, later)
         _remember(recipe, stage, parts)
         result.seconds = time.monotonic() - began
         return result
@@ -226,6 +230,7 @@ def _run(
     show: Show | None,
     slot: Slot,
     patience: Patience,
+    later: Sequence[str],
 ) -> StageResult:
     from tasks import tracking
 
@@ -238,11 +243,11 @@ def _run(
     began = time.monotonic()
     before = _seconds_so_far(work)
 
-    tick = _ticker(stage, kind, work, tracker, show)
+    tick = _ticker(stage, kind, work, tracker, show, lambda: _begin_next(recipe, later, done, fresh))
     _clear_scraps(work)
     try:
         with slot(kind):
-            metrics = process.run(node.kind.module, work, job_of(node, done), tick)
+            metrics = process.run(node.kind.module, work, job_of(node, done), tick, partial(ahead.take, node))
     except BaseException as error:
         _seconds_so_far(work, before + time.monotonic() - began)
         error = _under_its_name(error, node)
@@ -291,8 +296,26 @@ def _upload(node: Node, done: dict[str, Artifact], steps: int | None) -> dict[st
     }  # fmt: skip
 
 
-def _ticker(stage: str, kind: str, work: Path, tracker: Any, show: Show | None) -> Callable[[], None]:
-    """What is done several times a second while a stage runs: its metrics are sent, its alarms said, its progress shown."""
+def _begin_next(recipe: Recipe, later: Sequence[str], done: dict[str, Artifact], fresh: bool) -> None:
+    """Start the process of the next stage that is not known to be reused."""
+    for name in later:
+        node = recipe.node(name)
+        if not fresh and all(source in done for source in node.inputs.values()):
+            parts = keys.key_parts(recipe, name, {label: done[s].digest for label, s in node.inputs.items()})
+            if artifacts.folder(runs_folder(), node.kind.name, keys.stage_key(parts)).exists():
+                continue
+        ahead.begin(node)
+        return
+
+
+def _ticker(
+    stage: str, kind: str, work: Path, tracker: Any, show: Show | None, prepare: Callable[[], None]
+) -> Callable[[], None]:
+    """What is done several times a second while a stage runs: its metrics are sent, its alarms said, its progress shown.
+
+    Args:
+        prepare: done once, while the stage works.
+    """
     teller = alarms.Teller(stage, work)
     prepared = False
 
@@ -301,7 +324,9 @@ def _ticker(stage: str, kind: str, work: Path, tracker: Any, show: Show | None) 
         tracker.tick()
         if not prepared:  # what would take a second at the end, while the stage works
             prepared = True
+            prepare()
             plots.prepare(kind)
+        ahead.check_memory()
         teller.tick()
         if show:
             show(stage, _progress(work))

@@ -101,6 +101,11 @@ class CurateKind(Kind):
         labels = [stage_label(n) if source.kind == "stage" else None for n, source in enumerate(listed)]
         return {**({"benchmark_texts": texts} if texts else {}), **({"samples": labels} if any(labels) else {})}
 
+    def imports(self, node: Node) -> list[str]:
+        """Also the generators of problems that sources name."""
+        generators = {"reasoning_gym"} & {source.kind for source in node.settings.sources}
+        return [*super().imports(node), *generators]
+
     def check(self, node: Node) -> None:
         """Files are there, verifiers exist."""
         for number, source in enumerate(node.settings.sources):

@@ -7,11 +7,13 @@ kind of stage; recipes, keys, plans, runs and lineage know it from there, and no
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.contract.fields import Settings
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.resolve import resolve
+from pipelines.stage.files import read_object
 
 if TYPE_CHECKING:
     from pipelines.recipe.graph import Node
@@ -28,6 +30,12 @@ VERIFIERS = ("reasoning-gym", "math-verify", "sympy", "latex2sympy2_extended", "
 TEXT = ("tokenizers", "transformers", "jinja2", "numpy", "pyarrow")
 TORCH = ("torch", "peft", "safetensors", "scipy")
 """Libraries that score answers, render and tokenise text, and compute models."""
+IMPORTED_LATE = {
+    "transformers": ("transformers.models.auto.tokenization_auto",),
+    "torch": ("torch", "transformers.models.auto.modeling_auto"),
+    "lm_eval": ("lm_eval.tasks",),
+}
+"""Library → modules of it that stages import when they come to them; each takes a second or so."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +152,28 @@ class Kind:
         """What the stage's process is told beyond settings, seed and inputs."""
         return {}
 
+    def imports(self, node: Node) -> list[str]:
+        """Modules that this stage's work imports when it comes to them; a process that waits for its work imports them before."""
+        libraries = self.reads(node).libraries
+        modules = [module for library in libraries for module in IMPORTED_LATE.get(library, ())]
+        family = _family(node) if "torch" in libraries else None
+        return [*modules, f"transformers.models.{family}.modeling_{family}"] if family else modules
+
     def check(self, node: Node) -> None:
         """What the types of the settings cannot say.
 
         Raises:
             RecipeError: names fields as `KIND.field`; the caller puts the stage's name there.
         """
+
+
+def _family(node: Node) -> str | None:
+    """What transformers calls the recipe's model; None where that is not known without loading it."""
+    model = node.recipe.model
+    if model.fresh is not None:
+        return model.fresh.architecture
+    file = Path(model.path).expanduser() / "config.json" if model.path else None
+    return (read_object(file, model_type=str) or {}).get("model_type") if file else None
 
 
 def model_settings(node: Node, *, initialises: bool = False) -> tuple[dict[str, Any], dict[Place, Any]]:

@@ -24,6 +24,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,35 +41,66 @@ def main(argv: list[str] | None = None) -> None:
     folder = Path(arguments.work).resolve()
     if arguments.rank:
         owner.bind_rank()
-        sys.argv = [arguments.module, str(folder)]
-        runpy.run_module(arguments.module, run_name="__main__", alter_sys=True)
+        run(arguments.module, folder)
         return
     job = json.loads((folder / "job.json").read_text())
-    ranks: dict[int, subprocess.Popen[bytes]] = {}
     meeting = folder / f"ranks-{os.getpid()}"
 
+    def ranks() -> Iterator[subprocess.Popen[bytes]]:
+        remove_stale(folder)
+        for environment in _environments(arguments, job, meeting):
+            command = [sys.executable, "-u", *rank_command(arguments.module, folder)]
+            yield subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
+
+    supervise(ranks, job.get("parent_pid"), meeting)
+
+
+def rank_command(module: str, folder: Path) -> list[str]:
+    """What Python is told to be a rank."""
+    return ["-m", "pipelines.stage.launch", "--rank", module, str(folder)]
+
+
+def run(module: str, folder: Path) -> None:
+    """Be the process of a stage: `python -m module folder`."""
+    sys.argv = [module, str(folder)]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def supervise(
+    start: Callable[[], Iterator[subprocess.Popen[bytes]]], parent: int | None, meeting: Path | None = None
+) -> NoReturn:
+    """Wait for the ranks that `start` starts one after the other, and exit as they did; end them all when one fails.
+
+    Args:
+        start: called once this process would notice its owner's end.
+        parent: pid of the owner, with which all end; None for a stage that was started by hand.
+        meeting: a folder to remove at the end.
+    """
+    processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def part() -> None:
+        if meeting is not None:
+            shutil.rmtree(meeting, ignore_errors=True)
+
     def stop(*_: Any) -> NoReturn:
-        shutil.rmtree(meeting, ignore_errors=True)
-        _kill(ranks)
+        part()
+        _kill(processes)
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)  # whatever the ranks have started, and this process
         os._exit(owner.ORPHANED)
 
     signal.signal(signal.SIGTERM, stop)
-    if job.get("parent_pid") is not None:
-        owner.bind(int(job["parent_pid"]), signal.SIGTERM, stop)
-    _remove_stale(folder)
+    if parent is not None:
+        owner.bind(int(parent), signal.SIGTERM, stop)
     try:
-        for environment in _environments(arguments, job, meeting):
-            command = [sys.executable, "-u", "-m", "pipelines.stage.launch", "--rank", arguments.module, str(folder)]
-            rank = subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
-            ranks[rank.pid] = rank
-        status = _wait(ranks)
+        for rank in start():
+            processes[rank.pid] = rank
+        status = _wait(processes)
     except KeyboardInterrupt:
-        _kill(ranks)
+        _kill(processes)
         status = signal.SIGINT
     finally:
-        shutil.rmtree(meeting, ignore_errors=True)
+        part()
     _leave_as(status)
 
 
@@ -100,14 +132,21 @@ def _environments(arguments: argparse.Namespace, job: dict[str, Any], meeting: P
         interface, store = arguments.interface, f"tcp:{arguments.address}"
     elif count > 1:
         meeting.mkdir(mode=0o700)
-    return [
-        {
-            owner.PARENT: str(os.getpid()), STORE: store if size > 1 else "", "WORLD_SIZE": str(size),
-            "RANK": str(arguments.node * count + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count),
-            "GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface,
-        }
-        for local in range(count)
-    ]  # fmt: skip
+    first = arguments.node * count
+    return [_world(first + local, size, local, count, store if size > 1 else "", interface) for local in range(count)]
+
+
+def alone() -> dict[str, str]:
+    """The environment variables of a rank that is the only one."""
+    return _world(0, 1, 0, 1, "", LOOPBACK)
+
+
+def _world(rank: int, size: int, local: int, count: int, store: str, interface: str) -> dict[str, str]:
+    return {
+        owner.PARENT: str(os.getpid()), STORE: store, "WORLD_SIZE": str(size), "RANK": str(rank),
+        "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count),
+        "GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface,
+    }  # fmt: skip
 
 
 def _wait(ranks: dict[int, subprocess.Popen[bytes]]) -> int:
@@ -142,7 +181,7 @@ def _leave_as(status: int) -> NoReturn:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _remove_stale(folder: Path) -> None:
+def remove_stale(folder: Path) -> None:
     """Remove the rendezvous folders of launchers that were killed."""
     for path in folder.glob("ranks-*"):
         if owner.started(int(path.name.removeprefix("ranks-"))) is None:

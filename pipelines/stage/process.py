@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def main(work: Work, argv: list[str] | None = None) -> None:
     folder = Path(args[0]).resolve()
     job = json.loads((folder / JOB).read_text())
     owner.check()
-    _logging()
+    set_up_logging()
     rank = int(os.environ.get("RANK", "0"))
     lock = _lock(folder) if rank == 0 else None
     if rank == 0:
@@ -79,7 +80,9 @@ def _leave(folder: Path, error: BaseException, text: str) -> None:
     os._exit(USER_ERROR_EXIT)
 
 
-def _logging() -> None:
+@cache
+def set_up_logging() -> None:
+    """Lines with their time on standard output, and quiet libraries; once in a process, because libraries change levels later."""
     logging.basicConfig(
         level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s", force=True
     )

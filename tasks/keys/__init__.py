@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.project import ROOT
+from pipelines.recipe.graph import Node
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import Place, Reads
 from pipelines.stage.files import digest
@@ -16,7 +17,7 @@ from tasks.keys import files, source, versions
 from tasks.keys.source import reach
 from tasks.keys.words import difference
 
-__all__ = ["device_class", "difference", "key_parts", "node_reads", "reach", "settings_of", "stage_key"]
+__all__ = ["code_now", "device_class", "difference", "key_parts", "node_reads", "reach", "settings_of", "stage_key"]
 ELSEWHERE = "a local path"
 """Stands in a key for a path whose files are in it."""
 
@@ -49,10 +50,8 @@ def key_parts(
     """
     node, reads = recipe.node(stage), node_reads(recipe, stage)
     read, code = files.of_stage(recipe, reads, root / "evaluation" / "benchmarks")
-    named = [*source.plugins(node.settings), *source.plugins(reads.environment_settings)]
-    plugins = [name.partition(":")[0] for name in named]
     own = [path for path in code if not path.is_relative_to(root)]
-    user = source.user_code(plugins, own, root)
+    user = source.user_code(_plugins(node, reads), own, root)
     for name, path in user.items():
         read.digests[f"module/{name}"], read.where[f"module/{name}"] = source.code_digest(path), f"the code of {name}"
     project = source.of_stage(node.kind.module, reads, root)
@@ -67,6 +66,21 @@ def key_parts(
         "device": device_class() if reads.computes else "any",
     }
     return parts | ({"files": read.digests, "where": read.where} if read.digests else {})
+
+
+def code_now(recipe: Recipe, stage: str, *, root: Path = ROOT) -> dict[str, str]:
+    """Module → digest of the project's code that a stage can reach and of the user's that its settings name, as the files are now."""
+    node, reads = recipe.node(stage), node_reads(recipe, stage)
+    code = source.of_stage(node.kind.module, reads, root)
+    for name, path in source.user_code(_plugins(node, reads), (), root).items():
+        code |= source.project_imports(path, root) | {f"module/{name}": source.code_digest(path)}
+    return code
+
+
+def _plugins(node: Node, reads: Reads) -> list[str]:
+    """The user's modules that a stage's settings name."""
+    named = [*source.plugins(node.settings), *source.plugins(reads.environment_settings)]
+    return [name.partition(":")[0] for name in named]
 
 
 def _key_settings(recipe: Recipe, reads: Reads) -> dict[str, Any]:

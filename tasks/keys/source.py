@@ -7,7 +7,7 @@ import hashlib
 import re
 import sys
 import sysconfig
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,10 @@ def of_stage(module: str, reads: Reads, root: Path = ROOT) -> dict[str, str]:
     Args:
         module: the package whose `__main__` is the stage's process.
     """
-    digests: dict[str, str] = {}
-    for entry in entries(module, reads, root):
-        digests |= reach(entry, root, reads.skip)
+    digests = reach(entries(module, reads, root), root, reads.skip)
     if reads.any_environment and "pipelines.environments" in digests:
-        for path in sorted((root / "pipelines" / "environments").glob("[a-z]*.py")):  # rows of files name any of them
-            digests |= reach(f"pipelines.environments.{path.stem}", root)
+        files = (root / "pipelines" / "environments").glob("[a-z]*.py")  # rows of files name any of them
+        digests |= reach([f"pipelines.environments.{path.stem}" for path in files], root)
     return dict(sorted(digests.items()))
 
 
@@ -46,20 +44,24 @@ def entries(module: str, reads: Reads, root: Path = ROOT) -> list[str]:
     return modules + [f"pipelines.environments.{name}" for name in sorted(reads.environments)]
 
 
-@cache
-def reach(module: str, root: Path = ROOT, skip: frozenset[str] = frozenset()) -> dict[str, str]:
-    """The module and all project modules it imports, directly or not: name → digest of the code, comments left out.
+def reach(modules: Iterable[str], root: Path = ROOT, skip: Collection[str] = ()) -> dict[str, str]:
+    """The modules and all project modules that they import, directly or not: name → digest of the code, comments left out.
+
+    The files are read anew every time: they may change while a command runs.
 
     Args:
         root: the folder that holds the project's packages.
         skip: modules that are not entered.
     """
     digests: dict[str, str] = {}
-    queue = [module]
+    queue, visited = [*modules], set(skip)
     while queue:
         name = queue.pop()
+        if name in visited:
+            continue
+        visited.add(name)
         path = _file(root, name)
-        if name in digests or name in skip or path is None:
+        if path is None:
             continue
         digests[name], imported = _read(path, name)
         queue += [name for name in imported if name.split(".")[0] in PROJECT]
@@ -178,8 +180,4 @@ def code_digest(path: Path) -> str:
 
 def project_imports(path: Path, root: Path = ROOT) -> dict[str, str]:
     """What a user's file reaches of the project."""
-    digests: dict[str, str] = {}
-    for name in _read(path, "")[1]:
-        if name.split(".")[0] in PROJECT:
-            digests |= reach(name, root)
-    return digests
+    return reach([name for name in _read(path, "")[1] if name.split(".")[0] in PROJECT], root)

@@ -20,7 +20,7 @@ def run(tmp_path, monkeypatch, home):
     recipe = toys.recipe(tmp_path)
     calls, closed = [], []
 
-    def stage_task(stage, read, done, parent, fresh, show):
+    def stage_task(stage, read, done, parent, fresh, show, later=()):
         calls.append((stage, sorted(done), fresh))
         if stage == "breaks":
             raise RuntimeError

@@ -1,7 +1,9 @@
-"""A stage that imports nothing heavy, run by test_process.py: does what its job says."""
+"""A stage that imports nothing heavy, run by test_process.py and test_ahead.py: does what its job says."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +14,11 @@ from typing import Any
 from pipelines.errors import DataError, Interrupted
 from pipelines.stage import process
 
+if os.environ.get("TOY_SAYS"):
+    print(os.environ["TOY_SAYS"], flush=True)
+if os.environ.get("TOY_BREAKS"):
+    raise ImportError("no module of that name")
+
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """One behaviour of a stage."""
@@ -19,6 +26,11 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     (folder / f"pid{rank}").write_text(str(os.getpid()))
     if do == "stdin":
         return {"bytes": float(len(sys.stdin.read()))}
+    if do == "surroundings":
+        about = {"environment": dict(os.environ), "argv": sys.argv, "path": sys.path, "folder": os.getcwd()}
+        about |= {"main": sys.modules["__main__"].__spec__.name, "stdin": sys.stdin.read()}  # type: ignore[union-attr]
+        (folder / "surroundings.json").write_text(json.dumps(about))
+        logging.getLogger("toy").info("at work")
     if do == "user error":
         raise DataError("train.jsonl: line 3 is not JSON")
     if do == "gave up":

@@ -59,7 +59,7 @@ def test_files_below_a_folder_with_brackets_are_in_the_key(tmp_path):
 
 
 def test_reach_follows_helpers_and_skips_other_methods():
-    found = keys.reach("pipelines.rlvr.__main__")
+    found = keys.reach(["pipelines.rlvr.__main__"])
     assert {"pipelines.stage.files", "pipelines.engine.sampler", "pipelines.rlvr.ops", "pipelines.verifiers"} <= set(
         found
     )
@@ -168,4 +168,4 @@ def test_a_corpus_that_the_reward_searches_is_in_the_key(tmp_path):
 
 def test_evaluation_does_not_reach_the_trainer():
     loop = ("pipelines.rlvr.train", "pipelines.rlvr.learner", "pipelines.rlvr.passes", "pipelines.rlvr.algorithm")
-    assert not [name for name in keys.reach("evaluation.__main__") if name.startswith(loop)]
+    assert not [name for name in keys.reach(["evaluation.__main__"]) if name.startswith(loop)]

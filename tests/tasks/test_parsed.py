@@ -22,7 +22,7 @@ print(source.of_stage("pipelines.sft", source.Reads({})) == source.of_stage("pip
 
 
 def in_a_process(home):
-    code = CODE + "print(sorted(source.reach('pipelines.sft.__main__').items()))"
+    code = CODE + "print(sorted(source.reach(['pipelines.sft.__main__']).items()))"
     env = {"PATH": "/usr/bin:/bin", "WHETSTONE_HOME": str(home)}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=toys.ROOT, env=env, check=True

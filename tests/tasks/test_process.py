@@ -9,15 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 import toys
+from children import TOYS as HERE
+from children import alive, job, wait_until
 
 from tasks import process
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -25,23 +24,8 @@ def _path(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(HERE))
 
 
-def job(do, **settings):
-    return {"stage": "curate", "seed": 0, "threads": 1, "settings": {"curate": {"do": do, **settings}}, "inputs": {}}
-
-
 def run(work, do, **settings):
     return process.run("stage_toy", work, job(do, **settings), lambda: None)
-
-
-def alive(pids):
-    return [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
-
-
-def wait_until(true, seconds=10.0):
-    until = time.monotonic() + seconds
-    while not true() and time.monotonic() < until:
-        time.sleep(0.02)
-    assert true()
 
 
 def test_numbers_come_back_and_stdin_is_empty(tmp_path):

@@ -20,7 +20,6 @@ import yaml
 from pipelines.recipe.read import Recipe, read_recipe
 from pipelines.stage.files import damage, write_manifest
 from tasks import keys
-from tasks.keys import source
 
 NONE: frozenset[str] = frozenset()
 ALL = frozenset({"curate", "sft", "rlvr", "evaluate"})
@@ -91,7 +90,6 @@ class World:
         return read_recipe(path, self.overrides)
 
     def parts(self) -> dict[str, dict]:
-        source.reach.cache_clear()
         recipe = self.recipe()
         return {
             stage: keys.key_parts(recipe, stage, {"data": "d"}, root=self.root, installed=self.installed)
