@@ -19,7 +19,8 @@ def run_flow(
     """The result of a flow.
 
     Args:
-        module: the flow's module, which is imported while the server starts, and MLflow with it: all take seconds.
+        module: the flow's module, which is imported while the server starts, and MLflow with it, whose embedded store is opened: all
+            take seconds.
         start: given the module, runs the flow and returns its final state.
         check: done meanwhile, before the imports.
         confirm: done after the imports: what another process has found out meanwhile.
@@ -31,8 +32,9 @@ def run_flow(
     with prefect_server.embedded() as ready:
         check()
         flows = importlib.import_module(module)
-        importlib.import_module("tasks.tracking")
+        tracking = importlib.import_module("tasks.tracking")
         confirm()
+        tracking.open_embedded()
         ready()
         result = start(flows).result(raise_on_failure=False)
     if isinstance(result, BaseException):

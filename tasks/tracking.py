@@ -18,7 +18,7 @@ from pipelines.stage.files import MANIFEST, is_inside, read_object
 from tasks.artifacts import name_of
 from tasks.names import flatten
 from tasks.patience import Away, Refused
-from tasks.tracking_client import client, experiment, talking
+from tasks.tracking_client import client, experiment, open_embedded, talking
 from tasks.tracking_evaluation import record_evaluation
 from tasks.tracking_models import (
     SIDE_FILES,
@@ -117,6 +117,6 @@ def metric_history(run_id: str, name: str) -> list[tuple[int, float]]:
 
 __all__ = [
     "AWAY", "StageTracker", "client", "close", "close_abandoned", "end_pipeline", "experiment",
-    "experiment_of", "external_base", "fetch", "find_remote", "flatten", "link_inputs", "metric_history", "model_of", "recent",
-    "record_evaluation", "register", "reopen", "send_shown", "show", "size_of", "start_pipeline", "store",
+    "experiment_of", "external_base", "fetch", "find_remote", "flatten", "link_inputs", "metric_history", "model_of", "open_embedded",
+    "recent", "record_evaluation", "register", "reopen", "send_shown", "show", "size_of", "start_pipeline", "store",
 ]  # fmt: skip

@@ -38,6 +38,13 @@ def client() -> MlflowClient:
     return MlflowClient(tracking_uri=uri)
 
 
+def open_embedded() -> None:
+    """Open the embedded store, which takes a second, and several where it is made; whoever uses it says what is wrong with it."""
+    if database() is not None:
+        with contextlib.suppress(*ERRORS):
+            client()
+
+
 def _make_database(path: Path) -> None:
     """Create MLflow's SQLite database beside its place and move it there whole: a full disk leaves none, not a half."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 FLOW, STAGES, TABLE, CLI = "flows/post_training.py", "flows/stages.py", "flows/table.py", "flows/cli.py"
+AHEAD = "tests/tasks/test_ahead.py::test_what_an_ordinary_start_would_not_give_is_not_used"
 RUNS = "tests/flows/test_post_training.py"
 ORDER = f"{RUNS}::test_stages_run_in_order_each_on_what_came_before"
 FROM = f"{RUNS}::test_from_a_stage_on_the_earlier_artifacts_are_read"
@@ -20,7 +21,9 @@ PLANTED = {
     "--until stops a stage early": ("tasks/pipeline.py", "<= order.index(stage) <= order.index(last)", "<= order.index(stage) <= order.index(last) - bool(self.until)", [SELECT]),
     "--from never reaches the flow": (FLOW, "Selection(from_stage, until,", "Selection(None, until,", [FROM]),
     "--until never reaches the flow": (FLOW, "Selection(from_stage, until,", "Selection(from_stage, None,", [f"{RUNS}::test_until_and_only"]),
-    "--fresh is forgotten": (FLOW, "done, pipeline.parent, fresh, show)", "done, pipeline.parent, False, show)", [FROM]),
+    "--fresh is forgotten": (FLOW, "done, pipeline.parent, fresh, show, later)", "done, pipeline.parent, False, show, later)", [FROM]),
+    "a process with old code is used": ("tasks/ahead.py", "if keys.code_now(node.recipe, node.name) != waiting.code:", "if not waiting.code:", [AHEAD]),
+    "a process with another environment is used": ("tasks/ahead.py", "    if changed:\n", "    if len(changed) > 99:\n", [AHEAD]),
     "a stage does not see the one before it": (FLOW, "    done[result.stage] = result.artifact\n", "", [ORDER]),
     "the summary lacks the stages": (FLOW, "    pipeline.results[result.stage] = result\n", "", [ORDER]),
     "a failed run counts as killed": (FLOW, '"FAILED" if isinstance(error, Exception) else "KILLED"', '"KILLED"', [f"{RUNS}::test_a_failure_closes_the_run_as_failed"]),

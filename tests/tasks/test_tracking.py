@@ -17,6 +17,18 @@ import toys
 from pipelines.stage.report import Report
 
 
+def test_a_store_that_cannot_be_opened_is_left_to_whoever_uses_it(home):
+    from tasks import environment
+
+    environment.prepare()
+    from tasks import tracking
+
+    (home / "mlflow.db").write_bytes(b"no database" * 1000)
+    tracking.open_embedded()
+    with pytest.raises(tracking.AWAY, match="not a database"):
+        tracking.start_pipeline("p", "x", {}, {}, "")
+
+
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """An MLflow server that can be stopped and started again on the same store."""
