@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines import environments
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat
-from pipelines.data.records import UNSCORED, Role, Stop, Trajectory
+from pipelines.data.records import UNSCORED, Message, Role, Stop, Trajectory
 from pipelines.environments._beliefs import COMPONENT as BELIEF
 from pipelines.environments._stepping import step_all
 from pipelines.errors import RecipeError
@@ -39,6 +39,12 @@ class Episode:
     """Named parts of each turn's reward."""
     calls: list[list[dict[str, Any]]] = field(default_factory=list)
     """Tool calls of each turn."""
+    worlds: list[str] = field(default_factory=list)
+    """Key of the environment's state that each turn began in, whatever the turn is compared by."""
+    replies: list[Message] = field(default_factory=list)
+    """What the policy was told after each turn but the last."""
+    cuts: list[bool] = field(default_factory=list)
+    """Whether each turn was cut at the token limit."""
     success: bool = False
     invalid: int = 0
     extensions: int = 0
@@ -122,13 +128,18 @@ SCORED = ("correct", "incorrect", "unparsable", "timed_out")
 
 def play(requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget) -> list[Trajectory]:
     """All episodes of the requests side by side, within their turn budget."""
+    return [episode.trajectory(context, budget.most_turns) for episode in play_out(requests, context, budget)]
+
+
+def play_out(requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget) -> list[Episode]:
+    """As `play`, the episodes themselves, with their environments in the states that they ended in."""
     episodes = [start(request) for request in requests for _ in range(request.rollouts)]
     for _ in range(budget.most_turns):
         active = [episode for episode in episodes if episode.stop is None]
         if not active:
             break
         advance(active, context, budget)
-    return [episode.trajectory(context, budget.most_turns) for episode in episodes]
+    return episodes
 
 
 def start(request: RolloutRequest) -> Episode:
@@ -174,10 +185,11 @@ def take_turns(
         if not completion.tokens:
             episode.stop = Stop.LENGTH  # no room left in the context
             continue
-        state = environments.key_number(episode.world.state_key())
+        episode.worlds.append(episode.world.state_key())
         episode.speak(completion, -1 if nodes is None else nodes[index])
-        episode.states.append(state)
+        episode.states.append(environments.key_number(episode.worlds[-1]))
         episode.texts.append(context.decode(completion.tokens))
+        episode.cuts.append(completion.stop != Stop.END)
         playing.append((episode, completion))
     steps = step_all([e.world for e, _ in playing], [_message(e) for e, _ in playing])
     for (episode, completion), step in zip(playing, steps, strict=True):
@@ -242,5 +254,6 @@ def _receive(
     reminder = budget.reminder(len(episode.states), episode.extensions) if budget is not None else ""
     if reminder:
         observation = f"{observation}\n{reminder}" if observation else reminder
+    episode.replies.append({"role": step.role, "content": observation})
     has_end = completion.stop == Stop.END
     episode.add(context.reply(observation, with_end=not has_end, role=step.role), Role.ENVIRONMENT)

@@ -24,6 +24,8 @@ from pipelines.recipe.stage_kind import (
     environment_settings,
 )
 
+SEGMENTS = "segments"
+"""The selection whose pairs are of parts of episodes."""
 TOKENIZES = ["path", "revision", "chat_template", "chat_template_kwargs", "chat_template_date", "trust_remote_code"]
 """Fields of the model that counting a prompt's tokens reads."""
 
@@ -112,12 +114,29 @@ class CurateKind(Kind):
             field = f"curate.sources.{number}"
             if source.kind == "file":
                 _check_files(str(source.path), field)
+            if source.select is not None:
+                _check_selection(node, source, f"{field}.select")
             if source.verifier is not None:
                 from pipelines.verifiers import VERIFIERS as KNOWN
 
                 if source.verifier not in KNOWN:
                     hint = did_you_mean(source.verifier, KNOWN)
                     raise RecipeError(f"{field}.verifier: unknown verifier {source.verifier!r}. {hint}")
+
+
+def _check_selection(node: Node, source: Source, field: str) -> None:
+    """Parts are made of episodes, other records of single answers, as the stage that is read samples them."""
+    assert source.select is not None
+    plays = getattr(node.recipe.node(str(source.path)).settings, "episodes", None) is not None
+    if source.select.kind == SEGMENTS and not plays:
+        raise RecipeError(
+            f"{field}: segments are parts of episodes, and {source.path} samples single answers. Give it `episodes: {{max_turns: 10}}`, or "
+            "choose another selection."
+        )
+    if plays and source.select.kind not in (SEGMENTS, "pass_rate"):
+        raise RecipeError(
+            f"{field}: {source.path} plays episodes, and {source.select.kind} is about single answers. Choose segments or pass_rate."
+        )
 
 
 def stage_label(number: int) -> str:

@@ -43,7 +43,7 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     """
     if source.text_column is not None:
         return _raw_text(row, source)
-    pair = _pair(row)
+    pair = _pair(row, source)
     if not pair and (labelled := _labelled(row)):
         pair, row = labelled, {k: v for k, v in row.items() if k not in (pairs.COMPLETION, LABEL)}
     prompt = _prompt(_with_prompt(row) if pair else row, source)
@@ -74,7 +74,8 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     uid = _uid(row, source) or problem_uid(name, prompt)
     if pair:
         info |= {ORIGIN: problem_uid(name, prompt), **pair}
-        uid = _uid(row, source) or problem_uid(name, [*prompt, {"role": "pair", "content": "\0".join(_texts(pair))}])
+        told = "\0".join(str(pair[each]) for each in (*pairs.TEXTS, pairs.COMPLETION, *pairs.PARTS) if each in pair)
+        uid = _uid(row, source) or problem_uid(name, [*prompt, {"role": "pair", "content": told}])
     return Problem(
         uid=uid, prompt=prompt, answer=answer, verifier=verifier, source=name, licence=source.licence, info=info
     )
@@ -93,16 +94,12 @@ def _raw_text(row: dict[str, Any], source: Source) -> Problem:
     return Problem(uid=uid, prompt=[], answer="", verifier="exact", source=name, licence=source.licence, info=info)
 
 
-def _texts(pair: dict[str, Any]) -> list[str]:
-    return [str(pair[name]) for name in (*pairs.TEXTS, pairs.COMPLETION) if name in pair]
-
-
-def _pair(row: dict[str, Any]) -> dict[str, Any]:
+def _pair(row: dict[str, Any], source: Source) -> dict[str, Any]:
     """What `info` holds of a row with the columns `chosen` and `rejected`, {} for any other; messages count by their last one."""
     if any(_missing(row.get(name)) for name in pairs.TEXTS):
         return {}
-    pair: dict[str, Any] = {name: _last_text(row[name], name) for name in pairs.TEXTS}
-    if pair["chosen"] == pair["rejected"]:
+    pair: dict[str, Any] = {name: _last_text(row[name], name) for name in pairs.TEXTS} | _parts(row, source)
+    if pair["chosen"] == pair["rejected"] and not pair.keys() & set(pairs.PARTS):
         raise RowError("rejected", "it is the chosen text", "a pair has two different texts")
     for name in pairs.VALUES:
         if not _missing(row.get(name)):
@@ -119,6 +116,23 @@ def _pair(row: dict[str, Any]) -> dict[str, Any]:
             pair[name] = normalise(_last_text(row[name], name))
     user = _name(row, pairs.USER)
     return pair if user is None else pair | {pairs.USER: user}
+
+
+def _parts(row: dict[str, Any], source: Source) -> dict[str, Any]:
+    """What makes a row a pair of parts of episodes, {} for two answers to one prompt."""
+    parts: dict[str, Any] = {}
+    for name in (each for each in pairs.PARTS if not _missing(row.get(each)) and row[each] != []):
+        value, is_prompt = row[name], name == pairs.REJECTED_PROMPT
+        if is_prompt and (source.prompt_template or source.system or "system" in source.columns):
+            raise RowError(name, "`system` and `prompt_template` reach one prompt only", "write both prompts in full")
+        value = [{"role": "user", "content": value}] if is_prompt and isinstance(value, str) else value
+        if not isinstance(value, list):
+            raise RowError(name, "not a list of messages", f"it is {kind(value)}")
+        read = _messages(value, name) if is_prompt else [_message(each, n, name) for n, each in enumerate(value, 1)]
+        if not is_prompt and not pairs.alternates(read):
+            raise RowError(name, "not turns", "a message of the assistant's, then the reply to it, and so on")
+        parts[name] = [{"role": message["role"], "content": normalise(message["content"])} for message in read]
+    return parts
 
 
 def _labelled(row: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pipelines.curate.writer import Writer
 from pipelines.data import chat
 from pipelines.data import samples as sampled
 from pipelines.data.dataset import from_row, iter_problems
+from pipelines.data.pairs import PARTS, REJECTED_PROMPT
 from pipelines.data.records import RAW_TEXT, Problem
 from pipelines.engine import models
 from pipelines.errors import DataError
@@ -95,7 +96,8 @@ def prompt_text(problem: Problem) -> str:
     """What the repeat and leak filters compare: the user's and system's words, or the raw text."""
     if problem.raw_text is not None:
         return problem.raw_text
-    return "\n".join(m["content"] for m in problem.prompt if m["role"] != "assistant")
+    asked = [*problem.prompt, *problem.info.get(REJECTED_PROMPT, ())]
+    return "\n".join(m["content"] for m in asked if m["role"] != "assistant")
 
 
 class _Kept:
@@ -236,6 +238,7 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
             for tool in problem.tools or ():
                 yield f"{tool['function']['name']}({', '.join(tool['function']['parameters']['properties'])})"
             yield from (str(problem.info[name]) for name in (*selected.TEXTS, RAW_TEXT) if problem.info.get(name))
+            yield from (m["content"] for name in PARTS for m in problem.info.get(name, ()))
 
     settings = model.tokenizer
     tokenizer = models.train_tokenizer(

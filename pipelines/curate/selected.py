@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import json
 import math
 import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
-from pipelines.curate import judged, ranked
+from pipelines.curate import judged, ranked, segments
 from pipelines.curate.mapping import ORIGIN
 from pipelines.data import dataset, pairs, samples
 from pipelines.data.records import Problem
@@ -49,7 +51,8 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
         yield from _nearest(folder, select)
         return
     names = {select.by, *(factor.name for factor in select.factors)} - set(ranked.OF_ROWS)
-    for rows in samples.by_problem(folder, [*COLUMNS, *(["components"] if names else [])]):
+    columns = [*(["components"] if names else []), *([samples.EPISODE] if select.kind == "segments" else [])]
+    for rows in samples.by_problem(folder, [*COLUMNS, *columns]):
         scored = [row for row in rows if row["score"] is not None and row["correct"] is not None]
         rate = _rate(scored, select)
         if rate is None:
@@ -60,6 +63,8 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
             yield problem
         elif select.kind == "pairs":
             yield from _pairs(problem, _distinct(scored), select, seed)
+        elif select.kind == "segments":
+            yield from _segments(problem, scored, select, seed)
         elif select.kind in ("graded", "compared"):
             yield from _judged(problem, _distinct(scored), select, seed)
         elif select.kind == "majority":
@@ -103,7 +108,18 @@ def text_key(problem: Problem) -> str:
     """What tells records of one problem apart: the texts that they hold, empty for the problem itself."""
     if ORIGIN not in problem.info:
         return ""
-    return "\0".join(str(problem.info.get(name, "")) for name in TEXTS)
+    texts = [str(problem.info.get(name, "")) for name in TEXTS]
+    parts = {name: problem.info[name] for name in pairs.PARTS if name in problem.info}
+    if parts or any(message["role"] == "assistant" for message in problem.prompt):
+        texts.append(json.dumps([problem.prompt, parts]))
+    return "\0".join(texts)
+
+
+def _segments(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:
+    """Pairs of parts of the problem's episodes; they name no environment, since they do not begin where it would."""
+    info = {name: problem.info[name] for name in ("pass_rate", "tools", DIVIDED) if name in problem.info}
+    for prompt, pair in islice(segments.couples(problem, rows, select, seed), select.per_problem):
+        yield _with(replace(problem, prompt=prompt, info=info), pair)
 
 
 def _judged(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:

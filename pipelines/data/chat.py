@@ -153,6 +153,8 @@ def _rendered_answer(
     messages = [*prompt, {"role": "assistant", "content": answer}]
     text = render_with_tools(tokenizer, messages, tools, generation_prompt=False)
     before = render_with_tools(tokenizer, prompt, tools)
+    if not ended and not answer:  # cut off within special tokens, which are no text
+        return prompt_ids, len(prompt_ids)
     if not ended and text.startswith(before):
         head, part, _ = text[len(before) :].partition(answer)
         if part and not head.strip():  # some templates put a space in front

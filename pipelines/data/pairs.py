@@ -1,8 +1,12 @@
-"""Preference pairs, two answers to a prompt of which one is preferred, and labelled answers, as `info` of a curated record holds them."""
+"""Preference pairs, two answers of which one is preferred, and labelled answers, as `info` of a curated record holds them.
+
+The answers of most pairs follow one prompt. Those of a pair of parts of episodes may follow different ones, and may be several turns long.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +27,36 @@ USER = "user"
 """Who preferred it, where several people or judges differ."""
 CUT = ("chosen_cut", "rejected_cut")
 """In a pair's info where it is true: the answer ended at the token limit, so no end token belongs behind it."""
+REJECTED_PROMPT = "rejected_prompt"
+"""The conversation that the rejected answer follows, where it is not the record's prompt; in files a column of this name."""
+TURNS = ("chosen_turns", "rejected_turns")
+"""Of an answer of several turns those before the last: messages, the assistant's first and another's last; columns of these names too."""
+PARTS = (REJECTED_PROMPT, *TURNS)
+"""What only a pair of parts of episodes has."""
 COMPLETION, DESIRABLE = "completion", "desirable"
 """Of a labelled answer; in files the columns are `completion` and `label` (true or false)."""
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """One of a pair's answers, with all that stands before it."""
+
+    prompt: list[Message]
+    turns: tuple[Message, ...]
+    """Of the answer, before its last message."""
+    text: str
+    cut: bool
+
+    def spoken(self) -> list[tuple[list[Message], str]]:
+        """What precedes each of the answer's own messages, and the message."""
+        before = range(0, len(self.turns), 2)
+        turns = [([*self.prompt, *self.turns[:place]], self.turns[place]["content"]) for place in before]
+        return [*turns, ([*self.prompt, *self.turns], self.text)]
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
-    """Two answers to one prompt."""
+    """Two answers, to one prompt or each to its own."""
 
     uid: str
     prompt: list[Message]
@@ -45,6 +72,25 @@ class Pair:
     critiques: tuple[str, str] | None = None
     """Of the chosen and of the rejected answer."""
     chosen_share: float | None = None
+    rejected_prompt: list[Message] | None = None
+    """None where both follow `prompt`."""
+    chosen_turns: tuple[Message, ...] = ()
+    rejected_turns: tuple[Message, ...] = ()
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """The chosen and the rejected answer."""
+        other = self.prompt if self.rejected_prompt is None else self.rejected_prompt
+        return (
+            Side(self.prompt, self.chosen_turns, self.chosen, self.chosen_cut),
+            Side(other, self.rejected_turns, self.rejected, self.rejected_cut),
+        )
+
+    @property
+    def part(self) -> str | None:
+        """The field of `info` that makes it a pair of parts of episodes, None for two answers to one prompt."""
+        values = (self.rejected_prompt, self.chosen_turns, self.rejected_turns)
+        return next((name for name, value in zip(PARTS, values, strict=True) if value), None)
 
     @property
     def score_margin(self) -> float | None:
@@ -118,7 +164,43 @@ def pair_of(problem: Problem) -> Pair:
         rejected_cut=bool(info.get(CUT[1])),
         critiques=_critiques(info),
         chosen_share=share,
+        rejected_prompt=_messages(problem, REJECTED_PROMPT) or None,
+        chosen_turns=_turns(problem, TURNS[0]),
+        rejected_turns=_turns(problem, TURNS[1]),
     )
+
+
+def _messages(problem: Problem, name: str) -> list[Message]:
+    messages = problem.info.get(name) or []
+    if not isinstance(messages, list) or not all(is_message(each) for each in messages):
+        raise DataError(
+            f"record {problem.uid} ({problem.source}): info.{name} is no list of messages, each with a role and a content that are text."
+        )
+    return messages
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value is a message."""
+    return isinstance(value, dict) and all(isinstance(value.get(name), str) for name in ("role", "content"))
+
+
+def alternates(turns: Sequence[Message]) -> bool:
+    """Whether every other message is the assistant's, from the first on, and the last is another's.
+
+    >>> alternates([{"role": "assistant"}, {"role": "user"}]), alternates([{"role": "assistant"}]), alternates([])
+    (True, False, True)
+    """
+    return len(turns) % 2 == 0 and all((m["role"] == "assistant") == (i % 2 == 0) for i, m in enumerate(turns))
+
+
+def _turns(problem: Problem, name: str) -> tuple[Message, ...]:
+    turns = _messages(problem, name)
+    if not alternates(turns):
+        raise DataError(
+            f"record {problem.uid} ({problem.source}): info.{name} does not begin with a message of the assistant and alternate. It holds "
+            "the turns of an answer before its last message, each with the reply to it."
+        )
+    return tuple(turns)
 
 
 def _critiques(info: dict[str, Any]) -> tuple[str, str] | None:

@@ -17,6 +17,10 @@ BATCH_ROWS = 1024
 TEXTS = (*SCHEMA, "text", "stop", "status", "components")
 """Columns of text; `prompt`, `info` and `components` are JSON. The problem's own are repeated in each row, which Parquet's dictionaries
 make cheap, so that a shard can be read without the data."""
+EPISODE = "episode"
+"""Column of a stage that plays episodes, JSON: `{"turns": [{"state", "message", "reply", "role", "reward", "cut"}, ...], "end"}`. Of each
+turn the key of the state that it began in, what the policy said, what it was told (empty where the episode ended) and by whom, the reward,
+and whether it was cut at the token limit; `end` is the key of the last state, null where the environment ended the episode."""
 
 
 def shard_name(number: int) -> str:
@@ -34,7 +38,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
     Args:
         rows: `TEXTS`, `sample` (place among the problem's completions), `prompt_ids` and `completion_ids` (token ids), `logp` and
             `entropy` (nats, of each token of the completion; `entropy` None where a server drew it), `score` and `correct` (None
-            where nothing was scored). The rows of a problem stand together.
+            where nothing was scored), and in all rows or none `EPISODE`. The rows of a problem stand together.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -50,6 +54,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
             ("entropy", values),
             ("score", pa.float64()),
             ("correct", pa.bool_()),
+            *([(EPISODE, pa.string())] if rows and EPISODE in rows[0] else []),
         ]
     )
     buffer = io.BytesIO()

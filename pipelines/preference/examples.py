@@ -117,6 +117,11 @@ class Reader:
         return (tokens, start) if max(1, start) < len(tokens) <= self.max_length else None
 
     def _add_pair(self, examples: Examples, columns: dict[str, list[float]], pair: Pair, tools: Tools) -> bool:
+        if pair.part is not None:
+            raise DataError(
+                f"preference.data: record {pair.uid} is a pair of parts of episodes (info.{pair.part}), and a preference loss compares two "
+                "answers to one prompt. Train a stage of kind reward_model on such pairs, or curate whole answers (select: pairs)."
+            )
         rows = [
             self._row(pair, pair.chosen, tools, pair.chosen_cut),
             self._row(pair, pair.rejected, tools, pair.rejected_cut),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pipelines.contract.catalogue import bind
+from pipelines.errors import RecipeError
 from pipelines.preference.settings import Preference
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.graph import Node
@@ -56,6 +57,13 @@ class PreferenceKind(Kind):
             check_split(node, f"preference.{field}", getattr(node.settings, field))
         check_trained(node)
         check_monitors("preference", node.settings)
+        for name in node.named("data"):
+            for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
+                if source.select is not None and source.select.kind == "segments":
+                    raise RecipeError(
+                        f"preference.data: {name} makes pairs of parts of episodes (sources.{number}.select: segments), and a preference "
+                        "loss compares two answers to one prompt. Train a stage of kind reward_model on them."
+                    )
 
 
 KIND = PreferenceKind()

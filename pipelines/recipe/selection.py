@@ -15,9 +15,12 @@ OF_KIND = {
     "pair": ("pairs",),
     "by": ("best", "pairs"),
     "factors": ("pairs",),
-    "margin": ("pairs",),
+    "margin": ("pairs", "segments"),
     "truncate": ("best", "correct", "shortest_correct", "majority"),
-    "per_problem": ("best", "correct", "shortest_correct", "pairs", "graded", "compared"),
+    "per_problem": ("best", "correct", "shortest_correct", "pairs", "segments", "graded", "compared"),
+    "length": ("segments",),
+    "prefer": ("segments",),
+    "discount": ("segments",),
     "grades": ("graded", "compared"),
     "noise": ("graded", "compared"),
     "instruction": ("graded", "compared"),
@@ -40,9 +43,12 @@ class Factor(Settings):
 class Selection(Settings):
     """Records out of the scored completions of a problem; repeated texts of a problem count once."""
 
-    kind: Literal["best", "correct", "shortest_correct", "majority", "pairs", "pass_rate", "graded", "compared"]
+    kind: Literal[
+        "best", "correct", "shortest_correct", "majority", "pairs", "segments", "pass_rate", "graded", "compared"
+    ]
     """best: highest score first. correct: in the order of the draws. shortest_correct: fewest tokens first. majority: the most frequent
     answer as the record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the problem itself.
+    segments: two parts of its episodes, which may begin in different states (a sample stage with `episodes`).
     graded, compared: a judge's question about a completion, or about two; answer and solution are the grades that their scores mean."""
     low: float | None = Field(None, ge=0, le=1)
     high: float | None = Field(None, ge=0, le=1)
@@ -68,7 +74,14 @@ class Selection(Settings):
     )
     """ranked: the most important first."""
     margin: float = Field(0.0, ge=0)
-    """pairs: the scores must differ by more than this."""
+    """pairs, segments: the scores, or returns or regrets, must differ by more than this."""
+    length: int = Field(3, ge=1, le=1000)
+    """segments: turns of a part; one that an episode ends in may have fewer."""
+    prefer: Literal["regret", "partial_return"] = "regret"
+    """segments: the part with less regret (what the best that is known from its states would have got beyond it), or with the larger sum of
+    rewards."""
+    discount: float = Field(1.0, gt=0, le=1)
+    """segments: of the rewards, by turns."""
     truncate: float | None = Field(None, gt=0, lt=1)
     """Keep this share of a completion's characters, cut back to white space where there is some: a prefix."""
 

@@ -12,14 +12,14 @@ BINS = 10
 
 
 def measures(
-    chosen: Tensor, rejected: Tensor, chosen_length: Tensor, rejected_length: Tensor, prompts: Sequence[str]
+    chosen: Tensor, rejected: Tensor, chosen_length: Tensor, rejected_length: Tensor, prompts: Sequence[tuple[str, str]]
 ) -> dict[str, float]:
     """Metrics of scored pairs; those that the pairs cannot tell are left out.
 
     Args:
         chosen, rejected: rewards, float32 [P].
         chosen_length, rejected_length: tokens of the answers, float32 [P].
-        prompts: of each pair, equal for equal prompts.
+        prompts: of each pair those of its two answers, equal for equal prompts.
 
     Returns:
         accuracy: share of pairs whose chosen answer scores higher, a tie counts half; brier: mean (1 - p)^2 of p = sigmoid(difference);
@@ -27,7 +27,8 @@ def measures(
         over all answers; longer_preferred: share of pairs of unequal length whose longer answer scores higher; std: of all rewards;
         std_within_prompt: root of the mean variance (ddof 0) of a prompt's distinct answers; mean: of all rewards.
 
-    >>> m = measures(torch.tensor([2.0, 0.0]), torch.tensor([0.0, 1.0]), torch.tensor([4.0, 2.0]), torch.tensor([2.0, 3.0]), ["a", "b"])
+    >>> prompts = [("a", "a"), ("b", "b")]
+    >>> m = measures(torch.tensor([2.0, 0.0]), torch.tensor([0.0, 1.0]), torch.tensor([4.0, 2.0]), torch.tensor([2.0, 3.0]), prompts)
     >>> {name: round(value, 4) for name, value in m.items()}
     {'accuracy': 0.5, 'brier': 0.2743, 'ece': 0.4251, 'margin': 0.5, 'mean': 0.75, 'std': 0.8292, 'std_within_prompt': 0.7906,
     'length_correlation': 1.0, 'longer_preferred': 1.0}
@@ -71,10 +72,11 @@ def calibration_error(p: Tensor, won: Tensor) -> float:
     return error
 
 
-def _within(chosen: Tensor, rejected: Tensor, prompts: Sequence[str]) -> float:
+def _within(chosen: Tensor, rejected: Tensor, prompts: Sequence[tuple[str, str]]) -> float:
     by_prompt: dict[str, list[float]] = {}
-    for prompt, high, low in zip(prompts, chosen.tolist(), rejected.tolist(), strict=True):
-        by_prompt.setdefault(prompt, []).extend((high, low))
+    for asked, *rewards in zip(prompts, chosen.tolist(), rejected.tolist(), strict=True):
+        for prompt, reward in zip(asked, rewards, strict=True):
+            by_prompt.setdefault(prompt, []).append(reward)
     variances = [float(torch.tensor(v, dtype=torch.float64).unique().var(correction=0)) for v in by_prompt.values()]
     return float((sum(variances) / len(variances)) ** 0.5)
 

@@ -26,6 +26,10 @@ class Critiques:
     """Tokens of the two answers."""
 
 
+Passage = tuple[list[int], int]
+"""A conversation that ends with a message of the assistant, and the index of that message's first token."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """A pair's two conversations."""
@@ -34,14 +38,17 @@ class Tokens:
     chosen: list[int]
     rejected: list[int]
     start: int
-    """Index of the answers' first token."""
+    """Index of the first token of the chosen answer's last message, and of the rejected one's where that has no index of its own."""
     critiques: Critiques | None = None
     """Where each answer is followed by a critique, with which its conversation ends."""
+    rejected_start: int | None = None
+    earlier: tuple[tuple[Passage, ...], tuple[Passage, ...]] = ((), ())
+    """Of answers of several turns, the conversation up to the end of each turn but the last."""
 
     @property
     def size(self) -> int:
-        """Tokens of both."""
-        return len(self.chosen) + len(self.rejected)
+        """Tokens of all conversations."""
+        return len(self.chosen) + len(self.rejected) + sum(len(ids) for side in self.earlier for ids, _ in side)
 
     @property
     def longest(self) -> int:
@@ -55,18 +62,27 @@ class Tokens:
     @property
     def starts(self) -> tuple[int, int]:
         """Index in each conversation of the first token of its last message, an answer or a critique."""
-        return (self.start, self.start) if self.critiques is None else self.critiques.starts
+        if self.critiques is not None:
+            return self.critiques.starts
+        return self.start, self.start if self.rejected_start is None else self.rejected_start
 
     @property
     def lengths(self) -> tuple[int, int]:
         """Tokens of the two answers."""
         if self.critiques is not None:
             return self.critiques.answers
-        return len(self.chosen) - self.start, len(self.rejected) - self.start
+        chosen, rejected = (sum(len(ids) - start for ids, start in side) for side in self.passages)
+        return chosen, rejected
+
+    @property
+    def passages(self) -> tuple[tuple[Passage, ...], tuple[Passage, ...]]:
+        """What is read of the chosen and of the rejected answer: the conversation up to the end of each of its turns."""
+        chosen, rejected = self.starts
+        return (*self.earlier[0], (self.chosen, chosen)), (*self.earlier[1], (self.rejected, rejected))
 
 
 def tokens_of(pair: Pair, tokenizer: Any, system: str | None, tools: list[dict[str, Any]] | None = None) -> Tokens:
-    """Render a pair.
+    """Render a pair; each turn of an answer is a conversation of its own, since a template may drop earlier thoughts.
 
     Args:
         system: what the model that is started from was trained with.
@@ -75,10 +91,22 @@ def tokens_of(pair: Pair, tokenizer: Any, system: str | None, tools: list[dict[s
     Raises:
         ModelError: the template renders the prompt differently once an answer follows it.
     """
-    prompt = with_system_prompt(pair.prompt, system)
-    chosen, start = render_answer(tokenizer, prompt, pair.chosen, pair.uid, tools, ended=not pair.chosen_cut)
-    rejected, _ = render_answer(tokenizer, prompt, pair.rejected, pair.uid, tools, ended=not pair.rejected_cut)
-    return Tokens(pair, chosen, rejected, start)
+    both = []
+    for side in pair.sides:
+        spoken = side.spoken()
+        both.append(
+            [
+                render_answer(
+                    tokenizer, with_system_prompt(before, system), text, pair.uid, tools,
+                    ended=number < len(spoken) or not side.cut,
+                )
+                for number, (before, text) in enumerate(spoken, 1)
+            ]
+        )  # fmt: skip
+    (*chosen_turns, (chosen, start)), (*rejected_turns, (rejected, other)) = both
+    return Tokens(
+        pair, chosen, rejected, start, rejected_start=other, earlier=(tuple(chosen_turns), tuple(rejected_turns))
+    )
 
 
 def critique_tokens(
@@ -95,9 +123,14 @@ def critique_tokens(
     Neither critique's context holds the other answer. A critique ends with the token that ends a turn, as a sampled one does.
 
     Raises:
-        DataError: `written`, and the pair has no critiques.
+        DataError: `written`, and the pair has no critiques; or it is one of parts of episodes.
         ModelError: as `tokens_of`.
     """
+    if pair.part is not None:
+        raise DataError(
+            f"record {pair.uid} is a pair of parts of episodes (info.{pair.part}), and a critique is of an answer to a prompt. Leave out "
+            "reward_model.critique."
+        )
     if written and pair.critiques is None:
         raise DataError(
             f"record {pair.uid} has no critiques (info.{CRITIQUES[0]} and info.{CRITIQUES[1]}). Curate pairs with columns of these "
@@ -129,10 +162,12 @@ def chunks(pairs: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
         yield part
 
 
-def answers(pairs: Sequence[Tokens], pad: int) -> Answers:
-    """The chosen answers, then the rejected ones."""
-    rows = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-    return Answers.of(rows, [pair.starts[side] for side in (0, 1) for pair in pairs], pad)
+def answers(pairs: Sequence[Tokens], pad: int) -> tuple[Answers, Tensor]:
+    """The turns of the chosen answers, then those of the rejected ones; and the answer of each, int64, from 0 to 2P - 1."""
+    sides = [pair.passages[side] for side in (0, 1) for pair in pairs]
+    rows = [passage for passages in sides for passage in passages]
+    owner = torch.tensor([number for number, passages in enumerate(sides) for _ in passages])
+    return Answers.of([ids for ids, _ in rows], [start for _, start in rows], pad), owner
 
 
 def data_columns(pairs: Sequence[Tokens], indices: Sequence[int]) -> dict[str, Tensor]:

@@ -99,6 +99,11 @@ class Trainer(Loop):
 
     def _tokens(self, pair: pairs.Pair, tools: list[dict[str, Any]] | None) -> Tokens:
         critique = self.section_settings.critique
+        if pair.part is not None and self.section_settings.users is not None:
+            raise DataError(
+                f"record {pair.uid} is a pair of parts of episodes (info.{pair.part}), and a user's latent is inferred from pairs of whole "
+                "answers. Leave out reward_model.users."
+            )
         if critique is None:
             return tokens_of(pair, self.tokenizer, self.system, tools)
         written = critique.source == "records"
@@ -144,7 +149,7 @@ class Trainer(Loop):
         """Hidden states at the ends of the pairs' answers, float32 [P, 2, width]."""
         if not rows:
             return torch.zeros(0, 2, self.model.heads.in_features, device=self.device)
-        packed = answers(rows, self.tokenizer.pad_token_id)
+        packed, _ = answers(rows, self.tokenizer.pad_token_id)
         return torch.stack(self.model.ends(packed, self.section_settings.micro_batch_tokens).chunk(2), 1)
 
     def _context(self, batch: Sequence[Tokens], step: int | None) -> Context | None:
@@ -196,16 +201,22 @@ class Trainer(Loop):
     def _scores(self, batch: Sequence[Tokens], latents: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Rewards [2P, heads] and log-probabilities [2P] of the chosen answers, then the rejected ones.
 
+        An answer of several turns has the sum over its turns, each read at its end.
+
         Args:
             latents: of the pairs' users, [P, size].
         """
-        return self.model.scores(
-            answers(batch, self.tokenizer.pad_token_id),
+        packed, owner = answers(batch, self.tokenizer.pad_token_id)
+        rewards, logps = self.model.scores(
+            packed,
             self.section_settings.micro_batch_tokens,
             text=self.text,
             prefixes=not self.section_settings.gradient_checkpointing,
-            latents=None if latents is None else latents.repeat(2, 1),
+            latents=None if latents is None else latents.repeat(2, 1)[owner],
         )
+        count = 2 * len(batch)
+        summed = torch.zeros(count, rewards.shape[1]).index_add(0, owner, rewards)
+        return summed, None if logps is None else torch.zeros(count).index_add(0, owner, logps)
 
     def _columns(
         self,
@@ -309,7 +320,8 @@ class Trainer(Loop):
         chosen, rejected = (
             torch.stack([each[f"{side}_reward"] for each in columns]).mean(0) for side in ("chosen", "rejected")
         )
-        prompts = [json.dumps(pair.pair.prompt) for pair in self.heldout]
+        sides = [pair.pair.sides for pair in self.heldout]
+        prompts = [(json.dumps(side.prompt), json.dumps(other.prompt)) for side, other in sides]
         lengths = columns[0]["chosen_length"], columns[0]["rejected_length"]
         return card.measures(chosen, rejected, *lengths, prompts)
 

@@ -107,6 +107,11 @@ def _check_samples(node: Node) -> None:
         raise RecipeError(
             f"rlvr.samples: the rollout {kind} draws its own completions. Use rollout: stored, or leave samples out."
         )
+    for name in node.named("samples"):
+        if getattr(node.recipe.node(name).settings, "episodes", None) is not None:
+            raise RecipeError(
+                f"rlvr.samples: {name} plays episodes, and the rollout {kind} reads single answers. Name a stage that samples those."
+            )
     if reads and node.settings.window is not None:
         raise RecipeError(f"rlvr.window: the rollout {kind} draws nothing that could be cut. Leave it out.")
 

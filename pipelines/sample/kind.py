@@ -67,6 +67,10 @@ class SampleKind(Kind):
         """The split exists, and there is a model that can be sampled."""
         check_split(node, "sample.split", node.settings.split)
         check_trained(node)
+        if node.settings.episodes is not None and node.named("reward_model"):
+            raise RecipeError(
+                "sample.reward_model: it scores single answers, and `episodes` plays several turns. Leave one of the two out."
+            )
         sampling = node.settings.sampling
         truncated = sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
         if node.settings.reference is not None and (sampling.temperature == 0 or truncated):

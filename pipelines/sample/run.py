@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
-from pipelines.contract.rollout import Sampler
+from pipelines.contract.episode import Episode, play_out
+from pipelines.contract.rollout import RolloutContext, RolloutRequest, Sampler
+from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat, dataset, samples
 from pipelines.data.records import UNSCORED, Problem, Stop
 from pipelines.engine import distribution, models
@@ -89,9 +91,7 @@ def run(
             for number in missing:
                 report.progress(number, len(parts), "sampling", unit="shard", force=True)
                 began = time.monotonic()
-                rows = list(drawer.draw(parts[number]))
-                drawer.judge(rows)
-                drawer.grade(rows, parts[number])
+                rows = drawer.rows(parts[number], number)
                 seconds = time.monotonic() - began
                 if writing is not None:
                     report.metrics(writing[0], writing[1].result())
@@ -184,10 +184,49 @@ class _Drawer:
         if self.server is not None:
             self.server.close()
 
-    def draw(self, problems: list[Problem]) -> Iterator[dict[str, Any]]:
-        """Rows of the problems' completions, those of a problem one after the other, not scored yet."""
+    def rows(self, problems: list[Problem], shard: int) -> list[dict[str, Any]]:
+        """Rows of the problems of a shard, those of a problem one after the other; answers are not verified yet."""
         conversations = [chat.with_system_prompt(p.prompt, self.system) for p in problems]
         prompts = chat.render_prompts(self.tokenizer, conversations, [p.tools for p in problems])
+        if self.settings.episodes is not None:
+            return list(self.play(problems, prompts, shard, self.settings.episodes.max_turns))
+        rows = list(self.draw(problems, prompts))
+        self.judge(rows)
+        self.grade(rows, problems)
+        return rows
+
+    def play(
+        self, problems: list[Problem], prompts: list[list[int]], shard: int, max_turns: int
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of the problems' episodes, scored by their environments; their random numbers depend on the seed and the shard."""
+        context = RolloutContext(
+            sampler=self.sampler, sampling=self.settings.sampling, prompts=len(problems),
+            generator=generator(self.device, self.seed, "episodes", shard), entropy=self.server is None, version=0,
+            tokenizer=self.tokenizer,
+        )  # fmt: skip
+        requests = [
+            RolloutRequest(p, ids, i, self.settings.k) for i, (p, ids) in enumerate(zip(problems, prompts, strict=True))
+        ]
+        for place, episode in enumerate(play_out(requests, context, TurnBudget(max_turns))):
+            start, row = len(episode.request.prompt), episode.trajectory(context, max_turns)
+            yield {
+                **dataset.to_row(episode.request.problem),
+                "sample": place % self.settings.k,
+                "prompt_ids": episode.request.prompt,
+                "completion_ids": row.tokens[start:],
+                "logp": row.logp_old[start:],
+                "entropy": None if row.entropy_old is None else row.entropy_old[start:],
+                "text": row.text,
+                "stop": row.stop.name.lower(),
+                "score": row.score,
+                "correct": row.correct,
+                "status": row.status,
+                "components": _to_json(row.components),
+                samples.EPISODE: _to_json(_story(episode)),
+            }
+
+    def draw(self, problems: list[Problem], prompts: list[list[int]]) -> Iterator[dict[str, Any]]:
+        """Rows of the problems' completions, those of a problem one after the other, not scored yet."""
         count = self.settings.k
         completions = self.sampler.extend(
             [ids for ids in prompts for _ in range(count)],
@@ -241,6 +280,26 @@ class _Drawer:
             row[JUDGE] = questions.read_grade(reply.text, asked.low, asked.high)
 
 
+def _story(episode: Episode) -> dict[str, Any]:
+    """What `samples.EPISODE` holds of an episode."""
+    replies = [*episode.replies, {"role": "user", "content": ""}]
+    columns = (episode.worlds, episode.texts, replies, episode.rewards, episode.cuts)
+    turns = [
+        {
+            "state": state,
+            "message": text,
+            "reply": reply["content"],
+            "role": reply["role"],
+            "reward": reward,
+            "cut": cut,
+        }
+        for state, text, reply, reward, cut in zip(
+            *columns, strict=False
+        )  # an episode without a turn has a reply too many
+    ]
+    return {"turns": turns, "end": None if episode.stop == Stop.ENVIRONMENT else episode.world.state_key()}
+
+
 def _write_shard(rows: list[dict[str, Any]], problems: list[Problem], path: Path, seconds: float) -> dict[str, float]:
     """Verify and write a shard; its metrics.
 
@@ -248,7 +307,8 @@ def _write_shard(rows: list[dict[str, Any]], problems: list[Problem], path: Path
         seconds: what drawing it took.
     """
     began = time.monotonic()
-    _score(rows, problems)
+    if samples.EPISODE not in rows[0]:
+        _score(rows, problems)
     samples.write(path, rows)
     tokens = sum(len(row["completion_ids"]) for row in rows)
     scored = [row["correct"] for row in rows if row["correct"] is not None]

@@ -31,6 +31,13 @@ class SelfJudge(Settings):
         return self
 
 
+class Episodes(Settings):
+    """Episodes in the environment that each problem names, instead of single answers."""
+
+    max_turns: int = Field(10, ge=1, le=10_000)
+    """`sampling.max_tokens` are those of a turn."""
+
+
 class Sample(Settings):
     """Completions of a model on the problems of a split."""
 
@@ -39,6 +46,8 @@ class Sample(Settings):
     """Completions a problem."""
     problems: int | None = Field(None, ge=1, le=1_000_000_000)
     """At most this many of the split's problems, from its start; default: all."""
+    episodes: Episodes | None = None
+    """Play the problems' episodes; they are scored by the sum of their rewards, and `select: segments` makes pairs of their parts."""
     sampling: Sampling = Sampling()
     rows_per_shard: int = Field(4096, ge=1, le=1_000_000)
     """Rows of a file, rounded down to whole problems (at least one): what a killed run repeats at most, and what memory must hold."""
@@ -52,3 +61,13 @@ class Sample(Settings):
     """The sampled model also grades its completions, greedily: the component `judge`, from 0 to 1, null where it cannot be read."""
     sampler: Server | None = free(None)
     """vLLM servers that decode instead of this process; they report no entropies."""
+
+    @model_validator(mode="after")
+    def _answers(self) -> Sample:
+        if self.episodes is not None:
+            for name in ("reference", "self_judge"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{name} is about single answers, and `episodes` plays several turns; leave it out"
+                    )
+        return self

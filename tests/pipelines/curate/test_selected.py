@@ -206,7 +206,7 @@ def test_prefixes(folder):
         ({"path": "x"}, "kind stage needs it"),
         ({"select": "best"}, "a stage source needs `path`"),
         ({"path": "x", "select": "best", "verifier": "math"}, "verifier is about raw rows"),
-        ({"path": "x", "select": {"kind": "best", "margin": 1}}, "margin is read by pairs, not by best"),
+        ({"path": "x", "select": {"kind": "best", "margin": 1}}, "margin is read by pairs, segments, not by best"),
         ({"path": "x", "select": {"kind": "best", "low": 0.5, "high": 0.5}}, "must be under high"),
         ({"path": "x", "select": "worst"}, "best"),
         ({"path": "x", "select": {"kind": "pairs", "pair": "ranked"}}, "ranked needs `factors`"),

@@ -63,7 +63,7 @@ def test_a_critique_stands_behind_its_own_answer_and_never_sees_the_other(critiq
     assert texts == ["gaba", "sayday"] and row.chosen[-1] == tokenizer.convert_tokens_to_ids(
         chat.end_of_turn(tokenizer)
     )
-    batch = answers([row], tokenizer.pad_token_id)
+    batch, _ = answers([row], tokenizer.pad_token_id)
     assert batch.mask.sum(1).tolist() == [6, 8], "the critique, its end and the place behind it"
     assert row.lengths == (4, 4), "of the answers, their end token included"
     with pytest.raises(DataError, match=r"record x has no critiques"):
