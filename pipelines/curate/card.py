@@ -15,6 +15,8 @@ STEPS = ("exact_duplicate", "contaminated", "near_duplicate", "length", "difficu
 EXAMPLES = 3
 REASONS = 1000
 """Distinct reasons that are counted by name."""
+FEW, ENOUGH = 0.1, 100
+"""A source of which less than this share is left is told of, from this many rows on."""
 
 
 class Counts:
@@ -25,6 +27,8 @@ class Counts:
         self.read = 0
         self.quarantined = 0
         self.sources: Counter[str] = Counter()
+        self.lost: dict[str, Counter[str]] = {}
+        """source → step, or quarantine → rows."""
         self.dropped: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
@@ -42,6 +46,7 @@ class Counts:
     def quarantine(self, source: str, row: Row, error: RowError) -> None:
         """A row that is not a record: place, field, reason and the start of it go to the quarantine file."""
         self.quarantined += 1
+        self.lost.setdefault(source, Counter())["quarantine"] += 1
         reason = f"{error.field}: {error.reason}"
         self.reasons[reason if reason in self.reasons or len(self.reasons) < REASONS else "other"] += 1
         line = {
@@ -59,6 +64,7 @@ class Counts:
     def drop(self, step: str, problem: Problem, reason: str) -> None:
         """A record that a step removed."""
         self.dropped[step] += 1
+        self.lost.setdefault(problem.source, Counter())[step] += 1
         text = problem.prompt[-1]["content"] if problem.prompt else problem.raw_text or ""
         if len(self.examples.setdefault(step, [])) < EXAMPLES:
             self.examples[step].append(f"{text[:160]!r}: {reason}")
@@ -85,6 +91,16 @@ class Counts:
             f"curate.sources: all {self.read:,} rows were quarantined: {self.commonest_reasons()}. "
             f"The first is {self.first_quarantined}. Name the columns with `columns`; {self.out}/quarantine.jsonl has all."
         )
+
+    def thin_sources(self) -> list[str]:
+        """Sources of which little is left, and what took the rest, in words."""
+        told = []
+        for source, lost in self.lost.items():
+            read, left = self.sources[source], self.sources[source] - lost.total()
+            if read >= ENOUGH and left < FEW * read:
+                losses = ", ".join(f"{rows:,} {step.replace('_', ' ')}" for step, rows in lost.most_common(3))
+                told.append(f"{left:,} of the {read:,} rows of {source} are left ({losses})")
+        return told
 
     def largest_loss(self) -> str:
         """What removed most, in words."""

@@ -70,6 +70,8 @@ def run(
         splits = band(curate.difficulty, model, out, counts, report, seed)
     if counts.quarantined:
         report.event(counts.quarantine_summary())
+    for text in counts.thin_sources():
+        report.event(text, step=0, monitor="rows_left", action="warn")
     if not any(splits.values()):
         counts.close()
         if counts.quarantined == counts.read:

@@ -397,6 +397,7 @@ class Trainer:
             if self.world.rank == 0:
                 self.log.rewind({})
             self.report.rewind(0)
+            self._warn_of_few_problems()
             return
         self._restore(state)
         if self.overlap is not None:
@@ -405,6 +406,16 @@ class Trainer:
         self.report.rewind(state["cursor"] if self.world.rank == 0 else 0)
         self.monitors.check_stopped()
         self.report.event("resumed from a commit", step=self.start_step)
+
+    def _warn_of_few_problems(self) -> None:
+        """A split with fewer problems than a step draws is soon known by heart, and the training reward does not tell."""
+        count, wanted = len(self.problems), self.rlvr.prompts
+        if count < wanted:
+            text = (
+                f"the split {self.rlvr.split} has {count} problems and a step draws {wanted} (rlvr.prompts), so the policy may "
+                "learn their answers by heart"
+            )
+            self.report.event(text, step=0, monitor="problems", action="warn")
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Everything as a commit has it, the spool and what is sampled ahead apart."""

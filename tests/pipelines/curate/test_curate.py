@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from pipelines.errors import DataError
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
 from pipelines.stage.report import Report
+from tasks.alarms import alarms_of
 
 FILE = Source(kind="file", path="x.jsonl", verifier="exact")
 
@@ -87,6 +89,23 @@ def curate(tmp_path, rows, texts=None, **fields):
     out.mkdir(exist_ok=True)
     stage.run(recipe.curate, recipe.model, out=out, report=Report(tmp_path / "w"), seed=0, benchmark_texts=texts)
     return out, json.loads((out / "card.json").read_text())
+
+
+def test_a_source_of_which_little_is_left_is_told_of(tmp_path):
+    rows = [{"prompt": f"what is {i % 9} plus one?", "answer": str(i % 9 + 1)} for i in range(200)] + [
+        {"prompt": "x"}
+    ] * 20
+    curate(tmp_path, rows)
+    told = alarms_of(tmp_path / "w/spool.jsonl")
+    assert [(a["step"], a["monitor"], a["action"]) for a in told] == [(0, "rows_left", "warn")]
+    assert re.search(
+        r"^9 of the 220 rows of \S+rows\.jsonl are left \(191 exact duplicate, 20 quarantine\)$", told[0]["text"]
+    )
+
+
+def test_a_source_of_which_a_tenth_is_left_is_not(tmp_path):
+    curate(tmp_path, [{"prompt": f"what is {i % 20} plus one?", "answer": str(i % 20 + 1)} for i in range(200)])
+    assert alarms_of(tmp_path / "w/spool.jsonl") == []
 
 
 LONG = "tom has {} apples and gives some of them to his good friend anna who lives next door to him"

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 import toys
@@ -27,6 +29,7 @@ from pipelines.rlvr.diagnostics import Ratios
 from pipelines.rlvr.ops import group_mean, homogeneous, row_mean
 from pipelines.rlvr.train import PHASES
 from pipelines.stage.report import Report
+from tasks.alarms import alarms_of
 
 
 def trainer(tmp_path, start, *overrides):
@@ -295,6 +298,18 @@ def test_a_verifier_that_fails_leaves_rows_unscored(tmp_path, start, monkeypatch
     numbers = made.step(0)
     assert numbers["reward/unscored_share"] == 1.0
     assert "loss/policy" not in numbers
+
+
+def test_a_split_smaller_than_a_step_is_told_of_once(tmp_path, start):
+    few = tmp_path / "few"
+    shutil.copytree(start, few, ignore=shutil.ignore_patterns("sft"))
+    (few / "sft").symlink_to(start / "sft")
+    table = pq.read_table(start / "data/train.parquet")
+    pq.write_table(table.slice(0, 3), few / "data/train.parquet")
+    toys.run_stopped(lambda: trainer(tmp_path, few, "rlvr.prompts=4"))
+    told = alarms_of(tmp_path / "work/spool.jsonl")
+    assert [(a["step"], a["monitor"], a["action"]) for a in told] == [(0, "problems", "warn")]
+    assert "the split train has 3 problems and a step draws 4 (rlvr.prompts)" in told[0]["text"]
 
 
 def test_changed_chat_template_is_refused(tmp_path, start):
