@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows import systems, types
+from flows import setting_types, systems
 from pipelines.contract import catalogue
 from pipelines.contract.columns import COLUMNS, TABLES, Column, Phase, phase_of
 from pipelines.contract.method import Method
@@ -36,9 +36,9 @@ def entry(slot: str, name: str) -> dict[str, Any]:
     settings = {}
     for field, about in model.model_fields.items():
         settings[field] = {
-            "type": types.type_name(about.annotation),
+            "type": setting_types.type_name(about.annotation),
             "default": None if about.is_required() else about.default,
-            "bounds": types.bounds(about.annotation, about.metadata),
+            "bounds": setting_types.bounds(about.annotation, about.metadata),
         }
     return {
         "slot": slot,

@@ -6,7 +6,7 @@ import pytest
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from pydantic import BaseModel, Field
 
-from flows import types
+from flows import setting_types
 from flows.catalogue import PLACES, entries
 
 Name = Annotated[str, Field(min_length=1, max_length=300)]
@@ -38,14 +38,14 @@ class Settings(BaseModel):
 )
 def test_types_and_bounds_in_words(field, kind, limits):
     about = Settings.model_fields[field]
-    assert types.type_name(about.annotation) == kind
-    assert types.bounds(about.annotation, about.metadata) == limits
+    assert setting_types.type_name(about.annotation) == kind
+    assert setting_types.bounds(about.annotation, about.metadata) == limits
 
 
 def test_a_union_tells_the_bounds_of_each_arm():
     both = Annotated[str, MaxLen(9)] | Annotated[list[str], MinLen(2)] | Annotated[int, Gt(3), Le(7)]
-    assert types.type_name(both) == "str or list[str] or int"
-    assert types.bounds(both, []) == ["at most 9 characters", "at least 2 entries", "> 3", "≤ 7"]
+    assert setting_types.type_name(both) == "str or list[str] or int"
+    assert setting_types.bounds(both, []) == ["at most 9 characters", "at least 2 entries", "> 3", "≤ 7"]
 
 
 def test_no_setting_of_the_catalogue_has_a_type_without_its_parts():
