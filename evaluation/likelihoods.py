@@ -85,10 +85,10 @@ def _groups(rows: Sequence[Sequence[int]]) -> Iterator[range]:
         yield range(start, len(rows))
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
     """Leading tokens that two rows have in common."""
-    size = min(len(one), len(other))
-    differ = (np.asarray(one[:size]) != np.asarray(other[:size])).nonzero()[0]
+    size = min(len(first), len(second))
+    differ = (np.asarray(first[:size]) != np.asarray(second[:size])).nonzero()[0]
     return int(differ[0]) if len(differ) else size
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
@@ -11,9 +10,11 @@ from pipelines.judges.asker import Asker
 
 
 class Judged(Reward):
-    """A reward with an `asker`, and the policy's tokenizer once it is connected."""
+    """A reward with an `asker`, and the policy's tokenizer once it is connected.
 
-    language_models: ClassVar[tuple[str, ...]] = ("path",)
+    `language_models` stands in each reward's own class: recipes read it from the file, without importing it.
+    """
+
     asker: Asker
 
     def connect(self, scorer: Scorer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,8 @@ class drlc(Judged):
     that reads what follows the reasoning; `instruction` says what is good and bad. Needs an advantage that reads rewards of tokens, such as
     `gae` or `reinforce_pp`. Components: `judge_unread`, `spans_good`, `spans_bad`, `spans_lost`, `judge_tokens`, `judge_seconds`.
     """
+
+    language_models: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -42,6 +42,8 @@ class exprl(Judged):
     record's `info.solution`, or else its answer. The judge is a `model` behind an endpoint or the model at a `path`, as for the reward
     `judge`, and reads the reasoning too. Components: `steps`, `judge_unread`, `judge_tokens`, `judge_seconds`.
     """
+
+    language_models: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(
         self,

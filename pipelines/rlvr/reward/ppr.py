@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -37,6 +37,8 @@ class ppr(Judged):
     turn. `principles` are lines of the recipe, or the record's own in `info.principles`. A grade that cannot be read counts 0. What the
     environment paid the turns is replaced; the outcome is the last turn's reward. Use it with `advantage: gae`.
     """
+
+    language_models: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(
         self,
