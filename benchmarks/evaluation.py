@@ -39,8 +39,8 @@ CASES: dict[str, dict[str, Any]] = {
         "problems": 60,
         "samples": 4,
         "peer_rows": (16, 64),
-        "choices": {"last_sentence": 30, "last_sentence_5": 10},
-        "peer_choice_rows": (4, 16),
+        "choices": {"last_sentence": 20, "last_sentence_5": 4},
+        "peer_choice_rows": (4,),
     },
 }
 

@@ -61,6 +61,7 @@ def test_two_processes_give_the_gradient_of_one(tmp_path, start, more):
     assert one["rows"] == two["rows"] == len(rows)
 
 
+@pytest.mark.slow
 def test_a_stage_in_two_processes(tmp_path, start):
     """The stage's own entry point in two ranks: metrics once, mismatch small, a model that loads."""
     work = toys.job(tmp_path / "w", start, "rlvr.processes=2", "rlvr.steps=3")

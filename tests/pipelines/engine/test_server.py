@@ -243,6 +243,7 @@ def test_the_stage_starts_and_stops_a_server_itself(tmp_path, start):
     assert (tmp_path / "work" / "served" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_started_again_before_the_next_step(tmp_path, start, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", (0.01, 0.01))
     run = served(tmp_path, start)
