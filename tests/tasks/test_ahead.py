@@ -78,6 +78,7 @@ def test_a_stage_finds_what_it_finds_after_an_ordinary_start(toy, tmp_path, monk
     assert lines(later)[1:] == lines(ordinary) and lines(ordinary)[1:] == [" INFO at work"]
 
 
+@pytest.mark.slow
 def test_a_real_stage_makes_the_same(recipe, tmp_path):
     node = recipe.node("curate")
     told = stages.job_of(node, {})

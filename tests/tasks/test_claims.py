@@ -81,6 +81,7 @@ def test_a_killed_run_is_closed_with_the_reason_and_taken_up_again(recipe, home,
     assert claims.close_abandoned() == 0, "said once"
 
 
+@pytest.mark.slow
 def test_stages_of_a_killed_run_are_closed_too(recipe, home, tmp_path):
     parent, stage = killed(home, tmp_path)
     assert claims.close_abandoned() == 1

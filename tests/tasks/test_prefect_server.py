@@ -53,6 +53,7 @@ def test_it_answers_on_loopback_and_leaves(prepared):
     assert not server.is_running() and environment.prefect_api() is None
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_it_leaves_with_an_owner_that_was_killed(home):
     code = """

@@ -64,6 +64,7 @@ def test_the_toy_recipe_is_ready_and_good_answers_are_remembered(tmp_path, home)
     assert time.monotonic() - began < 1.5
 
 
+@pytest.mark.slow
 def test_rules_are_checked_by_another_process_and_told_as_ever(tmp_path, home):
     recipe = toys.recipe(tmp_path)
     code = f"""

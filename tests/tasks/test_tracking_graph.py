@@ -183,6 +183,7 @@ def test_views_show_what_differs_and_links_open_them(told):
     assert "workflowType=machine_learning" in address and f"viewStateShareKey={links.VIEW}" in address
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_gets_the_same_graph_later(home, tmp_path):
     environment.prepare()
     waiting = []

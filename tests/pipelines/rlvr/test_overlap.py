@@ -155,7 +155,14 @@ def test_a_batch_survives_a_commit(tmp_path, start, stand_in):
     run.overlap.close()
 
 
-@pytest.mark.parametrize(("staleness", "at"), [(1, ("update", 2)), (2, ("rollout", 3)), (3, ("credit", 1))])
+@pytest.mark.parametrize(
+    ("staleness", "at"),
+    [
+        (2, ("rollout", 3)),
+        pytest.param(1, ("update", 2), marks=pytest.mark.slow),
+        pytest.param(3, ("credit", 1), marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_broken_off_and_started_again_ends_in_the_same_bytes(tmp_path, start, stand_in, staleness, at):
     """With `dynamic_carry`, whose state moves while batches are sampled ahead, and a slow server."""
     more = ("presets=[dapo_carry]", *CORRECTED, "rlvr.steps=6", "rlvr.commit.every=1")
@@ -166,6 +173,7 @@ def test_a_run_broken_off_and_started_again_ends_in_the_same_bytes(tmp_path, sta
     assert toys.result(tmp_path / "whole/work") == toys.result(tmp_path / "broken/work")
 
 
+@pytest.mark.slow
 def test_batches_under_way_at_a_commit_are_asked_again_with_their_weights(tmp_path, start, stand_in):
     """Staleness 3, and the server is held up: after two steps the batches 3 and 4 are not there."""
     more = (

@@ -48,6 +48,7 @@ def test_convsearch_r1_trains(tmp_path):
     assert lines[0]["reward/group_std"] > 0
 
 
+@pytest.mark.slow
 def test_safesearch_trains_and_says_both(tmp_path):
     path = recipe(tmp_path, "search_questions", {"demonstrations": True, "errors": 0.5}, {})
     begun = toys.start(tmp_path, path, [])

@@ -96,6 +96,7 @@ process.main(work, [str(folder)])
 """
 
 
+@pytest.mark.slow
 def test_a_disk_full_at_any_byte_is_one_message(tmp_path):
     """The file-size limit stands for the disk: every write past it fails or is cut short, as on a full one."""
     (tmp_path / "fill.py").write_text(FILL)
