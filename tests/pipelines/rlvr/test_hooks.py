@@ -37,6 +37,7 @@ def frozen(tmp_path, start, name, *overrides):
 
 COUPLED = {
     "pacs": ["presets=[pacs]"],
+    "prdp": ["presets=[prdp]", "rlvr.epochs=1"],
     "siren": ["presets=[siren]", "rlvr.auxiliary_loss=[{kind: siren, weight: 5.0}]"],
     "chi2": ["presets=[chi2_occupancy]", "rlvr.divergence={kind: chi2_occupancy, weight: 2.0}"],
     "both": ["presets=[pacs]", "rlvr.auxiliary_loss=[{kind: siren, weight: 5.0}, {kind: entropy, weight: 0.1}]"],
