@@ -59,6 +59,8 @@ class Card:
     """For objectives, divergences and auxiliary losses: its loss is no sum over rows; it is computed over a whole update at once."""
     normalise_separately: bool = False
     """For objectives: teacher-forced tokens have denominators of their own. What a replay adds says so itself (`PolicyUpdate`)."""
+    shapes_turns: bool = False
+    """For shaping: it returns the rewards of turns [B, S] instead of rows; what it adds to a row's turns is added to the row's reward."""
     requires: tuple[tuple[str, str], ...] = ()
     """(slot, method) pairs that the recipe must have too."""
     legal_in: tuple[str, ...] = ()

@@ -136,7 +136,9 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound]) -> None:
         )
     divergence = bound["divergence"]
     penalties = [divergence] if divergence is not None and divergence.where == "reward" else []
-    for method in [] if readers else [*bound["shaping"], *penalties]:
+    of_turns = any("turn_reward" in method.needs for method in methods if method.slot != "rlvr.shaping")
+    changing = [part for part in bound["shaping"] if not (part.card.shapes_turns and of_turns)] + penalties
+    for method in [] if readers else changing:
         raise RecipeError(
             f"{method.slot}: {method.name} changes the reward, which nothing here reads: advantage: {bound['advantage'].name} learns from "
             f"other columns ({', '.join(bound['advantage'].takes)}). Leave {method.name} out, or use an advantage that reads reward."

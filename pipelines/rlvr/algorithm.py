@@ -93,7 +93,7 @@ def assign_credit(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
     columns["token_penalty"] = torch.zeros_like(columns["logp_old"])
     columns["loss_share"] = columns["mask"].float()
     for shape in update.shaping:
-        columns["reward"] = torch.where(columns["scored"], shape(columns).float(), columns["reward"])
+        columns |= _shaped(shape, columns)
     if "token_reward" in columns:
         columns = _take_off(torch.where(columns["mask"], -columns["token_reward"], 0.0), columns)
     if update.divergence is not None and update.divergence.where == "reward":
@@ -104,6 +104,15 @@ def assign_credit(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
     for credit in update.credit:
         columns = set_advantage(credit(columns), columns)
     return columns
+
+
+def _shaped(part: Bound, columns: dict[str, Any]) -> dict[str, Any]:
+    """`reward` as a shaping part makes it, or `turn_reward` with what that adds to `reward`; unscored rows keep theirs."""
+    rewards, scored = part(columns).float(), columns["scored"]
+    if not part.card.shapes_turns:
+        return {"reward": torch.where(scored, rewards, columns["reward"])}
+    turn_reward = torch.where(scored[:, None], rewards, columns["turn_reward"])
+    return {"turn_reward": turn_reward, "reward": columns["reward"] + (turn_reward - columns["turn_reward"]).sum(1)}
 
 
 def charge(penalty: Bound, columns: dict[str, Any]) -> dict[str, Any]:
