@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -16,26 +14,11 @@ from pipelines.contract.scorer import Passage, TokenStatistics
 from pipelines.data import chat
 from pipelines.data.records import Problem
 from pipelines.engine import distribution
+from pipelines.rlvr.masked_text import Unit, context_of, masked, with_text
 from pipelines.rlvr.providers._rows import scored_rows
 
 MASKS = 5
 """RNG stream id of what is masked."""
-UNITS = {"sentence": r"[^.!?\n]+[.!?\n]*", "word": r"\S+", "character": r"\S"}
-
-
-def masked(text: str, unit: str, covered: Callable[[], bool], mark: str) -> str:
-    """A text with some of its units replaced; spaces between them stay.
-
-    >>> masked("One. Two!", "sentence", iter([True, False]).__next__, "[...]")
-    '[...] Two!'
-    """
-
-    def replace(match: re.Match[str]) -> str:
-        words = match.group()
-        kept = words[: len(words) - len(words.lstrip())]
-        return kept + mark if words.strip() and covered() else words
-
-    return re.sub(UNITS[unit], replace, text)
 
 
 @method(
@@ -56,7 +39,7 @@ class masked_context(Provider):
         self,
         *,
         field: Annotated[str, Field(min_length=1, max_length=200)] = "context",
-        unit: Literal["sentence", "word", "character"] = "sentence",
+        unit: Unit = "sentence",
         share: Annotated[float, Field(ge=0, le=1)] = 0.6,
         mark: Annotated[str, Field(max_length=100)] = "[...]",
     ) -> None:
@@ -92,13 +75,11 @@ class masked_context(Provider):
 
     def _prompts(self, problem: Problem, step: int) -> tuple[list[int], list[int]] | None:
         """Token ids of the prompt and of its corrupted twin; None where the problem has no context in its prompt."""
-        context: Any = problem.info
-        for part in self.field.split("."):
-            context = context.get(part) if isinstance(context, dict) else None
-        if not isinstance(context, str) or not any(context in m["content"] for m in problem.prompt) or not context:
+        context = context_of(problem, self.field)
+        if context is None:
             return None
         draw = distribution.generator(torch.device("cpu"), self.seed, step, MASKS, problem.uid)
         covered = masked(context, self.unit, lambda: float(torch.rand((), generator=draw)) < self.share, self.mark)
-        twin = [message | {"content": message["content"].replace(context, covered)} for message in problem.prompt]
+        twin = with_text(problem, context, covered)
         own, other = chat.render_prompts(self.scorer.tokenizer(), [problem.prompt, twin])
         return own, other
