@@ -9,7 +9,10 @@ from torch import Tensor
 
 from pipelines.contract.columns import COLUMNS, Column, Phase
 
-SCORED_TEXT = ("logp_prompt", "logp_masked", "answer_logp", "feedback_gain", "record_weight", "step_potential")
+ADDED = (
+    "logp_prompt", "logp_masked", "answer_logp", "feedback_gain", "record_weight", "step_potential", "logp_demonstration",
+    "noise",
+)  # fmt: skip
 """Drawn last: the other columns' examples stay as they were."""
 
 
@@ -45,14 +48,14 @@ def columns(
     out["truncated"], out["unfinished"] = torch.zeros(2, rows, dtype=torch.bool)
     out["teacher_forced"], out["in_window"] = torch.zeros_like(mask), mask.clone()
     for name, column in COLUMNS.items():
-        if name not in out and name not in SCORED_TEXT:
+        if name not in out and name not in ADDED:
             out[name] = _drawn(column, mask, taken, draw)
     close = 0.1 * torch.randn(mask.shape, generator=draw) * mask
     out["logp_ref"], out["logp_sampler"] = out["logp_old"] + close, out["logp_old"] - 0.02 * mask
     out["logp"] = out["logp_old"] + 0.5 * close.roll(1, 0) * mask
     out["advantage"] = torch.randn(mask.shape, generator=draw) * mask
     out["weight"] = mask / mask.sum()
-    for name in SCORED_TEXT:
+    for name in ADDED:
         out[name] = _drawn(COLUMNS[name], mask, taken, draw)
     return {name: out[name] for name, column in COLUMNS.items() if column.phase <= phase}
 

@@ -151,7 +151,7 @@ def filtering(case: Case, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def differentiated(case: Case, dtype: torch.dtype) -> dict[str, Any]:
-    """Objectives and divergences: the value of each token, the loss, and its derivative by the log-probabilities."""
+    """Objectives, divergences and auxiliary losses: the value of each token, the loss, and its derivative by the log-probabilities."""
     columns = weights(case, columns_of(case["inputs"], dtype))
     part = method(case)
     logp = columns["logp"].clone().requires_grad_()
@@ -442,7 +442,7 @@ def arpo(case: Case, dtype: torch.dtype) -> dict[str, Any]:
 
 GENERAL: dict[str, Callable[[Case, torch.dtype], dict[str, Any]]] = {
     "advantage": advantage, "credit": credit, "shaping": shaping, "filter": filtering, "objective": differentiated,
-    "divergence": differentiated, "loss_aggregation": aggregation,
+    "divergence": differentiated, "auxiliary_loss": differentiated, "loss_aggregation": aggregation,
 }  # fmt: skip
 SPECIAL: dict[tuple[str, str], Callable[[Case, torch.dtype], dict[str, Any] | None]] = {
     ("advantage", "spo_chain"): spo, ("advantage", "spo_tree"): spo, ("advantage", "gtpo"): gtpo,

@@ -134,6 +134,9 @@ COLUMNS: dict[str, Column] = {
                          row=lambda t: t.stop == (Stop.LENGTH if t.versions is None else Stop.WINDOW)),
     "max_tokens": Column("B", "float32", Phase.FILTER, "the trajectory", "The token limit the row was sampled under.",
                          row=lambda t: float(t.max_tokens)),
+    "noise": Column("B", "float32", Phase.FILTER, "a rollout with corrupted prompts",
+                    "How much of the prompt was corrupted when the row was drawn, from 0 to 1.", row=lambda t: t.noise, part=True,
+                    hint="Corrupt the prompts: rollout: noisy."),
     # of a token, as the trajectory has it
     "token": Column("B T", "int64", Phase.FILTER, "the trajectory", "Token ids.", field="tokens"),
     "mask": Column("B T", "bool", Phase.FILTER, "pack",
@@ -198,6 +201,9 @@ COLUMNS: dict[str, Column] = {
     "logp_masked": Column("B T", "float32", Phase.ADVANTAGE, "the policy, behind a masked context",
                           "Log-probability of the token where parts of the context are masked; NaN for a row without a context.",
                           fill=nan, part=True, hint="Mask the context: providers: [masked_context].", span=(-2.0, 0.0)),
+    "logp_demonstration": Column("B T", "float32", Phase.ADVANTAGE, "the policy, of the group's demonstration",
+                                 "Log-probability of the token at the same place of the group's demonstration; NaN past its end, of the "
+                                 "demonstration itself, and in a group without one.", fill=nan, part=True, span=(-2.0, 0.0)),
     "answer_logp": Column("B S", "float32", Phase.ADVANTAGE, "the policy, of the gold answer",
                           "Mean log-probability of the gold answer's tokens where the turn begins; NaN past the last turn, and of a row "
                           "without an answer.", fill=nan, part=True,

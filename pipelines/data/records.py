@@ -112,6 +112,8 @@ class Trajectory:
     """[T] `version` of each token, where rows are drawn in windows; a prompt's is that of the first window."""
     stream: int | None = None
     """Of the row's random numbers, where rows are drawn in windows."""
+    noise: float = 0.0
+    """How much of its prompt was corrupted when it was drawn, from 0 to 1."""
     score: float | None = None
     """The verifier's score; None is unscored, never incorrect."""
     correct: bool | None = None

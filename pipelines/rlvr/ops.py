@@ -71,6 +71,15 @@ def accuracy_band(correct: Tensor, group: Tensor, scored: Tensor) -> Tensor:
     return torch.where(accuracy >= 2 / 3 - 1e-9, 0, torch.where(accuracy >= 1 / 3 - 1e-9, 1, 2))
 
 
+def demonstrations(mask: Tensor, teacher_forced: Tensor) -> Tensor:
+    """bool [B], rows whose every trained token is teacher-forced; a hint in front of the policy's own tokens makes no demonstration.
+
+    >>> demonstrations(torch.ones(3, 2).bool(), torch.tensor([[True, True], [True, False], [False, False]])).tolist()
+    [True, False, False]
+    """
+    return teacher_forced.any(1) & ~(mask & ~teacher_forced).any(1)
+
+
 def to_tokens(per_row: Tensor, mask: Tensor) -> Tensor:
     """Spread a value per row over the row's trained tokens, float32."""
     return per_row.float()[:, None] * mask

@@ -1,0 +1,99 @@
+"""Rollouts of one problem drawn behind prompts that are corrupted to different degrees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from pydantic import Field
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.method import Rollout
+from pipelines.rlvr.masked_text import Unit, context_of, masked, with_text
+from pipelines.rlvr.rollout._answers import answers, teacher_forced
+
+if TYPE_CHECKING:
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.data.records import Message, Problem, Trajectory
+
+Levels = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
+
+
+@method(
+    paper="2510.21122",
+    title="NoisyGRPO: Incentivizing Multimodal CoT Reasoning via Noise Injection and Bayesian Estimation (its rollouts)",
+    checked="reconstructed (official code read, which adds Gaussian noise to images or masks patches of them; masking text is ours)",
+    makes=("teacher_forced", "noise"),
+    requires=(("prompting", "plain"),),
+    reduces_to="levels [0] is single_turn",
+)
+class noisy(Rollout):
+    """The i-th rollout of a problem is drawn with noise `levels[i mod n]`: that share of its prompt's units, on average, is masked.
+
+    Masked is the record's `info` field of the name `field` (dots lead into nested ones) where it stands in the prompt, as the paper
+    corrupts the image and leaves the question; without `field` the last message of the user, whole. Each `unit` is replaced by `mark`
+    with the level's probability, anew for each rollout. A problem without that field is asked as it is, with noise 0.
+
+    Every row trains behind the prompt as it is, as in the released code: a row drawn behind another one is teacher-forced, its old
+    log-probabilities are the trainer's own, and the ratio does not correct for what the noise changed. The column `noise` holds the level,
+    for `advantage: noisy_grpo`. Left out: levels that fall over the run, and dropping noisy rows that beat the clean one, both off in the
+    released scripts.
+    """
+
+    def __init__(
+        self,
+        *,
+        levels: Levels = [0.0, 0.3, 0.6, 0.9],  # noqa: B006
+        field: Annotated[str, Field(min_length=1, max_length=200)] | None = None,
+        unit: Unit = "word",
+        mark: Annotated[str, Field(max_length=100)] = "_",
+    ) -> None:
+        self.levels, self.field, self.unit, self.mark = levels, field, unit, mark
+
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
+        """All rollouts of the problems, each group in the order of its levels."""
+        drawn = [
+            (request, self.levels[i % len(self.levels)] if self._text(request.problem) else 0.0)
+            for request in requests
+            for i in range(request.rollouts)
+        ]
+        corrupted = [(request, level) for request, level in drawn if level > 0]
+        prompts = iter(
+            context.render(
+                [self._corrupted(request.problem, level, context) for request, level in corrupted],
+                [request.problem.tools for request, _ in corrupted],
+            )
+            if corrupted
+            else []
+        )
+        asked = [
+            replace(request, rollouts=1, prompt=next(prompts) if level > 0 else request.prompt)
+            for request, level in drawn
+        ]
+        rows = answers(asked, context)
+        return [
+            _behind_the_clean_prompt(request, len(own.prompt), level, row, context) if level > 0 else row
+            for (request, level), own, row in zip(drawn, asked, rows, strict=True)
+        ]
+
+    def _text(self, problem: Problem) -> str | None:
+        """What is masked."""
+        if self.field is not None:
+            return context_of(problem, self.field)
+        return next((m["content"] for m in reversed(problem.prompt) if m["role"] == "user"), None)
+
+    def _corrupted(self, problem: Problem, level: float, context: RolloutContext) -> list[Message]:
+        text = self._text(problem) or ""
+        draws = torch.rand(len(text), generator=context.generator, device=context.generator.device).tolist()
+        chances = iter(draws)  # a unit has at least a character
+        return with_text(problem, text, masked(text, self.unit, lambda: next(chances) < level, self.mark))
+
+
+def _behind_the_clean_prompt(
+    request: RolloutRequest, start: int, level: float, row: Trajectory, context: RolloutContext
+) -> Trajectory:
+    """The completion that begins at `start` of the row, behind the problem's own prompt."""
+    clean = teacher_forced(request, request.prompt, row.tokens[start:], row.stop, context)
+    clean.noise = level
+    return clean
