@@ -69,6 +69,8 @@ class Card:
     """Columns that exist because of it."""
     ratio_level: str = ""
     """For objectives: whose ratio it is, "token", "turn" or "sequence"; for credits: whose ratio they correct."""
+    tries_out: bool = False
+    """For curricula: it samples before it proposes."""
     own_group_size: bool = False
     """For rollouts: a group may have other rows than `group_size` says."""
     leaves_statistics: bool = False

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pipelines.contract.monitor import Monitor
 from pipelines.contract.provider import Provider
+from pipelines.contract.rollout import no_try_out
 from pipelines.contract.scorer import Scorer
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         RolloutContext,
         RolloutRequest,
         SetupContext,
+        TryOut,
     )
     from pipelines.data.records import Problem, Trajectory
     from pipelines.recipe.settings import Sampling
@@ -122,6 +124,8 @@ class Curriculum(Method):
     size: int = 0
     """Problems of the split."""
     seed: int = 0
+    try_out: TryOut = staticmethod(no_try_out)
+    """What `propose` may ask of the present policy: rollouts, scored as all are, that nothing is trained on. The loop sets it."""
 
     def setup(self, context: SetupContext) -> None:
         """Note how many problems there are."""
@@ -133,7 +137,7 @@ class Curriculum(Method):
 
     @abstractmethod
     def propose(self, count: int, rollouts: int) -> list[Allocation]:
-        """The next `count` problems, with `rollouts` rollouts each on average."""
+        """The next `count` problems, with `rollouts` rollouts each on average; one that tries problems out may leave some out."""
 
     def observe(self, outcomes: list[GroupOutcome]) -> None:
         """Outcomes of the problems proposed last, in their order; an outcome without scored rows says nothing.

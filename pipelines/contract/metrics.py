@@ -28,6 +28,13 @@ def _with_provider(name: str) -> Callable[[Any], bool]:
     return lambda section: any(part.get("kind") == name for part in section.providers)
 
 
+def _tries_out(section: Any) -> bool:
+    from pipelines.contract.catalogue import card, load
+
+    return card(load("rlvr.curriculum", section.curriculum["kind"])).tries_out
+
+
+TRIES = "Use a curriculum that tries problems out, such as curriculum: self_curation."
 OPTIMIZER = {
     "optimizer/grad_norm": Metric("Norm of the gradient before clipping, of the step's last update."),
     "optimizer/learning_rate": Metric("Of the step's last update."),
@@ -47,6 +54,9 @@ RLVR = {
     "rollout/truncated_share": Metric("Share that ended at the token limit."),
     "rollout/error_share": Metric("Share lost to the infrastructure."),
     "rollout/tokens_per_s": Metric("Speed of decoding."),
+    "tried/rows": Metric("Rollouts that the curriculum tried out, none of them trained.", when=_tries_out, hint=TRIES),
+    "tried/tokens": Metric("Their tokens.", when=_tries_out, hint=TRIES),
+    "tried/correct": Metric("Share of them that is correct.", when=_tries_out, hint=TRIES),
     "signal/zero_variance_group_share": Metric("Share of rows in groups without a difference in reward."),
     "signal/zero_advantage_row_share": Metric("Share of rows without advantage."),
     "signal/zero_advantage_token_share": Metric("Share of tokens without advantage."),

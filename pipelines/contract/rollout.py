@@ -173,3 +173,12 @@ class GroupOutcome:
         """Count the rows of a problem's group; unscored rows and demonstrations are no evidence about the policy."""
         policy_rows = [row for row in rows if row.score is not None and int(Role.POLICY) in row.role]
         return cls(problem, len(policy_rows), sum(bool(row.correct) for row in policy_rows))
+
+
+TryOut = Callable[[list[int], int, float], list[GroupOutcome]]
+"""Problems (indices in the split), rollouts of each and a temperature (0: greedy) → the outcome of each problem, in order."""
+
+
+def no_try_out(problems: list[int], rollouts: int, temperature: float) -> list[GroupOutcome]:
+    """Of no loop: nothing was scored."""
+    return [GroupOutcome(problem, 0, 0) for problem in problems]

@@ -72,6 +72,11 @@ def check_window(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
             f"{field}: prompting: {prompting.name} compares rows of several prompts of a problem, which end in different steps. "
             "Leave one of the two out."
         )
+    if bound["curriculum"].card.tries_out:
+        raise RecipeError(
+            f"{field}: curriculum: {bound['curriculum'].name} asks for whole answers before it proposes, and a window cuts them. "
+            "Leave one of the two out."
+        )
     if rlvr.processes > 1:
         raise RecipeError(f"{field}: rows that go on are kept by one process. Set processes: 1, or leave window out.")
     changing = [part.name for part in methods if _uses(part, ("sampling",))]

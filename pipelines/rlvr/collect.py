@@ -36,6 +36,8 @@ ROLLOUTS = 1
 """RNG stream id of the sampler."""
 SETUP = 4
 """RNG stream id of setup-time rollouts."""
+TRIES = 6
+"""RNG stream id of what a curriculum tries out."""
 
 
 @dataclass
@@ -120,8 +122,15 @@ class Collector:
         """Added to the RNG streams of rollouts; another one after each rollback."""
         self.open = OpenRows(train_at_once=update.advantage.card.bootstraps_unfinished)
         """Groups whose rows were cut at the window."""
+        update.curriculum.fn.try_out = self.try_out
+        self._step = 0
+        """Of the batch."""
+        self._tried: list[Trajectory] = []
+        """What the curriculum tried out for it."""
         self._draws = 0
         """Draws of the batch so far."""
+        self._asked = 0
+        """Problems of the last draw."""
         self._session = function_keywords.Session(0, rlvr.steps)
         """What reward functions see and log in this step."""
         self._groups = 0
@@ -147,13 +156,14 @@ class Collector:
             sampled.extend(rows)
             return self._judged(rows, step)
 
+        self._step, self._tried = step, []
         self._draws = self._groups = 0
         drawn = self.update.sampling_schedule.fn.collect(draw, self.rlvr.prompts)
         rows = sorted((row for problem in drawn for row in problem.rows), key=lambda row: row.group)
         batch = Batch(step, self.version, self.sampling, sampled, rows, time.perf_counter() - began)
         if self.rlvr.window:
             batch.metrics = diagnostics.of_windows(rows, self.version, len(self.open.unfinished()))
-        batch.metrics |= self._logged_metrics()
+        batch.metrics |= self._logged_metrics() | diagnostics.of_tries(self._tried)
         return batch
 
     def _logged_metrics(self) -> dict[str, float]:
@@ -165,20 +175,23 @@ class Collector:
         return {f"logged/{name}": sum(logged) / len(logged) for name, logged in sorted(values.items())}
 
     def _judged(self, rows: list[Trajectory], step: int) -> list[DrawnProblem]:
-        """The problems of a draw, with the filter's verdict.
+        """The problems of a draw, with the filter's verdict; none where the curriculum left all of them out.
 
-        A problem's paraphrases are groups `prompts` apart: with 4 prompts from group 8 on, 8 and 12 are one problem's.
+        A problem's paraphrases are as many groups apart as problems were asked: of 4 from group 8 on, 8 and 12 are one problem's.
         """
         for method in self.update.methods():
             rows = method.on_rollouts(rows)
+        self._draws += 1
+        if not rows:
+            return []
         verdict = self.filtered(self.pack(rows, step, self.version))["in_loss"].tolist()
         problems: dict[int, tuple[list[Trajectory], list[bool]]] = {}
         for row, trains in zip(rows, verdict, strict=True):
             place = row.group - self._groups
-            members, votes = problems.setdefault(place if self.rlvr.window else place % self.rlvr.prompts, ([], []))
+            members, votes = problems.setdefault(place if self.rlvr.window else place % self._asked, ([], []))
             members.append(row)
             votes.append(trains)
-        self._draws, self._groups = self._draws + 1, max(row.group for row in rows) + 1
+        self._groups = max(row.group for row in rows) + 1
         return [DrawnProblem(members, any(votes)) for _, (members, votes) in sorted(problems.items())]
 
     def filtered(self, columns: dict[str, Any]) -> dict[str, Any]:
@@ -196,7 +209,8 @@ class Collector:
             return self._windowed(step, draw, first)
         curriculum = self.update.curriculum.fn
         allocations = curriculum.propose(self.rlvr.prompts, self.rlvr.group_size)
-        rows = self.sample(allocations, first, (step, draw, ROLLOUTS))
+        self._asked = len(allocations)
+        rows = self.sample(allocations, first, (step, draw, ROLLOUTS)) if allocations else []
         groups = by_group(rows)
         curriculum.observe([GroupOutcome.of(a.problem, groups.get(first + i, [])) for i, a in enumerate(allocations)])
         return rows
@@ -229,6 +243,19 @@ class Collector:
         rows = self.update.rollout.fn.run(requests, context)
         self._score(rows)
         return sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
+
+    def try_out(self, problems: list[int], rollouts: int, temperature: float) -> list[GroupOutcome]:
+        """What the weights that sample now make of some problems; see `Curriculum.try_out`."""
+        asked, self.sampling = (
+            self.sampling,
+            self.sampling.model_copy(update={"temperature": temperature, "adaptive": None}),
+        )
+        allocations = [Allocation(problem, rollouts) for problem in problems]
+        rows = self.sample(allocations, 0, (self._step, self._draws, TRIES, len(self._tried)))
+        self.sampling = asked
+        self._tried += rows
+        groups = by_group(rows)
+        return [GroupOutcome.of(problem, groups.get(i, [])) for i, problem in enumerate(problems)]
 
     def _requests(self, allocations: list[Allocation], first: int) -> list[RolloutRequest]:
         """A request for each allocation, whose groups are numbered from `first` on."""

@@ -48,6 +48,18 @@ def _group_std(scored: list[Trajectory]) -> float:
     return sum(float(scores.std(correction=0)) for scores in groups) / max(1, len(groups))
 
 
+def of_tries(trajectories: list[Trajectory]) -> dict[str, float]:
+    """Rows, tokens and share of correct rows of what the curriculum tried out; nothing where it tried nothing out."""
+    if not trajectories:
+        return {}
+    scored = [t for t in trajectories if t.score is not None]
+    return {
+        "tried/rows": float(len(trajectories)),
+        "tried/tokens": float(sum(len(t.sampled()) for t in trajectories)),
+        "tried/correct": sum(bool(t.correct) for t in scored) / max(1, len(scored)),
+    }
+
+
 def of_windows(trajectories: list[Trajectory], version: int, unfinished: int) -> dict[str, float]:
     """Ages, in optimizer updates, of the tokens of rows that were drawn in windows, and how many rows go on.
 

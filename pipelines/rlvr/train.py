@@ -234,7 +234,7 @@ class Trainer:
     def _spend(self, metrics: dict[str, float]) -> None:
         """Add a step's cost; every process must come to the same sum."""
         rows, length = metrics["rollout/rows"], metrics["rollout/length_mean"]
-        self.spent["tokens"] += round(rows * length)
+        self.spent["tokens"] += round(rows * length + metrics.get("tried/tokens", 0.0))
         self.spent["seconds"] += self.world.gather(metrics["time/step_s"])[0]
         metrics |= {"tokens/sampled_so_far": float(self.spent["tokens"]), "time/so_far_s": self.spent["seconds"]}
 
