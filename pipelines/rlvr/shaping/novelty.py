@@ -40,10 +40,10 @@ class novelty(Method):
     def __init__(
         self,
         *,
-        bonus: Literal["global", "episodic", "product"] = "product",
+        scope: Literal["global", "episodic", "product"] = "product",
         weight: Annotated[float, Field(gt=0)] = 0.1,
     ) -> None:
-        self.bonus, self.weight = bonus, weight
+        self.scope, self.weight = scope, weight
         self.visits: Counter[str] = Counter()
         """State → its visits in the steps before."""
 
@@ -56,7 +56,7 @@ class novelty(Method):
         [[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0]]
         >>> part.visits["7"], part.visits["8"]
         (7, 2)
-        >>> everywhere = novelty(bonus="global", weight=1.0); everywhere.visits["7"] = 3
+        >>> everywhere = novelty(scope="global", weight=1.0); everywhere.visits["7"] = 3
         >>> everywhere(none, states, torch.ones(2).bool()).tolist()  # the second visit of 7 after 3 of earlier steps: 1 / sqrt(5)
         [[1.0, 0.447214, 1.0, 0.0], [0.447214, 1.0, 0.0, 0.0]]
         """
@@ -77,7 +77,7 @@ class novelty(Method):
         """The bonus of a visit, which both counts include."""
         first = float(in_episode == 1)
         seldom: float = in_run**-0.5
-        return {"global": seldom, "episodic": first, "product": seldom * first}[self.bonus]
+        return {"global": seldom, "episodic": first, "product": seldom * first}[self.scope]
 
     def state_dict(self) -> dict[str, Any]:
         """The visits of every state."""

@@ -22,7 +22,7 @@ EPISODES = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=7), min_siz
 
 
 def novelty(kind, weight=1.0):
-    return bind("rlvr.shaping", {"kind": "novelty", "bonus": kind, "weight": weight})
+    return bind("rlvr.shaping", {"kind": "novelty", "scope": kind, "weight": weight})
 
 
 def columns_of(episodes, paid=0.0):
