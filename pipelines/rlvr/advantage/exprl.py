@@ -8,7 +8,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, PerTurn
 from pipelines.rlvr.ops import group_mean, row_mean
-from pipelines.rlvr.ops_turns import turns_to_tokens
+from pipelines.rlvr.ops_turns import carried_values, turns_to_tokens
 
 
 @method(
@@ -42,10 +42,7 @@ def exprl(
     >>> exprl(u, k, one.long(), one, k >= 0).tolist(), exprl(u, k, one.long(), one, k >= 0, baseline="end").tolist()
     ([[-0.75, 0.5, -0.25, 0.5]], [[-0.75, -0.25, -0.5, 0.0]])
     """
-    known = step_potential.isfinite()
-    values = step_potential.double().nan_to_num(0.0)
-    for step in range(1, values.shape[1]):
-        values[:, step] = torch.where(known[:, step], values[:, step], values[:, step - 1])
+    values = carried_values(step_potential)
     last = values[:, -1:]
     if baseline == "delta":
         differences = values.diff(dim=1, prepend=torch.zeros_like(last))

@@ -8,7 +8,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, PerTurn
 from pipelines.rlvr.ops import SAME, group_mean
-from pipelines.rlvr.ops_turns import turns_to_tokens
+from pipelines.rlvr.ops_turns import turns_taken, turns_to_tokens
 
 
 @method(
@@ -45,7 +45,7 @@ def spae(
     >>> [round(v, 4) for v in spae(torch.ones(1), V, k, torch.zeros(1).long(), one, k >= 0, weight=1.0)[0].tolist()]
     [-0.7024, -0.1142, 1.4476, -0.631]
     """
-    taken = torch.stack([((turn == s) & mask).any(1) for s in range(step_potential.shape[1])], 1)
+    taken = turns_taken(turn, mask, step_potential.shape[1])
     if taken.sum() < 2:
         return torch.zeros_like(mask, dtype=torch.float32)
     centred = reward - group_mean(reward, group, scored)

@@ -122,8 +122,8 @@ class composite(Reward):
     one that follows how well the term agrees with the verdict), `gate` (`{term, at_least, at_most, otherwise}`: the value counts only
     where an earlier term's does), `operation` (`add`, or `multiply` what the terms before it gave) and `unscored` (what to do with a
     row that it cannot score: leave the `row` out, or count `zero`). What a term pays single tokens (`drlc`) has its weight and gate, and
-    the factors of later terms. Every term's value is a component, so a metric. `correct` stays
-    the verdict of the problem's verifier, whether or not it is a term.
+    the factors of later terms. Steps that a term tells apart and their values (`exprl`, `process_model`) stay with the row. Every term's
+    value is a component, so a metric. `correct` stays the verdict of the problem's verifier, whether or not it is a term.
     """
 
     def __init__(self, *, terms: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=64)]) -> None:
@@ -151,6 +151,7 @@ class composite(Reward):
             scored = [_copy(row) for row in rows]
             term.reward.fn.score(scored, problems)
             for row, copied, known, tokens, parts in zip(rows, scored, values, paid, components, strict=True):
+                row.turn, row.turn_state, row.potential = copied.turn, copied.turn_state, copied.potential
                 known[term.name] = copied.score
                 if copied.token_reward is not None and copied.score is not None:
                     tokens[term.name] = copied.token_reward

@@ -13,8 +13,8 @@ from pipelines.contract.fields import Identifier
 from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.judges import asker, questions
-from pipelines.judges.spans import token_at
 from pipelines.rlvr.reward._judged import Judged
+from pipelines.rlvr.reward._steps import split_steps
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward"
@@ -81,7 +81,7 @@ class exprl(Judged):
                 f"{FIELD}: exprl grades the steps of single answers, and the rollout has turns or steps of its own. Use reward: ppr, "
                 "which grades turns, or another rollout."
             )
-        prefixes = [self._steps(row) for row in graded]
+        prefixes = [split_steps(row, self._decode, self.separator, most=self.most) for row in graded]
         asked = [
             [] if row.stop == Stop.LENGTH else [self._question(problems[row.uid], text) for text in texts]
             for row, texts in zip(graded, prefixes, strict=True)
@@ -120,23 +120,3 @@ class exprl(Judged):
     def _question(self, problem: Problem, text: str) -> list[Message]:
         shown = replace(problem, answer=str(problem.info.get("solution") or problem.answer))
         return questions.prefix(shown, text, low=LOW, high=HIGH, instruction=self.instruction)
-
-    def _steps(self, row: Trajectory) -> list[str]:
-        """The text up to the end of each step; fills `turn`."""
-        tokens = row.sampled()
-        text = self._decode(tokens)
-        ends: list[int] = []
-        texts: list[str] = []
-        begin, place = 0, text.find(self.separator)
-        while place >= 0 and len(ends) < self.most - 1:
-            end = place + len(self.separator)
-            last = token_at(end, text, tokens, self._decode)
-            if text[begin:place].strip() and text[end:].strip() and last > (ends[-1] if ends else -1):
-                ends.append(last)
-                texts.append(text[:end])
-                begin = end
-            place = text.find(self.separator, end)
-        policy = iter(range(len(tokens)))
-        step_of = [sum(end < index for end in ends) for index in range(len(tokens))]
-        row.turn = [step_of[next(policy)] if role == Role.POLICY else -1 for role in row.role]
-        return [*texts, text]

@@ -1,0 +1,123 @@
+"""A reward model on the end of each step: its own scores of prefixes, where steps end, beside a verifier, a run."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+import toys
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import answered, tokenizer
+
+from pipelines.contract.catalogue import bind
+from pipelines.data.records import Problem, Role, Stop
+from pipelines.engine import models
+from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
+from pipelines.errors import RecipeError
+from pipelines.recipe.settings import Model
+from pipelines.rlvr.reward._steps import split_steps
+
+UID = "a" * 32
+PROMPT = [{"role": "user", "content": "2 + 2?"}]
+PROBLEMS = {UID: Problem(uid=UID, prompt=PROMPT, answer="4", verifier="number", source="s", licence="l")}
+
+
+@pytest.fixture(scope="module")
+def scorer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("process")
+    save(RewardNetwork(toys.model(vocab=128), 2, seed=0, text=False), tokenizer(), folder / "rm", {})
+    return folder / "rm"
+
+
+class Lends:
+    """A scorer that lends a reward model and the policy's tokenizer."""
+
+    def __init__(self, own):
+        self.own = own
+
+    def tokenizer(self, model="policy"):
+        return self.own
+
+    def reward_model(self, path, field):
+        return RewardScorer(path, Model(path=path), budget=256, field=field)
+
+
+def scored(scorer, *rows, own=None, **settings):
+    part = bind("rlvr.reward", {"kind": "process_model", "model": str(scorer), "separator": "#", **settings}).fn
+    part.connect(Lends(own or tokenizer()))
+    part.score(list(rows), PROBLEMS)
+    return rows
+
+
+def alone(scorer, tokens):
+    """The model's own score of one sequence, in a pass of its own."""
+    lent = RewardScorer(scorer, Model(path="x"), budget=1, field="f")
+    return 1 / (1 + math.exp(-lent.score([tokens], [2]).mean().item()))
+
+
+def test_a_steps_value_is_the_models_score_of_the_prefix(scorer):
+    row, short = scored(scorer, answered(UID, "2#2+2#4"), answered(UID, "4"))
+    ends = [4, 8, len(row.tokens)]
+    assert row.turn == [-1, -1, 0, 0, 1, 1, 1, 1, 2, 2] and row.turn_state == [0, 1, 2]
+    assert row.potential == pytest.approx([alone(scorer, row.tokens[:end]) for end in ends], abs=1e-5)
+    assert row.score == row.potential[-1] and row.components["steps"] == 3 and row.correct is True
+    assert short.potential == [short.score] and len(set(row.potential)) == 3
+
+
+def test_a_policy_of_another_tokenizer_is_read_as_text(scorer):
+    from pipelines.data.chat import render_answer
+
+    other = models.train_tokenizer("char", 60, ["2 + 4?#"])
+    row = answered(UID, "2#4")
+    row.tokens[2:] = [*other("2#4", add_special_tokens=False)["input_ids"], other.eos_token_id]
+    scored(scorer, row, own=other)
+    texts = [render_answer(tokenizer(), PROMPT, text, UID, None)[0] for text in ("2#", "2#4")]
+    assert row.potential == pytest.approx([alone(scorer, ids) for ids in texts], abs=1e-5)
+
+
+def test_what_failed_or_does_not_fit_is_unscored(scorer, tmp_path):
+    save(RewardNetwork(toys.model("gpt2", vocab=128), 1, seed=0, text=False), tokenizer(), tmp_path / "short", {})
+    fine, long, failed = scored(
+        tmp_path / "short", answered(UID, "2#4"), answered(UID, "2#" + "4" * 140), answered(UID, "4", Stop.ERROR)
+    )
+    assert fine.score is not None and long.score is None and long.potential is None and failed.score is None
+    with pytest.raises(RecipeError, match="process_model scores the steps of single answers"):
+        scored(scorer, answered(UID, "4", turn=[-1, -1, 0, 0]))
+
+
+def test_beside_a_verifier_the_steps_stay_with_the_row(scorer):
+    right, wrong = answered(UID, "2#4"), answered(UID, "2#5")
+    terms = ["verifier", {"kind": "process_model", "model": str(scorer), "separator": "#", "weight": 0.0}]
+    part = bind("rlvr.reward", {"kind": "composite", "terms": terms}).fn
+    part.connect(Lends(tokenizer()))
+    part.score([right, wrong], PROBLEMS)
+    assert [right.score, wrong.score] == [1.0, 0.0]
+    alone = scored(scorer, answered(UID, "2#4"))[0]
+    assert (
+        right.potential == pytest.approx(alone.potential, abs=1e-6)
+        and right.turn == alone.turn
+        and right.turn_state == [0, 1]
+    )
+    assert right.components["process_model.steps"] == 2
+
+
+@given(st.text("ab# ", max_size=20), st.integers(1, 5), st.integers(1, 4))
+def test_steps_divide_the_row(text, most, shortest):
+    row = answered(UID, text)
+    decode = lambda ids: tokenizer().decode(ids, skip_special_tokens=True)  # noqa: E731
+    texts = split_steps(row, decode, "#", most=most, shortest=shortest)
+    steps = [step for step, role in zip(row.turn, row.role, strict=True) if role == Role.POLICY]
+    assert texts[-1] == text and len(texts) <= most and sorted(set(steps)) == list(range(len(texts)))
+    assert steps == sorted(steps) and [s for s in row.turn if s < 0] == [-1, -1]
+    assert len(texts) == 1 or min(steps.count(k) for k in set(steps)) >= shortest
+    assert all(b.startswith(a) and a.endswith("#") for a, b in pairwise(texts))
+
+
+def test_short_steps_are_counted_by_content():
+    decode = lambda ids: tokenizer().decode(ids, skip_special_tokens=True)  # noqa: E731
+    row = answered(UID, "a#b#long#c#longer")
+    assert split_steps(row, decode, "#", most=9, shortest=4) == ["a#b#", "a#b#long#", "a#b#long#c#longer"]
+    assert split_steps(answered(UID, "long#c"), decode, "#", most=9, shortest=4) == ["long#c"]
