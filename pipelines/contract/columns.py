@@ -153,7 +153,7 @@ COLUMNS: dict[str, Column] = {
     "entropy_old": Column("B T", "float32", Phase.FILTER, "the sampler, where a method asks",
                           "Entropy (nats) of the distribution the token was drawn from.", field="entropy_old"),
     "token_reward": Column("B T", "float32", Phase.FILTER, "a reward that pays tokens",
-                           "What the token is paid beside `reward`; the loop puts it into `token_penalty` and `reward`.",
+                           "What the token is paid beside `reward`, by shaping too; the loop puts it into `token_penalty` and `reward`.",
                            field="token_reward", part=True, hint="Use a reward that pays tokens, such as drlc.", span=(0.0, 0.0)),
     "turn": Column("B T", "int64", Phase.FILTER, "a rollout with turns",
                    "Index of the turn that produced the token, -1 outside turns.", fill=-1, field="turn", part=True, hint=TURNS),

@@ -129,9 +129,10 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound]) -> None:
         for method in methods
         if method.slot != "rlvr.shaping" and {"reward", "token_penalty"} & set(method.needs)
     ]
-    if "token_reward" in produced(methods) and not any("token_penalty" in method.needs for method in methods):
+    payers = [method for method in methods if "token_reward" in produced([method])]
+    if payers and not any("token_penalty" in method.needs for method in methods):
         raise RecipeError(
-            f"rlvr.reward: {bound['reward'].name} pays single tokens, and advantage: {bound['advantage'].name} compares whole rows. Use an "
+            f"{payers[0].slot}: {payers[0].name} pays single tokens, and advantage: {bound['advantage'].name} compares whole rows. Use an "
             "advantage that reads rewards of tokens: reinforce_pp, or gae with a critic."
         )
     divergence = bound["divergence"]

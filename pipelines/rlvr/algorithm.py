@@ -107,11 +107,16 @@ def assign_credit(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shaped(part: Bound, columns: dict[str, Any]) -> dict[str, Any]:
-    """`reward` as a shaping part makes it, or `turn_reward` with what that adds to `reward`; unscored rows keep theirs."""
-    rewards, scored = part(columns).float(), columns["scored"]
+    """`reward` as a shaping part makes it, `turn_reward` with what that adds to `reward`, or more `token_reward`, as its card says.
+
+    Unscored rows keep theirs.
+    """
+    result, scored = part(columns).float(), columns["scored"]
+    if "token_reward" in part.card.makes:
+        return {"token_reward": columns.get("token_reward", 0.0) + result}
     if not part.card.shapes_turns:
-        return {"reward": torch.where(scored, rewards, columns["reward"])}
-    turn_reward = torch.where(scored[:, None], rewards, columns["turn_reward"])
+        return {"reward": torch.where(scored, result, columns["reward"])}
+    turn_reward = torch.where(scored[:, None], result, columns["turn_reward"])
     return {"turn_reward": turn_reward, "reward": columns["reward"] + (turn_reward - columns["turn_reward"]).sum(1)}
 
 

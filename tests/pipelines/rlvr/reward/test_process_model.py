@@ -121,3 +121,18 @@ def test_short_steps_are_counted_by_content():
     row = answered(UID, "a#b#long#c#longer")
     assert split_steps(row, decode, "#", most=9, shortest=4) == ["a#b#", "a#b#long#", "a#b#long#c#longer"]
     assert split_steps(answered(UID, "long#c"), decode, "#", most=9, shortest=4) == ["long#c"]
+
+
+def test_a_run(tmp_path, start):
+    """Clip and Delta with a reward model of the policy's own tokenizer, through the trainer."""
+    begun = models.load_tokenizer(start / "sft/out/model")
+    save(RewardNetwork(toys.model(vocab=len(begun)), 1, seed=0, text=False), begun, tmp_path / "rm", {})
+    steps = f"{{kind: process_model, model: '{tmp_path / 'rm'}', separator: l, most: 4, weight: 0.0}}"
+    made = toys.trainer(
+        tmp_path, start, toys.recipe(tmp_path), "presets=[clip_delta]", f"rlvr.reward=[verifier, {steps}]", "rlvr.steps=2",
+        "rlvr.shaping=[{kind: clip_delta, threshold: 1.0, weight: 1.0}]", "rlvr.group_size=16",
+    )  # fmt: skip
+    made.run()
+    history = [values for _, values in toys.history(tmp_path / "work")]
+    assert max(v["reward_component/process_model.steps"] for v in history) > 1
+    assert all(torch.isfinite(p).all() for p in made.learner.model.parameters())
