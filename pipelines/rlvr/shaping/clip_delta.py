@@ -54,8 +54,8 @@ def clip_delta(
 
 def differences(scores: Tensor, taken: Tensor) -> Tensor:
     """Each step's score less the next one's, where the last step counts as 0; float64 [B, S], 0 where no step is taken."""
-    result, following = torch.zeros_like(scores), torch.zeros_like(scores[:, 0])
-    followed = torch.zeros_like(taken[:, 0])
+    result, following = torch.zeros_like(scores), torch.zeros(len(scores), dtype=torch.float64)
+    followed = torch.zeros(len(taken), dtype=torch.bool)
     for s in range(scores.shape[1] - 1, -1, -1):
         own = torch.where(followed, scores[:, s], 0.0)
         result[:, s] = torch.where(taken[:, s], own - following, 0.0)
