@@ -41,7 +41,7 @@ def pspo_wrs(
     taken = turns_taken(turn, mask, step_potential.shape[1]) & step_potential.isfinite()
     n = taken.sum(1).double()
     logs = torch.where(taken, step_potential.double().clamp(min=0).log(), 0.0)
-    mean = (logs.sum(1) / n.clamp(min=1)).exp()
+    mean = (logs.sum(1) / n).exp()
     share = n / scale
     steps = factor * shape / scale * share ** (shape - 1) * (-(share**shape)).exp()
     return torch.where(n > 1, mean * steps, 0.0).float()
