@@ -201,7 +201,12 @@ def use_workers(count: int) -> None:
 
 
 def _judged(name: str, completion: str) -> str:
-    return completion if name in READ_THINKING else after_thinking(completion)
+    if name in READ_THINKING:
+        return completion
+    answer = after_thinking(completion)
+    return (
+        answer.partition("<think>")[0] if answer.lstrip().startswith("<think>") else answer
+    )  # it never ends: no answer
 
 
 def extract_answer(name: str, completion: str) -> str:

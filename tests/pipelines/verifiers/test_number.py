@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from fractions import Fraction
 
 import pytest
@@ -131,6 +132,114 @@ INCORRECT = [
     ("3 to 4", "4"),
     ("18 dollars and 50 cents", "50"),
 ]
+
+MARKS = ["#### {}", "\\boxed{{{}}}", "<answer>{}</answer>", "The answer is {}."]
+
+SAME = {
+    "1234567": [
+        "1'234'567", "1.234.567", "1,\\!234,\\!567", "1{,}234{,}567", "\uff11\uff12\uff13\uff14\uff15\uff16\uff17",
+        "\u0661\u0662\u0663\u0664\u0665\u0666\u0667", "1\u200b234\u200b567", "1.234567 \u00d7 10\u2076", "1 234 567,00",
+    ],
+    "7.5": [
+        "7\u00bd", "7 and 1/2", "15\u20442", "\\sfrac{15}{2}", "{15 \\over 2}", "\uff17\uff0e\uff15",
+        "7.5 km/h", "7.5 \\text{ m/s}^2", "$7.50/hour",
+        "7.5 \\frac{\\text{m}}{\\text{s}}", "\\textcolor{red}{7.5}", "\\boldsymbol{7.5}", "x = 7.5 (since 15 = 7.5 + 7.5)",
+    ],
+    "-5": ["\u20135", "- 5", "x = - 5", "negative 5", "minus 5", "- $5", "\u2212\u200a5"],
+    "0.5": ["50\uff05", "50 per cent", "\u00bd", "\\frac{1}2", "\\frac1{2}", "5*10**-1", "5\u00b710\u207b\u00b9"],
+    "7": ["7 (not 8)", "7, not 8", "7 (or 7.0)", "7 or 14/2"],
+    "5000000": ["5 million", "5\\text{ million}", "$5 million"],
+}  # fmt: skip
+"""Value -> forms of it, in every mark."""
+
+OTHER = {
+    "5": [
+        "not 5", "neither 5 nor 6", "other than 5", "\u20135", "- 5", "negative 5", "\\pm 5", "-(5)", "5x",
+        "5i", "5\\pi", "5\u221a3", "5k", "5_6", "5 \\sqrt{3}",
+        "x > 5", "x \\ge 5", "x \\neq 5", "(5, \\infty)", "\\frac{5}{x}", "\\sin 5", "f(5)", "5 million",
+        "5 squared", "5 plus 0.5", "5+5", "5-5",
+        "5 (or 6)", "6 or possibly 5", "5, maybe 6", "x=6 \\text{ or } x=5", "5.0.1", "2024-05-05", "\u221b5", "\\overline{5}", "1\u200b5",
+    ],
+    "1": ["1\u00bd"],
+    "10": ["10\u00b2", "10\u207b\u00b3"],
+    "1.2": ["(1,2)", "[1,2]", "\\{1,2\\}", "1.2.3"],
+    "500": ["5%"],
+    "50": ["0.5%"],
+    "8": ["2^3^2"],
+}  # fmt: skip
+"""Value -> what contains it and is something else, in every mark."""
+
+
+@pytest.mark.parametrize("form", MARKS)
+@pytest.mark.parametrize("value, text", [(value, text) for value in SAME for text in SAME[value]])
+def test_forms_of_a_value_in_every_mark(form, value, text):
+    assert verify_here("number", form.format(text), value, {}).status == "correct"
+
+
+@pytest.mark.parametrize("form", MARKS)
+@pytest.mark.parametrize("value, text", [(value, text) for value in OTHER for text in OTHER[value]])
+def test_what_contains_a_value_is_not_it(form, value, text):
+    assert verify_here("number", form.format(text), value, {}).correct is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\boxed{3} \\quad \\boxed{5}", "\\boxed{3}, or possibly \\boxed{5}", "\\boxed{5} or 6", "6 or \\boxed{5}", "#### 5\nor 6",
+        "#### 3\n#### 4\n#### 5", "<answer>3</answer><answer>4</answer><answer>5</answer>", "<answer>5</answer> or <answer>6</answer>",
+    ],
+)  # fmt: skip
+def test_several_marks_side_by_side_are_alternatives(text):
+    assert verify_here("number", text, "5", {}).correct is False
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("It's 7, not 8", "7"), ("7 rather than 8", "7"), ("The answer is not 8 but 7", "7"), ("7 is wrong, it is 8", "8"),
+        ("The answer is 8. Wait, that is wrong. It is 7.", "7"), ("The answer is 8.\nActually, it's 7.", "7"),
+        ("#### Answer\n7", "7"), ("#### Step 2\nThe answer is 7", "7"), ("so 6 \u00d7 4 = 24, of which 100% are his: A: 24", "24"),
+        ("The answer as a percentage: 2 / 8 * 200% = 50%\nA: 50", "50"), ("_7_", "7"), ("So we get 1 234 567", "1234567"),
+    ],
+)  # fmt: skip
+def test_the_last_statement_that_is_not_taken_back(text, value):
+    assert verify_here("number", text, value, {}).correct is True
+
+
+@pytest.mark.parametrize(
+    "text", ["It is not 5", "5 is not the answer", "It can't be 5.", "\\boxed{\\text{not } 5}", "The answer is 5? No."]
+)
+def test_a_number_that_is_denied(text):
+    assert verify_here("number", text, "5", {}).correct is False
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        ",",
+        ", ",
+        "or ",
+        "...",
+        "1,",
+        "1+",
+        "\u00bd",
+        "(",
+        "not 1 ",
+        "<answer>",
+        "\\boxed{1} ",
+        "#### ",
+        "1 cm or ",
+        "1 ",
+    ],
+)
+@pytest.mark.parametrize("form", ["3 {}x 4", "The answer is 3 {}x 4", "\\boxed{{3 {}x 4}}", "{}"])
+def test_linear(unit, form):
+    """Twenty-seven commas between two numbers once took two minutes."""
+    began = time.process_time()
+    verify_here("number", form.format(unit * (50_000 // len(unit))), "4", {})
+    assert time.process_time() - began < 5
+
+
 FORMS = ["{}", "#### {}", "\\boxed{{{}}}", "<answer>{}</answer>", "so it is {}."]
 
 
