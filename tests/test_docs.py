@@ -1,0 +1,179 @@
+"""What the pages say can be typed: links lead somewhere, commands parse, snippets of recipes are accepted."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toys
+import yaml
+
+from flows import cli
+from pipelines.recipe.check import check
+from pipelines.recipe.read import SECTIONS, read_recipe
+
+PAGES = [p for folder in ("", "docs") for p in sorted((toys.ROOT / folder).glob("*.md"))]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+FILES = re.compile(
+    r"(?<![\w/.*-])((?:benchmarks|docs|evaluation|flows|pipelines|recipes|scripts|tasks|tests)/[\w./*-]*[\w/])"
+)
+ANY_NAME = ("recipes/x.yaml", "pipelines/rlvr/advantage/x.py")
+"""Files that stand for any of their kind."""
+EXAMPLES = {
+    "data/rows.jsonl": '{"prompt": "1 + 1 =", "answer": "2"}\n',
+    "models/my-model/config.json": '{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}',
+    "models/my-model/tokenizer.json": "{}",
+    "my_module.py": "def strict(completions, answer, **_):\n    return [float(t == a) for t, a in zip(completions, answer)]\n",
+    "my_rewards.py": "def brevity(completions, **_):\n    return [-len(text) for text in completions]\n",
+}
+"""Files that snippets name, in folders of this machine."""
+NEEDS: dict[str, dict[str, Any]] = {
+    "staleness": {"sampler": {"url": "http://localhost:8000", "weights": "weights"}},
+}
+"""What the text around a snippet says it needs, by a setting of it."""
+
+
+def blocks(language: str) -> list[Any]:
+    """Fenced blocks of all pages."""
+    return [
+        pytest.param(page, match[2], id=f"{page.name}:{text[: match.start()].count(chr(10)) + 1}")
+        for page in PAGES
+        for text in [page.read_text()]
+        for match in FENCED.finditer(text)
+        if match[1] == language
+    ]
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub makes it.
+
+    >>> slug("Rewards of several terms"), slug("RLVR's `slots`, twice")
+    ('rewards-of-several-terms', 'rlvrs-slots-twice')
+    """
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(h) for h in re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.M)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", page.read_text())):
+        if re.match(r"\w+://", target):
+            continue
+        file, _, anchor = target.partition("#")
+        there = (page.parent / file).resolve() if file else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_files_of_the_tree_are_there(page):
+    if page.name == "CHANGELOG.md":
+        return  # it names what was there
+    for name in FILES.findall(page.read_text()):
+        assert name in ANY_NAME or list(toys.ROOT.glob(name)), name
+
+
+def stated(block: str) -> list[str]:
+    """The command lines of a block, without what stands beside them."""
+    lines = [re.split(r" +# |(?<! run)\s{2,}", line.strip())[0] for line in block.replace("\\\n", " ").splitlines()]
+    commands = [part.strip() for line in lines for part in re.split(r"; | && ", line)]
+    return [c.removeprefix(".venv/bin/") for c in commands if re.match(r"(\.venv/bin/)?whetstone ", c)]
+
+
+def variants(command: str) -> list[str]:
+    """`A [--b] | --c` as `A --b` and `whetstone SUB --c`."""
+    first, *others = command.replace("[", " ").replace("]", " ").replace("...", "").split(" | ")
+    return [first, *(f"{' '.join(first.split()[:2])} {other}" for other in others)]
+
+
+@pytest.mark.parametrize(("page", "block"), [b for b in blocks("") if stated(b.values[1])])
+def test_commands_are_current(page, block, monkeypatch):
+    def refuse(self, message):
+        raise AssertionError(message)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "error", refuse)
+    monkeypatch.setattr(cli.machine.Parser, "error", refuse)
+    for command in stated(block):
+        for words in map(shlex.split, variants(command) if "=[" not in command else [command]):
+            arguments = cli.parser().parse_args(words[1:])
+            recipe = getattr(arguments, "recipe", None)
+            if recipe is None or recipe in ANY_NAME:
+                continue
+            changes = arguments.set
+            if arguments.command == "sweep":
+                from tasks import sweep
+
+                changes = sweep.read(
+                    recipe, arguments.set, None, "1", arguments.tune, arguments.budget, arguments.split
+                ).common
+            read_recipe(toys.ROOT / recipe, list(changes))
+
+
+def filled(value: Any, otherwise: Any) -> Any:
+    """A value of a snippet; `{...}` and `[...]` stand for anything."""
+    return otherwise if value in ({"...": None}, ["..."]) else value
+
+
+def recipe_of(snippet: dict[str, Any], before: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+    """A whole recipe with a snippet in it.
+
+    Args:
+        before: stages of the page's earlier snippets.
+        body: of a recipe with plain sections, for all that the snippet leaves out.
+    """
+    named = snippet.get("stages") or {
+        k: v for k, v in snippet.items() if isinstance(v, dict) and v.keys() & {"kind", "rounds"}
+    }
+    if not named:
+        for name, fields in snippet.items():
+            known = body.get(name)
+            merged = name in SECTIONS and isinstance(filled(fields, None), dict)
+            body[name] = known | fields if merged else filled(fields, known)
+        for setting, more in NEEDS.items():
+            if setting in body["rlvr"]:
+                body["rlvr"] |= more
+        if not body["tracking"]:
+            del body["tracking"]
+        return body
+    sections = {name: body.pop(name) for name in SECTIONS}
+    stages = {name: dict(fields) for name, fields in named.items() if name != "repeat"}
+    before.update(stages)
+    waiting = list(named.values())
+    while waiting:
+        words = set(re.findall(r"\w+", yaml.safe_dump(waiting.pop())))
+        read = {name: dict(fields) for name, fields in before.items() if name in words and name not in stages}
+        stages |= read
+        waiting += read.values()
+    for fields in stages.values():
+        if fields["kind"] == "curate":
+            fields["sources"] = filled(fields.get("sources", ["..."]), sections["curate"]["sources"])
+            fields.setdefault("splits", {"train": 0.9, "heldout": 0.1})
+    others = {k: v for k, v in snippet.items() if k in ("repeat", "concurrent_stages")}
+    return body | {"stages": stages} | others
+
+
+@pytest.mark.parametrize("page", sorted({b.values[0] for b in blocks("yaml")}), ids=lambda p: p.name)
+def test_snippets_are_accepted(page, tmp_path, monkeypatch):
+    """Every snippet of a recipe, in a recipe that has the rest; stages go on from those of the snippets before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in EXAMPLES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before: dict[str, Any] = {"data": {"kind": "curate"}, "cold": {"kind": "sft", "data": "data", "steps": 9}}
+    for case in blocks("yaml"):
+        if case.values[0] == page:
+            body = yaml.safe_load(toys.recipe(tmp_path, rlvr={"steps": 200}).read_text()) | {"tracking": {}}
+            file, snippet = tmp_path / "snippet.yaml", case.values[1].replace("path: /", f"path: {tmp_path}/")
+            file.write_text(yaml.safe_dump(recipe_of(yaml.safe_load(snippet), before, body), sort_keys=False))
+            try:
+                check(read_recipe(file))
+            except ValueError as error:
+                raise AssertionError(f"{case.id}: {error}") from error
