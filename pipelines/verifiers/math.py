@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect, number
+from pipelines.verifiers._characters import ascii_forms
 from pipelines.verifiers._marked import marked, stated
 
 for _name in ("parser", "grader"):  # warns that the limits are off, which they are on purpose
@@ -35,12 +36,33 @@ _HEAVY = re.compile(
     r"|binom\s?\{\s?" + _BIG + r"|\{\s?" + _BIG + r"[^{}]{0,20}\\choose"
     r"|\\(?:sum|prod)[^$]{0,60}\^\s?\{?\s?" + _BIG + r"|\d{1500,}"
 )
-_SPACING = re.compile(r"\\[,;:! ]|\\q?quad|[\u00a0\u2007\u2009\u202f]|~")
-_UNIT = re.compile(r"(?<=[\d}])\s?\\(?:text|mathrm|textrm|mbox)\s?\{\s?[^{}\d]{0,40}\}(?:\^\s?\{?-?\d\}?)?$")
-_WORD_UNIT = re.compile(r"(?<=\d)\s[A-Za-z]{2,20}(?:\s[A-Za-z]{2,20}){0,2}(?:\^\{?\d\}?)?$")
+_SPACING = re.compile(r"(?<!\\)\\[,;:! ]|\\q?quad|[\u00a0\u2007\u2009\u202f]|~")
+_NO_UNIT = r"(?!\s?(?:hundred|thousand|million|billion|trillion|dozen|per ?cent|squared|cubed|factorial|or|and|to)\b)"
+_UNIT = re.compile(
+    rf"(?<=[\d}}i])\s?\\(?:text|mathrm|textrm|mbox)\s?\{{\s?{_NO_UNIT}[^{{}}\d]{{0,40}}\}}(?:\^\s?\{{?-?\d\}}?)?$"
+)
+_WORD_UNIT = re.compile(rf"(?<=\d)\s{_NO_UNIT}[A-Za-z]{{2,20}}(?:\s[A-Za-z]{{2,20}}){{0,2}}(?:\^\{{?\d\}}?)?$")
+_SYMBOLS = str.maketrans(
+    {
+        "∞": "\\infty ",
+        "π": "\\pi ",
+        "∅": "\\emptyset ",
+        "∪": "\\cup ",
+        "∩": "\\cap ",
+        "×": "\\times ",
+        "·": "\\cdot ",
+        "±": "\\pm ",
+        "≥": "\\geq ",
+    }
+)
+_RADICAL = re.compile(r"√\s?(?:(\d{1,40}|[a-z])|\(([^()]{1,80})\))")
+_UPRIGHT = re.compile(r"\\(?:mathrm|text)\s?\{([ei])\}")
 _TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|mathbf)\s?\{([^{}]*)\}")
 _BASE = re.compile(r"([0-9A-Fa-f]{1,200})\s?_\s?\{?\s?(?:\\text\s?\{)?\s?(\d{1,2})\s?\}{0,2}")
 _RELATION = r"\s?(<=|<|\\leq?(?![a-z])|≤)\s?"
+_BOUND = r"((?:\\(?:[dt]?frac|sqrt|pi)|[-+\d\s./{}()])+)"
+_BELOW = re.compile(rf"[a-zA-Z]{_RELATION}{_BOUND}|{_BOUND}\s?(>=|>|\\geq?(?![a-z])|≥)\s?[a-zA-Z]")
+_ABOVE = re.compile(rf"[a-zA-Z]\s?(>=|>|\\geq?(?![a-z])|≥)\s?{_BOUND}|{_BOUND}{_RELATION}[a-zA-Z]")
 _CHAIN = re.compile(rf"([^<≤=,]{{1,60}}?){_RELATION}[a-zA-Z]{_RELATION}([^<≤=,]{{1,60}})")
 
 
@@ -67,6 +89,7 @@ def heavy(text: str) -> bool:
 
 def candidate(completion: str) -> str:
     """The text that is taken for the answer: what is marked, the line after "the answer is", or the completion's end."""
+    completion = ascii_forms(completion)
     inner = marked(completion)
     if inner is not None:
         return inner
@@ -81,7 +104,14 @@ def tidy(text: str) -> str:
     >>> tidy(r"$12\,000 \text{ cm}^2$."), tidy(r"\text{5 cm}"), tidy("1 234 567")
     ('12000', '5', '1234567')
     """
-    text = _SPACING.sub(" ", text.strip().rstrip(".").strip())
+    text = ascii_forms(text).replace(",\\!", ",").replace("{,}", ",").replace("\\$", "$")
+    text = re.sub(r"\$(?=\d)(?=[^$]*\Z)", "", text)
+    text = (
+        _RADICAL.sub(lambda m: f"\\sqrt{{{m[1] or m[2]}}}", text)
+        .translate(_SYMBOLS)
+        .replace("\\varnothing", "\\emptyset")
+    )
+    text = _UPRIGHT.sub(r"\1", _SPACING.sub(" ", text.strip().rstrip(".").strip()))
     if len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1].replace("\\$", ""):
         text = text[1:-1].strip().rstrip(".")
     text_match = _TEXT.fullmatch(text)
@@ -93,8 +123,12 @@ def tidy(text: str) -> str:
     chain = _CHAIN.fullmatch(text)
     if chain:
         opening, closing = "(" if chain[2] == "<" else "[", ")" if chain[3] == "<" else "]"
-        text = f"{opening}{chain[1].strip()}, {chain[4].strip()}{closing}"
-    return text
+        return f"{opening}{chain[1].strip()}, {chain[4].strip()}{closing}"
+    if below := _BELOW.fullmatch(text):
+        return f"(-\\infty, {(below[2] or below[3]).strip()}{')' if (below[1] or below[4]) in '<>' else ']'}"
+    if above := _ABOVE.fullmatch(text):
+        return f"{'(' if (above[1] or above[4]) in '<>' else '['}{(above[2] or above[3]).strip()}, \\infty)"
+    return "\\emptyset" if re.fullmatch(r"\\\{\s?\\\}", text) else text
 
 
 def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
@@ -103,10 +137,12 @@ def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
     if heavy(gold) or len(gold) > MAX_ANSWER:
         return Verdict(None, "verifier_failed", {"error/AnswerTooLarge": 1.0})
     parsed = tidy(candidate(completion))
-    if not parsed:
+    if not parsed or _too_long(completion, parsed):
         return UNPARSABLE
     if parsed == gold:
         return correct_or_incorrect(True)
+    if _denied(completion) and not _denied(gold):
+        return correct_or_incorrect(False)
     gold_base, base = _BASE.fullmatch(gold), _BASE.fullmatch(parsed)
     if gold_base and (base or parsed == gold_base[1]):
         return correct_or_incorrect(base is None or base.groups() == gold_base.groups())
@@ -115,9 +151,16 @@ def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
     gold_value, value = number.exact(gold), number.exact(parsed)
     if gold_value is not None and value is not None:
         return correct_or_incorrect(number.equal(gold_value, value))
+    if marked(completion) is not None and len(_WORDS.findall(parsed)) < 2 and _more_parts(gold, parsed):
+        values = [number.exact(part) for part in _parts(parsed)]
+        return correct_or_incorrect(
+            gold_value is not None and all(v is not None and number.equal(v, gold_value) for v in values)
+        )
     if gold_value is not None and number.alternatives(completion[-TAIL:]):
         return correct_or_incorrect(False)
-    if heavy(parsed) or _too_long(completion, parsed):
+    if "=" in gold and "=" not in parsed and not _DEFINITION.fullmatch(gold):
+        return correct_or_incorrect(False)
+    if heavy(parsed):
         return UNPARSABLE
     if _is_set(gold) != _is_set(parsed) and (_is_set(gold) or _is_set(parsed)):
         other = parsed if _is_set(gold) else gold
@@ -129,6 +172,48 @@ def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
 def _too_long(completion: str, parsed: str) -> bool:
     """Whether the marked answer is; what is not marked has been cut already."""
     return len(parsed) > MAX_ANSWER and marked(completion) is not None
+
+
+def _denied(completion: str) -> bool:
+    """Whether the completion says what the answer is not."""
+    inner = marked(completion)
+    text = inner if inner is not None else stated(completion[-TAIL:]) or completion[-TAIL:].strip()
+    return bool(_NOT_THIS.match(text) or (inner is None and _NOT_LAST.search(text)))
+
+
+_NOT_THIS = re.compile(
+    r"[\s$]{0,4}(?:\\text\s?\{\s?)?(?:not|neither|never|anything but|other than)\b(?! (?:defined|possible|real|continuous))",
+    re.I,
+)
+_NOT_LAST = re.compile(
+    r"(?:\bnot|n't|\bnever) (?:equal to |be )?\$[^$]{1,200}\$[\s.!]{0,4}\Z|\$ (?:is|was) (?:not|wrong|incorrect|false)\b[^$]{0,80}\Z",
+    re.I,
+)
+_DEFINITION = re.compile(r"\s*\\?[A-Za-z]{1,10}(?:_\{?\w{1,10}\}?|'|\([^()]{1,10}\))?\s*=[^=]*|\s*\([^()]*\)\s*=[^=]*")
+"""A name for what is asked, before the answer itself."""
+
+
+def _parts(text: str) -> list[str]:
+    """The items of a list that is in no brackets; the comma of 12,345 separates none."""
+    text = text.removeprefix("\\{").removesuffix("\\}") if _is_set(text) else text
+    parts, depth, start = [], 0, 0
+    for match in _BRACKET_OR_COMMA.finditer(text):
+        if match[0] in "([{":
+            depth += 1
+        elif match[0] in ")]}":
+            depth -= 1
+        elif depth <= 0:
+            parts.append(text[start : match.start()])
+            start = match.end()
+    return [part.strip() for part in [*parts, text[start:]]]
+
+
+_BRACKET_OR_COMMA = re.compile(r"[()\[\]{}]|(?<!\d),|,(?!\d{3}(?!\d))")
+
+
+def _more_parts(gold: str, parsed: str) -> bool:
+    """Whether a list is given where one thing is wanted."""
+    return len(_parts(parsed)) > 1 and len(_parts(gold)) == 1 and not re.search(r"\\pm|\bor\b|\band\b|[;&]", gold)
 
 
 def _is_set(text: str) -> bool:
@@ -184,7 +269,10 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     parsed = _parsed_answer(completion)
     if not parsed:
         return UNPARSABLE
-    return correct_or_incorrect(bool(equal(list(gold), list(parsed), timeout_seconds=None)))
+    if not equal(list(gold), list(parsed), timeout_seconds=None):
+        return correct_or_incorrect(False)
+    rounded = number.exact(tidy(candidate(completion))) is not None and getattr(gold[0], "is_rational", None) is False
+    return correct_or_incorrect(not rounded)  # the library compares six digits
 
 
 def warm(detail: str) -> None:

@@ -323,11 +323,16 @@ def _value(match: re.Match[str]) -> Number | None:
 def exact(text: str) -> Number | None:
     """The value of a text that is one number and nothing else but currency, a final point and percent; else None.
 
-    >>> exact("1,007."), exact("3x"), exact("50%")
-    ((Fraction(1007, 1), False), None, (Fraction(50, 1), True))
+    >>> exact("1,007."), exact("3x"), exact("50%"), exact(".5"), exact("1 1/2")
+    ((Fraction(1007, 1), False), None, (Fraction(50, 1), True), (Fraction(1, 2), False), (Fraction(3, 2), False))
     """
-    match = _TOKEN.fullmatch(_plain(ascii_forms(text)).strip(" $.")) if len(text) <= MAX_DIGITS else None
-    return _value(match) if match else None
+    if len(text) > MAX_DIGITS:
+        return None
+    text = _plain(ascii_forms(text)).strip(" $").rstrip(".").strip(" $")
+    if match := _TOKEN.fullmatch(text):
+        return _value(match)
+    tokens = [*_TOKEN.finditer(text)]
+    return _mixed(text, tokens) if len(tokens) == 2 and (tokens[0].start(), tokens[1].end()) == (0, len(text)) else None
 
 
 def equal(first: Number, other: Number) -> bool:
