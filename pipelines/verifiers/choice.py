@@ -6,16 +6,30 @@ import re
 from typing import Any
 
 from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
-from pipelines.verifiers._marked import marked
+from pipelines.verifiers._characters import ascii_forms
+from pipelines.verifiers._marked import marked, taken_back
 
 _FORMAT = re.compile(r"\\(?:textbf|text|mathbf|mathrm|mbox)\s?|[*_`$\"“”'‘’\\{}]")
 _WHOLE_LINE = re.compile(
     r"\s?(?:(?:option|choice|answer)\s?:?\s?)?[(\[]?\s?([A-Za-z])\s?[)\]]?(?=$|[\s.:,;)!-])(.*)", re.S | re.I
 )
+_LETTER = r"(?:[(\[][A-Za-z][)\]]|(?-i:[A-Z])(?![\w'’]))"
 _HEDGE = re.compile(
-    r"\s?(?:[.,;:)]\s?)?(?:,|/|&|or\b|and\b|either\b|not\b)\s?(?:possibly |maybe |also )?(?:option |choice )?[(\[]?[A-Za-z](?![A-Za-z])",
+    r"\s?(?:[.,;:)(]\s?)?(?:(?:[,;|+]\s?|/|&|\b(?:or|and|either|plus|maybe|possibly|as well as|along with)\b){1,3}\s?"
+    r"(?:possibly |maybe |perhaps |also )?(?:option |choice )?"
+    r"(?:[(\[][A-Za-z][)\]]|(?-i:A)(?![\w'’]|\s[a-z])|(?-i:[B-HJ-Z])(?![\w'’])|(?<=or )[b-hj-z](?![\w'’])|(?<=/)[a-z](?![\w'’]))"
+    r"|(?<=[\s)\]])[(\[]?(?-i:[B-HJ-Z])[)\]]?(?![\w'’]))",
     re.I,
 )
+_DENIED = re.compile(
+    rf"(?:\b(?:can)?not|\b(?:is|was|ca|can|could|does|wo)n'?t|\bnever|\bneither|\bnor|\bexcept|\banything but|\bother than|\brather than"
+    rf"|\binstead of)\s(?:be\s)?(?:option |choice |answer )?{_LETTER}"
+    rf"|(?:option |choice )?(?:{_LETTER},?\s(?:and |or )?){{1,6}}(?:is|are|was|were|seems?|looks?)\s?(?:both |all |also |clearly )?"
+    rf"(?:not|n'?t|wrong|incorrect|false)\b(?:\s(?:correct|right|true|(?:the|an) (?:correct |right |best )?(?:answer|option|choice)))?",
+    re.I,
+)
+"""A letter of which the text says that it is not the answer."""
+_THEN = re.compile(r"\b(?:it is|its|should be|must be)\s[(\[]?((?-i:[A-Z]))[)\]]?(?![\w'’])", re.I)
 _SAYS = re.compile(
     r"\b(?:answer|choice|option|choose|pick|select|going with|go with)"
     r"(?:\s(?:would|must|should|will|to|this|the|question|letter|be|is|either|option|choice|answer|correct|best)){0,5}"
@@ -27,7 +41,7 @@ _BRACKETED = re.compile(r"[(\[]([A-Za-z])[)\]]")
 _PROSE = re.compile(r"\s(?!(?:because|since|as|is|which|for|due)\b)[a-z]")
 _NOT = re.compile(r"(?:\bnot|n't|\bnever) (?:option |choice )?\Z", re.I)
 _OTHER = re.compile(r"(?<![A-Za-z'’])[A-Z][)\]]?\s?(?:,|/|&|or|and)\s?(?:or\s)?(?:option |choice )?[(\[]?\Z")
-_ALONE = re.compile(r"(?<![A-Za-z'’])([B-HJ-Z])(?![A-Za-z'’])")
+_ALONE = re.compile(r"(?<![\w'’-])([B-HJ-Z])(?![\w'’]|-\w)")
 
 
 def extract_answer(completion: str) -> str:
@@ -55,10 +69,18 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
 
 def _letter(text: str) -> str | None:
     """A letter; "" for several; None for none."""
+    text = ascii_forms(text)
     inner = marked(text)
     if inner is not None:
         plain = _plain(inner)
-        return _whole_line(plain, strict=False) or _stated(plain)
+        letter = _whole_line(plain, strict=False)
+        return _stated(plain) if letter is None else letter
+    later = taken_back(text)
+    if later is not None:
+        plain = _plain(later)
+        last = [m[1] for m in _THEN.finditer(plain)]
+        if last:
+            return last[-1]
     plain = _plain(text)
     for attempt in (_stated, _line):
         letters = attempt(plain)
@@ -68,9 +90,10 @@ def _letter(text: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Without formatting, and with every run of white space in one character (a line end if it holds one)."""
+    """Without formatting and denied letters, and with every run of white space in one character (a line end if it holds one)."""
     text = _FORMAT.sub("", text)
-    return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
+    text = "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
+    return _DENIED.sub("", text).strip(" ,")
 
 
 def _whole_line(text: str, *, strict: bool) -> str | None:
@@ -79,7 +102,7 @@ def _whole_line(text: str, *, strict: bool) -> str | None:
     if match is None:
         return None
     letter, rest = match[1], match[2]
-    if _HEDGE.match(rest):
+    if _HEDGE.match(text, match.start(2)):
         return ""
     bare = not rest.strip(" .:)!]")
     bracketed = text.lstrip()[:1] in "([" or rest[:1] in ")].:" or text.strip()[1:2] in ")].:"
@@ -95,7 +118,10 @@ def _stated(text: str) -> str | None:
     for match in _SAYS.finditer(text):
         letter = match[1] or match[2]
         rest = text[match.end() : match.end() + 40]
-        hedged = _HEDGE.match(rest) is not None
+        hedged = (
+            _HEDGE.match(text, match.end(), match.end() + 40) is not None
+            or re.match(r"\? ?no\b", rest, re.I) is not None
+        )
         if letter in "AI" and not match["behind"] and not hedged and _PROSE.match(rest):
             continue  # "the answer is A lot of ..."
         last = "" if hedged else letter.upper()
