@@ -33,6 +33,15 @@ def turn_ends(turn: Tensor, mask: Tensor) -> Tensor:
     return mask & (turn >= 0) & (following != turn)
 
 
+def turn_starts(turn: Tensor, mask: Tensor) -> Tensor:
+    """The first token in `mask` of each turn, bool [B, T].
+
+    >>> turn_starts(torch.tensor([[-1, 0, 0, 1, 1]]), torch.tensor([[True, False, True, True, True]])).tolist()
+    [[False, False, True, True, False]]
+    """
+    return turn_ends(turn.flip(1), mask.flip(1)).flip(1)
+
+
 def carried_values(per_turn: Tensor) -> Tensor:
     """Values per turn [B, S], float64; one that is not there (NaN) is the one before it, 0 in front of the first.
 

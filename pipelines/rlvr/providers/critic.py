@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -11,7 +11,10 @@ from torch import Tensor
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.engine.critic import Critic
+from pipelines.errors import RecipeError
 from pipelines.rlvr.algorithm import returns
+from pipelines.rlvr.ops_turns import turn_starts, turns_to_tokens
+from pipelines.rlvr.turn_values import turn_advantages
 
 
 @method(
@@ -25,6 +28,12 @@ class critic(Provider):
 
     The target of each token is the undiscounted reward still to come: unbiased, whatever lambda the policy uses. Rows whose
     outcome is not known (cut off, where the advantage bootstraps them) are left out.
+
+    `at: turns` fits the first token of each turn alone, one value a turn (ERA, 2510.12693), to what `advantage: turn_gae` with the same
+    `discount` and `lam` adds to the value there: the lambda return of the turns still to come.
+
+    Raises:
+        RecipeError: `discount` or `lam` without `at: turns`.
     """
 
     def __init__(
@@ -32,8 +41,15 @@ class critic(Provider):
         *,
         learning_rate: Annotated[float, Field(gt=0)] = 1e-5,
         epochs: Annotated[int, Field(ge=1)] = 1,
+        at: Literal["tokens", "turns"] = "tokens",
+        discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
+        lam: Annotated[float, Field(ge=0, le=1)] = 1.0,
     ) -> None:
-        self.learning_rate, self.epochs = learning_rate, epochs
+        if at == "tokens" and (discount, lam) != (1.0, 1.0):
+            raise RecipeError(
+                "rlvr.providers.critic: discount and lam belong to at: turns. Set that, or leave them out."
+            )
+        self.learning_rate, self.epochs, self.at, self.discount, self.lam = learning_rate, epochs, at, discount, lam
 
     def setup(self, context: ProviderContext) -> None:
         """Copy the body."""
@@ -51,8 +67,7 @@ class critic(Provider):
 
     def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
         """Regress the values on the rewards still to come."""
-        mask = self.outcome_tokens(columns)
-        target = returns(columns).flatten()
+        mask, target = self._targets(columns)
         total = 0.0
         for _ in range(self.epochs if mask.any() else 0):
             total = 0.0
@@ -66,6 +81,26 @@ class critic(Provider):
             self.optimizer.zero_grad(set_to_none=True)
         mean = float(columns["value"][mask].mean()) if mask.any() else 0.0
         return {"critic/loss": total, "critic/value_mean": mean}
+
+    def _targets(self, columns: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """(bool [B, T], the tokens that are fitted; float32 [B * T], what to).
+
+        Raises:
+            RecipeError: the rollout has no turns to fit.
+        """
+        mask = self.outcome_tokens(columns)
+        if self.at == "tokens":
+            return mask, returns(columns).flatten()
+        if "turn_reward" not in columns:
+            raise RecipeError(
+                "rlvr.providers.critic.at: the rollout has no turns. Use rollout: multi_turn, or at: tokens."
+            )
+        advantages, values = turn_advantages(
+            columns["reward"], columns["turn_reward"], columns["value"], columns["turn"], mask, columns["token_penalty"],
+            discount=self.discount, lam=self.lam,
+        )  # fmt: skip
+        starts = turn_starts(columns["turn"], mask)
+        return starts, turns_to_tokens(advantages + values, columns["turn"]).flatten()
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimizer."""

@@ -9,6 +9,7 @@ import torch
 from provider_toys import provider_context, rows
 
 from pipelines.contract.catalogue import bind
+from pipelines.errors import RecipeError
 
 
 def critic(tmp_path, **settings):
@@ -68,3 +69,37 @@ def test_a_step_without_known_outcomes_leaves_it_alone(tmp_path):
     assert part.update(tokens, columns) == {"critic/loss": 0.0, "critic/value_mean": 0.0}
     for name, weight in part.state_dict()["network"].items():
         assert torch.equal(weight, before["network"][name])
+
+
+def test_at_turns_it_is_fitted_to_the_first_token_of_each_turn(tmp_path):
+    """Values start at 0, so the lambda return of the last turn is its reward, of the one before that half of it on."""
+    part = critic(tmp_path, at="turns", discount=0.5, lam=1.0, learning_rate=0.01, epochs=40)
+    tokens, columns = rows()
+    mask = columns["mask"]
+    columns["turn"] = torch.where(mask, (mask.cumsum(1) > 1).long(), -1)
+    columns["turn_reward"] = torch.zeros(len(mask), 2)
+    second = (columns["turn"] == 1).any(1)
+    columns["turn_reward"][second, 1] = columns["reward"][second]
+    part.fill(tokens, columns)
+    assert not columns["value"].any()
+    fitted, target = part._targets(columns)
+    used = part.outcome_tokens(columns)
+    starts = torch.stack([used & (columns["turn"] == s) for s in (0, 1)])
+    starts &= starts.cumsum(2) == 1
+    assert torch.equal(fitted, starts.any(0))
+    reward = columns["reward"][:, None]
+    wanted = torch.where(starts[0] & second[:, None], 0.5 * reward, reward)
+    torch.testing.assert_close(target.view(mask.shape)[fitted], wanted[fitted])
+    first = part.update(tokens, columns)["critic/loss"]
+    assert part.update(tokens, columns)["critic/loss"] < first
+
+
+def test_what_does_not_fit_turns_is_refused(tmp_path):
+    with pytest.raises(RecipeError, match="belong to at: turns"):
+        critic(tmp_path, discount=0.9)
+    tokens, columns = rows()
+    part = critic(tmp_path, at="turns")
+    part.fill(tokens, columns)
+    columns.pop("turn_reward", None)
+    with pytest.raises(RecipeError, match="the rollout has no turns"):
+        part.update(tokens, columns)
