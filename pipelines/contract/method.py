@@ -219,6 +219,20 @@ class SamplingSchedule(Method):
 
 
 @dataclass(frozen=True, eq=False)
+class UpdateParts:
+    """How an update is made in parts, each on some of its tokens: the next one starts from the weights that the one before has left.
+
+    In every part but the first `logp_old` is the log-probability under the weights as they are when it begins.
+    """
+
+    masks: Sequence[Tensor]
+    """bool [B, T] for each part, in order."""
+    carry: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """Between two parts: the tokens just trained, bool [B, T], their log-probabilities [B, T] before the part and after it → the
+    advantage [B, T] of the parts to come."""
+
+
+@dataclass(frozen=True, eq=False)
 class PolicyUpdate:
     """A batch that the policy is trained on: the step's own, or a replay update."""
 
@@ -231,6 +245,9 @@ class PolicyUpdate:
     """Into `rlvr.mini_batches`, `rlvr.epochs` times over; otherwise one optimizer update on all rows."""
     normalise_separately: bool = False
     """The tokens of stored rows have denominators of their own."""
+    parts: UpdateParts | None = None
+    """One part after the other instead of all tokens at once. Each is split and repeated as the whole would be; those behind the first
+    have no place in the learning rate's schedule, as replay updates have none."""
 
 
 def own_update(updates: list[PolicyUpdate]) -> PolicyUpdate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -162,16 +162,34 @@ class Learner:
             metrics |= self._mismatch_before(own.columns, first_rows)
         start = self.updates_done
         for place, update in enumerate(updates):
-            for rows in self._mini_batches(update, place):
-                first = update is own and self.updates_done == start
-                schedule_index = self.updates_done - int(update.replayed and self.updates_done > start)
-                batch = MiniBatch(update, rows, schedule_index, first=first, compares=first and not replay_first)
-                total += self._one_update(batch, ratios, metrics)
-                self.updates_done += not update.replayed
+            for number, part in enumerate(self._parts(update)):
+                scheduled = not update.replayed and number == 0
+                for rows in self._mini_batches(part, place):
+                    first = update is own and self.updates_done == start
+                    schedule_index = self.updates_done - int(not scheduled and self.updates_done > start)
+                    batch = MiniBatch(part, rows, schedule_index, first=first, compares=first and not replay_first)
+                    total += self._one_update(batch, ratios, metrics)
+                    self.updates_done += scheduled
         for provider in self.providers.values():
             metrics |= provider.update(own.columns["token"], own.columns)
         self.weights.refresh()
         return self._joined(metrics, ratios, total)
+
+    def _parts(self, update: PolicyUpdate) -> Iterator[PolicyUpdate]:
+        """The update, or its parts; the weights are expected to be trained on each before the next is asked for."""
+        if update.parts is None:
+            yield update
+            return
+        columns, masks = dict(update.columns), [update.columns["mask"] & mask for mask in update.parts.masks]
+        for mask, following in zip(masks, [*masks[1:], None], strict=True):
+            narrowed = {"mask": mask, "loss_share": columns["loss_share"] * mask}
+            yield replace(update, columns=columns | narrowed, parts=None)
+            if following is None:
+                return
+            with torch.no_grad():
+                present = self.passes.per_token(self.passes.log_probs, columns["token"], mask | following)
+            columns["advantage"] = update.parts.carry(mask, columns["logp_old"], present)
+            columns["logp_old"] = torch.where(following, present, columns["logp_old"])
 
     def _one_update(self, batch: MiniBatch, ratios: diagnostics.Ratios, metrics: dict[str, float]) -> float:
         """One step of the optimizer on some rows."""

@@ -66,6 +66,7 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         [*TURNS],
         [*TURNS, "presets=[gigpo]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
         [*TURNS, "presets=[trloo]"],
+        [*TURNS, "presets=[seeupo]", "rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.mini_batches=2"],
         [*TURNS, "presets=[era]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
         [*TURNS, "presets=[rebel]", "rlvr.rollout.max_turns=3", "rlvr.advantage.target_success=0.9"],
         [*TURNS, "presets=[activevln]", "rlvr.rollout={kind: multi_turn, max_turns: 3, tolerance: 1.5, regenerate: 1}"],
@@ -76,7 +77,10 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         [*BRANCHES, "rlvr.credit=[{kind: arpo_hard}]"],
         ["presets=[tree_grpo]", *TREES],
     ],
-    ids=["plain", "gigpo", "trloo", "era", "rebel", "activevln", "arpo", "epo", "trloo_turn_clip", "gated_gae", "arpo_hard", "tree_grpo"],
+    ids=[
+        "plain", "gigpo", "trloo", "seeupo", "era", "rebel", "activevln", "arpo", "epo", "trloo_turn_clip", "gated_gae", "arpo_hard",
+        "tree_grpo",
+    ],
 )  # fmt: skip
 def test_turns_train(tmp_path, lake, more):
     made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), *more)
