@@ -57,10 +57,12 @@ def _that_run(commands: Any) -> None:
                 help="what each stage that trains or samples will need, and what lowers it",
             )
             sub.add_argument(
-                "--limit", type=float, metavar="GB", help="with --memory: another limit than this machine's"
+                "--limit", type=machine.positive, metavar="GB", help="with --memory: another limit than this machine's"
             )
             sub.add_argument("--mermaid", action="store_true", help="the graph of the stages as a Mermaid flowchart")
-            sub.add_argument("--prompt-tokens", type=int, metavar="N", help="with --memory: length of a prompt")
+            sub.add_argument(
+                "--prompt-tokens", type=machine.whole(1), metavar="N", help="with --memory: length of a prompt"
+            )
         if name != "plan":
             sub.add_argument("--summary", metavar="FILE", help="write the run's summary as JSON")
     sweep.add(commands)
@@ -70,7 +72,7 @@ def _that_show(commands: Any) -> None:
     """Commands that say what there is."""
     runs = _add(commands, "runs", "list pipeline runs, newest first")
     runs.add_argument("--experiment", help="only this MLflow experiment")
-    runs.add_argument("--limit", type=int, default=20)
+    runs.add_argument("--limit", type=machine.whole(1), default=20, metavar="N", help="the N newest (20)")
     runs.add_argument("--remote", action="store_true", help="ask MLflow itself: runs of other machines too (slower)")
     runs.add_argument("--json", action="store_true")
     show = _add(commands, "show", "one pipeline run: stages, scores, files")
@@ -114,7 +116,13 @@ def _that_operate(commands: Any) -> None:
         "make the work pool, the gpu limit, deployments and automations on the Prefect server; safe to repeat",
     )
     deploy.add_argument("--file", type=Path, help="deployments; the project's prefect.yaml unless given")
-    deploy.add_argument("--gpus", type=int, default=1, help="stages that may use a GPU at once, over all machines")
+    deploy.add_argument(
+        "--gpus",
+        type=machine.whole(1),
+        default=1,
+        metavar="N",
+        help="stages that may use a GPU at once, over all machines",
+    )
     deploy.add_argument(
         "--unresponsive-after", type=int, metavar="SECONDS", help="without heartbeats a flow run is Crashed (300)"
     )
@@ -167,11 +175,14 @@ def _explain(error: Exception) -> Exception | None:
 
 def plan_command(arguments: argparse.Namespace) -> int:
     """`whetstone plan`."""
+    from pipelines.errors import UserError
     from pipelines.recipe.read import read_recipe
     from tasks import preflight
     from tasks.pipeline import Selection
     from tasks.stages import plan
 
+    if not arguments.memory and (arguments.limit or arguments.prompt_tokens):
+        raise UserError("--limit, --prompt-tokens: they say how --memory counts. Add --memory.")
     recipe = read_recipe(arguments.recipe, arguments.set)
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
     if arguments.memory:
@@ -252,7 +263,8 @@ def runs_command(arguments: argparse.Namespace) -> int:
         print(json.dumps([{k: v for k, v in entry.items() if k != "summary"} for entry in listed], indent=1))
         return 0
     if not listed:
-        print("no pipeline run yet: whetstone run recipes/quickstart.yaml")
+        none = "no pipeline run yet: whetstone run recipes/quickstart.yaml"
+        print(f"no pipeline run of experiment {arguments.experiment!r}" if arguments.experiment else none)
     for entry in listed:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["started"]))
         took = f"{entry['seconds']:.0f} s" if entry["seconds"] else "–"

@@ -38,10 +38,11 @@ def command(arguments: argparse.Namespace) -> int:
     from flows.progress import Status
     from pipelines.errors import UserError
     from pipelines.stage.files import write_atomic
-    from tasks import subjects
+    from tasks import preflight, subjects
 
     if not 0.5 <= arguments.confidence < 1:
         raise UserError("--confidence: a share from 0.5 to below 1, such as 0.95.")
+    preflight.summary_file(arguments.html, "--html")
     with Status(quiet=arguments.json) as status:
         chosen = subjects.find(arguments.names, status)
         if len(chosen) < 2 and not any(n.startswith("experiment:") for n in arguments.names):

@@ -38,8 +38,9 @@ def command(arguments: argparse.Namespace) -> int:
     from evaluation.pages import lineage as pages
     from flows.progress import Status
     from pipelines.stage.files import write_atomic
-    from tasks import lineage
+    from tasks import lineage, preflight
 
+    preflight.summary_file(arguments.html, "--html")
     with Status(quiet=arguments.json) as status:
         body = lineage.trace(arguments.name, status).body()
     if arguments.html:

@@ -49,8 +49,9 @@ def command(arguments: argparse.Namespace) -> int:
     from evaluation.pages.page import visible
     from pipelines.errors import UserError
     from pipelines.stage.files import write_atomic
-    from tasks import lookup
+    from tasks import lookup, preflight
 
+    preflight.summary_file(arguments.html, "--html")
     points: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
     for run in arguments.runs:
         stages = (lookup.find_run(run, ask_mlflow=False).get("summary") or {}).get("stages") or {}

@@ -8,6 +8,8 @@ import math
 import sys
 from typing import Any
 
+from flows import machine
+
 REFUSED = 1
 """Exit code where the gate, or a person, does not promote."""
 
@@ -33,7 +35,9 @@ def add(commands: Any) -> None:
         "--looks", type=int, default=30, help="looks that share half of alpha, such as the nights of a month (30)"
     )
     sub.add_argument("--ask", action="store_true", help="wait for a person's approval on the Prefect server's page")
-    sub.add_argument("--ask-hours", type=float, default=24.0, metavar="HOURS", help="how long to wait for it (24)")
+    sub.add_argument(
+        "--ask-hours", type=machine.positive, default=24.0, metavar="HOURS", help="how long to wait for it (24)"
+    )
     sub.add_argument("--rollback", action="store_true", help="give the alias back to the champion before this one")
     sub.add_argument("--status", action="store_true", help="the champion, those before it, and the looks it has had")
     sub.add_argument("--json", action="store_true", help="for machines: the evidence as JSON")

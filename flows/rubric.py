@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flows import labelled
+from flows import labelled, machine
 from flows.judge import connected_judge, rlvr_stage
 from pipelines.errors import DataError, RecipeError, UserError
 
@@ -39,10 +39,15 @@ def add(commands: Any) -> None:
     rubric.add_argument("--term", metavar="NAME", help="refine: which judge, where the reward has several")
     rubric.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of the recipe")
     rubric.add_argument(
-        "--rounds", type=int, help="how often the criteria of a pair are written (default: 3; to refine, 4)"
+        "--rounds",
+        type=machine.whole(1),
+        metavar="N",
+        help="how often the criteria of a pair are written (default: 3; to refine, 4)",
     )
-    rubric.add_argument("--each", type=int, default=3, help="criteria of a pair (default: 3)")
-    rubric.add_argument("--most", type=int, default=12, help="criteria that are left, or added (default: 12)")
+    rubric.add_argument("--each", type=machine.whole(1), default=3, metavar="N", help="criteria of a pair (default: 3)")
+    rubric.add_argument(
+        "--most", type=machine.whole(1), default=12, metavar="N", help="criteria that are left, or added (default: 12)"
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:

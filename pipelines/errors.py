@@ -34,15 +34,18 @@ class StaleWeights(Interrupted):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt word: the nearest known one, else the whole list.
+    """A hint for a misspelt word: the nearest known one, else the whole list. Capitals and hyphens are no difference.
 
     >>> did_you_mean("grppo", ["grpo", "rloo"])
     "Did you mean 'grpo'?"
+    >>> did_you_mean("Dr-GRPO", ["dr_grpo", "grpo"])
+    "Did you mean 'dr_grpo'?"
     >>> did_you_mean("zzz", ["grpo", "rloo"])
     'Known: grpo, rloo.'
     """
     known = sorted(known)
-    near = get_close_matches(word, known, n=1, cutoff=0.55)
+    spelt = {name.casefold().replace("-", "_"): name for name in known}
+    near = get_close_matches(word.casefold().replace("-", "_"), spelt, n=1, cutoff=0.55)
     if near:
-        return f"Did you mean {near[0]!r}?"
+        return f"Did you mean {spelt[near[0]]!r}?"
     return f"Known: {', '.join(known) or 'none'}."

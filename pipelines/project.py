@@ -18,6 +18,17 @@ def home() -> Path:
     return Path(os.environ.get("WHETSTONE_HOME") or Path.cwd() / ".whetstone").resolve()
 
 
+def make_home() -> Path:
+    """The project folder, made where it is not there; it holds recipes, data and answers, so its user alone may read it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = home()
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # another process may be making it at the same time
+    return folder
+
+
 def python_path(environment: Mapping[str, str] = os.environ) -> str:
     """PYTHONPATH for a child process: the project first, then what the environment has."""
     return os.pathsep.join(part for part in (str(ROOT), environment.get("PYTHONPATH", "")) if part)

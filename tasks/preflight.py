@@ -20,6 +20,7 @@ from typing import Any
 from pipelines.curate.formats import ENDINGS
 from pipelines.data.files import data_files
 from pipelines.errors import ModelError, RecipeError, did_you_mean
+from pipelines.project import make_home
 from pipelines.recipe import memory
 from pipelines.recipe.check import check_base, check_stage
 from pipelines.recipe.graph import Node
@@ -235,7 +236,7 @@ class _Asked:
             file = self._files[i]
             if file is not None and not answer.get("problem"):
                 with contextlib.suppress(OSError):
-                    file.parent.mkdir(parents=True, exist_ok=True)
+                    make_home()
                     write_atomic(file, json.dumps(answer), durable=False)
         return [answer for answer in self._answers if answer is not None]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pipelines.engine.model_files import check_loaded, reading
 from pipelines.errors import ModelError
-from pipelines.project import home
+from pipelines.project import make_home
 from pipelines.stage.files import atomic_folder, damage, digest, file_sha256, write_manifest
 
 log = logging.getLogger("whetstone")
@@ -85,7 +85,7 @@ def converted_folder(file: Path) -> Path:
     """Where a file's conversion is, or will be: it follows from the file's content and the libraries that convert it."""
     versions = {name: importlib.metadata.version(name) for name in READERS}
     mark = digest([CONVERSION, file_sha256(file), versions])[:16]
-    return home() / "models" / f"{file.stem[:60]}-{mark}"
+    return make_home() / "models" / f"{file.stem[:60]}-{mark}"
 
 
 def converted(file: Path) -> Path:

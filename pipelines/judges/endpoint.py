@@ -13,7 +13,7 @@ from typing import Any
 from pipelines.data.records import Message
 from pipelines.errors import UserError
 from pipelines.judges.cache import Cache
-from pipelines.project import home
+from pipelines.project import make_home
 from pipelines.recipe.secrets import redact
 
 URL_VARIABLE = "OPENAI_BASE_URL"
@@ -149,7 +149,7 @@ class ChatEndpoint:
 
 def cache_file() -> Path:
     """Where answers of judges are kept."""
-    return home() / "judges" / "answers.sqlite"
+    return make_home() / "judges" / "answers.sqlite"
 
 
 def address(url: str | None, field: str) -> str:

@@ -10,6 +10,14 @@ from pipelines.errors import did_you_mean
 from pipelines.recipe import kinds
 from pipelines.recipe.secrets import redact
 
+FORMS = {
+    r"^\w+(\.\w+)*:\w+$": "write it as package.module:function",
+    r"^[\w.]+:\w+$": "write it as package.module:function",
+    r"^https?://[^\s/]": "write an address such as http://localhost:8000",
+    r"^[A-Za-z_]\w*$": "write the name of a variable, such as OPENAI_API_KEY",
+}
+"""Patterns of fields, in words."""
+
 
 def shown(value: Any) -> str:
     """A value as a message shows it: short, and without secrets."""
@@ -46,6 +54,8 @@ def explain(error: ValidationError, body: dict[str, Any], model: type[BaseModel]
             lines.append(f"{where}: expected a section with fields (got {shown(entry.get('input'))}).")
         else:
             value = entry.get("input")
+            if entry["type"] == "string_pattern_mismatch":
+                entry["msg"] = FORMS.get(entry["ctx"]["pattern"], entry["msg"])
             got = f" (got {shown(value)})" if isinstance(value, str | int | float | bool) or value is None else ""
             lines.append(f"{where}: {entry['msg'].removeprefix('Value error, ')}{got}.")
     if len(entries) > 20:

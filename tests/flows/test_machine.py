@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import sys
 import pytest
 import toys
 
-from flows import machine
+from flows import cli, machine, stopping
 from flows.progress import Lines
 from pipelines.errors import DataError, RecipeError
 from tasks.process import StageFailed
@@ -46,6 +47,48 @@ def test_json_errors_leave_two_and_nothing_else(tmp_path, arguments, kind):
     body = json.loads(done.stdout)
     assert body["error"]["kind"] == kind and set(body["error"]) == {"kind", "field", "message", "fix"}
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plam"], "argument COMMAND: there is no 'plam'. Did you mean 'plan'?"),
+        (["plan", "x.yaml", "--untill", "sft"], "Did you mean '--until'?"),
+        (["systems", "--status", "in-part"], "Did you mean 'in part'?"),
+        (["plan", "x.yaml", "--memory", "--limit", "nan"], "argument --limit: nan: a number above 0."),
+        (["plan", "x.yaml", "--memory", "--limit", "-3"], "argument --limit: -3: a number above 0."),
+        (["plan", "x.yaml", "--memory", "--prompt-tokens", "0"], "argument --prompt-tokens: 0 is not between 1 and"),
+        (["plan", "x.yaml", "--limit", "3"], "--limit, --prompt-tokens: they say how --memory counts. Add --memory."),
+        (["runs", "--limit", "-1"], "argument --limit: -1 is not between 1 and"),
+        (["runs", "--limit", "all"], "argument --limit: 'all' is not a whole number."),
+        (["deploy", "--gpus", "0"], "argument --gpus: 0 is not between 1 and"),
+        (["promote", "x", "--ask", "--ask-hours", "-1"], "argument --ask-hours: -1: a number above 0."),
+        (["rubric", "x.yaml", "y.jsonl", "--most", "0"], "argument --most: 0 is not between 1 and"),
+        (["compare", "a", "b", "--html", "."], "--html: . is a folder"),
+        (["lineage", "a", "--html", "nosuch/x.html"], "--html: there is no folder nosuch"),
+        (["overoptimisation", "a", "--html", "nosuch/x.html"], "--html: there is no folder nosuch"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused_before_anything_is_read(home, monkeypatch, capsys, arguments, said):
+    monkeypatch.setattr(stopping, "install", lambda: None)  # of pytest's own process
+    monkeypatch.setattr(stopping, "exit_code", None)
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # put back afterwards
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    monkeypatch.setattr(sys, "argv", ["whetstone", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not home.exists()
+
+
+def test_letters_that_the_reader_has_not():
+    """Where the output's encoding lacks a letter, a question mark stands for it and the command goes on."""
+    written = io.BytesIO()
+    stream = machine.Patient(io.TextIOWrapper(written, encoding="ascii"))
+    stream.write("sft → rlvr")
+    stream.flush()
+    assert written.getvalue() == b"sft ? rlvr"
 
 
 def test_results_as_json(tmp_path):

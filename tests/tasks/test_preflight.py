@@ -58,6 +58,7 @@ def test_the_toy_recipe_is_ready_and_good_answers_are_remembered(tmp_path, home)
     recipe = read_recipe(toys.recipe(tmp_path))
     assert preflight.examine(recipe, ALL) == []
     remembered = list((home / ".checked").glob("*.json"))
+    assert home.stat().st_mode & 0o077 == 0, "recipes and data are their user's alone, before the first run too"
     assert len(remembered) == 3 and any("parameters" in json.loads(f.read_text()) for f in remembered)
     began = time.monotonic()
     assert preflight.examine(recipe, ALL) == []

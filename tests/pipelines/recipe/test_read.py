@@ -115,3 +115,20 @@ def test_the_recipe_beats_its_presets(tmp_path):
 def test_a_slot_is_replaced_whole(tmp_path):
     recipe = read_recipe(toys.recipe(tmp_path), ["presets=[dapo]", "rlvr.objective=reinforce"])
     assert recipe.rlvr.objective == {"kind": "reinforce"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("rlvr.reward_functions=[rewards.py]", "rlvr.reward_functions.0: write it as package.module:function (got 'rewards.py')."),
+        ("rlvr.sampler={url: localhost, weights: w}", "write an address such as http://localhost:8000 (got 'localhost')."),
+    ],
+)  # fmt: skip
+def test_patterns_are_told_in_words(change, said, tmp_path):
+    with pytest.raises(RecipeError, match=re.escape(said)):
+        read_recipe(toys.recipe(tmp_path), [change])
+
+
+def test_capitals_and_hyphens_are_near(tmp_path):
+    with pytest.raises(RecipeError, match="Did you mean 'dr_grpo'"):
+        read_recipe(toys.recipe(tmp_path), ["presets=[Dr-GRPO]"])
