@@ -56,6 +56,7 @@ _SYMBOLS = str.maketrans(
     }
 )
 _RADICAL = re.compile(r"√\s?(?:(\d{1,40}|[a-z])|\(([^()]{1,80})\))")
+_BOLD = re.compile(r"(?<![\w)}*])\*\*([^*]{1,200})\*\*(?![\w({*])")
 _UPRIGHT = re.compile(r"\\(?:mathrm|text)\s?\{([ei])\}")
 _TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|mathbf)\s?\{([^{}]*)\}")
 _BASE = re.compile(r"([0-9A-Fa-f]{1,200})\s?_\s?\{?\s?(?:\\text\s?\{)?\s?(\d{1,2})\s?\}{0,2}")
@@ -105,7 +106,7 @@ def tidy(text: str) -> str:
     ('12000', '5', '1234567')
     """
     text = ascii_forms(text).replace(",\\!", ",").replace("{,}", ",").replace("\\$", "$")
-    text = re.sub(r"\$(?=\d)(?=[^$]*\Z)", "", text)
+    text = re.sub(r"\$(?=\d)(?=[^$]*\Z)", "", _BOLD.sub(r"\1", text))
     text = (
         _RADICAL.sub(lambda m: f"\\sqrt{{{m[1] or m[2]}}}", text)
         .translate(_SYMBOLS)

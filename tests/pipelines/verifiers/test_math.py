@@ -52,6 +52,8 @@ CORRECT = [
     ("\\boxed{\\text{Evelyn}}", "\\text{Evelyn}"),
     ("\\boxed{\\text{(B)}}", "\\text{(B)}"),
     ("\\boxed{.5}", "\\frac{1}{2}"),
+    ("The answer is **72** dollars.", "72"),
+    ("The answer is **$\\frac{1}{2}$**.", "0.5"),
     ("\\boxed{2√2}", "\\sqrt{8}"),
     ("\\boxed{x²+2x}", "x^2+2x"),
     ("\\boxed{(-∞,3]}", "(-\\infty,3]"),
