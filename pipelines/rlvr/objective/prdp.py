@@ -67,7 +67,7 @@ def prdp(
     if clip_range is not None:
         loss = torch.maximum(loss, squared_error(moved.clamp(-clip_range, clip_range)))
     once = torch.ones_like(difference)
-    ends = torch.zeros_like(before[:, 0])
+    ends = torch.zeros(len(group), dtype=loss.dtype)
     total, partners = (ends.index_add(0, first, x).index_add(0, second, x) for x in (loss, once))
     pairs = group_sum(partners, group) / 2
     share = group_size(group, in_loss) / (2 * pairs.clamp(min=1))
