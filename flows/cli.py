@@ -61,7 +61,7 @@ def _that_run(commands: Any) -> None:
             )
             sub.add_argument("--mermaid", action="store_true", help="the graph of the stages as a Mermaid flowchart")
             sub.add_argument(
-                "--prompt-tokens", type=machine.whole(1), metavar="N", help="with --memory: length of a prompt"
+                "--prompt-tokens", type=machine.integer(1), metavar="N", help="with --memory: length of a prompt"
             )
         if name != "plan":
             sub.add_argument("--summary", metavar="FILE", help="write the run's summary as JSON")
@@ -72,7 +72,7 @@ def _that_show(commands: Any) -> None:
     """Commands that say what there is."""
     runs = _add(commands, "runs", "list pipeline runs, newest first")
     runs.add_argument("--experiment", help="only this MLflow experiment")
-    runs.add_argument("--limit", type=machine.whole(1), default=20, metavar="N", help="the N newest (20)")
+    runs.add_argument("--limit", type=machine.integer(1), default=20, metavar="N", help="the N newest (20)")
     runs.add_argument("--remote", action="store_true", help="ask MLflow itself: runs of other machines too (slower)")
     runs.add_argument("--json", action="store_true")
     show = _add(commands, "show", "one pipeline run: stages, scores, files")
@@ -118,7 +118,7 @@ def _that_operate(commands: Any) -> None:
     deploy.add_argument("--file", type=Path, help="deployments; the project's prefect.yaml unless given")
     deploy.add_argument(
         "--gpus",
-        type=machine.whole(1),
+        type=machine.integer(1),
         default=1,
         metavar="N",
         help="stages that may use a GPU at once, over all machines",

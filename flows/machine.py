@@ -53,10 +53,10 @@ class Parser(argparse.ArgumentParser):
         return [parser for each in commands for name, parser in each.choices.items() if name in sys.argv[1:]]
 
 
-def whole(least: int, most: int = 10**9) -> Callable[[str], int]:
+def integer(least: int, most: int = 10**9) -> Callable[[str], int]:
     """A type of arguments: a whole number between bounds.
 
-    >>> whole(1)("3")
+    >>> integer(1)("3")
     3
     """
 

@@ -40,13 +40,19 @@ def add(commands: Any) -> None:
     rubric.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of the recipe")
     rubric.add_argument(
         "--rounds",
-        type=machine.whole(1),
+        type=machine.integer(1),
         metavar="N",
         help="how often the criteria of a pair are written (default: 3; to refine, 4)",
     )
-    rubric.add_argument("--each", type=machine.whole(1), default=3, metavar="N", help="criteria of a pair (default: 3)")
     rubric.add_argument(
-        "--most", type=machine.whole(1), default=12, metavar="N", help="criteria that are left, or added (default: 12)"
+        "--each", type=machine.integer(1), default=3, metavar="N", help="criteria of a pair (default: 3)"
+    )
+    rubric.add_argument(
+        "--most",
+        type=machine.integer(1),
+        default=12,
+        metavar="N",
+        help="criteria that are left, or added (default: 12)",
     )
 
 
