@@ -197,7 +197,14 @@ def columns_page() -> str:
         lines.append(f"| {phase.name.lower()} | {slots} |")
     lines += ["", *_column_rows(COLUMNS)]
     for owner, table in TABLES.items():
-        lines += ["", f"## {owner}", "", "P pairs of answers, B single answers.", "", *_column_rows(table)]
+        lines += [
+            "",
+            f"## {owner}",
+            "",
+            "P pairs of answers, B single answers, M trained tokens.",
+            "",
+            *_column_rows(table),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -2,9 +2,9 @@
 
 A method asks for columns by naming them as positional parameters, so this table is the glossary of the whole catalogue.
 What `pack` fills, what a recipe's check refuses, the toy batches of tests and benchmarks and the page docs/columns.md are derived
-from it. Letters: B rows (one trajectory each), T token positions, S turns, K statistics a row, P pairs. Position t holds the
-log-probability of token t given the tokens before it, so position 0 is never trained. This file imports no torch: reading a recipe stays
-fast.
+from it. Letters: B rows (one trajectory each), T token positions, S turns, K statistics a row, P pairs, M trained tokens. Position t
+holds the log-probability of token t given the tokens before it, so position 0 is never trained. This file imports no torch: reading a
+recipe stays fast.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ else:
     Tensor = Any
 
 PerPair = Annotated[Tensor, "P"]
+PerTrained = Annotated[Tensor, "M"]
 PerRow = Annotated[Tensor, "B"]
 PerToken = Annotated[Tensor, "B T"]
 PerTurn = Annotated[Tensor, "B S"]
@@ -306,7 +307,14 @@ PREFERENCE_COLUMNS: dict[str, Column] = {
                  "without gradient.", span=(0.0, 2.0)),
 }  # fmt: skip
 """What a preference loss may know of an optimizer step."""
-TABLES = {"preference": PREFERENCE_COLUMNS, "reward_model": REWARD_MODEL_COLUMNS}
+SFT_COLUMNS: dict[str, Column] = {
+    "logp": Column("M", "float32", Phase.LOSS, "the policy", "Log-probability (nats) of each trained token, with gradient.",
+                   span=(-3.0, 0.0)),
+    "logp_old": Column("M", "float32", Phase.LOSS, "the policy before the step", "The same before the first of the step's updates, without "
+                       "gradient.", part=True, hint="Make several updates a step: sft.mini_batches: 8.", span=(-3.0, 0.0)),
+}  # fmt: skip
+"""What a loss of SFT may know of the tokens of a forward pass."""
+TABLES = {"sft": SFT_COLUMNS, "preference": PREFERENCE_COLUMNS, "reward_model": REWARD_MODEL_COLUMNS}
 """Room → its own table, where it is not `COLUMNS`."""
 
 

@@ -73,11 +73,11 @@ class Loop:
         self.policy = Policy(self.model, Sampling(), dtype=self.settings.dtype)
         self.optimizer = optimizer.make(self.model, self.run_settings.optimizer)
 
-    def schedule(self, total: int) -> None:
-        """Set the number of steps, over which the learning rate's schedule runs."""
+    def schedule(self, total: int, updates: int = 1) -> None:
+        """Set the number of steps, and of the optimizer updates in each, over which the learning rate's schedule runs."""
         self.total = total
         self.stepper = optimizer.Stepper(
-            self.optimizer, self.run_settings.optimizer, total, self.run_settings.max_bad_steps
+            self.optimizer, self.run_settings.optimizer, total * updates, self.run_settings.max_bad_steps
         )
 
     def _model(self) -> Any:
@@ -147,7 +147,7 @@ class Loop:
         """After a commit, if there is one, was taken up; before the first step."""
 
     def _step(self, step: int) -> dict[str, float]:
-        """One optimizer step; its metrics, `loss/train` among them."""
+        """One step; its metrics, `loss/train` among them."""
         raise NotImplementedError
 
     def measure(self) -> dict[str, float]:

@@ -229,10 +229,15 @@ class Sft(Settings):
     mixture: dict[Line, SharesOverTime] = {}
     """Source → its share of the rows of a step, or `[at the first step, at the last]`, changing evenly in between (annealing). Shares are
     relative to their sum; a source starts again when all of its rows were read. Default: all rows of the split, once an epoch."""
+    loss: Part = {"kind": "cross_entropy"}
+    """One of pipelines/sft/loss, with its settings: `dft` or `{kind: psft, high: 0.28}`. The held-out loss is the cross-entropy whatever
+    this says."""
     epochs: float | None = Field(None, gt=0)
     steps: int | None = Field(None, ge=1)
     tokens_per_step: int = Field(16_384, ge=1)
-    """Packed tokens per optimizer step; the loss is divided by the step's own count of trained tokens."""
+    """Packed tokens per step; the loss of an optimizer update is divided by its own count of trained tokens."""
+    mini_batches: int = Field(1, ge=1, le=100_000)
+    """Optimizer updates that a step's rows are split over, at most one a row; the learning rate's schedule counts updates."""
     micro_batch_tokens: int = Field(8_192, ge=1)
     max_length: int = Field(2048, ge=2)
     """Length of a packed row; longer conversations are dropped and counted."""

@@ -1,14 +1,16 @@
-"""The stage: documents, packed steps, one global token denominator, held-out loss, exact resume."""
+"""The stage: documents, packed steps, a loss of the folder `loss`, one token denominator an update, held-out loss, exact resume."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from pipelines.contract.catalogue import bind
 from pipelines.data import dataset
 from pipelines.data.records import Problem
 from pipelines.engine import models
@@ -28,10 +30,26 @@ from pipelines.sft.pack import (
 )
 from pipelines.stage.report import Report
 
+SLOT = "sft.loss"
 LEAST = 1e-9
-"""Denominator of a step whose records all have the weight 0."""
+"""Denominator of an update whose records all have the weight 0."""
 HELDOUT_ROWS = 512
 """Held-out conversations scored per measurement, at most."""
+
+
+@dataclass
+class _Tally:
+    """What the updates of a step add up to."""
+
+    loss: float = 0.0
+    """Sum over tokens."""
+    denominator: float = 0.0
+    trained: int = 0
+    """Tokens with loss."""
+    size: int = 0
+    """Tokens of the forward passes, padding included."""
+    used: int = 0
+    """Those that are not padding."""
 
 
 class Trainer(Loop):
@@ -51,6 +69,8 @@ class Trainer(Loop):
     ) -> None:
         super().__init__("sft", sft, model, data=data, out=out, work=work, report=report, seed=seed, start=start)
         self.sft = sft
+        self.loss = bind(SLOT, sft.loss)
+        self.compares = "logp_old" in self.loss.takes
         models.check_template(dataset.about(data).get("template"), self.tokenizer, "sft")
         self.documents = self._documents(data, sft.split)
         self.heldout = self._documents(data, sft.heldout)[:HELDOUT_ROWS] if sft.heldout else []
@@ -61,7 +81,13 @@ class Trainer(Loop):
             report.event(
                 "packing is off: the model's attention takes no masks of packed rows", attention=model.attention
             )
-        self.schedule(self._total_steps())
+        self.updates = min(sft.mini_batches, self._rows_per_step())
+        if self.compares and self.updates == 1:
+            raise DataError(
+                f"sft.tokens_per_step: a step of {sft.tokens_per_step} tokens has one row, so one update, and {self.loss.name} compares "
+                "with the model before the step. Raise tokens_per_step, or lower max_length."
+            )
+        self.schedule(self._total_steps(), self.updates)
         self.epochs = self._mixture() if sft.mixture else Epochs(self._rows_of, self._rows_per_step())
 
     def _documents(self, data: Path, split: str) -> list[Document]:
@@ -161,33 +187,62 @@ class Trainer(Loop):
 
     def _step(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
-        self.model.train()
         rows = self.step_rows(step)
-        trained = sum(self.documents[i].trained_count for row in rows for i in row)
-        weights, denominator = self._weights(rows), float(trained)
-        if weights is not None:
-            denominator = sum(self.documents[i].trained_weight for row in rows for i in row)
-        total, size, used = torch.zeros((), device=self.device), 0, 0
-        for layout, targets in micro_batches(self.documents, rows, self.sft.micro_batch_tokens):
-            logp, _ = self.policy.score(layout, targets)
-            if weights is not None:
-                logp = logp * weights[layout.target.to(self.device)]
-            loss = -logp.sum() / max(denominator, LEAST)
-            loss.backward()
-            total += loss.detach()
-            size, used = size + layout.size, used + layout.used
-        self.tokens_seen += sum(len(self.documents[i].tokens) for row in rows for i in row)
-        metrics = {"loss/train": float(total), **{f"optimizer/{k}": v for k, v in self.stepper.step(step).items()}}
-        seconds = time.perf_counter() - began
+        parts = [
+            rows[start :: self.updates] for start in range(self.updates)
+        ]  # strided: a part has rows of all sources of a mixture
+        old = [self._log_probs(part) for part in parts] if self.compares else [None] * len(parts)
+        self.model.train()
+        tally = _Tally()
+        stepped: dict[str, float] = {}
+        for number, (part, logp_old) in enumerate(zip(parts, old, strict=True)):
+            self._update(part, logp_old, tally)
+            stepped = self.stepper.step(step * self.updates + number)
         real = sum(len(self.documents[i].tokens) for row in rows for i in row)
-        return metrics | {
-            "tokens/trained": float(trained),
-            "tokens/padding_share": 1 - used / max(1, size),
+        self.tokens_seen += real
+        seconds = time.perf_counter() - began
+        return {
+            "loss/train": tally.loss / max(tally.denominator, LEAST),
+            **{f"optimizer/{name}": value for name, value in stepped.items()},
+            "tokens/trained": float(tally.trained),
+            "tokens/padding_share": 1 - tally.used / max(1, tally.size),
             "time/step_s": seconds,
             "tokens/per_s": real / seconds,
         }
 
-    def _weights(self, rows: list[list[int]]) -> torch.Tensor | None:
+    def _update(self, rows: list[list[int]], logp_old: list[Tensor] | None, tally: _Tally) -> None:
+        """Gradients of one optimizer update.
+
+        Args:
+            logp_old: log-probabilities before the step, of each forward pass, where the loss reads them.
+        """
+        weights = self._weights(rows)
+        trained = sum(self.documents[i].trained_count for row in rows for i in row)
+        denominator = float(trained)
+        if weights is not None:
+            denominator = sum(self.documents[i].trained_weight for row in rows for i in row)
+        total = torch.zeros((), device=self.device)
+        for number, (layout, targets) in enumerate(micro_batches(self.documents, rows, self.sft.micro_batch_tokens)):
+            logp, _ = self.policy.score(layout, targets)
+            losses = self.loss({"logp": logp, "logp_old": logp_old[number] if logp_old else None})
+            if weights is not None:
+                losses = losses * weights[layout.target.to(self.device)]
+            loss = losses.sum() / max(denominator, LEAST)
+            loss.backward()
+            total += loss.detach()
+            tally.size, tally.used = tally.size + layout.size, tally.used + layout.used
+        tally.trained += trained
+        tally.denominator += denominator
+        tally.loss += float(total) * max(denominator, LEAST)
+
+    @torch.no_grad()
+    def _log_probs(self, rows: list[list[int]]) -> list[Tensor]:
+        """The trained tokens' log-probabilities, float32 [M] for each forward pass of an update; without dropout."""
+        self.model.eval()
+        passes = micro_batches(self.documents, rows, self.sft.micro_batch_tokens)
+        return [self.policy.score(layout, targets)[0] for layout, targets in passes]
+
+    def _weights(self, rows: list[list[int]]) -> Tensor | None:
         """`token_weights`, None where all are 1."""
         if all(self.documents[i].weight == 1 and not self.documents[i].factors for row in rows for i in row):
             return None

@@ -1,0 +1,1 @@
+"""Slot `loss` of an SFT stage: what a trained token costs."""
