@@ -59,7 +59,7 @@ def test_the_toy_recipe_is_ready_and_good_answers_are_remembered(tmp_path, home)
     assert preflight.examine(recipe, ALL) == []
     remembered = list((home / ".checked").glob("*.json"))
     assert home.stat().st_mode & 0o077 == 0, "recipes and data are their user's alone, before the first run too"
-    assert len(remembered) == 3 and any("parameters" in json.loads(f.read_text()) for f in remembered)
+    assert len(remembered) == 4 and any("parameters" in json.loads(f.read_text()) for f in remembered)
     began = time.monotonic()
     assert preflight.examine(recipe, ALL) == []
     assert time.monotonic() - began < 1.5
@@ -84,7 +84,7 @@ print(*preflight.examine(read_recipe({str(recipe)!r}, ["rlvr.sampling.temperatur
 def test_what_the_answer_about_rules_depends_on(tmp_path, home, monkeypatch):
     def mark(*overrides):
         recipe = read_recipe(toys.recipe(tmp_path), list(overrides))
-        (question,) = preflight_rules.questions(recipe.nodes())
+        (question,) = preflight_rules.questions([recipe.node("rlvr")])
         return preflight._mark(question)
 
     plain = mark()
@@ -245,7 +245,7 @@ def test_stages_that_do_not_run_are_not_looked_at(tmp_path, home, known):
     assert set(problems(tmp_path, *overrides)) == {"rlvr.processes", "rlvr.sampling.max_tokens", "evaluate.include"}
     known.clear()
     assert problems(tmp_path, *overrides, stages=["sft"]) == {}
-    assert [q["ask"] for q in known] == ["fresh"]
+    assert sorted(q["ask"] for q in known) == ["fresh", "rules"]
     known.clear()
     assert problems(tmp_path, *overrides, stages=[]) == {} and known == []
 

@@ -67,7 +67,7 @@ def test_only_scored_rows_and_trained_tokens_count(slot, name, seed):
     for result, other in zip(results, call(slot, name, noisy(given, ~scored, seed)), strict=True):
         torch.testing.assert_close(result[scored], other[scored])
     for result, other in zip(results, call(slot, name, noisy(given, ~mask, seed)), strict=True):
-        where = mask if result.ndim == 2 else slice(None)
+        where = mask if result.shape == mask.shape else slice(None)
         torch.testing.assert_close(result[where], other[where])
     alone = {k: v[scored] if isinstance(v, torch.Tensor) and COLUMNS[k].shape else v for k, v in given.items()}
     for result, other in zip(results, call(slot, name, alone), strict=True):
