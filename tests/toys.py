@@ -224,6 +224,22 @@ def trainer(folder: Path, begun: Path, of: Path, *overrides: str):
     )  # fmt: skip
 
 
+def sft_trainer(folder: Path, data: Path, *overrides: str):
+    """The SFT trainer of the toy recipe on its curated `data`."""
+    from pipelines.recipe.check import check
+    from pipelines.recipe.read import read_recipe
+    from pipelines.sft.run import Trainer
+    from pipelines.stage.report import Report
+
+    made = read_recipe(recipe(folder), list(overrides))
+    check(made)
+    work = folder / "work"
+    (work / "out").mkdir(parents=True, exist_ok=True)
+    return Trainer(
+        made.sft, made.model, data=data, out=work / "out", work=work, report=Report(work, committed=True), seed=0
+    )
+
+
 class Stopped(BaseException):
     """What a run that a test breaks off ends with."""
 

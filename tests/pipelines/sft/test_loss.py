@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 
 from pipelines.contract.catalogue import bind, load, names
 from pipelines.contract.columns import SFT_COLUMNS
-from pipelines.curate.run import run as curate
 from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.sft.pack import micro_batches
-from pipelines.sft.run import Trainer
-from pipelines.stage.report import Report
 
 SLOT = "sft.loss"
 NATS = st.lists(st.floats(-8, 0, width=32), min_size=1, max_size=6)
@@ -63,24 +60,6 @@ def test_psft_stops_where_a_token_has_risen_enough(logp, moved, high):
     torch.testing.assert_close(ours, expected.expand(len(logp)))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    recipe = read_recipe(toys.recipe(folder))
-    curate(recipe.curate, recipe.model, out=folder, report=Report(folder / "w"), seed=0)
-    return folder
-
-
-def trainer(folder, data, *overrides):
-    recipe = read_recipe(toys.recipe(folder), list(overrides))
-    check(recipe)
-    work = folder / "work"
-    (work / "out").mkdir(parents=True, exist_ok=True)
-    return Trainer(
-        recipe.sft, recipe.model, data=data, out=work / "out", work=work, report=Report(work, committed=True), seed=0
-    )
-
-
 def weights(made):
     return torch.cat([p.detach().flatten() for p in made.model.parameters()])
 
@@ -89,20 +68,22 @@ def weights(made):
 def test_the_stage_learns_and_a_killed_run_ends_with_the_same_weights(tmp_path, data, overrides):
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     overrides = (*overrides, "sft.steps=8")
-    whole = trainer(tmp_path / "a", data, *overrides)
+    whole = toys.sft_trainer(tmp_path / "a", data, *overrides)
     before = whole.heldout_loss()
     whole.run()
     assert whole.heldout_loss() < before - 0.1, "the held-out loss is the cross-entropy"
-    stopped = toys.run_stopped(lambda: trainer(tmp_path / "b", data, *overrides), 5, None)
+    stopped = toys.run_stopped(lambda: toys.sft_trainer(tmp_path / "b", data, *overrides), 5, None)
     assert torch.equal(weights(whole), weights(stopped))
     assert toys.history(tmp_path / "a/work") == toys.history(tmp_path / "b/work")
 
 
 def test_a_step_s_updates_see_the_model_before_it(tmp_path, data):
     """By hand: the same rows, ratios to the log-probabilities before the first update, one optimizer step for each part."""
-    made = trainer(tmp_path, data, *PSFT, "sft.optimizer.learning_rate=0.01", "sft.optimizer.warmup=0", "sft.steps=3")
+    made = toys.sft_trainer(
+        tmp_path, data, *PSFT, "sft.optimizer.learning_rate=0.01", "sft.optimizer.warmup=0", "sft.steps=3"
+    )
     (tmp_path / "hand").mkdir()
-    hand = trainer(
+    hand = toys.sft_trainer(
         tmp_path / "hand", data, *PSFT, "sft.optimizer.learning_rate=0.01", "sft.optimizer.warmup=0", "sft.steps=3"
     )
     assert made.updates == 4 and made.stepper.total == 12
@@ -130,8 +111,8 @@ def test_a_step_s_updates_see_the_model_before_it(tmp_path, data):
 
 def test_several_updates_of_cross_entropy_are_as_many_smaller_steps(tmp_path, data):
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    many = trainer(tmp_path / "a", data, "sft.mini_batches=8", "sft.steps=2")
-    few = trainer(tmp_path / "b", data, "sft.tokens_per_step=64", "sft.steps=16")
+    many = toys.sft_trainer(tmp_path / "a", data, "sft.mini_batches=8", "sft.steps=2")
+    few = toys.sft_trainer(tmp_path / "b", data, "sft.tokens_per_step=64", "sft.steps=16")
     assert many.updates == 8 and few.updates == 1 and many.stepper.total == few.stepper.total
     rows = [few.step_rows(step) for step in range(16)]
     few.step_rows = lambda step: rows[step]
@@ -158,4 +139,4 @@ def test_what_is_wrong_is_named(tmp_path, overrides, words):
 
 def test_a_step_of_one_row_has_nothing_to_compare(tmp_path, data):
     with pytest.raises(DataError, match=r"sft\.tokens_per_step: a step of 64 tokens has one row"):
-        trainer(tmp_path, data, *PSFT, "sft.tokens_per_step=64")
+        toys.sft_trainer(tmp_path, data, *PSFT, "sft.tokens_per_step=64")

@@ -11,34 +11,13 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.curate.run import run as curate
 from pipelines.data import dataset
 from pipelines.data.records import Problem
 from pipelines.engine.layout import best_fit
 from pipelines.engine.models import train_tokenizer
 from pipelines.errors import DataError, ModelError
-from pipelines.recipe.read import read_recipe
 from pipelines.sft.pack import check_assistant_mask, document, epoch_rows, micro_batches
-from pipelines.sft.run import Trainer
 from pipelines.stage.files import read_json
-from pipelines.stage.report import Report
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    recipe = read_recipe(toys.recipe(folder))
-    curate(recipe.curate, recipe.model, out=folder, report=Report(folder / "w"), seed=0)
-    return folder
-
-
-def trainer(tmp_path, data, *overrides):
-    recipe = read_recipe(toys.recipe(tmp_path), list(overrides))
-    work = tmp_path / "work"
-    (work / "out").mkdir(parents=True, exist_ok=True)
-    return Trainer(
-        recipe.sft, recipe.model, data=data, out=work / "out", work=work, report=Report(work, committed=True), seed=0
-    )
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 50))
@@ -81,7 +60,7 @@ def test_template_that_rewrites_the_prompt_is_refused():
 
 
 def test_packed_rows_give_the_loss_of_separate_ones(tmp_path, data):
-    made = trainer(tmp_path, data)
+    made = toys.sft_trainer(tmp_path, data)
     rows = epoch_rows(made.documents, 64, True, 0, 0)[:3]
     assert any(len(row) > 1 for row in rows)
 
@@ -114,17 +93,17 @@ def history(work):
 
 @pytest.mark.parametrize("at", [1, 4, 7, 11])
 def test_interrupted_run_ends_with_the_same_bytes(tmp_path, data, at):
-    whole = trainer(tmp_path / "a", data) if (tmp_path / "a").mkdir() is None else None
+    whole = toys.sft_trainer(tmp_path / "a", data) if (tmp_path / "a").mkdir() is None else None
     whole.run()
     (tmp_path / "b").mkdir()
-    toys.run_stopped(lambda: trainer(tmp_path / "b", data), at, None)
+    toys.run_stopped(lambda: toys.sft_trainer(tmp_path / "b", data), at, None)
     assert bytes_of(tmp_path / "a/work/out") == bytes_of(tmp_path / "b/work/out")
     assert history(tmp_path / "a/work") == history(tmp_path / "b/work")
     assert [s for s, _ in history(tmp_path / "b/work")] == list(range(1, 13))
 
 
 def test_it_learns_and_saves_a_loadable_folder(tmp_path, data):
-    made = trainer(tmp_path, data, "sft.steps=40")
+    made = toys.sft_trainer(tmp_path, data, "sft.steps=40")
     before = made.heldout_loss()
     numbers = made.run()
     assert numbers["loss_heldout"] < before - 0.4
@@ -137,7 +116,9 @@ def test_it_learns_and_saves_a_loadable_folder(tmp_path, data):
 
 
 def test_lora_is_merged_and_unpacked_rows_work(tmp_path, data):
-    made = trainer(tmp_path, data, "sft.lora={rank: 4}", "sft.packing=false", "sft.steps=6", "model.dtype=bfloat16")
+    made = toys.sft_trainer(
+        tmp_path, data, "sft.lora={rank: 4}", "sft.packing=false", "sft.steps=6", "model.dtype=bfloat16"
+    )
     made.run()
     from transformers import AutoModelForCausalLM
 
@@ -153,7 +134,7 @@ def test_lora_is_merged_and_unpacked_rows_work(tmp_path, data):
 def test_gradient_that_is_not_finite_is_skipped_then_stops(tmp_path, data):
     from pipelines.errors import Interrupted
 
-    made = trainer(tmp_path, data, "sft.max_bad_steps=2")
+    made = toys.sft_trainer(tmp_path, data, "sft.max_bad_steps=2")
     with torch.no_grad():
         made.model.get_input_embeddings().weight[:] = float("nan")
     with pytest.raises(Interrupted, match="not finite 2 times in a row"):
@@ -177,7 +158,7 @@ def test_the_loss_is_the_mean_over_the_step_s_answer_tokens(tmp_path, data, monk
     losses = []
     for budget in (64, 512):
         (tmp_path / str(budget)).mkdir()
-        made = trainer(tmp_path / str(budget), data, f"sft.micro_batch_tokens={budget}")
+        made = toys.sft_trainer(tmp_path / str(budget), data, f"sft.micro_batch_tokens={budget}")
         numbers, gradient = one_step(made, monkeypatch)
         losses.append((numbers["loss/train"], gradient))
     made.model.zero_grad()
@@ -196,7 +177,7 @@ def test_the_loss_is_the_mean_over_the_step_s_answer_tokens(tmp_path, data, monk
 
 
 def test_heldout_loss_is_per_token_and_of_the_heldout_split(tmp_path, data):
-    made = trainer(tmp_path, data, "sft.micro_batch_tokens=64")
+    made = toys.sft_trainer(tmp_path, data, "sft.micro_batch_tokens=64")
     nats, count = 0.0, 0
     with torch.no_grad():
         for doc in made.heldout:
@@ -208,17 +189,17 @@ def test_heldout_loss_is_per_token_and_of_the_heldout_split(tmp_path, data):
 
 
 def test_every_epoch_reads_every_conversation_once_in_an_order_of_its_own(tmp_path, data):
-    made = trainer(tmp_path, data, "sft.packing=false")
+    made = toys.sft_trainer(tmp_path, data, "sft.packing=false")
     each, per_step = len(made.documents), made._rows_per_step()
     rows = [i for step in range(2 * each // per_step + 1) for (i,) in made.step_rows(step)]
     first, second = rows[:each], rows[each : 2 * each]
     assert sorted(first) == sorted(second) == list(range(each)) and first != second
-    again = trainer(tmp_path, data, "sft.packing=false")
+    again = toys.sft_trainer(tmp_path, data, "sft.packing=false")
     assert again.step_rows(3) == made.step_rows(3), "a step's rows depend on no step before it"
 
 
 def test_the_best_checkpoint_is_handed_on(tmp_path, data, monkeypatch):
-    made = trainer(
+    made = toys.sft_trainer(
         tmp_path, data, "sft.checkpoint_selection=best", "sft.evaluate_every=3", "sft.optimizer.schedule=constant"
     )
     told = iter([2.0, 1.0, 3.0, 4.0])
@@ -236,9 +217,9 @@ def test_the_best_checkpoint_is_handed_on(tmp_path, data, monkeypatch):
 
 
 def test_long_conversations_are_dropped_whole(tmp_path, data):
-    every = trainer(tmp_path, data).documents
+    every = toys.sft_trainer(tmp_path, data).documents
     limit = max(len(d.tokens) for d in every) - 1
-    fitting = trainer(tmp_path, data, f"sft.max_length={limit}").documents
+    fitting = toys.sft_trainer(tmp_path, data, f"sft.max_length={limit}").documents
     assert fitting == [d for d in every if len(d.tokens) <= limit] and len(fitting) < len(every)
 
 
@@ -291,7 +272,7 @@ def test_weights_of_sources_and_records(tmp_path, data, monkeypatch):
     for budget in (64, 512):
         (tmp_path / str(budget)).mkdir()
         weighted = ["sft.weight_from=trust", f"sft.weights={{{source}: 2.0}}", f"sft.micro_batch_tokens={budget}"]
-        made = trainer(tmp_path / str(budget), data, *weighted)
+        made = toys.sft_trainer(tmp_path / str(budget), data, *weighted)
         assert [d.weight for d in made.documents[:3]] == [0.0, 1.0, 2.0] and {d.weight for d in made.heldout} == {1.0}
         numbers, gradient = one_step(made, monkeypatch)
         results.append((numbers["loss/train"], gradient))
@@ -319,4 +300,4 @@ def test_weights_of_sources_and_records(tmp_path, data, monkeypatch):
 )
 def test_weights_that_do_not_fit_the_data_are_refused(tmp_path, data, override, words):
     with pytest.raises(DataError, match=words):
-        trainer(tmp_path, data, override)
+        toys.sft_trainer(tmp_path, data, override)
