@@ -11,6 +11,7 @@ Writes benchmarks/results/accuracy.json, or accuracy-CASE.json.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import shutil
 import statistics
@@ -69,11 +70,20 @@ def run_trl(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
     return {"times": [t for t, _ in steps], "rewards": [r for _, r in steps], "scores": scores}
 
 
+def _stored(name: str, target: float, steps: int, seeds: range) -> list[dict[str, Any]]:
+    """Rows of the results file with the same target and steps, of seeds that are not run now."""
+    before = json.loads((sides.RESULTS / f"{name}.json").read_text())
+    if (before["target"], before["steps"]) != (target, steps):
+        raise SystemExit(f"{name}.json has target {before['target']} and {before['steps']} steps. Run all seeds.")
+    return [row for row in before["rows"] if row["seed"] not in seeds]
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=sorted(CASES), default="quickstart")
     parser.add_argument("--seeds", type=int, help="instead of the case's own number")
+    parser.add_argument("--first-seed", type=int, default=0, help="to add seeds to those of the results file")
     parser.add_argument("--steps", type=int, help="instead of the case's own number")
     parser.add_argument("--target", type=float, help="training accuracy, instead of the case's own")
     parser.add_argument("--problems", type=int, default=150)
@@ -90,8 +100,10 @@ def main() -> None:
         learning_rate=case["learning_rate"],
         schedule=case["schedule"],
     )
-    rows = []
-    for seed in range(args.seeds or case["seeds"]):
+    name = "accuracy" if args.case == "quickstart" else f"accuracy-{args.case}"
+    seeds = range(args.first_seed, args.first_seed + (args.seeds or case["seeds"]))
+    rows = _stored(name, target, todo.steps, seeds) if args.first_seed else []
+    for seed in seeds:
         work = Path(tempfile.mkdtemp())
         job = replace(todo, seed=seed)
         runs = {
@@ -119,7 +131,7 @@ def main() -> None:
         "ratio": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)} if ratios else None,
         "final_difference": {"mean": statistics.mean(gains), "low": min(gains), "high": max(gains)},
     }
-    sides.store("accuracy" if args.case == "quickstart" else f"accuracy-{args.case}", body)
+    sides.store(name, body)
     print(
         f"time to {target}: TRL takes {body['ratio']} times as long; reached by both in {len(both)} of {len(rows)} seeds"
     )
