@@ -71,6 +71,8 @@ class Card:
     """For objectives: whose ratio it is, "token", "turn" or "sequence"; for credits: whose ratio they correct."""
     tries_out: bool = False
     """For curricula: it samples before it proposes."""
+    updates_in_parts: bool = False
+    """For replays: an update is made in parts, and all but the first start from the trainer's own log-probabilities."""
     own_group_size: bool = False
     """For rollouts: a group may have other rows than `group_size` says."""
     leaves_statistics: bool = False

@@ -7,7 +7,7 @@ list, knows them by what their card says they make, and commits them with itself
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -51,6 +51,8 @@ class Provider:
     """Settings that name a model folder: its files belong to the stage's key."""
     reward_models: ClassVar[tuple[str, ...]] = ()
     """As a `Method`'s."""
+    reads: Sequence[str] = ()
+    """Columns that it cannot do without, which a rollout or a reward must make."""
 
     def setup(self, context: ProviderContext) -> None:
         """Once per process, before the first step and before a restart's `load_state_dict`: load or build what is needed."""

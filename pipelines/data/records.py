@@ -114,6 +114,8 @@ class Trajectory:
     """Of the row's random numbers, where rows are drawn in windows."""
     noise: float = 0.0
     """How much of its prompt was corrupted when it was drawn, from 0 to 1."""
+    drawn_elsewhere: int = 0
+    """Tokens that the policy drew for it behind another prompt than its own: teacher-forced here, and sampled all the same."""
     score: float | None = None
     """The verifier's score; None is unscored, never incorrect."""
     correct: bool | None = None
@@ -129,6 +131,11 @@ class Trajectory:
     def sampled(self) -> list[int]:
         """Ids of the tokens that the policy drew, in order."""
         return [token for token, role in zip(self.tokens, self.role, strict=True) if role == Role.POLICY]
+
+    @property
+    def sampled_count(self) -> int:
+        """Tokens that were sampled for it."""
+        return sum(role == Role.POLICY for role in self.role) + self.drawn_elsewhere
 
     def to_plain(self) -> dict[str, Any]:
         """The row as plain values, for commits."""

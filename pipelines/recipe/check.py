@@ -55,6 +55,7 @@ def methods(rl: s.Rlvr) -> None:
     _check_ratios(bound)
     _check_comparisons(rl, bound)
     _check_rewards(bound, chosen)
+    _check_steps(bound)
     column_options(chosen)
     _check_server(rl, bound)
     check_staleness(rl, bound, chosen)
@@ -68,15 +69,18 @@ def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
     """Every column that is read is provided, in time; every part that a part requires is there."""
     available = produced(methods)
     available |= {name for name, column in COLUMNS.items() if column.when is not None and column.when(rl)}
-    available |= {column for provider in bind_providers(rl, methods) for column in provider.card.makes}
-    for method in methods:
-        _check_phases(method)
-        lacking = [c for c in method.needs if (COLUMNS[c].part or COLUMNS[c].when is not None) and c not in available]
+    providers = bind_providers(rl, methods)
+    available |= {column for provider in providers for column in provider.card.makes}
+    wanted = [(method, method.needs) for method in methods] + [(each, each.fn.reads) for each in providers]
+    for method, needs in wanted:
+        lacking = [c for c in needs if (COLUMNS[c].part or COLUMNS[c].when is not None) and c not in available]
         if lacking:
             raise RecipeError(
                 f"{method.slot}: {method.name} needs {', '.join(lacking)}, which nothing here produces "
                 f"(the rollout is {bound['rollout'].name}). {COLUMNS[lacking[0]].hint}".rstrip()
             )
+    for method in methods:
+        _check_phases(method)
         for slot, name in [pair for part in (method, *method.fn.parts()) for pair in part.card.requires]:
             if bound[slot] is None or bound[slot].name != name:
                 raise RecipeError(
@@ -107,19 +111,20 @@ def _check_ratios(bound: dict[str, Any]) -> None:
 
 
 def _check_comparisons(rl: s.Rlvr, bound: dict[str, Any]) -> None:
-    """Groups keep the reward differences that the advantage compares."""
+    """Groups keep the reward differences that the advantage or the objective compares."""
     row_filter, advantage, rollout = bound["filter"], bound["advantage"], bound["rollout"]
     if row_filter.card.zero_variance_groups == "drops" and advantage.card.zero_variance_groups == "learns":
         raise RecipeError(
             f"rlvr.filter: {row_filter.name} removes the groups without reward differences that {advantage.name} learns from. "
             "Use filter: all_rows, or another advantage."
         )
-    compares = "group" in advantage.takes and not advantage.card.group_of_one
-    if rl.group_size == 1 and compares and not rollout.card.own_group_size:
-        raise RecipeError(
-            f"rlvr.group_size: {advantage.name} compares the rollouts of a group, and a group of 1 has "
-            "nothing to compare with. Use 2 or more, or advantage: reinforce_pp."
-        )
+    for part, other in ((advantage, "advantage: reinforce_pp"), (bound["objective"], "objective: clip")):
+        compares = "group" in part.takes and not part.card.group_of_one
+        if rl.group_size == 1 and compares and not rollout.card.own_group_size:
+            raise RecipeError(
+                f"rlvr.group_size: {part.name} compares the rollouts of a group, and a group of 1 has "
+                f"nothing to compare with. Use 2 or more, or {other}."
+            )
 
 
 def _check_rewards(bound: dict[str, Any], methods: list[Bound]) -> None:
@@ -143,6 +148,17 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound]) -> None:
         raise RecipeError(
             f"{method.slot}: {method.name} changes the reward, which nothing here reads: advantage: {bound['advantage'].name} learns from "
             f"other columns ({', '.join(bound['advantage'].takes)}). Leave {method.name} out, or use an advantage that reads reward."
+        )
+
+
+def _check_steps(bound: dict[str, Any]) -> None:
+    """The tokens of a row belong to turns or steps of one kind."""
+    parts = [part for slot in ("rollout", "reward") for part in (bound[slot], *bound[slot].fn.parts())]
+    makers = [part for part in parts if "turn" in part.card.makes]
+    if len(makers) > 1:
+        raise RecipeError(
+            f"{makers[1].slot}: {makers[1].name} tells the steps of single answers apart, and the rows have the turns or steps of "
+            f"{makers[0].slot.removeprefix('rlvr.')}: {makers[0].name} already. Leave one of the two out."
         )
 
 

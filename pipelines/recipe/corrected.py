@@ -90,7 +90,13 @@ def check_window(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
 
 
 def _check_correction(field: str, otherwise: str, rlvr: Rlvr, bound: dict[str, Any]) -> None:
-    objective = bound["objective"]
+    objective, replay = bound["objective"], bound["replay"]
+    if rlvr.old_logp == "sampler" and replay.card.updates_in_parts:
+        raise RecipeError(
+            f"{field} trains on tokens that older weights drew, and replay: {replay.name} starts all of its parts but one from the "
+            "trainer's own log-probabilities, whose ratio corrects for nothing else. Set old_logp: trainer with objective: clip and "
+            f"credit: [{{kind: truncated_is}}], or {otherwise}."
+        )
     if rlvr.old_logp == "sampler" and not objective.card.ratio_level:
         raise RecipeError(
             f"{field} trains on tokens that older weights drew, and objective: {objective.name} has no importance ratio that "

@@ -113,7 +113,7 @@ def _shaped(part: Bound, columns: dict[str, Any]) -> dict[str, Any]:
     """
     result, scored = part(columns).float(), columns["scored"]
     if "token_reward" in part.card.makes:
-        return {"token_reward": columns.get("token_reward", 0.0) + result}
+        return {"token_reward": columns.get("token_reward", 0.0) + result * scored[:, None]}
     if not part.card.shapes_turns:
         return {"reward": torch.where(scored, result, columns["reward"])}
     turn_reward = torch.where(scored[:, None], result, columns["turn_reward"])

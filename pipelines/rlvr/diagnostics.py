@@ -19,7 +19,7 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
     if not count:
         return {"rollout/rows": 0.0, "rollout/length_mean": 0.0}
     scored = [t for t in trajectories if t.score is not None]
-    lengths = torch.tensor([sum(r == 3 for r in t.role) for t in trajectories], dtype=torch.float32)
+    lengths = torch.tensor([t.sampled_count for t in trajectories], dtype=torch.float32)
     metrics = {
         "reward/mean": sum(float(t.score or 0) for t in scored) / max(1, len(scored)),
         "reward/correct": sum(bool(t.correct) for t in scored) / max(1, len(scored)),
@@ -55,7 +55,7 @@ def of_tries(trajectories: list[Trajectory]) -> dict[str, float]:
     scored = [t for t in trajectories if t.score is not None]
     return {
         "tried/rows": float(len(trajectories)),
-        "tried/tokens": float(sum(len(t.sampled()) for t in trajectories)),
+        "tried/tokens": float(sum(t.sampled_count for t in trajectories)),
         "tried/correct": sum(bool(t.correct) for t in scored) / max(1, len(scored)),
     }
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from pipelines.contract.catalogue import load
+from pipelines.contract.catalogue import card, load
 from pipelines.contract.scorer import POLICY, REFERENCE
 from pipelines.errors import RecipeError
 from pipelines.project import ROOT
@@ -112,6 +112,12 @@ def _check_samples(node: Node) -> None:
             raise RecipeError(
                 f"rlvr.samples: {name} plays episodes, and the rollout {kind} reads single answers. Name a stage that samples those."
             )
+    curriculum = str(node.settings.curriculum.get("kind"))
+    if reads and card(load("rlvr.curriculum", curriculum)).tries_out:
+        raise RecipeError(
+            f"rlvr.curriculum: {curriculum} asks what the present policy answers, and the rollout {kind} draws nothing. Choose another "
+            "curriculum, or keep hard problems by curate.difficulty."
+        )
     if reads and node.settings.window is not None:
         raise RecipeError(f"rlvr.window: the rollout {kind} draws nothing that could be cut. Leave it out.")
 

@@ -8,6 +8,16 @@ from torch import Tensor
 from pipelines.rlvr.ops_turns import turn_starts, turns_taken
 
 
+def turn_values(value: Tensor, turn: Tensor, mask: Tensor, count: int) -> Tensor:
+    """The value [B, T] at the first token in `mask` of each of the first `count` turns, float64 [B, count]; 0 for turns without one.
+
+    >>> turn_values(torch.tensor([[0.5, 0.9, 0.25]]), torch.tensor([[0, 0, 2]]), torch.ones(1, 3).bool(), 3).tolist()
+    [[0.5, 0.0, 0.25]]
+    """
+    empty = torch.zeros(len(turn), count, dtype=torch.float64)
+    return empty.scatter_add(1, turn.clamp(min=0), value.double() * turn_starts(turn, mask))
+
+
 def turn_advantages(
     reward: Tensor,
     turn_reward: Tensor,
@@ -34,7 +44,7 @@ def turn_advantages(
     index, charged = turn.clamp(min=0), token_penalty.double() * (mask & (turn >= 0))
     empty = torch.zeros(taken.shape, dtype=torch.float64)
     rewards = turn_reward.double() - empty.scatter_add(1, index, charged)
-    values = empty.scatter_add(1, index, value.double() * turn_starts(turn, mask))
+    values = turn_values(value, turn, mask, count)
     rest = reward.double() + charged.sum(1) - turn_reward.double().sum(1)
     advantage = torch.zeros_like(empty)
     running = following = torch.zeros(len(empty), dtype=torch.float64)

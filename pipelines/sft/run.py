@@ -87,6 +87,8 @@ class Trainer(Loop):
                 f"sft.tokens_per_step: a step of {sft.tokens_per_step} tokens has one row, so one update, and {self.loss.name} compares "
                 "with the model before the step. Raise tokens_per_step, or lower max_length."
             )
+        if self.updates < sft.mini_batches:
+            report.event("a step has fewer rows than sft.mini_batches asks updates", updates=self.updates)
         self.schedule(self._total_steps(), self.updates)
         self.epochs = self._mixture() if sft.mixture else Epochs(self._rows_of, self._rows_per_step())
 

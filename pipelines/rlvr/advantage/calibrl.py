@@ -13,6 +13,7 @@ from pipelines.rlvr.ops import demonstrations, standardised
     paper="2602.20197",
     title="Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning (CalibRL's advantage)",
     checked="official code, 5 cases",
+    requires=(("rollout", "demonstrated"),),
     reduces_to="without a demonstration it is grpo",
 )
 def calibrl(

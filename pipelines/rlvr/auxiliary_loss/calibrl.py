@@ -14,6 +14,7 @@ from pipelines.contract.columns import PerRow, PerToken
     paper="2602.20197",
     title="Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning (CalibRL's guided term)",
     checked="official code, 4 cases",
+    requires=(("rollout", "demonstrated"),),
 )
 def calibrl(
     logp: PerToken,

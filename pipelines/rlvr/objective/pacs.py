@@ -16,6 +16,7 @@ from pipelines.rlvr.ops import group_size, group_sum
     checked="official code, 5 cases",
     batch_coupled=True,
     not_reinforce="it reads correctness instead of an advantage",
+    group_of_one="is compared with 0",
 )
 def pacs(
     logp: PerToken,

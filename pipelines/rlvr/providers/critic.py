@@ -14,7 +14,7 @@ from pipelines.engine.critic import Critic
 from pipelines.errors import RecipeError
 from pipelines.rlvr.algorithm import returns
 from pipelines.rlvr.ops_turns import turn_starts, turns_to_tokens
-from pipelines.rlvr.turn_values import turn_advantages
+from pipelines.rlvr.turn_values import turn_advantages, turn_values
 
 
 @method(
@@ -30,7 +30,8 @@ class critic(Provider):
     outcome is not known (cut off, where the advantage bootstraps them) are left out.
 
     `at: turns` fits the first token of each turn alone, one value a turn (ERA, 2510.12693), to what `advantage: turn_gae` with the same
-    `discount` and `lam` adds to the value there: the lambda return of the turns still to come.
+    `discount` and `lam` adds to the value there: the lambda return of the turns still to come. The turn's other tokens have that value too,
+    so an advantage over tokens reads none that nothing was fitted to.
 
     Raises:
         RecipeError: `discount` or `lam` without `at: turns`.
@@ -50,6 +51,7 @@ class critic(Provider):
                 "rlvr.providers.critic: discount and lam belong to at: turns. Set that, or leave them out."
             )
         self.learning_rate, self.epochs, self.at, self.discount, self.lam = learning_rate, epochs, at, discount, lam
+        self.reads = ("turn", "turn_reward") if at == "turns" else ()
 
     def setup(self, context: ProviderContext) -> None:
         """Copy the body."""
@@ -63,7 +65,12 @@ class critic(Provider):
     @torch.no_grad()
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """`value` [B, T]."""
-        columns["value"] = self.passes.per_token(lambda layout, ids: self.network(layout), tokens, columns["mask"])
+        mask = columns["mask"]
+        value = self.passes.per_token(lambda layout, ids: self.network(layout), tokens, mask)
+        if self.at == "turns":
+            turn = columns["turn"]
+            value = turns_to_tokens(turn_values(value, turn, mask, columns["turn_reward"].shape[1]), turn) * mask
+        columns["value"] = value
 
     def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
         """Regress the values on the rewards still to come."""
@@ -83,18 +90,10 @@ class critic(Provider):
         return {"critic/loss": total, "critic/value_mean": mean}
 
     def _targets(self, columns: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """(bool [B, T], the tokens that are fitted; float32 [B * T], what to).
-
-        Raises:
-            RecipeError: the rollout has no turns to fit.
-        """
+        """(bool [B, T], the tokens that are fitted; float32 [B * T], what to)."""
         mask = self.outcome_tokens(columns)
         if self.at == "tokens":
             return mask, returns(columns).flatten()
-        if "turn_reward" not in columns:
-            raise RecipeError(
-                "rlvr.providers.critic.at: the rollout has no turns. Use rollout: multi_turn, or at: tokens."
-            )
         advantages, values = turn_advantages(
             columns["reward"], columns["turn_reward"], columns["value"], columns["turn"], mask, columns["token_penalty"],
             discount=self.discount, lam=self.lam,

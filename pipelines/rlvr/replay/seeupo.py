@@ -19,6 +19,7 @@ from pipelines.rlvr.ops import row_mean
     checked="official code (by the sheet's example)",
     reads=("turn",),
     reduces_to="one turn is no_replay",
+    updates_in_parts=True,
 )
 class seeupo(Replay):
     """The step's own update in parts, one a turn: each is trained with the log-probabilities of the weights as they then are as old ones.

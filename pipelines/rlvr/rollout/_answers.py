@@ -48,9 +48,19 @@ def answers(requests: list[RolloutRequest], context: RolloutContext, hint: Role 
 
 
 def teacher_forced(
-    request: RolloutRequest, prompt: list[int], tokens: list[int], stop: Stop, context: RolloutContext
+    request: RolloutRequest,
+    prompt: list[int],
+    tokens: list[int],
+    stop: Stop,
+    context: RolloutContext,
+    *,
+    drawn_elsewhere: bool = False,
 ) -> Trajectory:
-    """A row of the request's group whose tokens behind the prompt are trained, though the policy did not draw them in its place."""
+    """A row of the request's group whose tokens behind the prompt are trained, though the policy did not draw them in its place.
+
+    Args:
+        drawn_elsewhere: it drew them behind another prompt.
+    """
     count = len(prompt) + len(tokens)
     return Trajectory(
         uid=request.problem.uid,
@@ -63,6 +73,7 @@ def teacher_forced(
         stop=stop,
         version=context.version,
         text=context.decode(tokens),
+        drawn_elsewhere=len(tokens) if drawn_elsewhere else 0,
     )
 
 

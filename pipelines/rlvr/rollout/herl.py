@@ -158,7 +158,7 @@ class herl(Rollout):
         """A rewrite as a row of its group."""
         shown = prompt if self.rewrite_prompt else [*request.prompt, *request.hint]
         stop = completion.stop if completion.tokens else Stop.ERROR
-        return teacher_forced(request, shown, completion.tokens, stop, context)
+        return teacher_forced(request, shown, completion.tokens, stop, context, drawn_elsewhere=True)
 
 
 def _filled(template: str, parts: dict[str, str]) -> str:

@@ -94,6 +94,6 @@ def _behind_the_clean_prompt(
     request: RolloutRequest, start: int, level: float, row: Trajectory, context: RolloutContext
 ) -> Trajectory:
     """The completion that begins at `start` of the row, behind the problem's own prompt."""
-    clean = teacher_forced(request, request.prompt, row.tokens[start:], row.stop, context)
+    clean = teacher_forced(request, request.prompt, row.tokens[start:], row.stop, context, drawn_elsewhere=True)
     clean.noise = level
     return clean

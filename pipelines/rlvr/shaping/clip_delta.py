@@ -35,7 +35,8 @@ def clip_delta(
     With delta the return from a step k < K on is weight c_k and the reward: it telescopes, so a good step that is repeated raises no
     return, and the last step is left to the verifier. A high threshold taxes nearly every step, a low one lets nearly all pass: a low
     quantile of your model's scores is right (0.2 to 0.5). Reconstructed; the paper's threshold is not known. A step without a
-    score keeps the one before it. Scores come from `reward: process_model` or `reward: exprl`, beside a verifier with `weight: 0.0`.
+    score keeps the one before it; where there is none before it, c_k is 0, so a row that nobody could grade is fined nothing. Scores come
+    from `reward: process_model` or `reward: exprl`, beside a verifier with `weight: 0.0`.
     Needs an advantage that reads rewards of tokens, such as `gae` or `reinforce_pp`.
 
     >>> import torch
@@ -46,7 +47,8 @@ def clip_delta(
     taken = turns_taken(turn, mask, step_potential.shape[1])
     scores = carried_values(step_potential)
     if threshold is not None:
-        scores = (scores - threshold).clamp(max=0)
+        known = step_potential.isfinite().cummax(1).values
+        scores = torch.where(known, (scores - threshold).clamp(max=0), 0.0)
     if delta:
         scores = differences(scores, taken)
     return (weight * turns_to_tokens(scores, turn) * turn_ends(turn, mask)).float()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 import toys
@@ -135,6 +137,15 @@ def test_several_updates_of_cross_entropy_are_as_many_smaller_steps(tmp_path, da
 def test_what_is_wrong_is_named(tmp_path, overrides, words):
     with pytest.raises(RecipeError, match=words):
         check(read_recipe(toys.recipe(tmp_path), overrides))
+
+
+def test_fewer_rows_than_updates_are_told_of(tmp_path, data):
+    made = toys.sft_trainer(tmp_path, data, "sft.loss=psft", "sft.mini_batches=1000")
+    assert 1 < made.updates < 1000
+    told = [
+        e for e in map(json.loads, (tmp_path / "work/spool.jsonl").read_text().splitlines()) if "mini_batches" in str(e)
+    ]
+    assert len(told) == 1 and str(made.updates) in str(told[0])
 
 
 def test_a_step_of_one_row_has_nothing_to_compare(tmp_path, data):

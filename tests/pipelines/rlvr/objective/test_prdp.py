@@ -13,6 +13,9 @@ from loops import graded, tokens
 from toys import columns_of
 
 from pipelines.contract.catalogue import bind
+from pipelines.errors import RecipeError
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 
 SEEDS = st.integers(0, 5_000)
 
@@ -153,3 +156,10 @@ def test_training_ends_at_the_policy_that_maximises_reward_less_kl(clip_range, r
                 x.data -= 0.1 * slope
     best = (columns["logp_ref"].sum(1) + reward / beta).softmax(0)
     torch.testing.assert_close(log_probs(*policy).sum(1).exp().detach(), best, atol=1e-3, rtol=0)
+
+
+def test_groups_of_one_have_no_pairs(tmp_path):
+    more = ["presets=[prdp]", "rlvr.group_size=1", "rlvr.advantage=reinforce_pp"]
+    with pytest.raises(RecipeError, match=r"rlvr\.group_size: prdp compares the rollouts of a group"):
+        check(read_recipe(toys.recipe(tmp_path), more))
+    check(read_recipe(toys.recipe(tmp_path), [*more, "rlvr.group_size=2"]))

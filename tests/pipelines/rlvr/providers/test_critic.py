@@ -6,10 +6,13 @@ import copy
 
 import pytest
 import torch
+import toys
 from provider_toys import provider_context, rows
 
 from pipelines.contract.catalogue import bind
 from pipelines.errors import RecipeError
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 
 
 def critic(tmp_path, **settings):
@@ -92,14 +95,35 @@ def test_at_turns_it_is_fitted_to_the_first_token_of_each_turn(tmp_path):
     torch.testing.assert_close(target.view(mask.shape)[fitted], wanted[fitted])
     first = part.update(tokens, columns)["critic/loss"]
     assert part.update(tokens, columns)["critic/loss"] < first
+    part.fill(tokens, columns)
+    for row, turn in zip(columns["value"], columns["turn"], strict=True):
+        for number in (0, 1):
+            own = row[turn == number].tolist()
+            assert not own or (own == own[:1] * len(own) and own[0] != 0), "the value of the turn's first token"
+    assert not columns["value"][~mask].any()
+
+
+def test_at_turns_a_target_is_the_advantage_and_the_value(tmp_path):
+    part = critic(tmp_path, at="turns", discount=0.9, lam=0.8)
+    with torch.no_grad():
+        for weight in part.network.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    tokens, columns = rows()
+    mask = columns["mask"]
+    columns["turn"] = torch.where(mask, (mask.cumsum(1) > 2).long(), -1)
+    columns["turn_reward"] = torch.zeros(len(mask), 2)
+    part.fill(tokens, columns)
+    fitted, target = part._targets(columns)
+    columns["scored"] = part.outcome_tokens(columns).any(1)
+    advantage = bind("rlvr.advantage", {"kind": "turn_gae", "discount": 0.9, "lam": 0.8, "whiten": False})(columns)
+    assert fitted.any() and columns["value"][fitted].abs().min() > 0
+    torch.testing.assert_close(target.view(mask.shape)[fitted], (advantage + columns["value"])[fitted])
 
 
 def test_what_does_not_fit_turns_is_refused(tmp_path):
     with pytest.raises(RecipeError, match="belong to at: turns"):
         critic(tmp_path, discount=0.9)
-    tokens, columns = rows()
-    part = critic(tmp_path, at="turns")
-    part.fill(tokens, columns)
-    columns.pop("turn_reward", None)
-    with pytest.raises(RecipeError, match="the rollout has no turns"):
-        part.update(tokens, columns)
+    turns = ["rlvr.advantage=gae", "rlvr.providers=[{kind: critic, at: turns}]"]
+    with pytest.raises(RecipeError, match=r"rlvr\.providers: critic needs turn, turn_reward.*rollout: multi_turn"):
+        check(read_recipe(toys.recipe(tmp_path), turns))
+    check(read_recipe(toys.recipe(tmp_path), [*turns, "rlvr.rollout=multi_turn"]))

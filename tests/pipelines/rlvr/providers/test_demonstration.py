@@ -46,6 +46,9 @@ def test_of_several_demonstrations_the_first_counts_whole():
 def test_without_demonstrations_the_recipe_is_refused(tmp_path):
     with pytest.raises(RecipeError, match=r"needs teacher_forced.*rollout: demonstrated"):
         check(read_recipe(toys.recipe(tmp_path), ["rlvr.auxiliary_loss=[{kind: calibrl, weight: 0.1}]"]))
+    for rollout in ("seele", "noisy"):  # teacher-forced tokens of another kind: hints, and answers of the policy's own
+        with pytest.raises(RecipeError, match="calibrl needs rollout: demonstrated"):
+            check(read_recipe(toys.recipe(tmp_path), ["presets=[calibrl]", f"rlvr.rollout={rollout}"]))
 
 
 def test_in_a_run_it_is_the_policy_s_own_view_of_the_solution(tmp_path, start):

@@ -143,3 +143,15 @@ def test_with_one_turn_it_is_a_plain_step(tmp_path, lake):
 def test_answers_without_turns_are_refused(tmp_path):
     with pytest.raises(RecipeError, match=r"rlvr\.replay: seeupo needs turn.*multi_turn"):
         check(read_recipe(toys.recipe(tmp_path), ["rlvr.replay=seeupo"]))
+
+
+def test_what_was_sampled_ahead_needs_a_correction_that_every_part_has(tmp_path):
+    """From the second part on the ratio starts from the trainer's own log-probabilities, so it corrects for nothing."""
+    more = ["presets=[seeupo]", "rlvr.sampler.serve=true", "rlvr.staleness=1"]
+    with pytest.raises(RecipeError, match=r"rlvr\.staleness: 1 .*replay: seeupo.*old_logp: trainer"):
+        check(read_recipe(toys.recipe(tmp_path), more))
+    check(
+        read_recipe(
+            toys.recipe(tmp_path), [*more, "rlvr.old_logp=trainer", "rlvr.objective=clip", "rlvr.credit=[truncated_is]"]
+        )
+    )

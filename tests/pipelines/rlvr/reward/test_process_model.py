@@ -17,6 +17,8 @@ from pipelines.data.records import Problem, Role, Stop
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
 from pipelines.errors import RecipeError
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Model
 from pipelines.rlvr.reward._steps import split_steps
 
@@ -86,6 +88,15 @@ def test_what_failed_or_does_not_fit_is_unscored(scorer, tmp_path):
     assert fine.score is not None and long.score is None and long.potential is None and failed.score is None
     with pytest.raises(RecipeError, match="process_model scores the steps of single answers"):
         scored(scorer, answered(UID, "4", turn=[-1, -1, 0, 0]))
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    (["rlvr.rollout=multi_turn", "rlvr.reward={kind: process_model, model: /x}"], "process_model tells.*rollout: multi_turn already"),
+    (["rlvr.reward=[{kind: process_model, model: /x}, {kind: exprl, model: y}]"], "exprl tells.*reward: process_model already"),
+])  # fmt: skip
+def test_a_row_has_steps_of_one_kind(tmp_path, more, words):
+    with pytest.raises(RecipeError, match=words):
+        check(read_recipe(toys.recipe(tmp_path), more))
 
 
 def test_beside_a_verifier_the_steps_stay_with_the_row(scorer):

@@ -12,6 +12,7 @@ from pipelines.data.records import Role, Stop
 from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
+from pipelines.rlvr.diagnostics import of_rollouts
 from pipelines.rlvr.pack import pack
 
 
@@ -64,6 +65,13 @@ def test_a_context_is_masked_and_the_question_stays_clean():
     assert "read: _ _ what?" in prefixes[1] and prefixes[2:] == ["no text"] * 2
     assert [row.noise for row in rows] == [0.0, 1.0, 0.0, 0.0]
     assert all(int(Role.POLICY) in row.role for row in rows[2:]), "a problem without the field is asked as it is"
+
+
+def test_every_token_that_was_sampled_counts():
+    """Those behind corrupted prompts are teacher-forced and cost as much: lengths and `rlvr.budget` are counted from these."""
+    rows, _ = rollouts([request("ab", 2)], levels=[0.0, 1.0], script=lambda prefix, number: "xyz")
+    assert [row.sampled_count for row in rows] == [4, 4] and [len(row.sampled()) for row in rows] == [4, 0]
+    assert of_rollouts(rows)["rollout/length_mean"] == 4
 
 
 def test_without_noise_it_is_single_turn():

@@ -158,6 +158,10 @@ def test_a_killed_run_ends_with_the_same_bytes(tmp_path, begun):
         ({"rollout": "stored"}, r"rl\.samples: the rollout stored reads stored completions"),
         ({"samples": "drafts"}, r"rl\.samples: the rollout single_turn draws its own"),
         ({"samples": "drafts", "rollout": "stored", "window": 4}, r"rl\.window"),
+        (
+            {"samples": "drafts", "rollout": "stored", "curriculum": "self_curation"},
+            r"rl\.curriculum: self_curation asks what the present policy answers",
+        ),
         ({"samples": "data", "rollout": "stored"}, r"rl\.samples: data is a stage of kind curate"),
     ],
 )

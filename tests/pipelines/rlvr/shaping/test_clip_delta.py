@@ -73,7 +73,7 @@ def test_against_a_loop(seed):
     result = run_method("shaping", {"kind": "clip_delta", "threshold": 0.6, "weight": 0.5}, batch)
     for r, row in enumerate(batch.turn.tolist()):
         places = {step: t for t, step in enumerate(row) if step >= 0 and batch.mask[r, t]}  # the last token of each
-        scores, before = [], 0.0
+        scores, before = [], 1.0  # in front of the first score nothing is known against the row
         for value in batch.step_potential[r].tolist():
             before = value if value == value else before
             scores.append(min(before - 0.6, 0.0))
@@ -97,6 +97,23 @@ def test_the_loop_puts_it_on_the_tokens_and_off_the_row():
     torch.testing.assert_close(credited["reward"], whole)
     first = (batch.mask.cumsum(1) == 1) & batch.mask
     torch.testing.assert_close(credited["advantage"][first], whole)
+
+
+def test_a_row_that_nobody_graded_is_fined_nothing():
+    nothing = float("nan")
+    assert paid([nothing] * 3) == [0, 0, 0] == paid([nothing] * 3, delta=False)
+    assert paid([nothing, 0.25, 0.9], delta=False) == [0, -0.25, 0]
+
+
+def test_an_unscored_row_keeps_what_its_tokens_are_paid():
+    update = Update.of(Rlvr(steps=1, shaping=["clip_delta"], advantage="reinforce_pp"))
+    batch = toys.batch()
+    batch.scored[0] = False
+    batch.step_potential = torch.zeros_like(batch.step_potential)
+    columns = toys.columns_of(batch)
+    credited = assign_credit(update, columns)
+    assert torch.equal(credited["token_penalty"][0], -columns["token_reward"][0] * batch.mask[0])
+    assert (credited["token_penalty"] != -columns["token_reward"] * batch.mask).any(1)[1:].any()
 
 
 def test_what_compares_whole_rows_is_refused(tmp_path):
