@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from pipelines import environments
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat
@@ -133,7 +135,7 @@ def play(requests: list[RolloutRequest], context: RolloutContext, budget: TurnBu
 
 def play_out(requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget) -> list[Episode]:
     """As `play`, the episodes themselves, with their environments in the states that they ended in."""
-    episodes = [start(request) for request in requests for _ in range(request.rollouts)]
+    episodes = [start(request, context) for request in requests for _ in range(request.rollouts)]
     for _ in range(budget.most_turns):
         active = [episode for episode in episodes if episode.stop is None]
         if not active:
@@ -142,8 +144,8 @@ def play_out(requests: list[RolloutRequest], context: RolloutContext, budget: Tu
     return episodes
 
 
-def start(request: RolloutRequest) -> Episode:
-    """A new episode of a problem.
+def start(request: RolloutRequest, context: RolloutContext) -> Episode:
+    """A new episode of a problem; one that draws lots gets a number of its own from the context's RNG stream.
 
     Raises:
         RecipeError: the problem names no environment, or one that does not exist.
@@ -156,6 +158,9 @@ def start(request: RolloutRequest) -> Episode:
         )
     world = environments.make(str(name))
     world.reset(request.problem)
+    reseed = getattr(world, "reseed", None)
+    if reseed is not None:
+        reseed(int(torch.randint(2**62, (1,), generator=context.generator, device=context.generator.device)))
     episode = Episode(request, world, str(name), [], [], [], [], [], [])
     episode.add(request.prompt, Role.PROMPT)
     return episode

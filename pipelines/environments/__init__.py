@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from pydantic import ValidationError
+
 from pipelines.data.records import Message, Problem
 from pipelines.errors import RecipeError, did_you_mean
 
@@ -48,7 +50,11 @@ class Unavailable(Exception):
 
 
 class Environment(Protocol):
-    """One episode at a time; cloneable through its state."""
+    """One episode at a time; cloneable through its state.
+
+    One that draws lots has a method `reseed(number)` too. It is called after `reset`, and all that is drawn afterwards depends on the
+    number and on the state alone, so that episodes of one problem differ and a resumed run draws the same.
+    """
 
     waits: bool
     """A step waits for other processes: steps of several episodes are made side by side, with a time limit each."""
@@ -109,6 +115,9 @@ def problems(name: str, size: int, seed: int, config: dict[str, Any]) -> Iterato
         yield from function(size, seed, **config)
     except TypeError as error:
         raise RecipeError(f"environment {name} refuses its config: {error}.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RecipeError(f"environment {name} refuses its config: {first['loc'][0]}: {first['msg']}.") from None
 
 
 def key_number(text: str) -> int:

@@ -59,7 +59,8 @@ class arpo(Rollout):
         node_ids = count()
         vocabulary = len(context.tokenizer)
         episodes = {
-            id(request): [start(request) for _ in range(min(self.start, request.rollouts))] for request in requests
+            id(request): [start(request, context) for _ in range(min(self.start, request.rollouts))]
+            for request in requests
         }
         first_entropies: dict[int, float] = {}
         while active := [e for request in requests for e in episodes[id(request)] if self._goes_on(e)]:
@@ -72,7 +73,7 @@ class arpo(Rollout):
                 first_entropies.setdefault(id(episode), turn_entropies[id(episode)])
             take_turns(active, completions, context, [next(node_ids) for _ in active])
             for request in requests:
-                self._branch(request, episodes[id(request)], turn_entropies, first_entropies, context.generator)
+                self._branch(request, episodes[id(request)], turn_entropies, first_entropies, context)
         return [
             e.trajectory(context, self.max_turns, with_nodes=True)
             for request in requests
@@ -85,7 +86,7 @@ class arpo(Rollout):
         episodes: list[Episode],
         turn_entropies: dict[int, float],
         first_entropies: dict[int, float],
-        generator: torch.Generator,
+        context: RolloutContext,
     ) -> None:
         """Fork unfinished episodes of a problem by chance, in place, or start one more where none is left to fork.
 
@@ -96,10 +97,10 @@ class arpo(Rollout):
         unfinished = [e for e in episodes if self._goes_on(e)]
         for episode in unfinished:
             probability = self.chance(turn_entropies[id(episode)], first_entropies[id(episode)])
-            if len(episodes) < request.rollouts and float(torch.rand(1, generator=generator)) < probability:
+            if len(episodes) < request.rollouts and float(torch.rand(1, generator=context.generator)) < probability:
                 episodes.append(episode.fork())
         if not unfinished and len(episodes) < request.rollouts:
-            episodes.append(start(request))
+            episodes.append(start(request, context))
 
     def _goes_on(self, episode: Episode) -> bool:
         return episode.stop is None and len(episode.states) < self.max_turns

@@ -58,7 +58,7 @@ class turn_tree(Rollout):
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All episodes of the problems, those of a tree together."""
         nodes = count()
-        forest = [[_Tree([start(request)]) for _ in range(self.trees)] for request in requests]
+        forest = [[_Tree([start(request, context)]) for _ in range(self.trees)] for request in requests]
         self._play([(tree, tree.episodes[0]) for trees in forest for tree in trees], context, nodes)
         for _ in range(self.rounds):
             grown: list[tuple[_Tree, Episode]] = []
@@ -78,7 +78,7 @@ class turn_tree(Rollout):
     def _expand(self, tree: _Tree, request: RolloutRequest, context: RolloutContext) -> Episode:
         """A new episode that goes on from a turn of the tree, or starts over where there is none."""
         if not tree.open_turns:
-            return start(request)
+            return start(request, context)
         drawn = int(
             torch.randint(len(tree.open_turns), (1,), generator=context.generator, device=context.generator.device)
         )

@@ -16,6 +16,8 @@ from pipelines.errors import RecipeError
 GAMES = [("toy_text", {"game": game}) for game in toy_text.IDS] + [
     ("guess_number", {"most": 15, "vague": 0.3, "progress": 0.5}),
     ("frozen_lake", {"side": 4, "fog": 1, "subgoals": True}),
+    ("sokoban", {"boxes": 2, "actions": 2, "scale": 0.5}),
+    ("sokoban", {"reward": "success"}),
 ]
 
 
@@ -26,7 +28,7 @@ GAMES = [("toy_text", {"game": game}) for game in toy_text.IDS] + [
 )
 def test_a_copy_goes_on_alike(name, config, seed, before, after):
     words = ["8", "3", "12", "x", "1", "15"] if name == "guess_number" else [
-        *toy_text.ACTIONS.get(config.get("game", ""), frozen_lake.ACTIONS), "stand still", "up", "hit",
+        *toy_text.ACTIONS.get(config.get("game", ""), frozen_lake.ACTIONS), "stand still", "up", "hit", "down||left",
     ]  # fmt: skip
     row = next(environments.problems(name, 1, seed, config))
     first = started(name, row)
@@ -52,7 +54,7 @@ def test_experts_of_toy_text_win_where_it_can_be_done(game, total):
     assert wins == 12 if game != "blackjack" else 0 < wins < 12
 
 
-@pytest.mark.parametrize("name", ["toy_text", "guess_number"])
+@pytest.mark.parametrize("name", ["toy_text", "guess_number", "sokoban"])
 def test_demonstrations_are_the_expert_s_turns(name):
     rows = list(environments.problems(name, 30, 1, {"demonstrations": True}))
     assert len(rows) == 30 and {len(row["prompt"]) for row in rows} > {1, 3}
