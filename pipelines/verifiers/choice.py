@@ -42,6 +42,21 @@ _PROSE = re.compile(r"\s(?!(?:because|since|as|is|which|for|due)\b)[a-z]")
 _NOT = re.compile(r"(?:\bnot|n't|\bnever) (?:option |choice )?\Z", re.I)
 _OTHER = re.compile(r"(?<![A-Za-z'’])[A-Z][)\]]?\s?(?:,|/|&|or|and)\s?(?:or\s)?(?:option |choice )?[(\[]?\Z")
 _ALONE = re.compile(r"(?<![\w'’-])([B-HJ-Z])(?![\w'’]|-\w)")
+_NOUN = re.compile(
+    r"\b(?:plan|(?:pro)?vitamin|hepatitis|influenza|flu|type|grade|class|group|team|tier|side|series|schedule|appendix|exhibit|factor"
+    r"|coenzyme|antigen)s?[ -]\Z",
+    re.I,
+)
+_CAPITALISED = re.compile(r"(?<![\w'’])([A-Z][a-z]{1,30}) \Z")
+_OPENER = re.compile(
+    r".*(?:ly|ing)|so|thus|hence|then|now|also|only|just|maybe|perhaps|yes|no|ok|okay|and|but|or|if|since|because|as|with|for|to|by|is|it|not"
+    r"|its|thats|heres|theres|both|either|neither|all|between|choose|chose|pick|picked|select|selected|guess|say|take|use|try|mark|circle"
+    r"|enter|write|put|prefer|therefore|answer|option|choice|letter|final|correct|right|best|solution|result|response|conclusion|alternative|item|case|statement"
+    r"|sentence|figure|graph|diagram|picture|image|equation|step",
+    re.I,
+)
+"""Words that may begin a sentence before a letter; another capitalised one is the first half of a name."""
+_COMPOUND = re.compile(r" (?:vitamins?|cells?|lymphocytes?|movies?|films?|flat|sharp|minor|major)\b", re.I)
 
 
 def extract_answer(completion: str) -> str:
@@ -52,8 +67,8 @@ def extract_answer(completion: str) -> str:
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """The letter in the last mark (`<answer>`, a box, `####`), after "answer", "option" and the like, or on its own.
 
-    A letter is never taken out of prose: "I", "a" and the letters of words do not count. More than one letter where one
-    is asked for is incorrect.
+    A letter is never taken out of prose: "I", "a", the letters of words and of names ("Plan B", "Hepatitis B") do not count. More
+    than one letter where one is asked for is incorrect.
 
     >>> [verify(t, "B", {}).status for t in ("The answer is (B).", "**B**", "b", "B or C", "I think C", "A lot does not exist")]
     ['correct', 'correct', 'correct', 'incorrect', 'incorrect', 'unparsable']
@@ -118,6 +133,8 @@ def _stated(text: str) -> str | None:
     for match in _SAYS.finditer(text):
         letter = match[1] or match[2]
         rest = text[match.end() : match.end() + 40]
+        if _COMPOUND.match(rest):
+            continue  # "the answer is B vitamins"
         hedged = (
             _HEDGE.match(text, match.end(), match.end() + 40) is not None
             or re.match(r"\? ?no\b", rest, re.I) is not None
@@ -139,10 +156,19 @@ def _line(text: str) -> str | None:
     return None
 
 
+def _in_name(text: str, letter: re.Match[str]) -> bool:
+    """Whether a letter belongs to a name: "Plan B", "Hepatitis B", "B vitamins"."""
+    before = text[max(0, letter.start() - 32) : letter.start()]
+    capitalised = _CAPITALISED.search(before)
+    if _NOUN.search(before) or (capitalised and not _OPENER.fullmatch(capitalised[1])):
+        return True
+    return _COMPOUND.match(text, letter.end()) is not None
+
+
 def _own(text: str) -> str | None:
     """Letters in brackets, else capitals that stand alone and are no English word; the last of them."""
     for pattern in (_BRACKETED, _ALONE):  # "A or B": A alone is no letter, but it makes B one of several
-        letters = list(pattern.finditer(text))
+        letters = [m for m in pattern.finditer(text) if pattern is _BRACKETED or not _in_name(text, m)]
         if letters:
             if (
                 len(letters) > 1

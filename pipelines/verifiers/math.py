@@ -60,6 +60,12 @@ _BOLD = re.compile(r"(?<![\w)}*])\*\*([^*]{1,200})\*\*(?![\w({*])")
 _UPRIGHT = re.compile(r"\\(?:mathrm|text)\s?\{([ei])\}")
 _TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|mathbf)\s?\{([^{}]*)\}")
 _BASE = re.compile(r"([0-9A-Fa-f]{1,200})\s?_\s?\{?\s?(?:\\text\s?\{)?\s?(\d{1,2})\s?\}{0,2}")
+_INDEXED = re.compile(
+    r"(?<![\^\w.])(\d[\d.,]{0,40})"
+    r"((?:\$?\s?\\?_+\s?(?:\d{1,20}|\\?[a-z]{0,10}\s?\{\s?(?:\\text\s?\{)?[^{}]{0,20}\}{1,2})|\\?_+[A-Za-z](?![A-Za-z])){1,5})[\s.,$)}]{0,8}\Z"
+)
+"""A number with an index at the end of a text: of a base, or of something that is no number."""
+_TEN = re.compile(r"\\?_\s?\{?\s?(?:\\text\s?\{)?\s?(?:10|ten)\s?\}{0,2}")
 _RELATION = r"\s?(<=|<|\\leq?(?![a-z])|≤)\s?"
 _BOUND = r"((?:\\(?:[dt]?frac|sqrt|pi)|[-+\d\s./{}()])+)"
 _BELOW = re.compile(rf"[a-zA-Z]{_RELATION}{_BOUND}|{_BOUND}\s?(>=|>|\\geq?(?![a-z])|≥)\s?[a-zA-Z]")
@@ -147,9 +153,11 @@ def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
     gold_base, base = _BASE.fullmatch(gold), _BASE.fullmatch(parsed)
     if gold_base and (base or parsed == gold_base[1]):
         return correct_or_incorrect(base is None or base.groups() == gold_base.groups())
-    if base and number.exact(gold) is not None:
-        return correct_or_incorrect(gold == base[1])
     gold_value, value = number.exact(gold), number.exact(parsed)
+    if gold_value is not None and (indexed := _INDEXED.search(parsed)):
+        numeral = number.exact(indexed[1])
+        if numeral is not None and number.equal(gold_value, numeral):  # the parser would drop the index
+            return correct_or_incorrect(bool(_TEN.fullmatch(indexed[2].strip("$ "))))
     if gold_value is not None and value is not None:
         return correct_or_incorrect(number.equal(gold_value, value))
     if marked(completion) is not None and len(_WORDS.findall(parsed)) < 2 and _more_parts(gold, parsed):

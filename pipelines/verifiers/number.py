@@ -34,7 +34,9 @@ _DEGREES = re.compile(r"\^ ?\{? ?\\circ ?\}?|\\degree(?![A-Za-z])")
 _ARROW = re.compile(r"[-=]>|\u2192|\u21d2|\\(?:implies|(?:long)?[rR]ightarrow|to)(?![A-Za-z])")
 _STARS = re.compile(r"(?<!\d)\*\*|\*\*(?! ?[-+]?[\d{(])")
 """Bold type, not a power."""
-_ITALICS = re.compile(r"(?<!\w)_{1,2}(?=[-$.]?\d)")
+_EMPHASIS = re.compile(r"(?<![\w\\$])(_{1,2})(?=[-$.]?\d)([^_\n]{1,60})\1(?!\w)")
+_ITALICS = re.compile(r"(?<![\w\\$])(?<!\d )_{1,2}(?=[-$.]?\d)")
+_BASE_TEN = re.compile(r"(?<=\d)_\{10\}")
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z\u00b0])(?:\}| )?\^ ?\{?[-+]?\d{1,3}\}?")
 _PER = re.compile(r"(?<=[A-Za-z\u00b0}]) ?/ ?(?=[A-Za-z])|(?<=\d) ?/ ?(?=[A-Za-z]{3})")
 _SIGN = re.compile(
@@ -51,7 +53,8 @@ _BEFORE = re.compile(
 )
 """What stands before a number that is only part of something larger."""
 _BEHIND = re.compile(
-    r"[abijknxyz](?![A-Za-z])| [nxyz](?![\w'])|_\{?\d|[bB][01]|\(\d| ?\^| ?[π√<>≤≥≠±]| ?/ ?[A-Za-z\\(]|\*[A-Za-z\\(]| \* [a-z]\b"
+    r"[abijknxyz](?![A-Za-z])| [nxyz](?![\w'])|\$? ?\\?_+ ?[\d{\\]|\\?_+[A-Za-z](?![A-Za-z])"
+    r"|[bB][01]|\(\d| ?\^| ?[π√<>≤≥≠±]| ?/ ?[A-Za-z\\(]|\*[A-Za-z\\(]| \* [a-z]\b"
     r"| ?\\(?:pi|sqrt|cdot|binom|choose|b?mod|pmod|over|[lg]eq?(?:slant)?|[lg]t|neq?)(?![A-Za-z])| ?[+-] ?\d{0,9}[ijknxyz]\b"
     r"| (?:squared|cubed|factorial|mod|choose)\b(?! [a-z])|\? {0,2}No\b|, ?[-+]?(?:\\infty|∞)"
 )
@@ -142,7 +145,7 @@ def _plain(text: str) -> str:
     text = _FRACTION.sub(lambda m: f" {'-' if m[1] else ''}{m[2] or m[3]}/{m[4] or m[5]} ", text)
     text = _STARS.sub(" ", _DEGREES.sub("°", _TIMES.sub("*", _ARROW.sub("=", _WRAP.sub(" ", text)))))
     text = _BY.sub("*", _PER.sub(" per ", _UNIT_POWER.sub("", text))).replace("\\$", "$")
-    text = _SIGN.sub(r"\1 -", _ITALICS.sub("", text))
+    text = _SIGN.sub(r"\1 -", _BASE_TEN.sub("", _ITALICS.sub("", _EMPHASIS.sub(r"\2", text))))
     return _SPACED.sub(lambda m: m[0].replace(" ", ""), text)
 
 
