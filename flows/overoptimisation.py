@@ -53,8 +53,12 @@ def command(arguments: argparse.Namespace) -> int:
 
     preflight.summary_file(arguments.html, "--html")
     points: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
-    for run in arguments.runs:
-        stages = (lookup.find_run(run, ask_mlflow=False).get("summary") or {}).get("stages") or {}
+    stages_of_runs = [
+        (lookup.find_run(run, ask_mlflow=False).get("summary") or {}).get("stages") or {} for run in arguments.runs
+    ]
+    check_named(stages_of_runs, "--aligned", arguments.aligned)
+    check_named(stages_of_runs, "--penalised", arguments.penalised)
+    for stages in stages_of_runs:
         for key, measured in curves_of(stages, arguments.aligned, arguments.penalised):
             points.setdefault(key, []).extend(measured)
     if not points:
@@ -83,6 +87,20 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def check_named(stages_of_runs: Sequence[dict[str, Any]], option: str, named: Sequence[str]) -> None:
+    """Every stage that an option names is one of the runs' stages.
+
+    Raises:
+        UserError: the name that is not, and the nearest one that is.
+    """
+    from pipelines.errors import UserError, did_you_mean
+
+    known = {stage for stages in stages_of_runs for stage in stages}
+    for name in named:
+        if name not in known:
+            raise UserError(f"{option} {name[:80]}: no stage of these runs is called so. {did_you_mean(name, known)}")
+
+
 def curves_of(
     stages: dict[str, Any], aligned: list[str], penalised: Sequence[str] = ()
 ) -> Iterator[tuple[tuple[str, str], list[tuple[float, float, float]]]]:
@@ -92,7 +110,12 @@ def curves_of(
         stages: of the run's summary.
         aligned: sample stages that are points of one curve.
         penalised: rlvr stages whose ends are points of one curve.
+
+    Raises:
+        UserError: one of these stages measured nothing that could be a point.
     """
+    from pipelines.errors import UserError
+
     nan = float("nan")
     for name, about in stages.items():
         if not about.get("artifact"):
@@ -103,9 +126,18 @@ def curves_of(
             yield (name, "rl"), steps
             if name in penalised:
                 yield ("ends of KL-penalised RL", "rl"), [_end(steps)]
-        if (artifact / "samples.json").is_file():
-            metrics = json.loads((artifact / "samples.json").read_text()).get("metrics") or {}
-            if name in aligned and SAMPLED_KL in metrics and SAMPLED_GOLD in metrics:
+        elif name in penalised:
+            raise UserError(
+                f"--penalised {name}: the stage measured no KL. Name rlvr stages with a divergence, such as `{{kind: k3, weight: 0.01}}`."
+            )
+        about_samples = artifact / "samples.json"
+        metrics = (json.loads(about_samples.read_text()).get("metrics") or {}) if about_samples.is_file() else {}
+        if name in aligned and not {SAMPLED_KL, SAMPLED_GOLD} <= metrics.keys():
+            raise UserError(
+                f"--aligned {name}: the stage has no {SAMPLED_KL} and {SAMPLED_GOLD}. Name sample stages with a `reference`."
+            )
+        if metrics:
+            if name in aligned:
                 distance = max(0.0, metrics[SAMPLED_KL]) ** 0.5
                 yield ("direct alignment", "rl"), [(distance, metrics[SAMPLED_GOLD], metrics.get(SAMPLED_PROXY, nan))]
             problems = _of_completions(artifact) if SAMPLED_PROXY in metrics else []

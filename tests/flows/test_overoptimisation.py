@@ -115,3 +115,22 @@ def test_best_of_n_is_read_from_completions(tmp_path):
 def test_runs_that_measured_nothing_say_what_would(stages):
     with pytest.raises(UserError, match=r"divergence: \{kind: k3, weight: 0\}"):
         overoptimisation.command(argparse.Namespace(runs=["b"], aligned=[], penalised=[], html=None, json=False))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--aligned", "at-0", "at_1"], "--aligned at_1: no stage of these runs is called so. Did you mean 'at-1'"),
+        (["--penalised", "rlvr"], "--penalised rlvr: no stage of these runs is called so. Did you mean 'rl'"),
+        (["--aligned", "cold"], "--aligned cold: the stage has no kl/mean and score/mean"),
+        (["--penalised", "at-1"], "--penalised at-1: the stage measured no KL"),
+    ],
+)
+def test_named_stages_that_are_no_points_are_refused(stages, options, words):
+    with pytest.raises(UserError, match=words):
+        overoptimisation.command(asked("a", *options))
+
+
+def test_a_stage_of_one_of_several_runs_may_be_named(stages, capsys):
+    assert overoptimisation.command(asked("b", "a", "--penalised", "rl", "--json")) == 0
+    assert {curve["name"] for curve in json.loads(capsys.readouterr().out)} == {"rl", "ends of KL-penalised RL"}
