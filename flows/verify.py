@@ -17,6 +17,7 @@ from pipelines import verifiers
 from pipelines.errors import UserError, did_you_mean
 from pipelines.sandbox import pool as sandboxes
 from pipelines.verifiers import Verdict, _sandboxed
+from tasks import machine
 
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 32 << 20
@@ -26,6 +27,8 @@ LINE_BYTES = 64 << 20
 SHOWN = 10
 """Bad rows that are explained on stderr; all of them are in the output."""
 PROGRESS_S = 5.0
+JOBS_A_CORE, LEAST_MOST_JOBS = 4, 16
+"""`--jobs` may be so many times the processors, as programs may wait, and so many on any machine."""
 BAD_ROW = "bad_row"
 """Status in the output of a line that is no row."""
 INPUT = ("completion", "answer", "verifier", "info")
@@ -85,13 +88,12 @@ def score_file(source: str, out: str | None, default: str | None, jobs: int | No
         jobs: worker processes; None: one per processor, at most 8.
 
     Raises:
-        UserError: the file cannot be read, the output cannot be written, or `default` is no verifier.
+        UserError: the file cannot be read, the output cannot be written, `default` is no verifier, or `jobs` are too many.
     """
     if default is not None and default not in verifiers.VERIFIERS:
         raise UserError(f"--verifier {default}: unknown verifier. {did_you_mean(default, verifiers.VERIFIERS)}")
     if jobs is not None:
-        if jobs < 1:
-            raise UserError(f"--jobs {jobs}: at least one worker is needed.")
+        _check_jobs(jobs)
         verifiers.use_workers(jobs)
     if out is not None and source != "-" and Path(out).resolve() == Path(source).resolve():
         raise UserError(f"--out {out}: the output would replace the input; name another file.")
@@ -110,6 +112,18 @@ def score_file(source: str, out: str | None, default: str | None, jobs: int | No
         verdicts_out.flush()
     summary.seconds, summary.sandbox = time.monotonic() - began, list(sandboxes.used)
     return summary
+
+
+def _check_jobs(jobs: int) -> None:
+    cores = machine.cores()
+    most = max(LEAST_MOST_JOBS, JOBS_A_CORE * cores)
+    if jobs < 1:
+        raise UserError(f"--jobs {jobs}: at least one worker is needed.")
+    if jobs > most:
+        raise UserError(
+            f"--jobs {jobs}: each worker is a process with memory of its own, and more than this machine's processors ({cores}) "
+            f"make nothing faster. Use at most {most}."
+        )
 
 
 def chunks(stream: BinaryIO, name: str, default: str | None) -> Iterator[list[Row]]:

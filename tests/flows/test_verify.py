@@ -103,6 +103,7 @@ def test_compressed_standard_and_damaged_input(tmp_path, monkeypatch):
         ("in", "/nowhere/out", None, None, "cannot be written"),
         ("in", None, "numbr", None, "number"),
         ("in", None, None, 0, "at least one"),
+        ("in", None, None, 100_000, "--jobs 100000: each worker is a process .* Use at most"),
     ],
 )
 def test_what_cannot_be_done_is_said(tmp_path, monkeypatch, source, out, verifier, jobs, why):
