@@ -35,6 +35,7 @@ def promote(
     rule: dict[str, Any] | None = None,
     ask: bool = True,
     ask_hours: float = 24.0,
+    new_name: bool = False,
 ) -> dict[str, Any]:
     """Hold a run's model against the champion; where the gate lets it through, ask a person, then move the alias.
 
@@ -44,12 +45,13 @@ def promote(
         rule: primary, guards, margin, alpha, looks; what is left out has its default.
         ask: wait for a person before the alias moves.
         ask_hours: how long to wait; afterwards nothing is promoted.
+        new_name: `name` may be one that is not registered yet.
     """
     from flows.promote import rule_of
 
     worker.enter()
     stated = rule_of(None, None, 2.0, 0.05, 30) | (rule or {})
-    chosen = promotion.candidate(run, name)
+    chosen = promotion.candidate(run, name, new_name=new_name)
     evidence = promotion.look(chosen, stated)
     create_markdown_artifact(
         _markdown(evidence), key="promotion", description=f"{chosen.name}: look {evidence['look']}"
@@ -78,7 +80,7 @@ def _markdown(evidence: dict[str, Any]) -> str:
     )
 
 
-def ask(run: str, name: str | None, rule: dict[str, Any], hours: float) -> dict[str, Any]:
+def ask(run: str, name: str | None, rule: dict[str, Any], hours: float, new_name: bool = False) -> dict[str, Any]:
     """The same from the command line.
 
     Raises:
@@ -86,7 +88,7 @@ def ask(run: str, name: str | None, rule: dict[str, Any], hours: float) -> dict[
     """
     api = environment.prefect_api() or ""
     print(f"a person is asked at {api.removesuffix('/api')} (runs, promote {run}, Resume)", file=sys.stderr, flush=True)
-    state = promote(run=run, name=name, rule=rule, ask=True, ask_hours=hours, return_state=True)
+    state = promote(run=run, name=name, rule=rule, ask=True, ask_hours=hours, new_name=new_name, return_state=True)
     result = state.result(raise_on_failure=False)
     if isinstance(result, UserError):
         raise result

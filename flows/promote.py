@@ -20,6 +20,7 @@ def add(commands: Any) -> None:
     sub = commands.add_parser("promote", help=text, description=f"{text}; every look is recorded and paid for")
     sub.add_argument("run", nargs="?", metavar="RUN", help="the run, or its model, that is to be the champion")
     sub.add_argument("--name", help="the registered model; needed where there are several")
+    sub.add_argument("--new-name", action="store_true", help="register --name if there is no model of that name yet")
     sub.add_argument("--primary", metavar="TASK", help="the benchmark on which it must be better; default: the first")
     sub.add_argument(
         "--guard",
@@ -91,6 +92,8 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     if not arguments.run:
         raise UserError("promote: name a run or model, or use --status or --rollback.")
+    if arguments.new_name and not arguments.name:
+        raise UserError("--new-name: say which with --name.")
     rule = rule_of(arguments.primary, arguments.guard, arguments.margin, arguments.alpha, arguments.looks)
     if arguments.ask:
         from tasks import environment
@@ -99,13 +102,13 @@ def command(arguments: argparse.Namespace) -> int:
             raise UserError("--ask: a person answers on a Prefect server's page. Start one, and set PREFECT_API_URL.")
         from flows import approval
 
-        evidence = approval.ask(arguments.run, arguments.name, rule, arguments.ask_hours)
+        evidence = approval.ask(arguments.run, arguments.name, rule, arguments.ask_hours, arguments.new_name)
     else:
         from flows.progress import Status
 
         with Status(quiet=arguments.json) as progress:
             progress("asking the registry for the champion")
-            chosen = promotion.candidate(arguments.run, arguments.name)
+            chosen = promotion.candidate(arguments.run, arguments.name, new_name=arguments.new_name)
             progress("testing against the champion")
             evidence = promotion.look(chosen, rule)
             if evidence["promote"]:

@@ -65,11 +65,15 @@ def _registry() -> Iterator[Any]:
         raise environment.Unreachable(f"MLflow's model registry did not do it: {error}") from None
 
 
-def candidate(run: str, name: str | None = None) -> Candidate:
+def candidate(run: str, name: str | None = None, *, new_name: bool = False) -> Candidate:
     """The checkpoint that is to be promoted, registered under `name` or the recipe's.
 
+    Args:
+        new_name: `name` may be one that is not registered yet. Otherwise that is an error: MLflow would take a misspelt name for a
+            new model, whose first version is not held against the champion that was meant.
+
     Raises:
-        UserError: it has no evaluation, is damaged, or has not reached MLflow.
+        UserError: it has no evaluation, is damaged, or has not reached MLflow; `name` is not registered.
     """
     evaluated, subject = subjects.single(run)
     known = Known()
@@ -88,6 +92,8 @@ def candidate(run: str, name: str | None = None) -> Candidate:
         versions = dict(reversed(listed))
         chosen = name or (listed[0][0] if listed else None) or subjects.recipe_of(model)
         if chosen not in versions:
+            if name is not None and not new_name and name != subjects.recipe_of(model):
+                registered(registry, name, "--new-name registers it")
             from tasks import tracking
 
             tags = {"whetstone.parent_run": parent or "", "whetstone.seed": str(subject.seed)}
@@ -304,8 +310,11 @@ def status(name: str | None) -> dict[str, Any]:
     }
 
 
-def registered(registry: Any, name: str | None) -> str:
+def registered(registry: Any, name: str | None, otherwise: str = "") -> str:
     """The registered name that is meant.
+
+    Args:
+        otherwise: what to do where the name is a new one on purpose.
 
     Raises:
         UserError: there is none, or several.
@@ -317,7 +326,8 @@ def registered(registry: Any, name: str | None) -> str:
         return str(name)
     if name is None:
         raise GateError(f"--name: say which registered model. Known: {', '.join(sorted(known)) or 'none'}.")
-    raise GateError(f"--name {name}: no such registered model. {did_you_mean(name, known)}")
+    hint = f" If it is a new one, {otherwise}." if otherwise else ""
+    raise GateError(f"--name {name}: no such registered model. {did_you_mean(name, known)}{hint}")
 
 
 __all__ = ["Candidate", "GateError", "candidate", "look", "move", "rollback", "status"]

@@ -23,7 +23,15 @@ def versions_of(model_id: str) -> list[tuple[str, str]]:
 @talking()
 def names() -> list[str]:
     """Every registered name."""
-    return [model.name for model in client().search_registered_models()]
+    to = client()
+    listed: list[str] = []
+    page = None
+    while True:
+        models = to.search_registered_models(page_token=page)
+        listed += [model.name for model in models]
+        page = models.token
+        if not page:
+            return listed
 
 
 @talking()

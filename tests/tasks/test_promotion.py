@@ -80,6 +80,21 @@ def test_the_way_of_a_champion(registry):
         promotion.rollback("way")
 
 
+def test_a_name_that_is_not_registered_is_a_typing_error_unless_said_otherwise(registry):
+    run_id = homes.registered(
+        "production", {"base": {"sums": scores(0.1, 7)}, "rlvr": {"sums": scores(0.5, 5)}}, seed=5
+    )
+    with pytest.raises(
+        GateError, match=r"--name prodution: .* Did you mean 'production'.* If it is a new one, --new-name registers it"
+    ):
+        promotion.candidate(run_id, "prodution")
+    assert "prodution" not in tracking_registry.names()
+    assert (
+        promotion.candidate(run_id, "staging", new_name=True).version == "1" and "staging" in tracking_registry.names()
+    )
+    assert promotion.candidate(run_id, "staging").name == "staging"
+
+
 def test_the_same_candidate_is_one_look_and_another_is_the_next(registry):
     assert look_and_move(candidate("looks", 0.5, 11))["promote"]
     equal = candidate("looks", 0.5, 12)
