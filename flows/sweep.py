@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -69,8 +70,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise UserError(f"--jobs {arguments.jobs}: at least 1, at most 256.")
     preflight.summary_file(arguments.summary)
     environment.prepare()
-    if arguments.runner.startswith("dask:") and environment.prefect_api() is None:
-        raise UserError("--runner: other machines need a Prefect server. Start one, and set PREFECT_API_URL.")
+    check_runner(arguments.runner)
     store.check(environment.home())
     preflight.summary_file(arguments.markdown, "--markdown")
     preflight.summary_file(arguments.html, "--html")
@@ -119,6 +119,29 @@ def command(arguments: argparse.Namespace) -> int:
         print()
         show(body)
     return 1 if body["failed"] else 0
+
+
+def check_runner(text: str) -> None:
+    """Whether `--runner` can be had; nothing of Prefect is imported.
+
+    Raises:
+        UserError: there is none of that name, its package is missing, or other machines could not reach the servers.
+    """
+    from pipelines.errors import UserError
+    from tasks import environment
+
+    kind, colon, address = text.partition(":")
+    if kind not in ("threads", "dask") or bool(colon) != bool(address) or (kind == "threads" and address):
+        raise UserError(f"--runner {text[:80]}: write threads, dask, or dask:ADDRESS such as dask:tcp://10.0.0.1:8786.")
+    if kind == "dask" and importlib.util.find_spec("prefect_dask") is None:
+        raise UserError('--runner dask: needs prefect-dask. pip install "whetstone[dask]".')
+    if address and environment.prefect_api() is None:
+        raise UserError("--runner: other machines need a Prefect server. Start one, and set PREFECT_API_URL.")
+    if address and not environment.tracking_uri().startswith("http"):
+        raise UserError(
+            f"--runner {text[:80]}: other machines need an MLflow server, which holds what they make. Set MLFLOW_TRACKING_URI, "
+            "here and where the Dask workers run."
+        )
 
 
 def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
