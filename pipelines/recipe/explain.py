@@ -41,7 +41,9 @@ def explain(error: ValidationError, body: dict[str, Any], model: type[BaseModel]
     lines = []
     for entry in entries[:20]:
         loc = [
-            str(p) for p in entry["loc"] if not str(p).startswith(("function-", "list[", "literal[", "constrained-"))
+            str(p)
+            for p in entry["loc"]
+            if not str(p).startswith(("function-", "list[", "literal[", "constrained-", "[key]"))
         ]
         stage = loc[1] if loc[:1] == ["stages"] and len(loc) > 1 else None
         shown_loc = loc[1:] if stage else [*([prefix] if prefix else []), *loc]

@@ -39,7 +39,13 @@ def unrolled(stages: dict[str, dict[str, Any]], written: Any) -> dict[str, dict[
     """
     repeat = _read(written, stages)
     place = {name: number for number, name in enumerate(repeat.stages)}
-    backward = any(ref in place and place[ref] >= place[n] for n in repeat.stages for ref in _named(stages[n]))
+    backward = {ref for n in repeat.stages for ref in _named(stages[n]) if ref in place and place[ref] >= place[n]}
+    for name in repeat.start:
+        if name not in backward:
+            raise RecipeError(
+                f"repeat.start.{name}: no repeated stage reads {name} of the round before, so nothing would read this. Have one name "
+                f"{name} as its input, or leave `start` out: rounds are then tied by their model."
+            )
     start = dict(repeat.start) or _start(repeat, stages, place)
     carried = {} if backward or repeat.start else {outside: name for name, outside in start.items()}
 
@@ -74,9 +80,10 @@ def _read(written: Any, stages: dict[str, Any]) -> Repeat:
         from pipelines.recipe.explain import explain
 
         raise RecipeError(explain(error, {}, Repeat, "repeat")) from None
-    for name in (*repeat.stages, *repeat.start):
-        if name not in stages:
-            raise RecipeError(f"repeat.stages: there is no stage called {name!r}. {did_you_mean(name, stages)}")
+    for field, names in (("stages", repeat.stages), ("start", repeat.start)):
+        for name in names:
+            if name not in stages:
+                raise RecipeError(f"repeat.{field}: there is no stage called {name!r}. {did_you_mean(name, stages)}")
     if len(set(repeat.stages)) < len(repeat.stages):
         raise RecipeError("repeat.stages: a stage is named twice; once is enough.")
     for name in repeat.stages:

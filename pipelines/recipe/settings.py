@@ -21,6 +21,8 @@ from pipelines.recipe.spans import Span as Span
 
 
 def _part(value: Any) -> Any:
+    if not isinstance(value, str | dict):
+        raise ValueError("the name of a method is wanted, or a section with its `kind` and settings")
     return {"kind": value} if isinstance(value, str) else value
 
 

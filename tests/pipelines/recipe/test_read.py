@@ -49,6 +49,7 @@ def test_every_preset_binds(preset, tmp_path):
         ("rlvr.steps=many", ["rlvr.steps", "integer"]),
         ("rlvr.steps=0", ["rlvr.steps", "greater than or equal to 1"]),
         ("rlvr.advantage=grppo", ["rlvr.advantage", "grppo", "Did you mean 'grpo'"]),
+        ("rlvr.advantage=[grpo]", ["rlvr.advantage", "the name of a method is wanted"]),
         ("rlvr.advantage.scal=none", ["rlvr.advantage.scal", "Did you mean 'scale'", "Settings of grpo"]),
         ("rlvr.objective.low=-1", ["rlvr.objective.low", "greater than 0"]),
         ("rlvr.divergence=k1", ["rlvr.divergence", "k1 in the loss", "reward"]),

@@ -51,6 +51,14 @@ def test_start_says_what_the_first_round_reads():
         unrolled(stages, {"rounds": 2, "stages": ["first", "second"]})
 
 
+def test_a_start_that_nothing_reads_is_refused():
+    """It would untie the rounds without a word."""
+    with pytest.raises(RecipeError, match=r"repeat\.start\.first: no repeated stage reads first of the round before"):
+        models(STAGES, rounds=2, stages=["first", "second"], start={"first": "cold"})
+    with pytest.raises(RecipeError, match=r"repeat\.start: there is no stage called 'frist'. Did you mean 'first'"):
+        models(STAGES, rounds=2, stages=["first", "second"], start={"frist": "cold"})
+
+
 def test_a_name_that_is_taken_is_refused():
     with pytest.raises(RecipeError, match="name of a round of first"):
         unrolled(STAGES | {"first-2": {"kind": "curate"}}, {"rounds": 2, "stages": ["first", "second"]})
