@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import scripted
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import copy_of, problem, started
@@ -110,3 +113,20 @@ def test_names_are_read_without_regard_to_capitals():
         problem({"prompt": [], "answer": "Dragon", "verifier": "exact", "info": {**info, "walked": ["phoenix"]}})
     )
     assert world.done and world.pulled == 1 and world.high_pulls == 0
+
+
+@pytest.mark.parametrize("pulls", range(1, 8))
+def test_divided_by_its_deviation_a_group_of_eight_prefers_the_sure_arm(pulls):
+    """Mean advantage of a pull of the high arm over all that such pulls may pay: positive to Dr. GRPO, negative to GRPO."""
+    expected = {}
+    for scale in ("std", "none"):
+        estimate = bind("rlvr.advantage", {"kind": "grpo", "scale": scale})
+        expected[scale] = 0.0
+        for paid in range(pulls + 1):
+            reward = torch.tensor([1.0] * paid + [0.0] * (pulls - paid) + [0.1] * (8 - pulls))
+            columns = {"reward": reward, "group": torch.zeros(8, dtype=torch.int64), "scored": torch.ones(8) > 0}
+            advantage = estimate(columns)
+            chance = math.comb(pulls, paid) * 0.25**paid * 0.75 ** (pulls - paid)
+            expected[scale] += chance * float(advantage[:pulls].mean())
+    assert expected["none"] == pytest.approx((0.25 - 0.1) * (8 - pulls) / 8, abs=1e-6)
+    assert expected["std"] < 0
