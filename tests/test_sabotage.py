@@ -6,11 +6,11 @@ import hashlib
 
 import pytest
 from planted import check_clean, check_line, plant_and_test
-from planted_bugs import core, curate, evaluation, flows, preference, reward_model, sample, sft
+from planted_bugs import core, curate, evaluation, flows, methods, preference, reward_model, sample, sft
 
 PLANTED = {
     f"{room.__name__.rpartition('.')[2]}: {bug}": planted
-    for room in (core, curate, evaluation, flows, preference, reward_model, sample, sft)
+    for room in (core, curate, evaluation, flows, methods, preference, reward_model, sample, sft)
     for bug, planted in room.PLANTED.items()
 }
 
