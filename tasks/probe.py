@@ -174,10 +174,10 @@ def _gguf(question: dict[str, Any]) -> dict[str, Any]:
 def _fresh_model(question: dict[str, Any]) -> dict[str, Any]:
     """A fresh model: built without memory, so that its parameters can be counted."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     from pipelines.engine import models
-    from pipelines.recipe.settings import Model
+    from pipelines.recipe.settings import Fresh, Model
 
     tokenizer = models.train_tokenizer("char", 64, ["ab"])
     if question["chat_template"] is not None:
@@ -186,7 +186,7 @@ def _fresh_model(question: dict[str, Any]) -> dict[str, Any]:
     models.set_template_options(tokenizer, Model.model_validate({"path": "fresh", **options}))
     _render(tokenizer)
     special = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    config = AutoConfig.for_model(question["architecture"], **{**question["config"], **special})
+    config = models.fresh_config(Fresh(architecture=question["architecture"], config=question["config"]), special)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
         config.get_text_config().vocab_size = question["vocabulary"]

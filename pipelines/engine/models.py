@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.data import chat
 from pipelines.engine import gguf_models, model_files
 from pipelines.engine.model_files import first_line, reading
-from pipelines.errors import ModelError
+from pipelines.errors import ModelError, did_you_mean
 from pipelines.recipe.model_path import gguf_of
-from pipelines.recipe.settings import Model
+from pipelines.recipe.settings import Fresh, Model
 from pipelines.stage.files import digest
 
 if TYPE_CHECKING:
@@ -229,6 +230,36 @@ def system_prompt_of(path: str | Path) -> str | None:
     return json.loads(about.read_text()).get("system_prompt") if about.is_file() else None
 
 
+def fresh_config(fresh: Fresh, special: dict[str, Any]) -> Any:
+    """The transformers configuration of a fresh model, which would drop a misspelt field and take a negative number of layers.
+
+    Args:
+        special: size of the vocabulary and ids of special tokens, which replace those of the recipe.
+
+    Raises:
+        ModelError: no such architecture, a misspelt field, or a size below 1. Names the field and the fix.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    name = fresh.architecture
+    if name not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        hint = did_you_mean(name, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+        hint = hint if hint.startswith("Did") else "Use one such as llama, qwen3, gemma2 or gpt2."  # there are hundreds
+        raise ModelError(f"model.fresh.architecture: transformers has no causal language model {name[:80]!r}. {hint}")
+    blank = AutoConfig.for_model(name)
+    for field in fresh.config:  # others that it does not have may be read all the same, such as head_dim by qwen3_moe
+        near = [] if hasattr(blank, field) else get_close_matches(field, blank.to_dict(), n=1, cutoff=0.85)
+        if near:
+            raise ModelError(f"model.fresh.config.{field[:80]}: {name} has no such field. Did you mean {near[0]!r}?")
+    config = AutoConfig.for_model(name, **{**fresh.config, **special})
+    for field in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
+        value = getattr(config.get_text_config(), field, 1)
+        if isinstance(value, int) and value < 1:
+            raise ModelError(f"model.fresh.config.{field}: {value} is below 1. A model needs at least 1.")
+    return config
+
+
 def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
     """A randomly initialised causal LM in float32.
 
@@ -236,7 +267,7 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
         ModelError: an unknown architecture or a configuration it does not take.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     assert model.fresh is not None
     special = {
@@ -246,9 +277,11 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
         "eos_token_id": tokenizer.eos_token_id,
     }
     try:
-        config = AutoConfig.for_model(model.fresh.architecture, **{**model.fresh.config, **special})
+        config = fresh_config(model.fresh, special)
         torch.manual_seed(seed)
         network = AutoModelForCausalLM.from_config(config, attn_implementation=_attention(model))
+    except ModelError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise ModelError(f"model.fresh: {model.fresh.architecture} refuses this config: {first_line(error)}") from error
     return network.to(torch.float32)
