@@ -230,7 +230,7 @@ def system_prompt_of(path: str | Path) -> str | None:
     return json.loads(about.read_text()).get("system_prompt") if about.is_file() else None
 
 
-def fresh_config(fresh: Fresh, special: dict[str, Any]) -> Any:
+def fresh_config(settings: Fresh, special: dict[str, Any]) -> Any:
     """The transformers configuration of a fresh model, which would drop a misspelt field and take a negative number of layers.
 
     Args:
@@ -242,17 +242,17 @@ def fresh_config(fresh: Fresh, special: dict[str, Any]) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    name = fresh.architecture
+    name = settings.architecture
     if name not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         hint = did_you_mean(name, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
         hint = hint if hint.startswith("Did") else "Use one such as llama, qwen3, gemma2 or gpt2."  # there are hundreds
         raise ModelError(f"model.fresh.architecture: transformers has no causal language model {name[:80]!r}. {hint}")
     blank = AutoConfig.for_model(name)
-    for field in fresh.config:  # others that it does not have may be read all the same, such as head_dim by qwen3_moe
+    for field in settings.config:  # others that it lacks may be read all the same: head_dim by qwen3_moe
         near = [] if hasattr(blank, field) else get_close_matches(field, blank.to_dict(), n=1, cutoff=0.85)
         if near:
             raise ModelError(f"model.fresh.config.{field[:80]}: {name} has no such field. Did you mean {near[0]!r}?")
-    config = AutoConfig.for_model(name, **{**fresh.config, **special})
+    config = AutoConfig.for_model(name, **{**settings.config, **special})
     for field in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
         value = getattr(config.get_text_config(), field, 1)
         if isinstance(value, int) and value < 1:
