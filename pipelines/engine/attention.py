@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface
 
 from pipelines.engine.cache import Gaps, SlabCache, SlabLayer
+from pipelines.engine.guided import parts
 
 NAME = "whetstone_shared_prompts"
 EXTRAS = ("softcap", "position_bias", "s_aux")
@@ -112,12 +113,9 @@ def _shared_prompts(
 ) -> tuple[Tensor, None]:
     """An attention function as transformers calls it, for one new token per row."""
     cache, prompts = _active[-1]
-    layer = cache.layers[module.layer_idx]
-    if (
-        not isinstance(layer, SlabLayer)
-        or layer.keys is not key
-        or any(kwargs.get(name) is not None for name in EXTRAS)
-    ):
+    # by its keys, because layers of two models may have equal numbers
+    layer = next((own for own in cache.filled_layers() if own.keys is key), None)
+    if layer is None or any(kwargs.get(name) is not None for name in EXTRAS):
         raise RuntimeError(
             f"the attention of {type(module).__name__} is one that this engine does not know; please report the model family"
         )
@@ -128,14 +126,16 @@ AttentionInterface.register(NAME, _shared_prompts)
 
 
 @contextlib.contextmanager
-def sharing(model: PreTrainedModel, cache: SlabCache, prompts: Prompts) -> Iterator[None]:
+def sharing(model: torch.nn.Module, cache: SlabCache, prompts: Prompts) -> Iterator[None]:
     """A context in which passes of one new token per row read the shared prompts once."""
-    config = model.config
-    before = config._attn_implementation
-    config._attn_implementation = NAME
+    configs = [part.config for part in parts(model)]
+    before = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation = NAME
     _active.append((cache, prompts))
     try:
         yield
     finally:
         _active.pop()
-        config._attn_implementation = before
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation = implementation

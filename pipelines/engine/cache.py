@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, PreTrainedModel
+from transformers import Cache
 from transformers.cache_utils import DynamicLayer
+
+from pipelines.engine.guided import layer_count
 
 BLOCK = 64
 """Positions added at a time when a slab is full."""
@@ -127,7 +129,7 @@ class SlabLayer(DynamicLayer):
 
 
 class SlabCache(Cache):
-    """One `SlabLayer` per layer of a model, sliding windows included (the mask hides what is out of the window).
+    """One `SlabLayer` per layer of a model (of both models of a `Guided`), sliding windows included (the mask hides what is out of them).
 
     Args:
         model: for its number of layers.
@@ -135,9 +137,8 @@ class SlabCache(Cache):
             storing them so saves rounding all of them again for every token.
     """
 
-    def __init__(self, model: PreTrainedModel, stored: torch.dtype | None = None) -> None:
-        count = model.config.get_text_config().num_hidden_layers
-        super().__init__(layers=[SlabLayer(stored) for _ in range(count)])
+    def __init__(self, model: torch.nn.Module, stored: torch.dtype | None = None) -> None:
+        super().__init__(layers=[SlabLayer(stored) for _ in range(layer_count(model))])
 
     def filled_layers(self) -> list[SlabLayer]:
         """The layers that hold keys; a model that shares them between layers leaves some empty."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, PreTrainedModel
+from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
 from pipelines.engine import distribution
@@ -93,14 +93,14 @@ class FixedDecoder:
     """Continues prefilled prompts in steps of fixed shapes.
 
     Args:
-        model: a causal LM whose layers all keep keys and values in full.
+        model: a causal LM, or two as one (`Guided`), whose layers all keep keys and values in full.
         stop: int64 [S], the token ids that end a completion, on the model's device.
         pad: input of rows that are finished.
         dtype: "float32" or "bfloat16" (autocast). The caller puts `RoundedWeights` in place.
         context: the most positions the model can read.
     """
 
-    def __init__(self, model: PreTrainedModel, *, stop: Tensor, pad: int, dtype: str, context: int) -> None:
+    def __init__(self, model: torch.nn.Module, *, stop: Tensor, pad: int, dtype: str, context: int) -> None:
         self.model, self.stop, self.pad, self.dtype, self.context = model, stop, pad, dtype, context
         self.device = next(model.parameters()).device
         self.captures = self.device.type == "cuda"

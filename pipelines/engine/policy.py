@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
 from pipelines.engine import distribution, models
+from pipelines.engine.guided import Guided
 from pipelines.engine.layout import Layout, Prefix
 from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
@@ -42,9 +43,14 @@ class Policy:
         model: a causal LM, or a peft wrapper of one.
         sampling: temperature and truncation are applied here as in the sampler.
         dtype: "float32" or "bfloat16" (autocast; log-softmax is always float32).
+
+    Raises:
+        ModelError: its logits are computed in a way that the engine does not know.
     """
 
     def __init__(self, model: Any, sampling: Sampling, *, dtype: str = "float32") -> None:
+        if isinstance(model, Guided):
+            raise ModelError("guidance: two models have no single head, so their passes cannot be the trainer's")
         self.model, self.sampling, self.dtype = model, sampling, dtype
         self.causal = causal_lm(model)
         self.decoder = getattr(self.causal, self.causal.base_model_prefix)

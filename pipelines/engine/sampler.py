@@ -16,6 +16,7 @@ from pipelines.data.records import Stop, common_length
 from pipelines.engine import attention, distribution
 from pipelines.engine.cache import Gaps, SlabCache
 from pipelines.engine.fixed import FixedDecoder
+from pipelines.engine.guided import Guided, parts
 from pipelines.engine.masks import FULL, SLIDING, layer_kinds
 from pipelines.engine.models import autocast
 from pipelines.engine.rounded import RoundedWeights
@@ -37,7 +38,8 @@ class TorchSampler:
     """Samples from a transformers model with the weights that are trained.
 
     Args:
-        model: any causal LM; used as it is, but in bfloat16 its matrices are rounded once a call (`RoundedWeights`).
+        model: any causal LM, or two as one (`Guided`); used as it is, but in bfloat16 its matrices are rounded once a call
+            (`RoundedWeights`).
         stop: token ids that end a completion; the one drawn is kept in it.
         pad: token id for left padding, never attended to (may equal a stop id).
         dtype: "float32" or "bfloat16" (matrices, keys and values in bfloat16; norms and residuals in float32).
@@ -47,7 +49,7 @@ class TorchSampler:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | Guided,
         *,
         stop: Sequence[int],
         pad: int,
@@ -58,11 +60,11 @@ class TorchSampler:
         self.model, self.pad, self.dtype, self.rows = model, pad, dtype, rows
         self.device = next(model.parameters()).device
         self.stop = torch.tensor(sorted(stop), dtype=torch.int64, device=self.device)
-        config = model.config.get_text_config()
-        self.context = int(getattr(config, "max_position_embeddings", 0) or 1 << 30)
-        refuse_recurrent(model)
-        compressed = getattr(config, "kv_lora_rank", None)
-        self.plain = layer_kinds(config) == {FULL} and config._attn_implementation == "sdpa" and not compressed
+        configs = [part.config.get_text_config() for part in parts(model)]
+        self.context = min(int(getattr(config, "max_position_embeddings", 0) or 1 << 30) for config in configs)
+        for part in parts(model):
+            refuse_recurrent(part)
+        self.plain = all(_plain(config) for config in configs)
         """Whether every layer attends to all of its keys, with masks of ours: decoding then has faster ways."""
         self.rounded = RoundedWeights(model, dtype)
         self.fixed: FixedDecoder | None = None
@@ -263,6 +265,11 @@ def refuse_recurrent(model: PreTrainedModel) -> None:
             f"model: {type(model).__name__} keeps a recurrent state ({', '.join(sorted(others)) or 'in every layer'}), and the "
             "sampler only knows caches of keys and values. Use a family with attention in all layers."
         )
+
+
+def _plain(config: Any) -> bool:
+    compressed = getattr(config, "kv_lora_rank", None)
+    return layer_kinds(config) == {FULL} and config._attn_implementation == "sdpa" and not compressed
 
 
 class _Rows:
