@@ -153,6 +153,18 @@ class Node:
         return [name for port in ports for name in self.named(port) or (BASE,)] or [BASE]
 
     @property
+    def made_from(self) -> set[str]:
+        """Every model behind its own: names of stages, and `base`."""
+        behind: set[str] = set()
+        waiting = self.parents
+        while waiting:
+            name = waiting.pop()
+            if name not in behind:
+                behind.add(name)
+                waiting += [] if name == BASE else self.recipe.node(name).parents
+        return behind
+
+    @property
     def reads_base(self) -> bool:
         """Whether it loads the recipe's own model, or what belongs to it, by its path."""
         ports = [port for port, about in self.kind.ports.items() if MODEL in about.takes]

@@ -6,7 +6,7 @@ size of a head, V the vocabulary, W the width of a packed row, b bytes of a comp
 
     process       PROCESS: Python, torch, transformers and their libraries, on the host
     weights       4 P (+ 2 P in bfloat16: rounded copies; + 4 P for a full reference policy, or a reward model that scores
-                  samples; + 4 P a step of `staleness`)
+                  samples; + 4 P a step of `staleness`; as much again for the base of guidance)
     gradients     4 T
     optimizer     8 T
     commit        12 T while the copy of a commit is written, on the host
@@ -15,7 +15,7 @@ size of a head, V the vocabulary, W the width of a packed row, b bytes of a comp
                   adapters add N L b (2 a d + 2 k d + 2 h + 2 i): what each of them puts out
     logits        min(M V, CHUNK) 4 (x TRUNCATED where top-k, top-p or min-p cut the distribution), and the head's gradient, 4 V h
     cache         R C L 2 k d b, and DRAWN R V 4 for the logits that tokens are drawn from; for samples also LISTED a token of
-                  two shards: one is decoded while the one before is written
+                  two shards: one is decoded while the one before is written. With guidance R counts twice
 
 Training holds weights, optimizer, and the larger of gradients on one side, activations and logits on the other: gradients come
 while activations go. A commit holds weights, optimizer, its copy and the gradients of the step that goes on meanwhile; decoding
@@ -149,6 +149,8 @@ class Load:
     """Whether top-k, top-p or min-p cut the distribution that tokens are scored by."""
     models: int = 0
     """Held beside the stage's own, each of its size."""
+    decoded: int = 1
+    """Models that decode the same tokens."""
     trains: bool = True
     listed: int = 0
     """Tokens in Python's lists."""
@@ -176,7 +178,7 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None) -> N
     lora = getattr(section, "lora", None)
     trained = (shape.parameters if lora is None else shape.adapters(lora.rank)) if load.trains else 0
     shards = section.processes if isinstance(section, Rlvr) else 1
-    weights = (4 if value == 4 else 6) * shape.parameters + 4 * shape.parameters * load.models
+    weights = (4 if value == 4 else 6) * shape.parameters * load.decoded + 4 * shape.parameters * load.models
     cache = load.rows * load.length * shape.layers * 2 * shape.key_heads * shape.head_size * value
     logits = min(load.scored * shape.vocabulary, CHUNK) * 4 * (TRUNCATED if load.truncated else 1)
     if load.trains and load.scored and lora is None:
@@ -256,12 +258,14 @@ def _of_sample(node: Node, section: Sample, prompt: int) -> Load:
         shard = min(shard, section.problems * section.k)
     served = section.sampler is not None
     rows = 0 if served else min(section.decode_rows, shard)
+    decoded = 1 if section.guidance is None else 2
     scorers = int(section.reference is not None) + len(node.named("reward_model"))
     tokens = max(-(-rows // section.k) * prompt, min(section.micro_batch_tokens, shard * length) if scorers else 0)
     return Load(
         tokens,
         scored=min(section.micro_batch_tokens, shard * length) if section.reference is not None else 0,
-        width=0, rows=rows, length=length, models=scorers, trains=False, listed=2 * shard * section.sampling.max_tokens,
+        width=0, rows=rows * decoded, length=length, models=scorers, decoded=decoded, trains=False,
+        listed=2 * shard * section.sampling.max_tokens,
     )  # fmt: skip
 
 

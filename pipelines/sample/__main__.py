@@ -21,6 +21,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         start=str(process.model_of(job)),
         reward_model=f"{job['inputs']['reward_model']}/model" if "reward_model" in job["inputs"] else None,
         reference=f"{job['inputs']['reference']}/model" if "reference" in job["inputs"] else None,
+        guide=f"{job['inputs']['guidance.base']}/model" if "guidance.base" in job["inputs"] else None,
         data=Path(job["inputs"]["data"]),
         out=folder / "out",
         report=report,

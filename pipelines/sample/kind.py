@@ -8,6 +8,7 @@ from pipelines.errors import RecipeError
 from pipelines.recipe.graph import Node
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import (
+    BASE,
     DATA,
     MODEL,
     REWARD_MODEL,
@@ -27,6 +28,9 @@ from pipelines.recipe.stage_kind import (
 )
 from pipelines.sample.settings import Sample
 
+GUIDE = "guidance.base"
+"""Label of the base of guidance among the inputs."""
+
 
 class SampleKind(Kind):
     """Scored completions of a model on the problems of data."""
@@ -41,20 +45,27 @@ class SampleKind(Kind):
     headlines = ("pass_at_1", "pass_at_k", "length/mean")
 
     def links(self, settings: Sample) -> dict[str, str]:
-        """The reference."""
-        return {} if settings.reference is None else {"reference": settings.reference}
+        """The reference, and the base of guidance."""
+        named = {"reference": settings.reference, GUIDE: settings.guidance.base if settings.guidance else None}
+        return {label: stage for label, stage in named.items() if stage is not None}
 
     def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-        """Where it is written."""
-        return [(fields, "reference")] if fields.get("reference") is not None else []
+        """Where they are written."""
+        guidance = fields.get("guidance")
+        written = [(fields, "reference"), *([(guidance, "base")] if isinstance(guidance, dict) else [])]
+        return [(holder, key) for holder, key in written if holder.get(key) is not None]
 
     def reads(self, node: Node) -> Reads:
         """The model, and the environments that the data come from."""
         model, in_key = model_settings(node)
         environments, any_environment = data_environments(node)
+        if node.settings.reference is not None:
+            in_key["sample", "reference"] = None
+        if node.settings.guidance is not None:
+            in_key["sample", "guidance", "base"] = None
         return Reads(
             {"sample": resolve(node.settings), "model": model},
-            in_key=in_key if node.settings.reference is None else {**in_key, ("sample", "reference"): None},
+            in_key=in_key,
             models=base_files(node),
             environments=environments,
             any_environment=any_environment,
@@ -70,6 +81,11 @@ class SampleKind(Kind):
         if node.settings.episodes is not None and node.named("reward_model"):
             raise RecipeError(
                 "sample.reward_model: it scores single answers, and `episodes` plays several turns. Leave one of the two out."
+            )
+        guidance, (model,) = node.settings.guidance, node.parents
+        if guidance is not None and (model == BASE or guidance.base not in node.recipe.node(model).made_from):
+            raise RecipeError(
+                f"sample.guidance.base: {model} was not made from {guidance.base}. Name a stage that {model} starts from, at any distance."
             )
         sampling = node.settings.sampling
         truncated = sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0

@@ -18,6 +18,7 @@ from pipelines.data.records import UNSCORED, Problem, Stop
 from pipelines.engine import distribution, models
 from pipelines.engine.chat_model import ChatModel
 from pipelines.engine.distribution import generator
+from pipelines.engine.guided import with_base
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
@@ -50,6 +51,7 @@ def run(
     seed: int,
     reward_model: str | None = None,
     reference: str | None = None,
+    guide: str | None = None,
 ) -> dict[str, float]:
     """Write `out/samples/shard-NNNNN.parquet`, `out/tokenizer` and `out/samples.json`.
 
@@ -64,6 +66,7 @@ def run(
         data: the curated folder.
         reward_model: folder of a model whose score of each completion becomes the component `reward_model`.
         reference: folder of a model; the component `log_ratio` is then log p(completion) - log p_reference(completion), in nats.
+        guide: folder of the base of `settings.guidance`.
 
     Raises:
         ModelError: the model cannot be loaded, or renders prompts differently from the one that the data was made for.
@@ -84,7 +87,7 @@ def run(
         report.event("resumed", shards=len(parts) - len(missing))
     if missing:
         with (
-            _Drawer(settings, model, start, tokenizer, seed, report, reward_model, reference) as drawer,
+            _Drawer(settings, model, start, tokenizer, seed, report, reward_model, reference, guide) as drawer,
             ThreadPoolExecutor(1) as writer,
         ):
             writing: tuple[int, Future[dict[str, float]]] | None = None
@@ -133,8 +136,12 @@ class _Drawer:
         report: Report,
         reward_model: str | None,
         reference: str | None,
+        guide: str | None,
     ) -> None:
-        policy = models.load_model(start, model)
+        policy: Any = models.load_model(start, model)
+        if settings.guidance is not None:
+            assert guide is not None
+            policy = with_base(policy, tokenizer, guide, settings.guidance.weight, model, "sample.guidance.base")
         policy.to(models.device())  # type: ignore[arg-type]
         self.settings, self.tokenizer, self.seed = settings, tokenizer, seed
         self.system = models.system_prompt_of(start)

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from pipelines.contract.fields import Label, Settings, free
 from pipelines.judges import template
+from pipelines.recipe.guidance import Guidance
 from pipelines.recipe.sampling import Sampling
 from pipelines.recipe.server import Server
 
@@ -57,6 +58,8 @@ class Sample(Settings):
     """Tokens of a pass of the reward model and of the reference, where the stage has them."""
     reference: Label | None = None
     """A stage whose model each completion's log-probability is compared with: the component `log_ratio`, and the metric `kl/mean`."""
+    guidance: Guidance | None = None
+    """Draw from the model together with one that it was made from; the log-probabilities are those of the mixture."""
     self_judge: SelfJudge | None = None
     """The sampled model also grades its completions, greedily: the component `judge`, from 0 to 1, null where it cannot be read."""
     sampler: Server | None = free(None)
@@ -64,6 +67,8 @@ class Sample(Settings):
 
     @model_validator(mode="after")
     def _answers(self) -> Sample:
+        if self.guidance is not None and self.sampler is not None:
+            raise ValueError("guidance: servers decode one model; leave `sampler` out, or `guidance`")
         if self.episodes is not None:
             for name in ("reference", "self_judge"):
                 if getattr(self, name) is not None:

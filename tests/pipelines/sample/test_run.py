@@ -22,11 +22,12 @@ from pipelines.curate.run import run as curate
 from pipelines.data import dataset, samples
 from pipelines.engine import models, server_endpoint
 from pipelines.engine.chat_model import ChatModel
+from pipelines.engine.policy import Policy
 from pipelines.errors import ModelError, RecipeError, StaleWeights
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.selection import Selection
-from pipelines.recipe.settings import Model
+from pipelines.recipe.settings import Model, Sampling
 from pipelines.sample import run
 from pipelines.sample.settings import Sample
 from pipelines.stage.files import contents
@@ -100,6 +101,35 @@ def test_the_log_ratio_is_the_difference_of_log_probs(begun, tmp_path):
             1, torch.tensor(row["completion_ids"])[:, None]
         )
         assert ratios[4] == pytest.approx(sum(row["logp"]) - float(logps.sum()), abs=1e-3)
+
+
+def test_with_guidance_rows_come_from_the_mixture_with_its_log_probs(begun, tmp_path):
+    """A base whose head is negated: at weight 2 the logits are three times the model's own."""
+    tokenizer = models.load_tokenizer(begun / "model", Model(path=str(begun / "model")))
+    model = models.load_model(begun / "model", Model(path=str(begun / "model")))
+    with torch.no_grad():
+        model.model.norm.weight.neg_()
+    models.save_model(model, tokenizer, tmp_path / "base", {"stage": "sft"})
+
+    def rows(weight):
+        settings = Sample.model_validate(SETTINGS | {"guidance": {"base": "cold", "weight": weight}})
+        out = tmp_path / str(weight)
+        own = str(begun / "model")
+        run.run(
+            settings, Model(path=own), start=own, data=begun / "data", out=out / "out", report=Report(out), seed=5,
+            guide=str(tmp_path / "base"),
+        )  # fmt: skip
+        return list(samples.read(out / "out"))
+
+    _, alone = sampled(begun, tmp_path / "alone")
+    assert rows(1.0) == alone
+    policy = Policy(models.load_model(begun / "model", Model(path=str(begun / "model"))), Sampling(temperature=1 / 3))
+    for row in rows(2.0)[:6]:
+        tokens = torch.tensor([row["prompt_ids"] + row["completion_ids"]])
+        mask = torch.arange(tokens.shape[1])[None] >= len(row["prompt_ids"])
+        torch.testing.assert_close(
+            policy.logp(tokens, mask).logp[mask], torch.tensor(row["logp"], dtype=torch.float32), atol=2e-5, rtol=0
+        )
 
 
 def test_log_probs_are_the_models_own(begun, tmp_path):
@@ -282,6 +312,16 @@ def test_it_is_a_stage_like_any_other(tmp_path):
         ({"split": "other"}, r"drafts\.split: data makes no split called 'other'"),
         ({"sampler": {"url": "http://localhost:1"}}, r"drafts\.sampler: .*`weights` is required"),
         ({"reference": "cold", "sampling": {"top_p": 0.9}}, r"reference: the KL to it is infinite"),
+        ({"guidance": {"base": "cold", "weight": 2}}, r"drafts\.guidance\.base: cold was not made from cold"),
+        (
+            {"guidance": {"base": "cald", "weight": 2}},
+            r"drafts\.guidance\.base: there is no stage called 'cald'. Did you mean 'cold'",
+        ),
+        ({"guidance": {"base": "data", "weight": 2}}, r"drafts\.guidance\.base: data makes data, and model is wanted"),
+        (
+            {"guidance": {"base": "cold", "weight": 2}, "sampler": {"url": "http://localhost:1", "weights": "/tmp/w"}},
+            r"drafts.*servers decode one model",
+        ),
         ({"reference": "data"}, r"reference: data .*makes data, and model is wanted"),
         ({"reward_model": "cold"}, r"drafts\.reward_model: cold .* makes model, and reward_model is wanted"),
         ({"data": "cold"}, r"drafts\.data: cold .* makes model"),
