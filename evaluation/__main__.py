@@ -22,6 +22,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         report=report,
         seed=job["seed"],
         differences=job.get("differences"),
+        guided=job.get("guided", ()),
     )
     report.close()
     return metrics

@@ -10,9 +10,11 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 
+from evaluation.generation import unknown
 from evaluation.likelihoods import log_likelihoods
 from pipelines.data.chat import THINK_END, completion_text, render_text
 from pipelines.engine.distribution import generator
+from pipelines.engine.guided import with_base
 from pipelines.engine.models import stop_ids
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
@@ -20,9 +22,6 @@ from pipelines.errors import ModelError
 from pipelines.recipe.settings import Sampling
 
 log = logging.getLogger("whetstone.evaluation")
-
-KNOWN = {"do_sample", "temperature", "top_p", "top_k", "min_p", "max_gen_toks", "until"}
-"""Generation settings the sampler understands; a task that asks for others is run by HFLM itself."""
 
 TOKENS_PER_ROW = 32
 """Tokens of a pass over given texts, per row that is decoded side by side."""
@@ -35,7 +34,7 @@ class SamplerLM(HFLM):
     depends on the seed only.
 
     Args:
-        model: a causal LM on its device.
+        model: a causal LM on its device, or two as one.
         tokenizer: with the chat template used in training.
         batch_size: rows decoded side by side.
         seed: of the sampled answers.
@@ -81,7 +80,7 @@ class SamplerLM(HFLM):
         """Log-likelihoods in the order of the requests; what they share is computed once."""
         try:
             policy = Policy(self.model, Sampling())
-        except ModelError:  # a family whose logits the engine does not know
+        except ModelError:  # a family whose logits the engine does not know, or two models as one
             return super()._loglikelihood_tokens(requests, disable_tqdm=disable_tqdm, override_bs=override_bs)
         room = self.max_length + 1
         rows = [([*context, *choice][-room:], len(choice)) for _, context, choice in requests]
@@ -105,7 +104,7 @@ class SamplerLM(HFLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answers in the order of the requests; repeats of a request are drawn independently."""
-        if any(set(normalize_gen_kwargs(r.args[1], self.max_gen_toks)) - KNOWN for r in requests):
+        if any(unknown(normalize_gen_kwargs(r.args[1], self.max_gen_toks)) for r in requests):
             return super().generate_until(requests, disable_tqdm=disable_tqdm)
         eos = self.tok_decode([self.eot_token_id], skip_special_tokens=False)
         out: list[str] = [""] * len(requests)
@@ -150,13 +149,22 @@ def _sampling(kwargs: dict[str, Any]) -> Sampling:
     )
 
 
-def load(path: str, settings: Any, **options: Any) -> SamplerLM:
-    """A checkpoint folder or hub name, ready to evaluate."""
+def load(path: str, settings: Any, *, guidance: tuple[str, float] | None = None, **options: Any) -> SamplerLM:
+    """A checkpoint folder or hub name, ready to evaluate.
+
+    Args:
+        guidance: folder or hub name of a base that it is decoded with, and the weight.
+
+    Raises:
+        ModelError: a model cannot be loaded, or the base has another tokenizer or chat template.
+    """
     from pipelines.engine import models
 
     tokenizer = models.load_tokenizer(path, settings)
-    model = models.load_model(path, settings)
-    model.to(models.device())  # type: ignore[arg-type]
+    model: Any = models.load_model(path, settings)
+    if guidance is not None:
+        model = with_base(model, tokenizer, *guidance, settings, "evaluate.guidance.base")
+    model.to(models.device())
     model.eval()
     with torch.no_grad():
         lm = SamplerLM(model, tokenizer, **options)

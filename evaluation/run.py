@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,15 @@ def run(
     report: Report,
     seed: int,
     differences: list[list[str]] | None = None,
+    guided: Sequence[dict[str, Any]] = (),
 ) -> dict[str, float]:
     """Write `results.json`, `samples/<checkpoint>/<task>.jsonl` and the bar chart.
 
     Args:
         checkpoints: label (base, sft, rlvr, rlvr-2) → folder or hub name, in the order of the graph.
         differences: (before, after) labels to compare; default: each with the one listed before it.
+        guided: further columns: `name`, and labels `model` and `base` with the `weight` of their guidance. They come before their
+            model's own, so that an evaluation's last column is its last model.
 
     Raises:
         RecipeError: a task cannot be loaded.
@@ -40,8 +44,9 @@ def run(
     scores: dict[str, dict[str, list[float]]] = {}
     identity: str | None = None
     system_prompts: dict[str, str] = {}
-    for index, (name, path) in enumerate(checkpoints.items()):
-        lm = model.load(path, model_settings, batch_size=settings.batch_size, seed=seed)
+    columns = _columns(checkpoints, guided)
+    for index, (name, (path, guidance)) in enumerate(columns.items()):
+        lm = model.load(path, model_settings, guidance=guidance, batch_size=settings.batch_size, seed=seed)
         checkpoint_identity = models.template_identity(lm.tokenizer)
         if identity not in (None, checkpoint_identity):
             raise ModelError(f"evaluate: checkpoint {name} renders prompts differently from the ones before it.")
@@ -50,7 +55,7 @@ def run(
             system_prompts[name] = lm.system_prompt
             report.event("asked with the system prompt it was trained with", checkpoint=name, prompt=lm.system_prompt)
         before = index * len(settings.tasks)
-        total = len(checkpoints) * len(settings.tasks)
+        total = len(columns) * len(settings.tasks)
         evaluation[name], samples = _every_task(lm, tasks, settings, name, before, total, report)
         for task, rows in samples.items():
             _write(out / "samples" / name / f"{task}.jsonl", rows)
@@ -65,6 +70,7 @@ def run(
         "differences": differences_by_task,
         "template": identity,
         "system_prompts": system_prompts,
+        "guided": {each["name"]: {k: each[k] for k in ("model", "base", "weight")} for each in guided},
     }
     (out / "results.json").write_text(json.dumps(body, indent=1))
     plots.bars(evaluation, out / "report" / "benchmarks.png")
@@ -73,6 +79,22 @@ def run(
     }
     report.metrics(0, {k.replace("@", "_at_"): v for k, v in scalars.items()})
     return scalars
+
+
+def _columns(
+    checkpoints: dict[str, str], guided: Sequence[dict[str, Any]]
+) -> dict[str, tuple[str, tuple[str, float] | None]]:
+    """Every column's model, and base and weight of its guidance.
+
+    >>> list(_columns({"sft": "a", "rlvr": "b"}, [{"name": "rlvr-w2", "model": "rlvr", "base": "sft", "weight": 2.0}]).items())
+    [('sft', ('a', None)), ('rlvr-w2', ('b', ('a', 2.0))), ('rlvr', ('b', None))]
+    """
+    columns: dict[str, tuple[str, tuple[str, float] | None]] = {}
+    for label, path in checkpoints.items():
+        own = [each for each in guided if each["model"] == label]
+        columns |= {each["name"]: (path, (checkpoints[each["base"]], each["weight"])) for each in own}
+        columns[label] = (path, None)
+    return columns
 
 
 def _every_task(

@@ -94,9 +94,12 @@ def _last_flips(stages: dict[str, Any]) -> list[Flips]:
     for name, about in reversed(stages.items()):
         if _kind(name, about).makes == SCORES:
             artifact, names = Path(about["artifact"]), about.get("checkpoints") or {}
-            labels = list(benchmarks.results(artifact)["evaluation"])
-            if len(labels) < 2:
+            results = benchmarks.results(artifact)
+            last = next(reversed(results["evaluation"]), None)
+            steps = [step.partition(" → ") for by_step in results["differences"].values() for step in by_step]
+            before = next((first for first, _, after in steps if after == last), None)
+            if last is None or before is None:
                 return []
-            tasks = flips(artifact, *labels[-2:])
+            tasks = flips(artifact, before, last)
             return [replace(f, before=names.get(f.before, f.before), after=names.get(f.after, f.after)) for f in tasks]
     return []

@@ -149,13 +149,16 @@ class _Tracer:
         elif again is not None:
             node.about.append("the stored answers give the same value")
         self.graph.add(node, None)
-        self.artifact(evaluation, node.id, only=checkpoint)
+        guided = read_object(evaluation.path / "results.json", guided=dict) or {}
+        about_column = (guided.get("guided") or {}).get(checkpoint)
+        read = {about_column["model"], about_column["base"]} if about_column else {checkpoint}
+        self.artifact(evaluation, node.id, only=read)
 
-    def artifact(self, produced: Artifact, reader: str | None, only: str | None = None) -> None:
+    def artifact(self, produced: Artifact, reader: str | None, only: set[str] | None = None) -> None:
         """An artifact and all that it was made from.
 
         Args:
-            only: for an evaluation, the checkpoint that matters; the others are left out.
+            only: for an evaluation, the checkpoints that matter; the others are left out.
         """
         name = produced.name
         if name in self.graph.nodes:
@@ -169,8 +172,8 @@ class _Tracer:
         self.graph.add(node, reader)
         for source, digest in (produced.parts.get("inputs") or {}).items():
             origin = self.known.by_digest(str(digest), produced)
-            keeps_base = only == BASE and (origin is None or (origin.path / "base").is_dir())
-            if only is not None and source != only and not keeps_base:
+            keeps_base = only is not None and BASE in only and (origin is None or (origin.path / "base").is_dir())
+            if only is not None and source not in only and not keeps_base:
                 continue
             if origin is None:
                 node.faults.append(

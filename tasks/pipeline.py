@@ -205,7 +205,7 @@ class Pipeline:
     def _told_of(self, name: str, result: StageResult) -> dict[str, Any]:
         """A stage's entry; of an evaluation, also which stage is meant by which label of its artifact."""
         node = self.recipe.node(name)
-        names = {"checkpoints": node.labels} if node.kind.makes == SCORES and self.recipe.stages else {}
+        names = {"checkpoints": node.kind.shown(node)} if node.kind.makes == SCORES and self.recipe.stages else {}
         return result.summary() | names | {"inputs": node.inputs}
 
     def _that_make(self, what: str, among: Container[str]) -> list[str]:
@@ -216,7 +216,8 @@ class Pipeline:
 
     def names_in(self, stage: str) -> dict[str, str]:
         """Label that an evaluation's artifact has for a checkpoint → its name in this recipe."""
-        return self.recipe.node(stage).labels
+        node = self.recipe.node(stage)
+        return node.kind.shown(node)
 
     def close(self, status: str = "FINISHED") -> dict[str, Any]:
         """End the parent run: scores, links to stages and checkpoints, the last checkpoint registered. Returns the summary.

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from pipelines.contract.fields import Day, Identifier, Label, Line, Seed, Settings, free
+from pipelines.recipe.guidance import GuidedColumns
 from pipelines.recipe.monitors import DEFAULT_MONITORS, Rollback
 from pipelines.recipe.played import PlayedTask as PlayedTask
 from pipelines.recipe.sampling import AdaptiveTemperature as AdaptiveTemperature
@@ -448,6 +449,8 @@ class Evaluate(Settings):
     """Folder with more lm-eval task YAMLs."""
     checkpoints: list[Checkpoint] = Field(list(CHECKPOINTS), min_length=1)
     """Of the plain sections' chain; a stage with a name lists `models` instead."""
+    guidance: GuidedColumns | None = None
+    """Columns in which models are decoded together with one that they were made from."""
     batch_size: int = Field(256, ge=1)
     confidence: float = Field(0.95, gt=0.5, lt=1)
     bootstrap: int = Field(2000, ge=100, le=1_000_000)

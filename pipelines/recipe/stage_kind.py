@@ -140,6 +140,10 @@ class Kind:
         """Label → stage or `base` of a port with several inputs. A label never holds the name of a stage."""
         return {f"{port}.{number}": name for number, name in enumerate(names)}
 
+    def shown(self, node: Node) -> dict[str, str]:
+        """What the artifact calls the models that it tells of → their names in this recipe."""
+        return node.labels
+
     def default_inputs(self, makes: dict[str, str]) -> dict[str, tuple[str, ...]]:
         """Inputs of ports that a recipe with named stages leaves out, by what its stages make (name → what)."""
         return {}

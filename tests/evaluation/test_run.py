@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import toys
@@ -70,8 +71,37 @@ def evaluated(tmp_path_factory):
     checkpoints = {name: str(out / name) for name in ("base", "sft")}
     (out / "report").mkdir()
     settings_of_model = Model(path=checkpoints["sft"])
-    flat = run.run(settings, settings_of_model, checkpoints=checkpoints, out=out, report=Report(out / "w"), seed=0)
+    guided = [{"name": f"sft-w{w}", "model": "sft", "base": "base", "weight": float(w)} for w in (0, 1, 2)]
+    pairs = [["base", "sft"], ["sft", "sft-w2"]]
+    flat = run.run(
+        settings, settings_of_model, checkpoints=checkpoints, out=out, report=Report(out / "w"), seed=0, differences=pairs,
+        guided=guided,
+    )  # fmt: skip
     return out, flat
+
+
+def test_guided_columns_hold_what_their_mixture_answers_and_the_last_column_is_the_last_model(evaluated):
+    out, flat = evaluated
+    body = json.loads((out / "results.json").read_text())
+    assert list(body["evaluation"]) == ["base", "sft-w0", "sft-w1", "sft-w2", "sft"]
+    assert body["guided"]["sft-w2"] == {"model": "sft", "base": "base", "weight": 2.0}
+
+    def answers(column, task):
+        return (out / "samples" / column / f"{task}.jsonl").read_text()
+
+    assert answers("sft-w0", "palindromes") == answers("base", "palindromes")
+    assert answers("sft-w1", "palindromes") == answers("sft", "palindromes") != answers("sft-w2", "palindromes")
+    for column, alone in (("sft-w0", "base"), ("sft-w1", "sft")):
+        given, own = (
+            [
+                [choice[0] for choice in json.loads(line)["filtered_resps"]]
+                for line in answers(name, "last_sentence").splitlines()
+            ]
+            for name in (column, alone)
+        )
+        assert np.allclose(np.array(given, dtype=float), np.array(own, dtype=float), rtol=1e-4, atol=1e-3)
+    gain = flat["sft-w2/palindromes/pass@1"] - flat["sft/palindromes/pass@1"]
+    assert body["differences"]["palindromes"]["sft → sft-w2"]["value"] == pytest.approx(gain)
 
 
 def test_every_number_is_of_the_checkpoint_it_is_filed_under(evaluated):

@@ -53,7 +53,12 @@ def twelve(tmp_path):
             model = f"{branch}{number - 1}" if number else "cold"
             stages[f"{branch}{number}"] = {"kind": "rlvr", "data": "data", "model": model, **rl, "seed": ord(branch)}
     stages["mid"] = {"kind": "evaluate", **scores, "models": ["cold", "a1", "b1"]}
-    stages["end"] = {"kind": "evaluate", **scores, "models": ["a3", "b3"]}
+    stages["end"] = {
+        "kind": "evaluate",
+        **scores,
+        "models": ["a1", "a3", "b3"],
+        "guidance": {"base": "a1", "weight": 2},
+    }
     path = tmp_path / "twelve.yaml"
     path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
     return path
@@ -80,6 +85,8 @@ def test_of_twelve_stages_with_one_leaf_changed_one_runs_and_the_plan_is_quick(t
     began = time.process_time()
     planned = plan(read_recipe(path, ["end.confidence=0.9"]))
     assert time.process_time() - began < 2
+    assert {p.stage for p in planned if p.action == "run"} == {"end"}
+    planned = plan(read_recipe(path, ["end.guidance.weight=[2, 3]"]))
     assert {p.stage for p in planned if p.action == "run"} == {"end"}
     planned = plan(read_recipe(path, ["b1.sampling.temperature=0.5"]))
     assert [p.stage for p in planned if p.action == "run"] == ["b1", "b2", "b3", "mid", "end"]

@@ -106,6 +106,20 @@ def test_a_score_leads_to_its_rows(trained):
     assert any("split train" in line for line in graph.nodes[data].about)
 
 
+def test_a_guided_score_leads_to_the_guided_model_and_its_base(home_copy):
+    folder, names = home_copy["evaluate"], {stage: path.name for stage, path in home_copy.items()}
+    body = json.loads((folder / "results.json").read_text())
+    body["evaluation"]["rlvr-w2"] = body["evaluation"]["rlvr"]
+    body["guided"] = {"rlvr-w2": {"model": "rlvr", "base": "sft", "weight": 2.0}}
+    (folder / "results.json").unlink()
+    (folder / "results.json").write_text(json.dumps(body))
+    shutil.copytree(folder / "samples" / "rlvr", folder / "samples" / "rlvr-w2")
+    to_base = (names["evaluate"], names["sft"])
+    guided = lineage.trace("rlvr-w2/sums/pass@1").edges
+    assert to_base in guided and (names["evaluate"], names["rlvr"]) in guided
+    assert to_base not in lineage.trace("rlvr/sums/pass@1").edges
+
+
 @pytest.mark.parametrize("name", ["toy", "abab", "abab:rlvr/sums/pass@1", "rlvr/sums/pass_at_1", "model"])
 def test_every_kind_of_name(trained, name):
     graph = lineage.trace(str(trained["rlvr"].path / "model") if name == "model" else name)

@@ -6,6 +6,7 @@ import pytest
 import toys
 import yaml
 
+from evaluation.kind import guided
 from pipelines.errors import RecipeError
 from pipelines.recipe import kinds
 from pipelines.recipe.check import check
@@ -60,6 +61,33 @@ def test_a_model_that_is_not_evaluated_is_passed_over_to_the_one_before_it(tmp_p
     assert node.inputs == {"rlvr": "long", "sft": "cold"}, "the stage that keeps the fresh base is read too"
 
 
+def test_guidance_is_a_column_for_each_weight_of_every_model_made_from_the_base(tmp_path):
+    changes = ["scores.models=[cold, long, other]", "scores.guidance={base: cold, weight: [0.5, 2]}"]
+    node = read_recipe(write(tmp_path), changes).node("scores")
+    job = node.kind.job(node)
+    assert [(g["name"], g["model"], g["base"], g["weight"]) for g in job["guided"]] == [
+        ("rlvr-w0.5", "rlvr", "sft", 0.5), ("rlvr-w2", "rlvr", "sft", 2.0),
+        ("rlvr-2-w0.5", "rlvr-2", "sft", 0.5), ("rlvr-2-w2", "rlvr-2", "sft", 2.0),
+    ]  # fmt: skip
+    assert job["differences"][2:] == [
+        ["rlvr", "rlvr-w0.5"],
+        ["rlvr", "rlvr-w2"],
+        ["rlvr-2", "rlvr-2-w0.5"],
+        ["rlvr-2", "rlvr-2-w2"],
+    ]
+    assert node.kind.shown(node)["rlvr-2-w2"] == "other-w2" and "other-w2" not in node.labels.values()
+    of_base = read_recipe(write(tmp_path), ["scores.guidance={base: base, weight: 2}"]).node("scores")
+    assert [g.name for g in guided(of_base)] == ["sft-w2", "rlvr-w2", "rlvr-2-w2", "rlvr-3-w2"]
+
+
+def test_rounds_take_the_base_of_guidance_along(tmp_path):
+    scores = stage("evaluate", models=["cold", "short", "long"], guidance={"base": "short", "weight": 2})
+    recipe = read_recipe(
+        write(tmp_path, {**BRANCHES, "scores": scores}, repeat={"rounds": 2, "stages": ["short", "long"]})
+    )
+    assert recipe.graph["scores"].settings.guidance.base == "short-2"
+
+
 def test_plain_sections_are_the_chain_that_they_were(tmp_path):
     recipe = read_recipe(toys.recipe(tmp_path))
     assert list(recipe.graph) == list(SECTIONS)
@@ -107,6 +135,21 @@ def test_overrides_and_presets_reach_named_stages(tmp_path):
         (["short.model=base"], ["short.model: name a stage that trains it"]),
         (["cold.seed=-1"], ["cold.seed"]),
         (["scores.checkpoints=[base]"], ["scores.checkpoints", "scores.models"]),
+        (
+            ["scores.guidance={base: shrt, weight: 2}"],
+            ["scores.guidance.base", "shrt is not evaluated here", "Did you mean 'short'"],
+        ),
+        (
+            ["scores.guidance={base: other, weight: 2}"],
+            ["scores.guidance.base", "none of the evaluated models was made from other"],
+        ),
+        (["scores.guidance={base: cold, weight: -1}"], ["scores.guidance.weight", "greater"]),
+        (["scores.guidance={base: cold, weight: [1, 1.0]}"], ["scores.guidance", "two of the weights are equal"]),
+        (["scores.guidance={base: cold}"], ["scores.guidance.weight", "required"]),
+        (
+            ["scores.guidance={base: cold, weight: 2}", "scores.tasks=[{name: palindromes, sampling: {num_beams: 4}}]"],
+            ["scores.tasks.palindromes.sampling.num_beams", "not known to our sampler"],
+        ),
         (["curate={}"], ["curate", "no stage or section"]),
         (["repeat={rounds: 0, stages: [short]}"], ["repeat.rounds", "greater"]),
         (["repeat={rounds: 2, stages: [shorter]}"], ["repeat.stages", "Did you mean 'short'"]),
