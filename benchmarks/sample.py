@@ -76,7 +76,7 @@ class Bare:
         prompts = chat.render_prompts(self.tokenizer, conversations, [p.tools for p in problems])
         k = self.settings.k
         return [ids for ids in prompts for _ in range(k)], [
-            (stage.stream_id(0, p.uid, index), 0) for p in problems for index in range(k)
+            (stream, 0) for p in problems for stream in stage.stream_ids(0, p.uid, k)
         ]
 
     def run(self, entropy: bool = True) -> int:

@@ -101,8 +101,22 @@ def render_prompts(
         tools: of each conversation, the tools that it offers.
     """
     offered = tools if tools is not None else [None] * len(conversations)
-    texts = [render_with_tools(tokenizer, *pair) for pair in zip(conversations, offered, strict=True)]
+    texts = None if any(offered) else _render_together(tokenizer, conversations)
+    if texts is None:
+        texts = [render_with_tools(tokenizer, *pair) for pair in zip(conversations, offered, strict=True)]
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
+
+
+def _render_together(tokenizer: PreTrainedTokenizerBase, conversations: list[list[Message]]) -> list[str] | None:
+    """`render_text` of each conversation, in one call of the template; None where it raises an error for one of them."""
+    from jinja2 import TemplateError
+
+    if not conversations:
+        return []
+    try:
+        return list(tokenizer.apply_chat_template(conversations, tokenize=False, add_generation_prompt=True))  # type: ignore[arg-type]
+    except TemplateError:
+        return None
 
 
 def render_answer(
@@ -267,10 +281,20 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 def completion_text(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
     """Text of a completion without special tokens; where it is made of messages in channels (gpt-oss), of the last one."""
+    return completion_texts(tokenizer, [tokens])[0]
+
+
+def completion_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[list[int]]) -> list[str]:
+    """`completion_text` of each completion; one call is much cheaper than one per completion."""
+    from transformers import PreTrainedTokenizerFast
+
     if MESSAGE in str(tokenizer.chat_template):
         start = tokenizer.convert_tokens_to_ids(MESSAGE)
-        tokens = tokens[len(tokens) - tokens[::-1].index(start) :] if start in tokens else tokens
-    return str(tokenizer.decode(tokens, skip_special_tokens=True))
+        completions = [ids[len(ids) - ids[::-1].index(start) :] if start in ids else ids for ids in completions]
+    plain = getattr(type(tokenizer), "_decode", None) is PreTrainedTokenizerFast._decode
+    if plain and not tokenizer.clean_up_tokenization_spaces:  # `decode` then does nothing else but check its arguments
+        return list(tokenizer.backend_tokenizer.decode_batch(completions, skip_special_tokens=True))
+    return [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in completions]
 
 
 def after_thinking(text: str) -> str:

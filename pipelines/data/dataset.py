@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ from pipelines.errors import DataError, did_you_mean
 from pipelines.stage.files import read_json
 
 SCHEMA = ("uid", "prompt", "answer", "verifier", "source", "licence", "info")
+_info_to_json = json.JSONEncoder(default=str).encode  # `json.dumps` makes an encoder for each row
 
 
 def to_row(problem: Problem) -> dict[str, Any]:
     """A Parquet row; prompt and info are JSON text, so that sources with different keys share a schema."""
-    row = asdict(problem)
-    return row | {"prompt": json.dumps(problem.prompt), "info": json.dumps(problem.info, default=str)}
+    row = {name: getattr(problem, name) for name in SCHEMA}
+    return row | {"prompt": json.dumps(problem.prompt), "info": _info_to_json(problem.info)}
 
 
 def from_row(row: dict[str, Any]) -> Problem:

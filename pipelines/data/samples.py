@@ -8,6 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipelines.data.dataset import SCHEMA
 from pipelines.errors import DataError
 from pipelines.stage.files import read_json, write_atomic
@@ -17,6 +19,8 @@ BATCH_ROWS = 1024
 TEXTS = (*SCHEMA, "text", "stop", "status", "components")
 """Columns of text; `prompt`, `info` and `components` are JSON. The problem's own are repeated in each row, which Parquet's dictionaries
 make cheap, so that a shard can be read without the data."""
+OTHERS = ("sample", "prompt_ids", "completion_ids", "logp", "entropy", "score", "correct")
+"""The other columns; `write_columns` says what they hold."""
 EPISODE = "episode"
 """Column of a stage that plays episodes, JSON: `{"turns": [{"state", "message", "reply", "role", "reward", "cut"}, ...], "end"}`. Of each
 turn the key of the state that it began in, what the policy said, what it was told (empty where the episode ended) and by whom, the reward,
@@ -33,33 +37,60 @@ def shard_name(number: int) -> str:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """One shard, whole or not at all; equal rows give equal bytes.
+    """`write_columns` of rows; what a row does not say is null."""
+    names = (*TEXTS, *OTHERS, *([EPISODE] if rows and EPISODE in rows[0] else []))
+    write_columns(path, {name: [row.get(name) for row in rows] for name in names})
+
+
+def write_columns(path: Path, columns: dict[str, list[Any]], problems: dict[str, list[Any]] | None = None) -> None:
+    """One shard, whole or not at all; equal columns give equal bytes.
 
     Args:
-        rows: `TEXTS`, `sample` (place among the problem's completions), `prompt_ids` and `completion_ids` (token ids), `logp` and
+        columns: `TEXTS`, `sample` (place among the problem's completions), `prompt_ids` and `completion_ids` (token ids), `logp` and
             `entropy` (nats, of each token of the completion; `entropy` None where a server drew it), `score` and `correct` (None
-            where nothing was scored), and in all rows or none `EPISODE`. The rows of a problem stand together.
+            where nothing was scored), and perhaps `EPISODE`, one entry a row. The rows of a problem stand together.
+        problems: columns that are the same in all rows of a problem, one entry a problem; each has as many rows as any other.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     ids, values = pa.list_(pa.int32()), pa.list_(pa.float32())
-    schema = pa.schema(
-        [
-            *[(name, pa.string()) for name in TEXTS],
-            ("sample", pa.int32()),
-            ("prompt_ids", ids),
-            ("completion_ids", ids),
-            ("logp", values),
-            ("entropy", values),
-            ("score", pa.float64()),
-            ("correct", pa.bool_()),
-            *([(EPISODE, pa.string())] if rows and EPISODE in rows[0] else []),
-        ]
-    )
+    types = dict.fromkeys(TEXTS, pa.string()) | {
+        "sample": pa.int32(), "prompt_ids": ids, "completion_ids": ids, "logp": values, "entropy": values,
+        "score": pa.float64(), "correct": pa.bool_(),
+    }  # fmt: skip
+    if EPISODE in columns:
+        types[EPISODE] = pa.string()
+    rows, arrays = len(columns["sample"]), {}
+    for name, kind in types.items():
+        if problems is not None and name in problems:
+            place = np.repeat(np.arange(len(problems[name])), rows // len(problems[name]))
+            arrays[name] = pa.array(problems[name], kind).take(pa.array(place))
+        else:
+            arrays[name] = pa.array(columns[name], kind)
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), buffer, compression="zstd")
+    pq.write_table(pa.table(arrays, schema=pa.schema(list(types.items()))), buffer, compression="zstd")
     write_atomic(path, buffer.getvalue())
+
+
+def tables(folder: Path, columns: Sequence[str]) -> Iterator[Any]:
+    """Columns of each shard of an artifact, in order: a `pyarrow.Table` each.
+
+    Raises:
+        DataError: there are no samples.
+    """
+    import pyarrow.parquet as pq
+
+    for path in _shards(folder):
+        with pq.ParquetFile(path) as handle:
+            yield handle.read(columns=list(columns))
+
+
+def _shards(folder: Path) -> list[Path]:
+    paths = sorted((folder / FOLDER).glob("shard-*.parquet"), key=lambda path: (len(path.name), path.name))
+    if not paths:
+        raise DataError(f"{folder} holds no samples; run the sample stage again.")
+    return paths
 
 
 def read(folder: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -70,10 +101,7 @@ def read(folder: Path, columns: Sequence[str] | None = None) -> Iterator[dict[st
     """
     import pyarrow.parquet as pq
 
-    paths = sorted((folder / FOLDER).glob("shard-*.parquet"), key=lambda path: (len(path.name), path.name))
-    if not paths:
-        raise DataError(f"{folder} holds no samples; run the sample stage again.")
-    for path in paths:
+    for path in _shards(folder):
         with pq.ParquetFile(path) as handle:
             for batch in handle.iter_batches(batch_size=BATCH_ROWS, columns=columns):
                 yield from batch.to_pylist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any
 
@@ -276,7 +277,20 @@ def generator(device: torch.device, *parts: int | str) -> torch.Generator:
 
 def stream_id(*parts: Any) -> int:
     """RNG stream id that depends on the parts only, int64."""
-    import hashlib
-
     hashed = hashlib.sha256(repr(parts).encode()).digest()
     return int.from_bytes(hashed[:8], "little", signed=True)
+
+
+def stream_ids(count: int, *parts: Any) -> list[int]:
+    """`stream_id(*parts, index)` for each index below `count`; what is common to them is hashed once.
+
+    >>> stream_ids(2, "sample", 5) == [stream_id("sample", 5, 0), stream_id("sample", 5, 1)]
+    True
+    """
+    common = hashlib.sha256((repr((*parts, 0)).removesuffix("0)")).encode())
+    ids = []
+    for index in range(count):
+        whole = common.copy()
+        whole.update(b"%d)" % index)
+        ids.append(int.from_bytes(whole.digest()[:8], "little", signed=True))
+    return ids

@@ -6,6 +6,8 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +30,10 @@ from pipelines.judges.local import LocalJudge
 from pipelines.recipe.settings import Model
 from pipelines.sample.reference import Reference
 from pipelines.sample.settings import Sample
+from pipelines.sample.summary import JUDGE, LOG_RATIO, REWARD, summary
 from pipelines.stage.files import write_atomic
 from pipelines.stage.report import Report
 
-REWARD = "reward_model"
-"""The component that a reward model gives."""
-LOG_RATIO = "log_ratio"
-"""The component that a reference gives."""
-JUDGE = "judge"
-"""The component that the model's own grade gives."""
 _to_json = json.JSONEncoder(sort_keys=True).encode  # `json.dumps` makes an encoder for each row
 
 
@@ -94,11 +91,11 @@ def run(
             for number in missing:
                 report.progress(number, len(parts), "sampling", unit="shard", force=True)
                 began = time.monotonic()
-                rows = drawer.rows(parts[number], number)
+                shard = drawer.shard(parts[number], number)
                 seconds = time.monotonic() - began
                 if writing is not None:
                     report.metrics(writing[0], writing[1].result())
-                writing = number, writer.submit(_write_shard, rows, parts[number], paths[number], seconds)
+                writing = number, writer.submit(_write_shard, shard, parts[number], paths[number], seconds)
             assert writing is not None
             report.metrics(writing[0], writing[1].result())
     report.progress(len(parts), len(parts), "sampling", unit="shard", force=True)
@@ -118,9 +115,20 @@ def run(
     return metrics
 
 
-def stream_id(seed: int, uid: str, index: int) -> int:
-    """RNG stream id of completion `index` of a problem: int64."""
-    return distribution.stream_id("sample", seed, uid, index)
+def stream_ids(seed: int, uid: str, count: int) -> list[int]:
+    """RNG stream ids of the first `count` completions of a problem: int64."""
+    return distribution.stream_ids(count, "sample", seed, uid)
+
+
+@dataclass(eq=False)
+class _Shard:
+    """Columns of a shard, those that all rows of a problem share apart; the rows of a problem stand together."""
+
+    problems: dict[str, list[Any]]
+    rows: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(self.rows["sample"])
 
 
 class _Drawer:
@@ -191,16 +199,19 @@ class _Drawer:
         if self.server is not None:
             self.server.close()
 
-    def rows(self, problems: list[Problem], shard: int) -> list[dict[str, Any]]:
-        """Rows of the problems of a shard, those of a problem one after the other; answers are not verified yet."""
+    def shard(self, problems: list[Problem], number: int) -> _Shard:
+        """The rows of the problems of a shard; answers are not verified yet."""
         conversations = [chat.with_system_prompt(p.prompt, self.system) for p in problems]
         prompts = chat.render_prompts(self.tokenizer, conversations, [p.tools for p in problems])
+        records = [dataset.to_row(problem) for problem in problems]
+        shared = {name: [record[name] for record in records] for name in dataset.SCHEMA} | {"prompt_ids": prompts}
         if self.settings.episodes is not None:
-            return list(self.play(problems, prompts, shard, self.settings.episodes.max_turns))
-        rows = list(self.draw(problems, prompts))
-        self.judge(rows)
-        self.grade(rows, problems)
-        return rows
+            played = list(self.play(problems, prompts, number, self.settings.episodes.max_turns))
+            return _Shard(shared, {name: [row[name] for row in played] for name in played[0]})
+        shard = _Shard(shared, self.draw(problems, prompts))
+        self.judge(shard)
+        self.grade(shard, problems)
+        return shard
 
     def play(
         self, problems: list[Problem], prompts: list[list[int]], shard: int, max_turns: int
@@ -217,9 +228,7 @@ class _Drawer:
         for place, episode in enumerate(play_out(requests, context, TurnBudget(max_turns))):
             start, row = len(episode.request.prompt), episode.trajectory(context, max_turns)
             yield {
-                **dataset.to_row(episode.request.problem),
                 "sample": place % self.settings.k,
-                "prompt_ids": episode.request.prompt,
                 "completion_ids": row.tokens[start:],
                 "logp": row.logp_old[start:],
                 "entropy": None if row.entropy_old is None else row.entropy_old[start:],
@@ -232,59 +241,59 @@ class _Drawer:
                 samples.EPISODE: _to_json(_story(episode)),
             }
 
-    def draw(self, problems: list[Problem], prompts: list[list[int]]) -> Iterator[dict[str, Any]]:
-        """Rows of the problems' completions, those of a problem one after the other, not scored yet."""
+    def draw(self, problems: list[Problem], prompts: list[list[int]]) -> dict[str, list[Any]]:
+        """Columns of the problems' completions, not scored yet."""
         count = self.settings.k
         completions = self.sampler.extend(
             [ids for ids in prompts for _ in range(count)],
             self.settings.sampling,
             generator(self.device, self.seed),
             entropy=self.server is None,
-            streams=[(stream_id(self.seed, p.uid, index), 0) for p in problems for index in range(count)],
+            streams=[(stream, 0) for p in problems for stream in stream_ids(self.seed, p.uid, count)],
         )
-        records = [dataset.to_row(problem) for problem in problems]
-        for place, completion in enumerate(completions):
-            yield {
-                **records[place // count],
-                "sample": place % count,
-                "prompt_ids": prompts[place // count],
-                "completion_ids": completion.tokens,
-                "logp": completion.logp,
-                "entropy": completion.entropy,
-                "text": chat.completion_text(self.tokenizer, completion.tokens),
-                "stop": completion.stop.name.lower(),
-                "score": None,
-                "correct": None,
-                "status": UNSCORED,
-                "components": "{}",
-            }
+        names = {stop: stop.name.lower() for stop in Stop}
+        tokens = [completion.tokens for completion in completions]
+        return {
+            "sample": list(range(count)) * len(problems),
+            "completion_ids": tokens,
+            "logp": [completion.logp for completion in completions],
+            "entropy": [completion.entropy for completion in completions],
+            "text": chat.completion_texts(self.tokenizer, tokens),
+            "stop": [names[completion.stop] for completion in completions],
+        }
 
-    def judge(self, rows: list[dict[str, Any]]) -> None:
+    def judge(self, shard: _Shard) -> None:
         """Add the reward model's scores as `reward_model`, the mean of its heads, and the `log_ratio` to the reference; None where a
         completion has none."""
+        if self.reference is None and self.rewards is None:
+            return
+        rows, count = shard.rows, self.settings.k
+        prompts = [ids for ids in shard.problems["prompt_ids"] for _ in range(count)]
+        completions = rows["completion_ids"]
         if self.reference is not None:
-            drawn = [row for row in rows if row["completion_ids"]]
-            logps = self.reference.log_probs([r["prompt_ids"] for r in drawn], [r["completion_ids"] for r in drawn])
+            drawn = [row for row, ids in enumerate(completions) if ids]
+            logps = self.reference.log_probs([prompts[row] for row in drawn], [completions[row] for row in drawn])
+            rows[LOG_RATIO] = [None] * len(completions)
             for row, logp in zip(drawn, logps, strict=True):
-                row[LOG_RATIO] = sum(row["logp"]) - logp
+                rows[LOG_RATIO][row] = sum(rows["logp"][row]) - logp
         if self.rewards is None:
             return
-        sequences = [row["prompt_ids"] + row["completion_ids"] for row in rows]
-        scores = self.rewards.score(sequences, [len(row["prompt_ids"]) for row in rows]).mean(1).tolist()
-        for row, score in zip(rows, scores, strict=True):
-            row["reward_model"] = score if score == score else None
+        sequences = [prompt + ids for prompt, ids in zip(prompts, completions, strict=True)]
+        scores = self.rewards.score(sequences, [len(prompt) for prompt in prompts]).mean(1).tolist()
+        rows[REWARD] = [score if score == score else None for score in scores]
 
-    def grade(self, rows: list[dict[str, Any]], problems: list[Problem]) -> None:
+    def grade(self, shard: _Shard, problems: list[Problem]) -> None:
         """Add the sampled model's own grades as `judge`, from 0 to 1, where the recipe asks for them; None where one cannot be read."""
         asked = self.settings.self_judge
         if asked is None:
             return
-        by_uid = {problem.uid: problem for problem in problems}
         shown = asked.model_dump(include={"low", "high", "instruction", "reference", "template"})
         model = LocalJudge(ChatModel.around(self.sampler, self.tokenizer), temperature=0.0, max_tokens=asked.max_tokens)
-        replies = model.ask([questions.grade(by_uid[row["uid"]], row["text"], **shown) for row in rows])
-        for row, reply in zip(rows, replies, strict=True):
-            row[JUDGE] = questions.read_grade(reply.text, asked.low, asked.high)
+        of_row = (problem for problem in problems for _ in range(self.settings.k))
+        replies = model.ask(
+            [questions.grade(p, text, **shown) for p, text in zip(of_row, shard.rows["text"], strict=True)]
+        )
+        shard.rows[JUDGE] = [questions.read_grade(reply.text, asked.low, asked.high) for reply in replies]
 
 
 def _story(episode: Episode) -> dict[str, Any]:
@@ -307,105 +316,45 @@ def _story(episode: Episode) -> dict[str, Any]:
     return {"turns": turns, "end": None if episode.stop == Stop.ENVIRONMENT else episode.world.state_key()}
 
 
-def _write_shard(rows: list[dict[str, Any]], problems: list[Problem], path: Path, seconds: float) -> dict[str, float]:
+def _write_shard(shard: _Shard, problems: list[Problem], path: Path, seconds: float) -> dict[str, float]:
     """Verify and write a shard; its metrics.
 
     Args:
         seconds: what drawing it took.
     """
     began = time.monotonic()
-    if samples.EPISODE not in rows[0]:
-        _score(rows, problems)
-    samples.write(path, rows)
-    tokens = sum(len(row["completion_ids"]) for row in rows)
-    scored = [row["correct"] for row in rows if row["correct"] is not None]
+    if samples.EPISODE not in shard.rows:
+        _score(shard.rows, problems)
+    samples.write_columns(path, shard.rows, shard.problems)
+    tokens = sum(map(len, shard.rows["completion_ids"]))
+    scored = [correct for correct in shard.rows["correct"] if correct is not None]
     return {
         "shard/correct": sum(scored) / len(scored) if scored else float("nan"),
-        "shard/length_mean": tokens / len(rows),
+        "shard/length_mean": tokens / len(shard),
         "tokens_per_s": tokens / seconds if seconds > 0 else float("nan"),
         "verify_s": time.monotonic() - began,
     }
 
 
-def _score(rows: list[dict[str, Any]], problems: list[Problem]) -> None:
-    """Fill score, correct, status and components by each record's verifier; what failed to be sampled stays unscored."""
-    by_uid = {p.uid: p for p in problems}
-    sampled = [row for row in rows if row["stop"] != Stop.ERROR.name.lower()]
-    asked = [(p.verifier, row["text"], p.answer, p.info) for row in sampled for p in [by_uid[row["uid"]]]]
+def _score(rows: dict[str, list[Any]], problems: list[Problem]) -> None:
+    """Add score, correct, status and components by each problem's verifier; what failed to be sampled stays unscored."""
+    count = len(rows["text"])
+    of_row = [problem for problem in problems for _ in range(count // len(problems))]
+    sampled = [row for row, stop in enumerate(rows["stop"]) if stop != Stop.ERROR.name.lower()]
+    asked = [(p.verifier, rows["text"][row], p.answer, p.info) for row in sampled for p in [of_row[row]]]
+    rows["score"], rows["correct"] = [None] * count, [None] * count
+    rows["status"], rows["components"] = [UNSCORED] * count, ["{}"] * count
+    own = [(name, rows[name]) for name in (REWARD, LOG_RATIO, JUDGE) if name in rows]
     for row, verdict in zip(sampled, verifiers.verify_many(asked), strict=True):
-        row["score"], row["correct"], row["status"] = verdict.score, verdict.correct, verdict.status
-        own = {name: row[name] for name in (REWARD, LOG_RATIO) if row.get(name) is not None}
-        own |= {JUDGE: row[JUDGE]} if JUDGE in row else {}
-        row["components"] = _to_json({"verifier": verdict.score or 0.0, **verdict.components, **own})
+        rows["score"][row], rows["correct"][row], rows["status"][row] = verdict.score, verdict.correct, verdict.status
+        if own or verdict.components:
+            values = {name: column[row] for name, column in own if name == JUDGE or column[row] is not None}
+            rows["components"][row] = _to_json({"verifier": verdict.score or 0.0, **verdict.components, **values})
+        else:
+            rows["components"][row] = _score_to_json(verdict.score or 0.0)
 
 
-def summary(out: Path) -> dict[str, float]:
-    """Metrics of a finished folder, a shard in memory at a time.
-
-    Returns:
-        rows; `pass_at_1`, `pass_at_k`: mean share of correct completions, and share of problems with at least one, over the
-        problems that have a scored completion; `score/mean`; `scored`: share of rows; `length/mean` in tokens, `length/max`;
-        `cut`: share of rows that ended at the token limit; `entropy/mean` in nats a token, where it was measured; with a
-        reward model `reward_model/mean`, and `best_of_k`: share of problems whose completion with the highest such score is correct;
-        with a reference `kl/mean`, the mean log-ratio of whole completions, in nats; with `self_judge` `judge/mean`, and `judge/unread`:
-        share of the grades that could not be read.
-    """
-    total = dict.fromkeys(
-        ("rows", "scored", "score", "tokens", "entropy", "entropy_tokens", "cut", "problems", "share", "solved", "reward",
-         "rewarded", "ratio", "compared", "best", "selected", "judged", "grade", "graded"), 0.0
-    )  # fmt: skip
-    longest = 0
-    columns = ["uid", "completion_ids", "entropy", "score", "correct", "stop", "components"]
-    for group in samples.by_problem(out, columns):
-        scored = [row for row in group if row["correct"] is not None]
-        lengths = [len(row["completion_ids"]) for row in group]
-        longest = max(longest, *lengths)
-        total["rows"] += len(group)
-        total["scored"] += len(scored)
-        total["score"] += sum(row["score"] or 0.0 for row in scored)
-        total["tokens"] += sum(lengths)
-        measured = [row for row in group if row["entropy"] is not None]
-        total["entropy"] += sum(sum(row["entropy"]) for row in measured)
-        total["entropy_tokens"] += sum(len(row["entropy"]) for row in measured)
-        total["cut"] += sum(row["stop"] == "length" for row in group)
-        rewarded = [(json.loads(c)[REWARD], row) for row in group if f'"{REWARD}"' in (c := row["components"])]
-        ratios = [json.loads(c)[LOG_RATIO] for row in group if f'"{LOG_RATIO}"' in (c := row["components"])]
-        grades = [json.loads(c)[JUDGE] for row in group if f'"{JUDGE}"' in (c := row["components"])]
-        total["judged"] += len(grades)
-        total["graded"] += sum(grade is not None for grade in grades)
-        total["grade"] += sum(grade or 0.0 for grade in grades)
-        total["ratio"] += sum(ratios)
-        total["compared"] += len(ratios)
-        total["reward"] += sum(value for value, _ in rewarded)
-        total["rewarded"] += len(rewarded)
-        best = max(rewarded, key=lambda pair: pair[0], default=None)
-        if best is not None and best[1]["correct"] is not None:
-            total["best"] += best[1]["correct"]
-            total["selected"] += 1
-        if scored:
-            correct = sum(row["correct"] for row in scored)
-            total["problems"] += 1
-            total["share"] += correct / len(scored)
-            total["solved"] += correct > 0
-    rows, problems = total["rows"], total["problems"]
-    metrics = {
-        "rows": rows,
-        "scored": total["scored"] / rows,
-        "length/mean": total["tokens"] / rows,
-        "length/max": float(longest),
-        "cut": total["cut"] / rows,
-    }
-    if total["entropy_tokens"]:
-        metrics["entropy/mean"] = total["entropy"] / total["entropy_tokens"]
-    if problems:
-        metrics |= {"pass_at_1": total["share"] / problems, "pass_at_k": total["solved"] / problems}
-        metrics["score/mean"] = total["score"] / total["scored"]
-    if total["judged"]:
-        metrics["judge/unread"] = 1 - total["graded"] / total["judged"]
-    for name, value, count in (
-        ("reward_model/mean", "reward", "rewarded"), ("kl/mean", "ratio", "compared"), ("best_of_k", "best", "selected"),
-        ("judge/mean", "grade", "graded"),
-    ):  # fmt: skip
-        if total[count]:
-            metrics[name] = total[value] / total[count]
-    return metrics
+@lru_cache(typed=True)
+def _score_to_json(score: float) -> str:
+    """The components of a row that has no other."""
+    return _to_json({"verifier": score})

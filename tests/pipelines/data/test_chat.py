@@ -166,6 +166,23 @@ def test_the_last_message_of_a_completion_in_channels():
     assert chat.completion_text(loaded, loaded("yes", add_special_tokens=False)["input_ids"]) == "yes"
 
 
+@pytest.mark.parametrize("name", ENDS)
+def test_many_at_once_are_what_each_is_alone(name):
+    loaded = tokenizer(name)
+    conversations = [ASKED, ASKED[1:], [{"role": "user", "content": "baab?"}]]
+    together = chat.render_prompts(loaded, conversations)
+    assert together == [chat.render_prompt(loaded, conversation) for conversation in conversations]
+    assert together == [
+        loaded(chat.render_text(loaded, c), add_special_tokens=False)["input_ids"] for c in conversations
+    ]
+    completions = [*together, [], loaded("yes , no !", add_special_tokens=False)["input_ids"]]
+    texts = chat.completion_texts(loaded, completions)
+    if name != "gpt_oss":  # of whose channels only the last is the text
+        assert texts == [loaded.decode(ids, skip_special_tokens=True) for ids in completions]
+    loaded.clean_up_tokenization_spaces = True
+    assert chat.completion_texts(loaded, completions)[:-1] == texts[:-1]
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "mistral"])
 def test_an_answer_that_was_cut_has_no_end(name):
     loaded = tokenizer(name)

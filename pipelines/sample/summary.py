@@ -1,0 +1,136 @@
+"""The metrics of a finished folder of samples, column by column: rows as objects would cost more than small models take to draw them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelines.data import samples
+
+REWARD = "reward_model"
+"""The component that a reward model gives."""
+LOG_RATIO = "log_ratio"
+"""The component that a reference gives."""
+JUDGE = "judge"
+"""The component that the model's own grade gives."""
+COLUMNS = ("uid", "completion_ids", "entropy", "score", "correct", "stop", "components")
+
+
+def summary(out: Path) -> dict[str, float]:
+    """Metrics of a finished folder, a shard in memory at a time.
+
+    Returns:
+        rows; `pass_at_1`, `pass_at_k`: mean share of correct completions, and share of problems with at least one, over the
+        problems that have a scored completion; `score/mean`; `scored`: share of rows; `length/mean` in tokens, `length/max`;
+        `cut`: share of rows that ended at the token limit; `entropy/mean` in nats a token, where it was measured; with a
+        reward model `reward_model/mean`, and `best_of_k`: share of problems whose completion with the highest such score is correct;
+        with a reference `kl/mean`, the mean log-ratio of whole completions, in nats; with `self_judge` `judge/mean`, and `judge/unread`:
+        share of the grades that could not be read.
+    """
+    total: dict[str, float] = {}
+    longest = 0
+    for table in samples.tables(out, COLUMNS):
+        lengths = _lengths(table["completion_ids"])
+        longest = max(longest, int(lengths.max()))
+        for name, value in (_of_shard(table, lengths) | _of_components(table)).items():
+            total[name] = total.get(name, 0.0) + float(value)
+    rows, problems = total["rows"], total["problems"]
+    metrics = {
+        "rows": rows,
+        "scored": total["scored"] / rows,
+        "length/mean": total["tokens"] / rows,
+        "length/max": float(longest),
+        "cut": total["cut"] / rows,
+    }
+    if total["entropy_tokens"]:
+        metrics["entropy/mean"] = total["entropy"] / total["entropy_tokens"]
+    if problems:
+        metrics |= {"pass_at_1": total["share"] / problems, "pass_at_k": total["solved"] / problems}
+        metrics["score/mean"] = total["score"] / total["scored"]
+    if total.get("judged"):
+        metrics["judge/unread"] = 1 - total["graded"] / total["judged"]
+    for name, summed, count in (
+        ("reward_model/mean", "reward", "rewarded"), ("kl/mean", "ratio", "compared"), ("best_of_k", "best", "selected"),
+        ("judge/mean", "grade", "graded"),
+    ):  # fmt: skip
+        if total.get(count):
+            metrics[name] = total[summed] / total[count]
+    return metrics
+
+
+def _of_shard(table: Any, lengths: Any) -> dict[str, float]:
+    """What a shard adds to the sums; its problems' rows stand together."""
+    correct, scored = _flags(table["correct"])
+    score, _ = _floats(table["score"])
+    starts = _starts(table)
+    correct_in, scored_in = (np.add.reduceat(flags.astype(np.int64), starts) for flags in (correct & scored, scored))
+    entropies = table["entropy"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    asked = scored_in > 0
+    return {
+        "rows": table.num_rows,
+        "scored": scored.sum(),
+        "score": score[scored].sum(),
+        "tokens": lengths.sum(),
+        "entropy": entropies.sum(dtype=np.float64),
+        "entropy_tokens": len(entropies),
+        "cut": (table["stop"].to_numpy() == "length").sum(),
+        "problems": asked.sum(),
+        "share": (correct_in[asked] / scored_in[asked]).sum(),
+        "solved": (correct_in > 0).sum(),
+    }
+
+
+def _of_components(table: Any) -> dict[str, float]:
+    """The sums of what the reward model, the reference and the model's own grades gave; nothing is parsed where none of them is there."""
+    import pyarrow.compute as pc
+
+    texts = table["components"]
+    if not any(pc.any(pc.match_substring(texts, f'"{name}"')).as_py() for name in (REWARD, LOG_RATIO, JUDGE)):
+        return {}
+    components = [json.loads(text) for text in texts.to_pylist()]
+    rewards = [each[REWARD] for each in components if REWARD in each]
+    ratios = [each[LOG_RATIO] for each in components if LOG_RATIO in each]
+    grades = [each[JUDGE] for each in components if JUDGE in each]
+    read = [grade for grade in grades if grade is not None]
+    starts = _starts(table).tolist()
+    correct = table["correct"].to_pylist()
+    best = []
+    for first, end in zip(starts, [*starts[1:], len(components)], strict=True):
+        rewarded = [row for row in range(first, end) if REWARD in components[row]]
+        if rewarded:
+            best.append(correct[max(rewarded, key=lambda row: components[row][REWARD])])
+    selected = [flag for flag in best if flag is not None]
+    return {
+        "reward": sum(rewards), "rewarded": len(rewards), "ratio": sum(ratios), "compared": len(ratios),
+        "judged": len(grades), "grade": sum(read), "graded": len(read), "best": sum(selected), "selected": len(selected),
+    }  # fmt: skip
+
+
+def _starts(table: Any) -> Any:
+    """int64 [problems], the first row of each problem."""
+    codes = table["uid"].combine_chunks().dictionary_encode().indices.to_numpy()
+    return np.flatnonzero(np.diff(codes, prepend=-1))
+
+
+def _lengths(column: Any) -> Any:
+    """int64 [rows], entries of each list."""
+    import pyarrow.compute as pc
+
+    return pc.list_value_length(column).to_numpy().astype(np.int64)
+
+
+def _floats(column: Any) -> tuple[Any, Any]:
+    """float64 [rows] with 0 for null, and which are there."""
+    import pyarrow.compute as pc
+
+    return pc.fill_null(column, 0.0).to_numpy(), pc.is_valid(column).to_numpy()
+
+
+def _flags(column: Any) -> tuple[Any, Any]:
+    """bool [rows] with False for null, and which are there."""
+    import pyarrow.compute as pc
+
+    return pc.fill_null(column, False).to_numpy(), pc.is_valid(column).to_numpy()
