@@ -149,9 +149,14 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
     if pooled:
         from pipelines.verifiers import pool
 
-        requests = [
-            pool.Request("verify", *rows[i][:3], {k: rows[i][3].get(k) for k in POOLED[rows[i][0]]}) for i in pooled
-        ]
+        parts: dict[tuple[str, int], dict[str, Any]] = {}  # what is read of an info, once for all rows that share it
+        requests = []
+        for i in pooled:
+            name, completion, answer, info = rows[i]
+            part = parts.get((name, id(info)))
+            if part is None:
+                part = parts[name, id(info)] = {key: info.get(key) for key in POOLED[name]}
+            requests.append(pool.Request("verify", name, completion, answer, part))
         for i, verdict in zip(pooled, pool.shared().run(requests), strict=True):
             assert isinstance(verdict, Verdict)
             verdicts[i] = verdict

@@ -2,14 +2,16 @@
 
 A server process without torch, threads or CUDA (`server.py`) forks workers (`worker.py`). This side keeps the clock: a
 row that spends its processor time, or three times that on the wall, costs its worker, which is killed, reaped and
-replaced; rows that the worker had not begun go back to the queue. A first pass gives every row a short time, so that a
-few hundred slow rows cannot keep thousands of quick ones from their verdicts.
+replaced; rows that the worker had not begun go back to the queue, and so do those whose verdicts it had not sent yet. A
+first pass gives every row a short time, so that a few hundred slow rows cannot keep thousands of quick ones from their
+verdicts.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import mmap
 import os
 import pickle
 import select
@@ -26,10 +28,12 @@ from typing import Any, NamedTuple
 from pipelines.project import python_path
 from pipelines.stage import owner
 from pipelines.verifiers import TIMED_OUT, Verdict
-from pipelines.verifiers.worker import HEADER
+from pipelines.verifiers.worker import HEADER, PROGRESS
 
 PATIENCE_S = 120.0
 """How long the server may take to import the verifiers and fork."""
+SHORT_MESSAGE = 16
+"""Rows of the last messages of a batch."""
 LINE_BYTES = 1 << 20
 """A longer reply is no verdict."""
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -51,7 +55,8 @@ class Limits:
     """Wall time allowed, in processor times: others may use the processor."""
     memory_bytes: int = 2 << 30
     """Address space of a worker."""
-    rows_per_message: int = 16
+    rows_per_message: int = 64
+    """At most; the last rows of a batch go in messages of 16, so that no worker is left with many."""
     rows_per_worker: int = 5000
     """Rows after which a worker is replaced, so that caches of the libraries cannot grow for ever."""
     batch_s: float = 60.0
@@ -72,6 +77,8 @@ class Request(NamedTuple):
 
 Result = Verdict | str
 """A verdict, or an extracted answer."""
+Row = tuple[str, str, str, str, bytes]
+"""A request with its info pickled: no worker hands what a verifier did to its info to the next row."""
 
 
 class PoolError(RuntimeError):
@@ -83,26 +90,45 @@ class _Worker:
     pid: int
     connection: socket.socket
     loaded: frozenset[str]
+    progress: mmap.mmap
+    """`PROGRESS`, which the worker writes; this side writes it while the worker waits for a message."""
     rows: deque[int] = field(default_factory=deque)
-    """Rows in flight, the one in hand first."""
-    begun: bool = False
+    """Rows in flight whose replies are not here yet."""
+    answered: int = 0
+    """Rows of the message whose replies are here."""
     outgoing: memoryview = field(default_factory=lambda: memoryview(b""))
     incoming: bytearray = field(default_factory=bytearray)
-    cpu_at: float = 0.0
-    """Processor time used before the row in hand, in seconds."""
-    since: float = 0.0
-    """When the row in hand began, by the monotonic clock."""
+    cpu_at_reply: float = 0.0
+    """Processor time used before the last reply, in seconds."""
     limit: float = 0.0
     check_at: float = 0.0
+
+    @property
+    def begun(self) -> int:
+        """Rows of the message that it has begun."""
+        return int(PROGRESS.unpack_from(self.progress)[0])
+
+    @property
+    def cpu_at(self) -> float:
+        """Processor time used before the row in hand, in seconds."""
+        return float(PROGRESS.unpack_from(self.progress)[1])
+
+    @property
+    def since(self) -> float:
+        """When the row in hand began, by the monotonic clock."""
+        return float(PROGRESS.unpack_from(self.progress)[2])
 
     def cpu(self) -> float:
         """Processor time used so far, in seconds; 10 ms grain."""
         fields = owner.stat(self.pid)
         return (int(fields[11]) + int(fields[12])) / TICKS if fields else 0.0
 
-    def next_row(self, now: float, cpu: float) -> None:
-        """The row in hand is another one from now on."""
-        self.cpu_at, self.since, self.check_at = cpu, now, now + self.limit
+    def take_in_hand(self) -> int:
+        """Take the row in hand off `rows`: those before it have verdicts that were not sent, and are asked again."""
+        place = max(0, self.begun - 1 - self.answered)
+        row = self.rows[place]
+        del self.rows[place]
+        return row
 
 
 class Pool:
@@ -133,17 +159,19 @@ class Pool:
         """
         if not requests:
             return []
-        keys: dict[Any, int] = {}
-        distinct: list[Request] = []
+        pickled: dict[tuple[str, int], bytes] = {}  # by identity: rows of a problem share their info
+        distinct: dict[Row, int] = {}
+        needed: set[str] = set()
         place = []
         for request in requests:
-            key = (*request[:4], pickle.dumps(request.info))
-            if key not in keys:
-                keys[key] = len(distinct)
-                distinct.append(request)
-            place.append(keys[key])
+            key = (request.verifier, id(request.info))
+            if key not in pickled:
+                pickled[key] = pickle.dumps(request.info)
+                needed.add(_needs(request))
+            place.append(distinct.setdefault((*request[:4], pickled[key]), len(distinct)))
         with self._lock:
-            batch = _Batch(self, distinct)
+            self.load |= needed
+            batch = _Batch(self, list(distinct))
             try:
                 batch.run()
             finally:
@@ -181,9 +209,12 @@ class Pool:
         load = self.load
         for attempt in (1, 2):
             parent_end, child_end = socket.socketpair()
+            memory = os.memfd_create("progress")
             try:
+                os.truncate(memory, PROGRESS.size)
+                progress = mmap.mmap(memory, PROGRESS.size)
                 request = {"op": "fork", "load": sorted(load), "limits": asdict(self.limits)}
-                pid = self._ask(request, child_end.fileno())["pid"]
+                pid = self._ask(request, child_end.fileno(), memory)["pid"]
             except PoolError:
                 parent_end.close()
                 self._abandon()
@@ -192,8 +223,9 @@ class Pool:
                 continue
             finally:
                 child_end.close()
+                os.close(memory)
             parent_end.setblocking(False)
-            worker = _Worker(pid, parent_end, load)
+            worker = _Worker(pid, parent_end, load, progress)
             self.workers.append(worker)
             return worker
         raise AssertionError("unreachable")
@@ -212,10 +244,10 @@ class Pool:
             self._abandon()
             return 0
 
-    def _ask(self, request: dict[str, Any], descriptor: int | None = None) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], *descriptors: int) -> dict[str, Any]:
         control = self._start()
         try:
-            socket.send_fds(control, [json.dumps(request).encode()], [] if descriptor is None else [descriptor])
+            socket.send_fds(control, [json.dumps(request).encode()], list(descriptors))
             ready, _, _ = select.select([control], [], [], PATIENCE_S)
             packet = control.recv(1 << 16) if ready else b""
         except OSError as error:
@@ -261,13 +293,12 @@ class Pool:
 class _Batch:
     """The loop over one batch of distinct rows."""
 
-    def __init__(self, pool: Pool, rows: list[Request]) -> None:
+    def __init__(self, pool: Pool, rows: list[Row]) -> None:
         self.pool, self.rows, self.limits = pool, rows, pool.limits
         self.results: list[Any] = [None] * len(rows)
         self.queue: deque[int] = deque(range(len(rows)))
         self.slow: set[int] = set()
         """Rows whose first, short time has run out."""
-        pool.load |= {_needs(row) for row in rows}
         self.handed: list[_Worker] = []
         """Workers that were given rows and have not been seen idle since."""
         self.lost_starts = 0
@@ -310,16 +341,22 @@ class _Batch:
 
     def _hand(self, worker: _Worker) -> None:
         slow = self.queue[0] in self.slow
-        most = 1 if slow else min(self.limits.rows_per_message, -(-len(self.queue) // self.pool.size))
+        most = 1 if slow else self._rows_of_message()
         while self.queue and len(worker.rows) < most and (self.queue[0] in self.slow) == slow:
             worker.rows.append(self.queue.popleft())
-        body = pickle.dumps([tuple(self.rows[i]) for i in worker.rows])
+        body = pickle.dumps([self.rows[i] for i in worker.rows])
         worker.outgoing = memoryview(HEADER.pack(len(body)) + body)
         worker.limit = self.limits.cpu_s if slow else min(self.limits.quick_s, self.limits.cpu_s)
-        worker.begun = False
+        worker.answered, now = 0, time.monotonic()
+        PROGRESS.pack_into(worker.progress, 0, 0, worker.cpu_at_reply, now)
+        worker.check_at = now + worker.limit
         self.handed.append(worker)
-        worker.next_row(time.monotonic(), worker.cpu_at)
         self._write(worker)
+
+    def _rows_of_message(self) -> int:
+        """Many while there are many: a message costs this side as much as several rows."""
+        share = -(-len(self.queue) // self.pool.size)
+        return min(share, max(SHORT_MESSAGE, min(self.limits.rows_per_message, share // 4)))
 
     def _wait(self, busy: list[_Worker], timeout: float) -> None:
         poll = select.poll()
@@ -356,27 +393,24 @@ class _Batch:
         if worker in self.pool.workers and (not chunk or len(worker.incoming) > LINE_BYTES):
             self._died(worker)
 
-    def _take(self, worker: _Worker, reply: dict[str, Any]) -> None:
-        now = time.monotonic()
-        if "bug" in reply:
-            raise PoolError(f"a verifier worker failed by itself:\n{reply['bug']}")
-        if reply.get("begun"):
-            worker.begun = True
-            self.lost_starts = 0
-            worker.next_row(now, worker.cpu_at)
-            return
-        self.results[worker.rows.popleft()] = (
-            reply["text"] if "text" in reply else Verdict(reply["score"], reply["status"], reply["components"])
-        )
-        worker.next_row(now, float(reply["cpu"]))
-        if reply["last"]:
+    def _take(self, worker: _Worker, line: dict[str, Any]) -> None:
+        if "bug" in line:
+            raise PoolError(f"a verifier worker failed by itself:\n{line['bug']}")
+        self.lost_starts = 0
+        for reply in line["replies"]:
+            self.results[worker.rows.popleft()] = reply if isinstance(reply, str) else Verdict(*reply)
+        worker.answered += len(line["replies"])
+        worker.cpu_at_reply = float(line["cpu"])
+        worker.check_at = time.monotonic() + worker.limit
+        if line["last"]:
             self._replace(worker)
 
     def _died(self, worker: _Worker) -> None:
         """Its row in hand is lost, unless it had not begun the message."""
         if worker.rows and worker.begun:
-            row = worker.rows.popleft()
+            row = worker.take_in_hand()
             self.results[row] = self._without_verdict(row, DIED)
+            self.lost_starts = 0
         else:
             self.lost_starts += 1
             if self.lost_starts > 5:
@@ -390,7 +424,7 @@ class _Batch:
             if used < worker.limit and now < wall:
                 worker.check_at = min(wall, now + max(0.01, worker.limit - used))
                 continue
-            row = worker.rows.popleft()
+            row = worker.take_in_hand()
             if worker.limit < self.limits.cpu_s:
                 self.slow.add(row)
                 self.queue.append(row)
@@ -415,7 +449,7 @@ class _Batch:
                 self.results[i] = self._without_verdict(i, TIMED_OUT)
 
     def _without_verdict(self, row: int, verdict: Verdict) -> Result:
-        return verdict if self.rows[row].kind == "verify" else ""
+        return verdict if self.rows[row][0] == "verify" else ""
 
 
 def _needs(row: Request) -> str:

@@ -1,7 +1,7 @@
 """`python -m pipelines.verifiers.server FD OWNER`: forks verifier workers from a process without torch, threads or CUDA.
 
-The owner sends one request a packet: `fork` (with the worker's end of a socket pair) or `end` (SIGKILL and reap). The
-server never sees a completion, so nothing a model wrote can stop it.
+The owner sends one request a packet: `fork` (with the worker's end of a socket pair and the memory for its progress) or `end`
+(SIGKILL and reap). The server never sees a completion, so nothing a model wrote can stop it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib
 import json
+import mmap
 import os
 import select
 import signal
@@ -35,12 +36,12 @@ def main(control: socket.socket, owner: int) -> None:
                 if os.getppid() != owner:
                     return
                 continue
-            packet, descriptors, _, _ = socket.recv_fds(control, PACKET, 1)
+            packet, descriptors, _, _ = socket.recv_fds(control, PACKET, 2)
             if not packet:
                 return
             request = json.loads(packet)
             if request["op"] == "fork":
-                pid = _fork(control, descriptors[0], request)
+                pid = _fork(control, descriptors, request)
                 children.add(pid)
                 control.send(json.dumps({"pid": pid}).encode())
             else:
@@ -51,14 +52,15 @@ def main(control: socket.socket, owner: int) -> None:
             _end(pid)
 
 
-def _fork(control: socket.socket, descriptor: int, request: dict[str, Any]) -> int:
+def _fork(control: socket.socket, descriptors: list[int], request: dict[str, Any]) -> int:
     _load(request["load"])
     gc.collect()
     gc.freeze()
     server = os.getpid()
     pid = os.fork()
     if pid:
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
         return pid
     try:
         worker.confine(server, int(request["limits"]["memory_bytes"]))
@@ -67,9 +69,11 @@ def _fork(control: socket.socket, descriptor: int, request: dict[str, Any]) -> i
         for standard in (0, 1, 2):  # libraries print and log what they cannot parse
             os.dup2(nowhere, standard)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        with socket.socket(fileno=descriptor) as connection, contextlib.suppress(ConnectionError):
+        shared = mmap.mmap(descriptors[1], worker.PROGRESS.size)
+        os.close(descriptors[1])
+        with socket.socket(fileno=descriptors[0]) as connection, contextlib.suppress(ConnectionError):
             connection.setblocking(True)
-            worker.run(connection, request["limits"])
+            worker.run(connection, shared, request["limits"])
         os._exit(0)
     finally:
         os._exit(1)

@@ -1,4 +1,4 @@
-"""A verifier's worker process: rows in, one verdict a line out. It trusts nobody to end it but SIGKILL."""
+"""A verifier's worker process: rows in, verdicts out. It trusts nobody to end it but SIGKILL."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import math
+import mmap
 import os
 import pickle
 import resource
@@ -21,7 +22,12 @@ from pipelines import verifiers
 from pipelines.stage.owner import die_with_parent
 
 HEADER = struct.Struct("!I")
-"""Length in bytes of the pickled message that follows: a list of (kind, verifier, completion, answer, info)."""
+"""Length in bytes of the pickled message that follows: a list of (kind, verifier, completion, answer, pickled info)."""
+PROGRESS = struct.Struct("=qdd")
+"""What the worker writes to the memory that it shares with its owner before each row: how many rows of the message it has begun, and
+its processor time and the monotonic clock at that moment, in seconds."""
+SEND_AFTER_S, SEND_CHARS = 0.005, 1 << 14
+"""Verdicts wait for those behind them at most so long, and until they are so many characters: each message wakes the owner."""
 
 
 def confine(parent: int, memory_bytes: int) -> None:
@@ -41,22 +47,21 @@ def confine(parent: int, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def run(connection: socket.socket, limits: dict[str, Any]) -> None:
+def run(connection: socket.socket, progress: mmap.mmap, limits: dict[str, Any]) -> None:
     """`serve`; a bug of the worker itself, which no row can cause, is reported in a line `{"bug": traceback}`."""
     try:
-        serve(connection, limits)
+        serve(connection, progress, limits)
     except (ConnectionError, MemoryError):
         raise
     except Exception:
         _send(connection, {"bug": traceback.format_exc()})
 
 
-def serve(connection: socket.socket, limits: dict[str, Any]) -> None:
+def serve(connection: socket.socket, progress: mmap.mmap, limits: dict[str, Any]) -> None:
     """Answer messages until the owner hangs up or the worker has had its share of rows.
 
-    Per message one line `{"begun": true}`, then per row, in order, a line of JSON with `cpu` (seconds of processor time
-    so far) and either `text` (an extracted answer) or score, status and components. `last` in a line says that the
-    worker exits after it and has not begun the rest.
+    What comes back are lines of JSON: `replies` of the next rows of the message, in order (an extracted answer, or score, status and
+    components), `cpu` (seconds of processor time so far), and `last`, which says that the worker exits and has not begun the rest.
     """
     rows_left = int(limits["rows_per_worker"])
     while True:
@@ -68,28 +73,34 @@ def serve(connection: socket.socket, limits: dict[str, Any]) -> None:
             return
         rows = pickle.loads(body)  # from the owner, which is trusted; what goes back is JSON
         _second_net(len(rows), float(limits["cpu_s"]))
-        _send(connection, {"begun": True})
-        for row in rows:
-            reply = _answer(*row)
+        replies: list[str | list[Any]] = []
+        chars, sent = 0, time.monotonic()
+        for number, (kind, name, completion, answer, info) in enumerate(rows, 1):
+            PROGRESS.pack_into(progress, 0, number, time.process_time(), time.monotonic())
+            reply, exhausted = _answer(kind, name, completion, answer, pickle.loads(info))
+            replies.append(reply)
+            chars += len(reply if isinstance(reply, str) else str(reply[2]))
             rows_left -= 1
-            last = rows_left <= 0 or reply.pop("exhausted", False)
-            _send(connection, {**reply, "cpu": time.process_time(), "last": last})
+            last = rows_left <= 0 or exhausted
+            if last or number == len(rows) or chars >= SEND_CHARS or time.monotonic() - sent >= SEND_AFTER_S:
+                _send(connection, {"replies": replies, "cpu": time.process_time(), "last": last})
+                replies, chars, sent = [], 0, time.monotonic()
             if last:
                 return
 
 
-def _answer(kind: str, name: str, completion: str, answer: str, info: dict[str, Any]) -> dict[str, Any]:
+def _answer(kind: str, name: str, completion: str, answer: str, info: dict[str, Any]) -> tuple[str | list[Any], bool]:
+    """The reply, and whether the worker has no memory left."""
     if kind == "extract":
         try:
-            return {"text": verifiers.extract_here(name, completion)}
+            return verifiers.extract_here(name, completion), False
         except (Exception, MemoryError) as error:
-            return {"text": "", "exhausted": isinstance(error, MemoryError)}
+            return "", isinstance(error, MemoryError)
     verdict = verifiers.verify_here(name, completion, answer, info)
-    reply: dict[str, Any] = {"score": verdict.score, "status": verdict.status, "components": verdict.components}
-    if "error/MemoryError" in verdict.components:
+    exhausted = "error/MemoryError" in verdict.components
+    if exhausted:
         gc.collect()
-        reply["exhausted"] = True
-    return reply
+    return [verdict.score, verdict.status, verdict.components], exhausted
 
 
 def _second_net(rows: int, cpu_s: float) -> None:
