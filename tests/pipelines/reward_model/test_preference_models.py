@@ -12,6 +12,8 @@ from itertools import product
 import pytest
 import torch
 
+from pipelines.curate import segments
+from pipelines.curate.segments import Transition
 from pipelines.preference.loss.dpo import dpo
 from pipelines.reward_model.loss.bradley_terry import bradley_terry
 
@@ -97,3 +99,35 @@ def test_dpo_s_log_ratio_is_the_negative_regret_of_any_part(rewards):
             columns = [torch.tensor([x]) for part in both for x in logps(*part)]
             ours = dpo(columns[0], columns[2], columns[1], columns[3], *[torch.ones(1)] * 3, beta=BETA)
             assert float(ours) == pytest.approx(loss(soft_regret(*both[1]) - soft_regret(*both[0])), abs=1e-4)
+
+
+COIN, WALK = Transition("start", "coin", 1.0, None), Transition("start", "walk", 0.0, "bridge")
+JUMP, SIT = Transition("bridge", "jump", 3.0, None), Transition("bridge", "sit", 2.0, None)
+"""Values by hand: 3 at the bridge and, by walking there, at the start. Regrets: coin 2, walk 0, jump 0, sit 1."""
+
+
+@pytest.mark.parametrize(
+    ("worth", "policy", "paid"),
+    [(lambda part: segments.partial_return(part, 1.0), ["coin"], 1), (lambda part: -lost(part), ["walk", "jump"], 3)],
+    ids=["partial_return", "regret"],
+)
+def test_scores_of_turns_maximised_greedily_are_the_best_policy_by_regret_only(worth, policy, paid):
+    """All pairs of one-turn parts, most of which begin in different states, and a score for each turn learned from them."""
+    parts = [COIN, WALK, JUMP, SIT]
+    scores = torch.zeros(len(parts), requires_grad=True)
+    pairs = [(i, j) for i in range(4) for j in range(4) if worth([parts[i]]) > worth([parts[j]])]
+    chosen, rejected = (torch.tensor(side) for side in zip(*pairs, strict=True))
+    optimizer = torch.optim.SGD([scores], lr=0.5)
+    for _ in range(50):
+        optimizer.zero_grad()
+        bradley_terry(scores[chosen], scores[rejected], torch.zeros(len(pairs))).mean().backward()
+        optimizer.step()
+    score, state, ways = dict(zip(parts, scores.tolist(), strict=True)), "start", []
+    while state is not None:
+        ways.append(max((part for part in parts if part.state == state), key=lambda part: score[part]))
+        state = ways[-1].next
+    assert [way.message for way in ways] == policy and sum(way.reward for way in ways) == paid
+
+
+def lost(part):
+    return segments.regret(part, segments.action_values([COIN, WALK, JUMP, SIT], 1.0), 1.0)
