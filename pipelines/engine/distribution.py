@@ -290,7 +290,7 @@ def stream_ids(count: int, *parts: Any) -> list[int]:
     common = hashlib.sha256((repr((*parts, 0)).removesuffix("0)")).encode())
     ids = []
     for index in range(count):
-        whole = common.copy()
-        whole.update(b"%d)" % index)
-        ids.append(int.from_bytes(whole.digest()[:8], "little", signed=True))
+        hashed = common.copy()
+        hashed.update(b"%d)" % index)
+        ids.append(int.from_bytes(hashed.digest()[:8], "little", signed=True))
     return ids
