@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,18 @@ def recipe_of(snippet: dict[str, Any], before: dict[str, Any], body: dict[str, A
     return body | {"stages": stages} | others
 
 
+@pytest.fixture
+def own_modules():
+    """Modules of `EXAMPLES` are imported from this test's folder, and not left to the next test."""
+    stems = [Path(name).stem for name in EXAMPLES if name.endswith(".py")]
+    others = {stem: sys.modules.pop(stem) for stem in stems if stem in sys.modules}
+    yield
+    for stem in stems:
+        sys.modules.pop(stem, None)
+    sys.modules.update(others)
+
+
+@pytest.mark.usefixtures("own_modules")
 @pytest.mark.parametrize("page", sorted({b.values[0] for b in blocks("yaml")}), ids=lambda p: p.name)
 def test_snippets_are_accepted(page, tmp_path, monkeypatch):
     """Every snippet of a recipe, in a recipe that has the rest; stages go on from those of the snippets before."""

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from pipelines import environments
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat
@@ -160,6 +158,8 @@ def start(request: RolloutRequest, context: RolloutContext) -> Episode:
     world.reset(request.problem)
     reseed = getattr(world, "reseed", None)
     if reseed is not None:
+        import torch  # not above: reading a recipe imports this module
+
         reseed(int(torch.randint(2**62, (1,), generator=context.generator, device=context.generator.device)))
     episode = Episode(request, world, str(name), [], [], [], [], [], [])
     episode.add(request.prompt, Role.PROMPT)

@@ -36,6 +36,8 @@ _STARS = re.compile(r"(?<!\d)\*\*|\*\*(?! ?[-+]?[\d{(])")
 """Bold type, not a power."""
 _EMPHASIS = re.compile(r"(?<![\w\\$])(_{1,2})(?=[-$.]?\d)([^_\n]{1,60})\1(?!\w)")
 _ITALICS = re.compile(r"(?<![\w\\$])(?<!\d )_{1,2}(?=[-$.]?\d)")
+_ANGLED = re.compile(r"(?<![\w<>=])<\s?([-+$€£]?\d[\d.,/]{0,30})\s?>(?![\w<>=])")
+"""Angle brackets around a number are a mark; a comparison has one of them."""
 _BASE_TEN = re.compile(r"(?<=\d)_\{10\}")
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z\u00b0])(?:\}| )?\^ ?\{?[-+]?\d{1,3}\}?")
 _PER = re.compile(r"(?<=[A-Za-z\u00b0}]) ?/ ?(?=[A-Za-z])|(?<=\d) ?/ ?(?=[A-Za-z]{3})")
@@ -140,7 +142,7 @@ def _final(text: str) -> Number | None:
 
 
 def _plain(text: str) -> str:
-    text = _GROUP.sub("", text).translate(_PLAIN)
+    text = _ANGLED.sub(r" \1 ", _GROUP.sub("", text).translate(_PLAIN))
     text = _OVER.sub(r" \1/\2 ", _UNIT_FRACTION.sub(" per ", text))
     text = _FRACTION.sub(lambda m: f" {'-' if m[1] else ''}{m[2] or m[3]}/{m[4] or m[5]} ", text)
     text = _STARS.sub(" ", _DEGREES.sub("°", _TIMES.sub("*", _ARROW.sub("=", _WRAP.sub(" ", text)))))

@@ -247,7 +247,7 @@ CHANGES: list[tuple[str, Any, Any]] = [
     ("rlvr.group_size", 10**9, "rlvr.group_size:"), ("rlvr.group_size", -8, "rlvr.group_size:"), ("rlvr.mini_batches", 1000, "more updates per pass"), ("rlvr.sampling.temperature", -1, "temperature:"),
     ("rlvr.sampling.temperature", 0, "rlvr.sampling.temperature: 0 is greedy"), ("rlvr.sampling.top_p", 0, "top_p:"), ("rlvr.sampling.top_p", 1.1, "top_p:"), ("rlvr.sampling.min_p", 1, "min_p:"),
     ("rlvr.sampling.top_k", -1, "top_k:"), ("rlvr.sampling.max_tokens", 0, "max_tokens:"), ("rlvr.sampling.max_tokens", 10**13, "max_tokens:"), ("rlvr.sampling", [], "rlvr.sampling: expected a section"),
-    ("rlvr.advantage", None, "rlvr.advantage"), ("rlvr.advantage", 3, "rlvr.advantage: expected a section"), ("rlvr.advantage", [], "rlvr.advantage"), ("rlvr.advantage", {}, "rlvr.advantage: say which method"),
+    ("rlvr.advantage", None, "rlvr.advantage"), ("rlvr.advantage", 3, "rlvr.advantage: the name of a method is wanted"), ("rlvr.advantage", [], "rlvr.advantage"), ("rlvr.advantage", {}, "rlvr.advantage: say which method"),
     ("rlvr.advantage", {"kind": 3}, "rlvr.advantage: no method"), ("rlvr.advantage", {"kind": None}, "rlvr.advantage: no method"), ("rlvr.advantage", {"kind": ["grpo"]}, "rlvr.advantage: no method"),
     ("rlvr.advantage", "../objective/clip", "rlvr.advantage: no method"), ("rlvr.advantage", "_estimate", "rlvr.advantage: no method"), ("rlvr.advantage", "__init__", "rlvr.advantage: no method"), ("rlvr.advantage", "", "rlvr.advantage: no method"),
     ("rlvr.advantage", "x" * 50_000, "rlvr.advantage: no method"), ("rlvr.advantage", {"kind": "grpo", "scale": 3}, "rlvr.advantage.scale:"), ("rlvr.advantage", {"kind": "grpo", "self": 3}, "rlvr.advantage.self: no such setting"),
