@@ -78,6 +78,7 @@ def test_time_is_linear(name, answer, text):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_bombs_among_ten_thousand_rows():
     """Handed to the pool directly, past the checks that refuse most of them; the budget is 60 s + 0.02 s a row."""
     pool = Pool(limits=Limits(quick_s=0.1))
