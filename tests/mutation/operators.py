@@ -1,7 +1,7 @@
 """The fixed set of mutations, on the syntax tree of a file.
 
-Left alone: docstrings, annotations, decorators (the card), defaults of parameters (they are recipe values), messages of errors,
-and the index 0.
+Left alone: docstrings, annotations (those with a name too), decorators (the card), defaults of parameters (they are
+recipe values), messages of errors, and the index 0.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _places(tree: ast.Module) -> Iterator[tuple[Place, str]]:
                     continue
                 if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
                     continue
-                if _is_zero_index(node, field, child):
+                if _is_zero_index(node, field, child) or _is_type(child):
                     continue
                 yield from walk(child, (*place, (field, number)), scope, depth)
 
@@ -87,6 +87,11 @@ def _places(tree: ast.Module) -> Iterator[tuple[Place, str]]:
 
 def _assigned(node: ast.AST) -> bool:
     return isinstance(node, ast.AnnAssign) and node.value is not None and not isinstance(node.value, ast.Call)
+
+
+def _is_type(node: ast.AST) -> bool:
+    """`Annotated[...]`: an annotation with a name, whose bounds are a recipe's, and which `swap.py` cannot put into a running process."""
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Annotated"
 
 
 def _is_zero_index(parent: ast.AST, field: str, child: ast.AST) -> bool:
