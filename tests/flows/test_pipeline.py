@@ -117,6 +117,7 @@ def test_a_changed_field_reruns_exactly_its_readers(ran):
     assert "grpo → rloo" in summary["stages"]["rlvr"]["why"]
 
 
+@pytest.mark.slow
 def test_one_stage_alone(ran):
     summary, _, _ = rerun(ran, "--only", "evaluate", "--fresh")
     assert statuses(summary) == {"evaluate": "ran"}
@@ -131,6 +132,7 @@ def test_one_stage_alone(ran):
     )
 
 
+@pytest.mark.slow
 def test_damage_is_found_and_mended(ran):
     folder, recipe, summary, _ = ran
     path = os.path.join(summary["stages"]["evaluate"]["artifact"], "results.json")
@@ -145,6 +147,7 @@ def test_damage_is_found_and_mended(ran):
     assert again["evaluation"] == summary["evaluation"]
 
 
+@pytest.mark.slow
 def test_another_machine_fetches_models_from_the_store(ran):
     summary = ran[2]
     for stage in ("sft", "rlvr"):
@@ -243,6 +246,7 @@ def test_a_killed_named_stage_goes_on_and_what_reads_it_follows(tmp_path):
     assert digests(summary, "short", "soup") == digests(again, "short", "soup")
 
 
+@pytest.mark.slow
 def test_user_errors_of_a_stage_reach_the_terminal(ran, tmp_path):
     folder, recipe, *_ = ran
     done = toys.whetstone("run", str(recipe), "--set", "curate.max_prompt_tokens=2", home=folder / "home", check=False)
