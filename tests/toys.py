@@ -240,6 +240,15 @@ def sft_trainer(folder: Path, data: Path, *overrides: str):
     )
 
 
+def write_samples(path: Path, rows: list[dict[str, Any]]) -> None:
+    """A shard of samples from rows; what a row does not say is null."""
+    from pipelines.data import samples
+
+    names = (*samples.TEXTS, "sample", "prompt_ids", "completion_ids", "logp", "entropy", "score", "correct")
+    names += (samples.EPISODE,) if rows and samples.EPISODE in rows[0] else ()
+    samples.write_columns(path, {name: [row.get(name) for row in rows] for name in names})
+
+
 class Stopped(BaseException):
     """What a run that a test breaks off ends with."""
 

@@ -19,8 +19,6 @@ BATCH_ROWS = 1024
 TEXTS = (*SCHEMA, "text", "stop", "status", "components")
 """Columns of text; `prompt`, `info` and `components` are JSON. The problem's own are repeated in each row, which Parquet's dictionaries
 make cheap, so that a shard can be read without the data."""
-OTHERS = ("sample", "prompt_ids", "completion_ids", "logp", "entropy", "score", "correct")
-"""The other columns; `write_columns` says what they hold."""
 EPISODE = "episode"
 """Column of a stage that plays episodes, JSON: `{"turns": [{"state", "message", "reply", "role", "reward", "cut"}, ...], "end"}`. Of each
 turn the key of the state that it began in, what the policy said, what it was told (empty where the episode ended) and by whom, the reward,
@@ -34,12 +32,6 @@ def shard_name(number: int) -> str:
     'shard-00003.parquet'
     """
     return f"shard-{number:05d}.parquet"
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """`write_columns` of rows; what a row does not say is null."""
-    names = (*TEXTS, *OTHERS, *([EPISODE] if rows and EPISODE in rows[0] else []))
-    write_columns(path, {name: [row.get(name) for row in rows] for name in names})
 
 
 def write_columns(path: Path, columns: dict[str, list[Any]], problems: dict[str, list[Any]] | None = None) -> None:

@@ -114,7 +114,7 @@ def _shared_prompts(
     """An attention function as transformers calls it, for one new token per row."""
     cache, prompts = _active[-1]
     # by its keys, because layers of two models may have equal numbers
-    layer = next((own for own in cache.filled_layers() if own.keys is key), None)
+    layer = next((own for own in cache.layers if isinstance(own, SlabLayer) and own.keys is key), None)
     if layer is None or any(kwargs.get(name) is not None for name in EXTRAS):
         raise RuntimeError(
             f"the attention of {type(module).__name__} is one that this engine does not know; please report the model family"

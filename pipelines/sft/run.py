@@ -190,9 +190,8 @@ class Trainer(Loop):
     def _step(self, step: int) -> dict[str, float]:
         began = time.perf_counter()
         rows = self.step_rows(step)
-        parts = [
-            rows[start :: self.updates] for start in range(self.updates)
-        ]  # strided: a part has rows of all sources of a mixture
+        # strided, so that a part has rows of all sources of a mixture
+        parts = [rows[start :: self.updates] for start in range(self.updates)]
         old = [self._log_probs(part) for part in parts] if self.compares else [None] * len(parts)
         self.model.train()
         tally = _Tally()

@@ -76,7 +76,7 @@ def sampled(folder, texts):
         for i, (text, score) in enumerate(texts)
     ]  # fmt: skip
     (folder / samples.FOLDER).mkdir(parents=True)
-    samples.write(folder / samples.FOLDER / samples.shard_name(0), rows)
+    toys.write_samples(folder / samples.FOLDER / samples.shard_name(0), rows)
     return folder
 
 

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import toys
 from html_pages import check
 
 from evaluation.overoptimisation import law
@@ -104,7 +105,7 @@ def test_best_of_n_is_read_from_completions(tmp_path):
         for uid, pairs in problems.items()
         for place, (proxy, correct) in enumerate(pairs)
     ]
-    samples.write(folder / samples.FOLDER / samples.shard_name(0), rows)
+    toys.write_samples(folder / samples.FOLDER / samples.shard_name(0), rows)
     (folder / samples.ABOUT).write_text(json.dumps({"metrics": {"reward_model/mean": 0.0}}))
     ((key, points),) = overoptimisation.curves_of({"drafts": {"artifact": str(folder)}}, [])
     assert key == ("drafts", "best_of_n") and points[0][0] == 0

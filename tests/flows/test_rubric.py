@@ -149,7 +149,7 @@ def test_a_sample_stage_s_answers(tmp_path, capsys):
     }
     drawn = [{**row, **rest, "sample": i, "text": text, "stop": "end"} for i, text in enumerate(["ab", "a", "a"])]
     (tmp_path / "rows.jsonl" / "samples").mkdir(parents=True)
-    samples.write(tmp_path / "rows.jsonl" / "samples" / samples.shard_name(0), drawn)
+    toys.write_samples(tmp_path / "rows.jsonl" / "samples" / samples.shard_name(0), drawn)
     with judge_server.running(letters) as server:
         assert refined(tmp_path, server) == 0
     assert "It has b." in capsys.readouterr().out

@@ -181,7 +181,7 @@ def folder(tmp_path):
             listed,
         )
     (tmp_path / "drafts" / samples.FOLDER).mkdir(parents=True)
-    samples.write(tmp_path / "drafts" / samples.FOLDER / samples.shard_name(0), listed)
+    toys.write_samples(tmp_path / "drafts" / samples.FOLDER / samples.shard_name(0), listed)
     return tmp_path / "drafts"
 
 
@@ -260,7 +260,7 @@ def test_curation_keeps_every_pair_and_their_problem_s_split(tmp_path, folder):
 def test_single_answers_have_no_parts(tmp_path, folder):
     listed = [{k: v for k, v in row.items() if k != samples.EPISODE} for row in samples.read(folder)]
     (tmp_path / "answers" / samples.FOLDER).mkdir(parents=True)
-    samples.write(tmp_path / "answers" / samples.FOLDER / samples.shard_name(0), listed)
+    toys.write_samples(tmp_path / "answers" / samples.FOLDER / samples.shard_name(0), listed)
     with pytest.raises(DataError, match=r"select: segments are parts of episodes, .* `episodes: \{max_turns: 10\}`"):
         drawn(tmp_path / "answers")
 

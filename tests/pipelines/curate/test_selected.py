@@ -61,7 +61,7 @@ def write(out: Path, drawn=None, verifier="number", cut=(), rewards=None, info=N
         ]  # fmt: skip
     (out / samples.FOLDER).mkdir(parents=True)
     for number, start in enumerate(range(0, len(rows), 7)):
-        samples.write(out / samples.FOLDER / samples.shard_name(number), rows[start : start + 7])
+        toys.write_samples(out / samples.FOLDER / samples.shard_name(number), rows[start : start + 7])
     return out
 
 

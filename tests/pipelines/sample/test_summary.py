@@ -6,6 +6,7 @@ import json
 import random
 
 import pytest
+import toys
 
 from pipelines.data import samples
 from pipelines.sample.summary import summary
@@ -82,13 +83,13 @@ def test_it_is_what_a_loop_over_the_rows_finds(tmp_path, extra, entropies):
     shards = [rows_of(problems, draw, extra, entropies) for problems in (range(5), range(5, 6), range(6, 12))]
     (tmp_path / samples.FOLDER).mkdir()
     for number, rows in enumerate(shards):
-        samples.write(tmp_path / samples.FOLDER / samples.shard_name(number), rows)
+        toys.write_samples(tmp_path / samples.FOLDER / samples.shard_name(number), rows)
     assert summary(tmp_path) == pytest.approx(by_loop([row for rows in shards for row in rows]))
 
 
 def test_columns_that_a_problem_shares_are_written_once_for_all_of_its_rows(tmp_path):
     rows = rows_of(range(3), random.Random(0), extra=False, entropies=True)
     columns = {name: [row[name] for row in rows] for name in rows[0] if name not in ("uid", "prompt_ids")}
-    samples.write(tmp_path / "rows", rows)
+    toys.write_samples(tmp_path / "rows", rows)
     samples.write_columns(tmp_path / "columns", columns, {"uid": ["p0", "p1", "p2"], "prompt_ids": [[1]] * 3})
     assert (tmp_path / "rows").read_bytes() == (tmp_path / "columns").read_bytes()
