@@ -10,7 +10,7 @@ JOBS   ?= 2
 TORCH_VERSION  := 2.13.0
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-vllm test-ecosystem test-all check install docs docs-site bench clean
+.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-all check install docs docs-site bench clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -32,6 +32,9 @@ test-mutants: install
 
 test-hostile: install
 	$(BIN)/python -m pytest -m hostile tests/hostile
+
+test-gpu: install
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 # vLLM pins other versions of what we use, so it has an environment of its own.
 VLLM_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/vllm

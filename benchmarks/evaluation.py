@@ -2,6 +2,7 @@
 
     python -m benchmarks.evaluation                  the quickstart's SFT checkpoint on palindromes
     python -m benchmarks.evaluation --case smollm2   SmolLM2-135M-Instruct after its recipe's SFT on sums
+    python -m benchmarks.evaluation --case gsm8k     SmolLM2-135M-Instruct as it comes, GSM8K's test questions behind five solved examples
 
 Greedy answers, which must be the same texts on both sides; sampled ones, whose scores agree within chance; and log-likelihoods
 of multiple choice, which must agree, without examples and with five that all questions share. Blocks alternate; HFLM runs with
@@ -42,7 +43,14 @@ CASES: dict[str, dict[str, Any]] = {
         "choices": {"last_sentence": 20, "last_sentence_5": 4},
         "peer_choice_rows": (4,),
     },
+    "gsm8k": {
+        "task": "gsm8k_test_5",
+        "problems": 32,
+        "peer_rows": (8, 32),
+        "choices": {},
+    },
 }
+"""Without `samples`, greedy answers are measured alone."""
 
 
 class PeerLM(HFLM):
@@ -116,7 +124,9 @@ def main() -> None:
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
     case = CASES[args.case]
-    folder = step.job(args.case, args.folder).model
+    folder = (
+        sides.smollm2(args.folder / "smollm2")[0] if args.case == "gsm8k" else step.job(args.case, args.folder).model
+    )
     model, tokenizer = models.load_model(folder, Model(path=str(folder))), models.load_tokenizer(folder)
     model.eval()
     asked = [Task(name=name) for name in (case["task"], *case["choices"])]
@@ -132,10 +142,10 @@ def main() -> None:
         return made
 
     body: dict[str, Any] = {"case": args.case, "measured": time.strftime("%Y-%m-%d")}
-    for kind, sampling, samples in (
-        ("greedy", {"do_sample": False, "temperature": 0.0}, 1),
-        ("sampled", {}, case["samples"]),
-    ):
+    kinds: list[tuple[str, dict[str, Any], int]] = [("greedy", {"do_sample": False, "temperature": 0.0}, 1)]
+    if "samples" in case:
+        kinds.append(("sampled", {}, case["samples"]))
+    for kind, sampling, samples in kinds:
         task = Task(name=case["task"], limit=case["problems"], samples=samples, sampling=sampling)
         body[kind] = beside(ours, peers(case["peer_rows"]), tasks, task, settings, args.blocks) | {"samples": samples}
         print(kind, body[kind], flush=True)

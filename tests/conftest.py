@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("DO_NOT_TRACK", "true")
@@ -13,6 +14,7 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 import pytest  # noqa: E402
+from filelock import FileLock  # noqa: E402
 from hypothesis import Phase, settings  # noqa: E402
 
 settings.register_profile("quick", max_examples=40, deadline=None)
@@ -41,6 +43,19 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that the first worker of a run makes and all of them read."""
+    beside = factory.getbasetemp()
+    beside = beside.parent if "PYTEST_XDIST_WORKER" in os.environ else beside
+    folder = beside / name
+    with FileLock(beside / f"{name}.lock"):
+        if not folder.exists():
+            half = factory.mktemp(name)
+            make(half)
+            half.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def start(tmp_path_factory):
     """Curated data and a model that has seen a little SFT; read only."""
@@ -48,4 +63,12 @@ def start(tmp_path_factory):
 
     if (made := Path(os.environ.get("WHETSTONE_TESTS_START", ""))).is_absolute() and made.exists():
         return made  # planted bugs: made once, without the bug
-    return toys.start(tmp_path_factory.mktemp("start"))
+    return made_once(tmp_path_factory, "start", toys.start)
+
+
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory):
+    """FrozenLake data and a little model that has seen some moves; read only."""
+    import toys
+
+    return made_once(tmp_path_factory, "lake", toys.start_lake)

@@ -105,6 +105,7 @@ def test_unchanged_comes_back_in_under_five_seconds(ran):
     assert summary["evaluation"] == ran[2]["evaluation"] and "RLVR" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_changed_field_reruns_exactly_its_readers(ran):
     folder, recipe, *_ = ran
     plan = toys.whetstone("plan", str(recipe), "--set", "rlvr.advantage=rloo", "--json", home=folder / "home")

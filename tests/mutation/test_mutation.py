@@ -73,6 +73,7 @@ def run(*arguments):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tests", [["tests/pipelines/rlvr/filter"], []], ids=["whole", "a_test_less"])
 def test_a_survivor_that_is_not_listed_fails_the_run(tests):
     """The docstring's example of this filter has no row that is incorrect and out of the loss; a test beside it has."""
@@ -86,7 +87,7 @@ def test_a_survivor_that_is_not_listed_fails_the_run(tests):
 @pytest.mark.slow
 def test_a_fixed_sample_of_mutants_is_noticed_or_listed():
     """The same mutants every time, spread over all files; `make test-mutants` runs all of them."""
-    code, output = run("--quick", "--sample", "60")
+    code, output = run("--quick", "--sample", "15")
     assert code == 0, output
 
 

@@ -90,6 +90,7 @@ def test_stages_of_a_killed_run_are_closed_too(recipe, home, tmp_path):
     assert again.parent == parent and status(parent) == "RUNNING"
 
 
+@pytest.mark.slow
 def test_a_stage_follows_the_pipeline_that_goes_on_with_it(recipe, home, tmp_path):
     _, stage = killed(home, tmp_path, "seed=9")
     mine = Pipeline.open(recipe)

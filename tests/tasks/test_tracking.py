@@ -109,6 +109,7 @@ def test_unreachable_at_start_names_the_address(home, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.server
 def test_server_away_for_thirty_seconds_costs_no_metric(server, home, tmp_path):
     recipe = toys.recipe(tmp_path)

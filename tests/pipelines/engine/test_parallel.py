@@ -29,10 +29,9 @@ def launch(processes, *arguments, folder):
         assert process.returncode == 0, said[:6000]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "more",
-    [[], pytest.param(["rlvr.lora={rank: 4}", "presets=[grpo]", "rlvr.mini_batches=2"], marks=pytest.mark.slow)],
-    ids=["full", "lora"],
+    "more", [[], ["rlvr.lora={rank: 4}", "presets=[grpo]", "rlvr.mini_batches=2"]], ids=["full", "lora"]
 )
 def test_two_processes_give_the_gradient_of_one(tmp_path, start, more):
     overrides = ["rlvr.prompts=8", "rlvr.sampling.temperature=1.3", *more]

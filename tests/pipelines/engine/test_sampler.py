@@ -79,8 +79,15 @@ BEGIN = list(range(20, 60))
 COMMON = [p for tail in ([5], [6, 7], [8, 9, 10, 11], [6, 7, 8, 9, 10]) for p in [BEGIN + tail] * 3]
 
 
-@pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("group", [1, 3], ids=["alone", "groups"])
+@pytest.mark.parametrize(
+    ("group", "fixed"),
+    [
+        (1, False),
+        (3, True),
+        pytest.param(1, True, marks=pytest.mark.slow),
+        pytest.param(3, False, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("family", toys.FAMILIES)
 def test_a_common_beginning_is_read_once(family, group, fixed):
     model = toys.model(family)

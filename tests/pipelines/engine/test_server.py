@@ -259,6 +259,7 @@ def test_a_killed_server_is_started_again_before_the_next_step(tmp_path, start, 
     assert [b["step"] for b in bodies(tmp_path, "metrics")] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start_shows_its_error(tmp_path, start):
     with pytest.raises(Interrupted, match=r"did not start. Its log .*(?s:.*)no kernel for this model"):
         served(tmp_path, start, "--broken").run()

@@ -115,6 +115,7 @@ def test_a_planted_fault_is_flagged_after_it_began(kind):
         assert 60 < steps[0] <= 110, (seed, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(PLANTED))
 def test_healthy_runs_raise_few_alarms(kind):
     """Of 100 healthy runs of 200 steps, at most one raises an alarm."""

@@ -126,7 +126,10 @@ def test_a_step_in_parts_has_the_gradient_of_the_whole_step(trainer, tmp_path, s
         torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["odin", "grm", "grm_dpo", "iterative_smoothing"])
+@pytest.mark.parametrize(
+    "name",
+    ["odin", *(pytest.param(name, marks=pytest.mark.slow) for name in ("grm", "grm_dpo", "iterative_smoothing"))],
+)
 def test_every_loss_trains_and_resumes_to_the_same_bytes(trainer, tmp_path, name):
     changes = {"loss": name, "pairs_per_step": 64, "steps": 9, "commit": {"every": 2}}
     metrics = trainer(tmp_path / "through", **changes).run()

@@ -40,11 +40,11 @@ EPISODES = {"k": 6, "problems": 72, "rows_per_shard": 72, "episodes": {"max_turn
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory):
+def played(tmp_path_factory, lake):
     """Episodes of a little model on FrozenLake in `drafts`, pairs of their parts in `data`, the model in `sft/out/model`."""
-    folder = tmp_path_factory.mktemp("lake")
-    toys.start_lake(folder)
-    (folder / "data").rename(folder / "problems")
+    folder = tmp_path_factory.mktemp("played")
+    (folder / "problems").symlink_to(lake / "data")
+    (folder / "sft").symlink_to(lake / "sft")
     play(folder, folder / "drafts")
     read = read_recipe(toys.lake(folder))
     select = {"kind": "segments", "length": 2, "discount": 0.9, "per_problem": 12}
@@ -65,19 +65,19 @@ def play(folder, out, **changes):
     )  # fmt: skip
 
 
-def trainer(lake, work, **changes):
+def trainer(played, work, **changes):
     from pipelines.reward_model.run import Trainer
 
     (work / "out").mkdir(parents=True, exist_ok=True)
-    model = str(lake / "sft/out/model")
+    model = str(played / "sft/out/model")
     return Trainer(
-        RewardModel.model_validate(SETTINGS | changes), Model(path=model), data=lake / "data", out=work / "out",
+        RewardModel.model_validate(SETTINGS | changes), Model(path=model), data=played / "data", out=work / "out",
         work=work, report=Report(work, committed=True), seed=3, start=model,
     )  # fmt: skip
 
 
-def test_an_episode_is_stored_as_it_was_played(lake):
-    rows = list(samples.read(lake / "drafts"))
+def test_an_episode_is_stored_as_it_was_played(played):
+    rows = list(samples.read(played / "drafts"))
     assert len(rows) == 72 * 6
     ends = set()
     for row in rows:
@@ -99,8 +99,8 @@ def test_an_episode_is_stored_as_it_was_played(lake):
     assert ends >= {"environment", "turns"} and {row["correct"] for row in rows} == {True, False}
 
 
-def test_pairs_begin_in_different_states(lake):
-    pairs = read_pairs(lake / "data", "train") + read_pairs(lake / "data", "heldout")
+def test_pairs_begin_in_different_states(played):
+    pairs = read_pairs(played / "data", "train") + read_pairs(played / "data", "heldout")
     assert len(pairs) > 120
     begun = [pair.sides[0].prompt == pair.sides[1].prompt for pair in pairs]
     assert sum(begun) < 0.9 * len(begun) and any(pair.chosen_turns for pair in pairs)
@@ -110,16 +110,16 @@ def test_pairs_begin_in_different_states(lake):
     assert all(message["role"] != "system" for pair in pairs for message in pair.sides[1].prompt)
 
 
-def test_the_score_of_a_part_is_the_sum_over_its_turns(lake, tmp_path):
+def test_the_score_of_a_part_is_the_sum_over_its_turns(played, tmp_path):
     """By the saved checkpoint, turn for turn; and the card's accuracy is that of these sums."""
-    metrics = trainer(lake, tmp_path, steps=6).run()
+    metrics = trainer(played, tmp_path, steps=6).run()
     assert {"accuracy", "ece", "std_within_prompt"} <= metrics.keys()
     about = read_json(tmp_path / "out" / "reward_model.json")
     assert about["heldout"]["accuracy"] == metrics["accuracy"]
     folder = tmp_path / "out" / "model"
     scorer = RewardScorer(str(folder), Model(path=str(folder)), budget=1024, field="x")
     won = []
-    for pair in read_pairs(lake / "data", "heldout"):
+    for pair in read_pairs(played / "data", "heldout"):
         scores = []
         for side in pair.sides:
             spoken = side.spoken()
@@ -153,10 +153,10 @@ def test_it_learns_what_an_earlier_turn_says(tmp_path):
 
 
 @pytest.mark.parametrize("loss", ["bradley_terry", "grm", "iterative_smoothing", "odin"])
-def test_a_stopped_run_ends_in_the_same_bytes(lake, tmp_path, loss):
-    whole = trainer(lake, tmp_path / "whole", steps=4, loss=loss, commit={"every": 1})
+def test_a_stopped_run_ends_in_the_same_bytes(played, tmp_path, loss):
+    whole = trainer(played, tmp_path / "whole", steps=4, loss=loss, commit={"every": 1})
     whole.run()
-    toys.run_stopped(lambda: trainer(lake, tmp_path / "cut", steps=4, loss=loss, commit={"every": 1}), part=None)
+    toys.run_stopped(lambda: trainer(played, tmp_path / "cut", steps=4, loss=loss, commit={"every": 1}), part=None)
     assert contents(tmp_path / "whole" / "out") == contents(tmp_path / "cut" / "out")
 
 
@@ -168,14 +168,14 @@ def job(folder, kind, body, inputs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["reward_model", "sample"])
-def test_a_kill_changes_no_byte(lake, tmp_path, kind):
+def test_a_kill_changes_no_byte(played, tmp_path, kind):
     """SIGKILL after the first commit or shard; then to the end."""
     section = SETTINGS | {"steps": 30, "commit": {"every": 5}}
     if kind == "sample":
         section = EPISODES | {"problems": 24, "rows_per_shard": 6}
-    model = lake / "sft/out/model"
+    model = played / "sft/out/model"
     body = {kind: section, "model": Model(path=str(model)).model_dump()}
-    inputs = {"data": str(lake / ("data" if kind == "reward_model" else "problems"))}
+    inputs = {"data": str(played / ("data" if kind == "reward_model" else "problems"))}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(job(whole, kind, body, inputs), cwd=toys.ROOT, check=True, capture_output=True)
     command = job(killed, kind, body, inputs)
@@ -199,8 +199,8 @@ def swapped(pair):
     )  # fmt: skip
 
 
-def test_swapped_sides_have_swapped_rewards_and_the_other_label_s_loss(lake, tmp_path):
-    run = trainer(lake, tmp_path)
+def test_swapped_sides_have_swapped_rewards_and_the_other_label_s_loss(played, tmp_path):
+    run = trainer(played, tmp_path)
     pairs = [replace(row.pair, chosen_score=None, rejected_score=None) for row in run.pairs[:16]]
     losses, rewards = [], []
     for some in (pairs, [swapped(pair) for pair in pairs]):
@@ -213,9 +213,9 @@ def test_swapped_sides_have_swapped_rewards_and_the_other_label_s_loss(lake, tmp
     assert (losses[0] - losses[1]).abs().max() > 1e-3
 
 
-def test_one_beginning_and_one_turn_is_what_a_pair_was(lake, tmp_path):
+def test_one_beginning_and_one_turn_is_what_a_pair_was(played, tmp_path):
     """Written out as a pair of parts or as two answers to one prompt: the same tokens, the same rewards."""
-    run = trainer(lake, tmp_path)
+    run = trainer(played, tmp_path)
     prompt = [{"role": "user", "content": "A.\n.G"}]
     plain = Pair("u", prompt, "down", "right")
     written = Pair("u", prompt, "down", "right", rejected_prompt=list(prompt))
@@ -231,8 +231,8 @@ def test_one_beginning_and_one_turn_is_what_a_pair_was(lake, tmp_path):
     assert torch.equal(rewards, direct)
 
 
-def test_an_answer_that_was_cut_before_its_first_character_has_no_tokens(lake):
-    tokenizer = models.load_tokenizer(lake / "sft/out/model")
+def test_an_answer_that_was_cut_before_its_first_character_has_no_tokens(played):
+    tokenizer = models.load_tokenizer(played / "sft/out/model")
     prompt = [{"role": "user", "content": "A.\n.G"}]
     ids, start = chat.render_answer(tokenizer, prompt, "", "x", ended=False)
     assert ids == chat.render_prompt(tokenizer, prompt) and start == len(ids)
@@ -258,8 +258,8 @@ def test_every_turn_of_a_side_is_read_once(lens, number):
             assert text == ([m["content"] for m in side.turns[::2]] + [side.text])[i]
 
 
-def test_what_needs_one_prompt_refuses_them_by_their_field(lake, tmp_path):
-    tokenizer = models.load_tokenizer(lake / "sft/out/model")
+def test_what_needs_one_prompt_refuses_them_by_their_field(played, tmp_path):
+    tokenizer = models.load_tokenizer(played / "sft/out/model")
     reader = Reader(
         tokenizer, 200, labels=False, wanted=(), system=None, loss="dpo", progress=lambda *_: None, event=lambda *_, **__: None
     )  # fmt: skip
@@ -267,11 +267,11 @@ def test_what_needs_one_prompt_refuses_them_by_their_field(lake, tmp_path):
         DataError,
         match=r"preference\.data: record \w+ is a pair of parts of episodes \(info\.(rejected_prompt|chosen_turns)",
     ):
-        reader.read(lake / "data", "train")
+        reader.read(played / "data", "train")
     with pytest.raises(DataError, match=r"pair of parts of episodes .* Leave out reward_model\.critique"):
-        trainer(lake, tmp_path, critique={"source": "own", "sampling": {"max_tokens": 4}})
+        trainer(played, tmp_path, critique={"source": "own", "sampling": {"max_tokens": 4}})
     with pytest.raises(DataError, match=r"pair of parts of episodes .* Leave out reward_model\.users"):
-        trainer(lake, tmp_path, users={}, loss="vpl")
+        trainer(played, tmp_path, users={}, loss="vpl")
 
 
 @pytest.mark.parametrize(
@@ -283,15 +283,15 @@ def test_what_needs_one_prompt_refuses_them_by_their_field(lake, tmp_path):
         ({"rejected_turns": [{"role": "assistant", "content": "x"}]}, r"info\.rejected_turns does not begin"),
     ],
 )  # fmt: skip
-def test_a_damaged_record_names_its_field(lake, info, words):
-    problem = dataset.read_split(lake / "data", "train")[0]
+def test_a_damaged_record_names_its_field(played, info, words):
+    problem = dataset.read_split(played / "data", "train")[0]
     with pytest.raises(DataError, match=words):
         pair_of(replace(problem, info={"chosen": "a", "rejected": "b"} | info))
 
 
-def test_turns_of_an_episode_need_no_entropy_and_no_verifier(lake, tmp_path):
+def test_turns_of_an_episode_need_no_entropy_and_no_verifier(played, tmp_path):
     """The same seed plays the same episodes, whatever was played before in another process."""
-    one = play(lake, tmp_path / "a", problems=4)
-    two = play(lake, tmp_path / "b", problems=4)
+    one = play(played, tmp_path / "a", problems=4)
+    two = play(played, tmp_path / "b", problems=4)
     assert one == two and contents(tmp_path / "a" / "samples") == contents(tmp_path / "b" / "samples")
-    assert one["scored"] == 1 and "entropy/mean" in one and one != play(lake, tmp_path / "c", problems=5)
+    assert one["scored"] == 1 and "entropy/mean" in one and one != play(played, tmp_path / "c", problems=5)

@@ -95,6 +95,7 @@ def test_each_batch_is_drawn_by_the_weights_of_so_many_steps_before(tmp_path, st
     assert all(0 <= v[f"time/{who}_idle_share"] <= 1 for v in shares for who in ("trainer", "sampler"))
 
 
+@pytest.mark.slow
 def test_weights_that_stand_still_give_the_same_rows_however_far_ahead(tmp_path, start, stand_in):
     """Problems, seeds and rows of a step are the same; without staleness there is no thread and no copy."""
     rows = []

@@ -26,12 +26,6 @@ TREES = (
 )
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory):
-    """FrozenLake data and a little model that has seen some moves."""
-    return toys.start_lake(tmp_path_factory.mktemp("lake"))
-
-
 def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
     made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), *TURNS)
     rows, _ = made.collect(0)

@@ -492,6 +492,7 @@ MANY = ("rlvr.steps=40", "rlvr.curriculum=uniform", "rlvr.commit.every=2", "pres
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_five_kills_change_nothing(tmp_path, start):
     whole = toys.job(tmp_path / "whole", start, *MANY)
     assert launch(whole).wait() == 0, (whole / "log").read_text()[-3000:]

@@ -129,8 +129,7 @@ def test_what_nobody_could_score_is_not_solved():
     assert sorted(a.problem for a in part.propose(3, 4)) == [0, 1]
 
 
-def test_episodes_are_played_greedily_too(tmp_path, tmp_path_factory):
-    lake = toys.start_lake(tmp_path_factory.mktemp("lake"))
+def test_episodes_are_played_greedily_too(tmp_path, lake):
     turns = "rlvr.rollout={kind: multi_turn, max_turns: 3}"
     made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), PRESET, turns, "rlvr.prompts=8")
     calls = watched(made)

@@ -17,11 +17,6 @@ from pipelines.rlvr.providers.answer_log_prob import answer_log_prob
 TURNS = ("rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.sampling.max_tokens=6")
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory):
-    return toys.start_lake(tmp_path_factory.mktemp("lake"))
-
-
 def log_probs(model, context, text):
     with torch.no_grad():
         logp = model(torch.tensor([[*context, *text]])).logits[0].float().log_softmax(-1)

@@ -19,12 +19,6 @@ from pipelines.rlvr.replay.seeupo import CarriedRatio
 SEEDS = st.integers(0, 300)
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory):
-    """FrozenLake data and a little model that has seen some moves."""
-    return toys.start_lake(tmp_path_factory.mktemp("lake"))
-
-
 def test_the_sheets_values():
     """Two groups; the advantage, and the factors behind the last turn and behind the one before it."""
     batch = toys.batch(rows=6, groups=2)

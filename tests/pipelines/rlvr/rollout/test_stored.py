@@ -62,9 +62,11 @@ def test_another_prompt_and_missing_entropies_are_refused():
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory):
+def begun(tmp_path_factory, start):
     """A cold start, and eight samples of it to each of thirty problems."""
-    folder = toys.start(tmp_path_factory.mktemp("stored"))
+    folder = tmp_path_factory.mktemp("stored")
+    for name in ("data", "sft"):
+        (folder / name).symlink_to(start / name)
     settings = Sample(split="train", problems=30, k=8, sampling=Sampling(max_tokens=8))
     model = read_recipe(toys.recipe(folder)).model
     work = folder / "drafts"

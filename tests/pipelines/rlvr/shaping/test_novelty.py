@@ -104,11 +104,6 @@ def test_single_answers_have_no_states(tmp_path):
         check(read_recipe(toys.recipe(tmp_path), ["rlvr.shaping=[novelty]"]))
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory):
-    return toys.start_lake(tmp_path_factory.mktemp("lake"))
-
-
 def test_a_run_counts_what_its_rows_visit_and_a_restart_forgets_nothing(tmp_path, lake):
     results = []
     for name in ("straight", "stopped"):
