@@ -15,6 +15,7 @@ from pydantic import Field, validate_call
 
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
+from pipelines.environments._rows import starting_row
 from pipelines.errors import RecipeError
 
 
@@ -154,8 +155,5 @@ def problems(
             if yielded == size:
                 return
             info = {**about, "walked": path[:turn], "solution": path[turn] if demonstrations else better}
-            problem = Problem(
-                uid="", prompt=[], answer=better, verifier="exact", source="bandit", licence="generated", info=info
-            )
-            yield {"prompt": World().reset(problem), "answer": better, "verifier": "exact", "info": info}
+            yield starting_row(World(), better, info)
             yielded += 1

@@ -16,6 +16,7 @@ from typing import Any
 
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, _beliefs
+from pipelines.environments._rows import starting_row
 from pipelines.errors import RecipeError
 
 MAX_REFUSED = 100_000
@@ -304,8 +305,5 @@ def problems(
             }
             info |= ({"fog": fog} if fog is not None else {}) | ({"subgoals": True} if subgoals else {})
             info |= {"beliefs": beliefs} if beliefs is not None else {}
-            problem = Problem(
-                uid="", prompt=[], answer=path[turn], verifier="exact", source="frozen_lake", licence="MIT", info=info
-            )
-            yield {"prompt": World().reset(problem), "answer": path[turn], "verifier": "exact", "info": info}
+            yield starting_row(World(), path[turn], info)
             yielded += 1

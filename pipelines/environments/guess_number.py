@@ -13,6 +13,7 @@ from typing import Any
 
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
+from pipelines.environments._rows import starting_row
 
 CLOSE = 0.1
 """Of the range: a vague user calls a guess close up to this distance."""
@@ -120,9 +121,5 @@ def problems(
         for turn in range(len(way) if demonstrations else 1):
             if yielded == size:
                 return
-            row = {**info, "walked": way[:turn], "solution": way[turn]}
-            problem = Problem(
-                uid="", prompt=[], answer="x", verifier="exact", source="guess", licence="generated", info=row
-            )
-            yield {"prompt": World().reset(problem), "answer": way[turn], "verifier": "exact", "info": row}
+            yield starting_row(World(), way[turn], {**info, "walked": way[:turn], "solution": way[turn]})
             yielded += 1

@@ -22,6 +22,7 @@ from pydantic import Field, validate_call
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
 from pipelines.environments._answered import Part, belongs
+from pipelines.environments._rows import starting_row
 from pipelines.errors import RecipeError
 
 Paid = Literal["game", "success"]
@@ -336,8 +337,5 @@ def problems(
                 "solution": path[turn],
                 "expert_turns": math.ceil(len(moves) / actions) - turn,
             }
-            problem = Problem(
-                uid="", prompt=[], answer=path[turn], verifier="exact", source="sokoban", licence="generated", info=info
-            )
-            yield {"prompt": World().reset(problem), "answer": path[turn], "verifier": "exact", "info": info}
+            yield starting_row(World(), path[turn], info)
             yielded += 1

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
 from pipelines.environments._replayed import Replayed
+from pipelines.environments._rows import starting_row
 from pipelines.errors import RecipeError
 
 Result = TypeVar("Result")
@@ -104,5 +105,4 @@ def problems(size: int, seed: int, *, game: str = "GuessTheNumber-v0") -> Iterat
     """
     for number in range(size):
         info = {"environment": "textarena", "game": game, "seed": seed * 1_000_003 + number}
-        problem = Problem(uid="", prompt=[], answer="win", verifier="exact", source=game, licence="MIT", info=info)
-        yield {"prompt": World().reset(problem), "answer": "win", "verifier": "exact", "info": info}
+        yield starting_row(World(), "win", info)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
+from pipelines.environments._rows import starting_row
 from pipelines.errors import RecipeError, did_you_mean
 
 Game = Literal["taxi", "cliff", "blackjack"]
@@ -143,15 +144,12 @@ def problems(
             "seed": seed * 1_000_003 + number,
             "scale": scale,
         }
-        problem = Problem(uid="", prompt=[], answer="x", verifier="exact", source=game, licence="MIT", info=info)
         world = World()
-        world.reset(problem)
+        starting_row(world, "", info)  # resets it
         path = expert(world)
         number += 1
         for turn in range(len(path) if demonstrations else 1):
             if yielded == size:
                 return
-            row = {**info, "walked": path[:turn], "solution": path[turn]}
-            at_turn = Problem(uid="", prompt=[], answer="x", verifier="exact", source=game, licence="MIT", info=row)
-            yield {"prompt": World().reset(at_turn), "answer": path[turn], "verifier": "exact", "info": row}
+            yield starting_row(World(), path[turn], {**info, "walked": path[:turn], "solution": path[turn]})
             yielded += 1

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, Unavailable
 from pipelines.environments._replayed import Replayed
+from pipelines.environments._rows import starting_row
 from pipelines.errors import RecipeError
 from pipelines.verifiers.tool_calls import OPEN, NoCalls, calls
 
@@ -273,5 +274,4 @@ def problems(
             **tools,
         }  # fmt: skip
         answer = str(kept.get("answer") or "win")
-        problem = Problem(uid="", prompt=[], answer=answer, verifier="exact", source=load, licence="unknown", info=info)
-        yield {"prompt": World().reset(problem), "answer": answer, "verifier": "exact", "info": info}
+        yield starting_row(World(), answer, info)
