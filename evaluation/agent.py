@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from evaluation import statistics
 from evaluation.played import problems
+from pipelines import environments
 from pipelines.contract.episode import play
 from pipelines.contract.rollout import RolloutContext, RolloutRequest
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat
-from pipelines.data.records import Problem, Trajectory
+from pipelines.data.records import Message, Problem, Trajectory
 from pipelines.engine.distribution import generator
 from pipelines.recipe.settings import Evaluate, PlayedTask, Sampling, Task
 
@@ -60,6 +64,13 @@ def evaluate(
         turns, confidence=settings.confidence, resamples=settings.bootstrap, proportion=False
     )
     metrics |= _costs(groups, tokens, scores, settings)
+    if any(row.player is not None for row in rows):
+        paid = [sum(r.score or 0.0 for r in group) / len(group) for group in groups]
+        metrics["mean_score"] = statistics.mean_cell(
+            paid, confidence=settings.confidence, resamples=settings.bootstrap, proportion=False
+        )
+    for name, value in environments.exact(episodes.task, partial(_chances, lm, system)).items():
+        metrics[name] = {"value": value, "low": value, "high": value, "n": len(task_problems)}
     log = [_log(p, group, s) for p, group, s in zip(task_problems, groups, scores, strict=True)]
     return {task.name: metrics}, {task.name: log}
 
@@ -81,6 +92,25 @@ def _costs(
         for name, costs in spent.items()
     }
     return {name: cell for name, cell in cells.items() if cell is not None}
+
+
+def _chances(lm: Any, system: str | None, decisions: list[tuple[list[Message], list[str]]]) -> list[list[float]]:
+    """The model's chance of each message of a decision, among those that it has."""
+    prompts = chat.render_prompts(
+        lm.tokenizer, [chat.with_system_prompt(messages, system) for messages, _ in decisions]
+    )
+    asked = [
+        (("", ""), prompt, [*lm.tokenizer.encode(move, add_special_tokens=False), lm.tokenizer.eos_token_id])
+        for prompt, (_, moves) in zip(prompts, decisions, strict=True)
+        for move in moves
+    ]
+    likelihoods = iter(lm._loglikelihood_tokens(asked, disable_tqdm=True))
+    out = []
+    for _, moves in decisions:
+        own = np.array([next(likelihoods)[0] for _ in moves])
+        odds = np.exp(own - own.max())
+        out.append((odds / odds.sum()).tolist())
+    return out
 
 
 def _budget(episodes: PlayedTask) -> TurnBudget:

@@ -10,6 +10,7 @@ from evaluation import generation
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.graph import Node, numbered
 from pipelines.recipe.guidance import GuidedColumns
+from pipelines.recipe.players import check_evaluated_games
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import CHECKPOINTS, Evaluate
 from pipelines.recipe.stage_kind import (
@@ -80,6 +81,7 @@ class EvaluateKind(Kind):
         """Named stages are listed under `models`; guidance goes between two of them, the one made from the other."""
         if node.recipe.stages and node.settings.checkpoints != list(CHECKPOINTS):
             raise RecipeError("evaluate.checkpoints: is about plain sections; list the stages under evaluate.models.")
+        check_evaluated_games(node.settings.tasks)
         if node.settings.guidance is None:
             return
         base, models = node.settings.guidance.base, node.named("models")

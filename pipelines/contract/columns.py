@@ -9,9 +9,11 @@ recipe stays fast.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from math import nan
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,6 +101,12 @@ class Column:
     """Usual values, for examples."""
 
 
+@cache
+def _number(name: str) -> int:
+    """A name as an int64 that is never negative."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
+
+
 TURNS = "Use a rollout with turns: rollout: multi_turn."
 COLUMNS: dict[str, Column] = {
     # of the whole step
@@ -110,7 +118,9 @@ COLUMNS: dict[str, Column] = {
     "problem": Column("B", "int64", Phase.FILTER, "the trajectory",
                       "Rows with equal values answer the same problem, in whatever step or run.",
                       row=lambda t: int(t.uid[:15], 16)),
-    "task": Column("B", "int64", Phase.FILTER, "pack", "Rows with equal values come from the same source of the data."),
+    "task": Column("B", "int64", Phase.FILTER, "the trajectory",
+                   "Rows with equal values come from the same source of the data, in whatever step or run.",
+                   row=lambda t: _number(t.source)),
     "on_policy": Column("B", "bool", Phase.FILTER, "pack",
                         "Sampled for this step, with `rlvr.staleness` by older weights, with `rlvr.window` over several steps."),
     "scored": Column("B", "bool", Phase.FILTER, "pack",
@@ -135,6 +145,9 @@ COLUMNS: dict[str, Column] = {
                          row=lambda t: t.stop == (Stop.LENGTH if t.versions is None else Stop.WINDOW)),
     "max_tokens": Column("B", "float32", Phase.FILTER, "the trajectory", "The token limit the row was sampled under.",
                          row=lambda t: float(t.max_tokens)),
+    "player": Column("B", "int64", Phase.FILTER, "a rollout with turns",
+                     "The seat that the policy took in a game, from 0; 0 where there are no players.",
+                     row=lambda t: t.player or 0, part=True, hint=TURNS),
     "noise": Column("B", "float32", Phase.FILTER, "a rollout with corrupted prompts",
                     "How much of the prompt was corrupted when the row was drawn, from 0 to 1.", row=lambda t: t.noise, part=True,
                     hint="Corrupt the prompts: rollout: noisy."),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from pipelines import environments
 from pipelines.contract.turn_budget import TurnBudget
@@ -52,6 +52,12 @@ class Episode:
     status: str = ""
     """Why it ended, where the environment or its failure says so."""
     stop: Stop | None = None
+    player: int | None = None
+    """The policy's seat in a game."""
+    opening: list[Message] | None = None
+    """What that seat was asked first, where the policy has several."""
+    others: list[Episode] = field(default_factory=list, repr=False, compare=False)
+    """Of the policy's other seats in the same game, which has the same environment."""
 
     def add(self, tokens: Sequence[int], role: Role, turn: int = -1, node: int = -1) -> None:
         """Tokens that the policy did not choose."""
@@ -107,6 +113,8 @@ class Episode:
             status=verdict if scored else self.status or UNSCORED,
             components=self._parts(),
             text=" | ".join(self.texts),
+            player=self.player,
+            prompt=self.opening,
         )
 
     def _parts(self) -> dict[str, float]:
@@ -132,22 +140,59 @@ def play(requests: list[RolloutRequest], context: RolloutContext, budget: TurnBu
 
 
 def play_out(requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget) -> list[Episode]:
-    """As `play`, the episodes themselves, with their environments in the states that they ended in."""
-    episodes = [start(request, context) for request in requests for _ in range(request.rollouts)]
-    for _ in range(budget.most_turns):
-        active = [episode for episode in episodes if episode.stop is None]
+    """As `play`, the episodes themselves, with their environments in the states that they ended in.
+
+    Of a game that the policy plays with itself there is one for each seat that had a turn; those of a seat lie together.
+    """
+    episodes: list[Episode] = []
+    for request in requests:
+        games = [_seated(request, context) for _ in range(request.rollouts)]
+        episodes += [episode for seat in zip(*games, strict=True) for episode in seat]
+    while True:
+        active = [e for e in episodes if e.stop is None and len(e.states) < budget.most_turns and _moves_next(e)]
         if not active:
-            break
+            return [episode for episode in episodes if episode.tokens or not episode.others]
         advance(active, context, budget)
-    return episodes
 
 
 def start(request: RolloutRequest, context: RolloutContext) -> Episode:
     """A new episode of a problem; one that draws lots gets a number of its own from the context's RNG stream.
 
     Raises:
-        RecipeError: the problem names no environment, or one that does not exist.
+        RecipeError: the problem names no environment, or one that does not exist, or a game in which the policy has several seats.
     """
+    episode, *others = _seated(request, context)
+    if others:
+        raise RecipeError(
+            f"rlvr.rollout: problem {request.problem.uid} is a game that the policy plays with itself, which rollout: multi_turn alone "
+            "can. Use that, or give the data an `opponent`: random or perfect."
+        )
+    return episode
+
+
+def _seated(request: RolloutRequest, context: RolloutContext) -> list[Episode]:
+    """A new episode, or one for each seat of the policy: the group of the seats' first is the problem's, the next one's `prompts` on."""
+    name, world = _world(request, context)
+    seats = tuple(getattr(world, "seats", (None,)))
+    episodes = []
+    for place, seat in enumerate(seats):
+        of_seat = replace(request, group=request.group + place * context.prompts)
+        episodes.append(Episode(of_seat, world, name, [], [], [], [], [], [], player=seat))
+    for episode in episodes:
+        episode.others = [other for other in episodes if other is not episode]
+        if _moves_next(episode):
+            episode.add(request.prompt, Role.PROMPT)
+            episode.opening = list(request.problem.prompt) if episode.others else None
+    return episodes
+
+
+def _moves_next(episode: Episode) -> bool:
+    """Whether the environment waits for this episode's message."""
+    return not episode.others or getattr(episode.world, "mover", None) == episode.player
+
+
+def _world(request: RolloutRequest, context: RolloutContext) -> tuple[str, environments.Environment]:
+    """Name of the problem's environment, and one that has begun."""
     name = request.problem.info.get("environment")
     if name is None:
         raise RecipeError(
@@ -161,9 +206,7 @@ def start(request: RolloutRequest, context: RolloutContext) -> Episode:
         import torch  # not above: reading a recipe imports this module
 
         reseed(int(torch.randint(2**62, (1,), generator=context.generator, device=context.generator.device)))
-    episode = Episode(request, world, str(name), [], [], [], [], [], [])
-    episode.add(request.prompt, Role.PROMPT)
-    return episode
+    return str(name), world
 
 
 def advance(episodes: list[Episode], context: RolloutContext, budget: TurnBudget | None = None) -> None:
@@ -185,23 +228,23 @@ def take_turns(
     Args:
         nodes: tree node of each new turn.
     """
-    playing = []
+    playing: list[Episode] = []
     for index, (episode, completion) in enumerate(zip(episodes, completions, strict=True)):
         if not completion.tokens:
-            episode.stop = Stop.LENGTH  # no room left in the context
+            _end(episode, Stop.LENGTH)  # no room left in the context
             continue
         episode.worlds.append(episode.world.state_key())
         episode.speak(completion, -1 if nodes is None else nodes[index])
         episode.states.append(environments.key_number(episode.worlds[-1]))
         episode.texts.append(context.decode(completion.tokens))
         episode.cuts.append(completion.stop != Stop.END)
-        playing.append((episode, completion))
-    steps = step_all([e.world for e, _ in playing], [_message(e) for e, _ in playing])
-    for (episode, completion), step in zip(playing, steps, strict=True):
+        playing.append(episode)
+    steps = step_all([e.world for e in playing], [_message(e) for e in playing])
+    for episode, step in zip(playing, steps, strict=True):
         if isinstance(step, str):
             _give_up(episode, step)
         else:
-            _receive(episode, completion, step, context, budget)
+            _receive(episode, step, context, budget)
 
 
 def _message(episode: Episode) -> str:
@@ -211,21 +254,31 @@ def _message(episode: Episode) -> str:
 
 
 def _give_up(episode: Episode, status: str) -> None:
-    """The environment gave no answer: nothing of the episode is scored."""
-    episode.stop, episode.status, episode.success = Stop.ERROR, status, False
+    """The environment gave no answer: nothing of the episode is scored, in no seat."""
+    for each in (episode, *episode.others):
+        each.stop, each.status, each.success = Stop.ERROR, status, False
     episode.rewards.append(0.0)
     episode.components.append({})
     episode.calls.append([])
 
 
+def _end(episode: Episode, stop: Stop) -> None:
+    """The episode ends, and with it the game of its other seats, whose environment it is."""
+    episode.stop = stop
+    for other in episode.others:
+        other.stop = Stop.ENVIRONMENT
+
+
 def _receive(
     episode: Episode,
-    completion: Completion,
     step: environments.Step,
     context: RolloutContext,
     budget: TurnBudget | None,
 ) -> None:
-    """Note what the environment answered, and put its words behind the policy's where the episode goes on."""
+    """Note what the environment answered, and put its words behind the policy's where the episode goes on.
+
+    The end of a game pays the other seats with their own last turns, where they had any.
+    """
     most_turns = budget.most_turns if budget is not None else 0
     budget = budget.of(episode.request.problem.info) if budget is not None else None
     reward, components = step.reward, step.components
@@ -245,20 +298,39 @@ def _receive(
     episode.invalid += bool(step.info.get("invalid"))
     episode.success = bool(step.info.get("success"))
     if step.done:
-        episode.stop, episode.status = Stop.ENVIRONMENT, str(step.info.get("status", ""))
+        _end(episode, Stop.ENVIRONMENT)
+        episode.status = str(step.info.get("status", ""))
+        for other in episode.others:
+            paid = step.others.get(other.player or 0, 0.0)
+            other.success = paid > 0
+            if other.rewards:
+                other.rewards[-1] += paid
         return
     if budget is not None and budget.spent(episode.role.count(int(Role.POLICY))):
-        episode.stop = Stop.LENGTH
+        _end(episode, Stop.LENGTH)
         return
     if budget is not None and (
         len(episode.states) >= budget.most_turns < most_turns or (budget.end_invalid and step.info.get("invalid"))
     ):
-        episode.stop = Stop.TURNS
+        _end(episode, Stop.TURNS)
         return
+    if episode.others:
+        episode = next(each for each in (episode, *episode.others) if _moves_next(each))
+        if not episode.tokens:
+            _open(episode, context)
+            return
+        step = replace(step, observation=cast("environments.Game", episode.world).told(episode.player or 0))
     observation = step.observation
     reminder = budget.reminder(len(episode.states), episode.extensions) if budget is not None else ""
     if reminder:
         observation = f"{observation}\n{reminder}" if observation else reminder
     episode.replies.append({"role": step.role, "content": observation})
-    has_end = completion.stop == Stop.END
-    episode.add(context.reply(observation, with_end=not has_end, role=step.role), Role.ENVIRONMENT)
+    episode.add(context.reply(observation, with_end=episode.cuts[-1], role=step.role), Role.ENVIRONMENT)
+
+
+def _open(episode: Episode, context: RolloutContext) -> None:
+    """Ask a seat whose first turn this is."""
+    episode.opening = cast("environments.Game", episode.world).opening(episode.player or 0)
+    [prompt] = context.render([episode.opening], [episode.request.problem.tools])
+    episode.request = replace(episode.request, prompt=prompt)
+    episode.add(prompt, Role.PROMPT)

@@ -159,6 +159,8 @@ class Prompting(Method):
 
     adds_requests: bool = False
     """Whether there may be more requests than problems."""
+    leaves_prompts: bool = False
+    """Every problem is asked as it is, so that a game may ask each seat in its own way."""
 
     system_prompt: str | None = None
     """Put in front of every problem; saved with the checkpoint, so that evaluation uses it too."""

@@ -44,6 +44,7 @@ RLVR = {
     "reward/mean": Metric("Mean score of the step's rollouts."),
     "reward/correct": Metric("Share that the problem's own verifier calls correct."),
     "reward/group_std": Metric("Standard deviation of the scores inside a group, mean over groups."),
+    "reward/player_*": Metric("Mean score of a seat, where games are played from several."),
     "reward/unscored_share": Metric("Share of rollouts without a score."),
     "reward/shaped_mean": Metric("Mean score after shaping."),
     "reward_component/*": Metric("Mean of a part of the reward: a reward function's name, `verifier`, ..."),

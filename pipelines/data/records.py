@@ -125,6 +125,10 @@ class Trajectory:
     """The problem's source."""
     text: str = ""
     """The decoded completion, for verifiers and logs only."""
+    player: int | None = None
+    """The seat that the policy took in a game; None where there are no players."""
+    prompt: list[Message] | None = None
+    """What it was asked, where that need not be its problem's prompt: in a game that the policy plays with itself."""
     logged: dict[str, Any] = field(default_factory=dict)
     """What reward functions noted about it, for logs only."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -20,6 +20,8 @@ from pipelines.errors import RecipeError, did_you_mean
 
 OUTSIDE = ("openenv", "verifiers_package")
 """Environments whose settings name code to be run or servers to be asked: a recipe may name them, the rows of a file may not."""
+GAMES = ("kuhn_poker", "tic_tac_toe")
+"""Environments with players, whose `World` has the attributes of `Game`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Step:
     """Tool calls of the message (`Trajectory.turn_calls`)."""
     key: str | None = None
     """What the message's turn is compared by instead of the state it began in, such as the belief that it states."""
+    others: dict[int, float] = field(default_factory=dict)
+    """At the end of a game: what the policy's other seats are paid; one with more than 0 has success."""
 
 
 class Unavailable(Exception):
@@ -84,6 +88,37 @@ class Environment(Protocol):
         ...
 
 
+class Game(Environment, Protocol):
+    """An environment with players, some of whose seats the policy takes.
+
+    `step` takes the message of the seat that is to move. With one seat of the policy it is an environment like any other, whose
+    observation tells what the opponent did; with several its observation is not shown, and each seat hears `told` when it is its turn.
+    """
+
+    @property
+    def seats(self) -> tuple[int, ...]:
+        """The seats that the policy takes in this episode, in order."""
+        ...
+
+    @property
+    def mover(self) -> int | None:
+        """The seat of the policy that is to move; None where the game is over."""
+        ...
+
+    def opening(self, seat: int) -> list[Message]:
+        """The conversation of a seat whose first turn this is."""
+        ...
+
+    def told(self, seat: int) -> str:
+        """What a seat is told when it is its turn again."""
+        ...
+
+
+def self_play(name: str, config: dict[str, Any]) -> bool:
+    """Whether the policy has several seats in the episodes of an environment with these settings."""
+    return name in GAMES and config.get("opponent") == "policy"
+
+
 def known() -> list[str]:
     """Every environment: the files of this folder."""
     return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("_"))
@@ -118,6 +153,16 @@ def problems(name: str, size: int, seed: int, config: dict[str, Any]) -> Iterato
     except ValidationError as error:
         first = error.errors()[0]
         raise RecipeError(f"environment {name} refuses its config: {first['loc'][0]}: {first['msg']}.") from None
+
+
+Chances = Callable[[list[tuple[list[Message], list[str]]]], list[list[float]]]
+"""(conversation, messages that may come next) of each decision → the policy's chance of each message, among them."""
+
+
+def exact(name: str, chances: Chances) -> dict[str, float]:
+    """What can be computed of a policy's chances where an environment is small enough (`decisions` and `exact` of its file)."""
+    module = _module(name)
+    return module.exact(chances(module.decisions())) if hasattr(module, "exact") else {}
 
 
 def key_number(text: str) -> int:

@@ -34,6 +34,10 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
     metrics |= {f"status/{name}": 0.0 for name in ("timed_out", "verifier_failed")}
     for status, rows in Counter(t.status for t in trajectories).items():
         metrics[f"status/{status}"] = rows / count
+    seats = sorted({t.player for t in scored if t.player is not None})
+    for seat in seats if len(seats) > 1 else ():
+        own = [float(t.score or 0) for t in scored if t.player == seat]
+        metrics[f"reward/player_{seat}"] = sum(own) / len(own)
     names = sorted({name for t in scored for name in t.components})
     if names != ["verifier"]:
         for name in names:

@@ -12,6 +12,7 @@ from pipelines.errors import RecipeError
 from pipelines.project import ROOT
 from pipelines.recipe import check
 from pipelines.recipe.graph import Node
+from pipelines.recipe.players import check_trained_games
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import SLOTS, terms_of
@@ -93,6 +94,7 @@ class RlvrKind(Kind):
         check_split(node, "rlvr.split", node.settings.split)
         check_trained(node)
         check.methods(node.settings)
+        check_trained_games(node)
         _check_samples(node)
         reward_models.check(resolve(node.settings))
 

@@ -71,11 +71,9 @@ def _trained(trajectories: list[Trajectory], width: int) -> dict[str, Tensor]:
 
 
 def _of_all_rows(trajectories: list[Trajectory], current: int, width: int) -> dict[str, Tensor]:
-    """Columns that depend on all rows, or on the version that samples: `on_policy`, `in_window` and `task`."""
+    """Columns that depend on all rows, or on the version that samples: `on_policy` and `in_window`."""
     versions = padded([t.versions or [current] * len(t.tokens) for t in trajectories], width, -1, torch.int64)
-    sources = sorted({t.source for t in trajectories})
     return {
         "on_policy": torch.tensor([t.version == current or t.versions is not None for t in trajectories]),
         "in_window": versions == current,
-        "task": torch.tensor([sources.index(t.source) for t in trajectories]),
     }

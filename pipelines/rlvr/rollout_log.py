@@ -27,8 +27,9 @@ def entries(
         decode: token ids → text.
 
     Returns:
-        uid, group, text, score, correct, status, components; `logged`, what reward functions noted; `prompt` (messages) with the
-        first row of a group; `turns` ([who, text] pairs) where somebody else than the policy wrote after the prompt;
+        uid, group, text, score, correct, status, components; `player`, its seat in a game; `logged`, what reward functions noted;
+        `prompt` (messages) with the first row of a group, and with every row that has its own;
+        `turns` ([who, text] pairs) where somebody else than the policy wrote after the prompt;
         `advantage` where all of the policy's tokens have the same one, else `tokens` (text and advantage of each token after
         the prompt, null where it was not trained).
     """
@@ -36,9 +37,13 @@ def entries(
     groups: set[int] = set()
     for row in rows:
         entry: dict[str, Any] = {"step": step, "uid": row.uid, "group": row.group}
-        if row.group not in groups and row.uid in problems:
+        if row.prompt is not None:
+            entry["prompt"] = row.prompt
+        elif row.group not in groups and row.uid in problems:
             entry["prompt"] = problems[row.uid].prompt
         groups.add(row.group)
+        if row.player is not None:
+            entry["player"] = row.player
         entry |= {"text": row.text, "score": row.score, "correct": row.correct, "status": row.status}
         entry["components"] = row.components
         if row.logged:

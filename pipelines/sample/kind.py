@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from pipelines.errors import RecipeError
 from pipelines.recipe.graph import Node
+from pipelines.recipe.players import check_sampled_games
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import (
     BASE,
@@ -78,6 +79,8 @@ class SampleKind(Kind):
         """The split exists, and there is a model that can be sampled."""
         check_split(node, "sample.split", node.settings.split)
         check_trained(node)
+        if node.settings.episodes is not None:
+            check_sampled_games(node)
         if node.settings.episodes is not None and node.named("reward_model"):
             raise RecipeError(
                 "sample.reward_model: it scores single answers, and `episodes` plays several turns. Leave one of the two out."

@@ -24,7 +24,7 @@ from pipelines.engine.guided import with_base
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
-from pipelines.errors import ModelError
+from pipelines.errors import DataError, ModelError
 from pipelines.judges import questions
 from pipelines.judges.local import LocalJudge
 from pipelines.recipe.settings import Model
@@ -216,7 +216,11 @@ class _Drawer:
     def play(
         self, problems: list[Problem], prompts: list[list[int]], shard: int, max_turns: int
     ) -> Iterator[dict[str, Any]]:
-        """Rows of the problems' episodes, scored by their environments; their random numbers depend on the seed and the shard."""
+        """Rows of the problems' episodes, scored by their environments; their random numbers depend on the seed and the shard.
+
+        Raises:
+            DataError: a row of a file is a game in which the policy has several seats; `plan` sees those of sources by name.
+        """
         context = RolloutContext(
             sampler=self.sampler, sampling=self.settings.sampling, prompts=len(problems),
             generator=generator(self.device, self.seed, "episodes", shard), entropy=self.server is None, version=0,
@@ -226,6 +230,11 @@ class _Drawer:
             RolloutRequest(p, ids, i, self.settings.k) for i, (p, ids) in enumerate(zip(problems, prompts, strict=True))
         ]
         for place, episode in enumerate(play_out(requests, context, TurnBudget(max_turns))):
+            if episode.others:
+                raise DataError(
+                    f"sample.episodes: problem {episode.request.problem.uid} is a game with two seats of the policy, and a sample has one "
+                    "player. Put a single seat into its info.seats."
+                )
             start, row = len(episode.request.prompt), episode.trajectory(context, max_turns)
             yield {
                 "sample": place % self.settings.k,

@@ -114,3 +114,38 @@ def test_training_data_may_not_hold_what_an_environment_asks():
     told = list(questions({"tasks": tasks}))
     assert [name for name, _ in told].count("agent") == 3 and {name for name, _ in told} == {"agent", "palindromes"}
     assert all(text.endswith("?") for name, text in told if name == "agent")
+
+
+def test_a_game_has_a_mean_score_and_kuhn_poker_an_exact_figure():
+    """A policy that always takes the careful move, and says so surely: it loses a chip to whoever bets."""
+    import scripted
+
+    from evaluation import agent
+    from pipelines.environments import kuhn_poker
+
+    context = scripted.context(lambda prefix, number: "check" if "or bet" in prefix.rsplit("Answer", 1)[-1] else "fold")
+    asked = []
+
+    def likelihoods(requests, disable_tqdm):
+        asked.extend(scripted.show(context) for _, context, _ in requests)
+        return [(-0.1 if scripted.show(move) in ("check", "fold") else -50.0, True) for _, _, move in requests]
+
+    lm = SimpleNamespace(
+        tokenizer=scripted.tokenizer(), sampler=context.sampler, system_prompt=None, seed=0, progress=None,
+        _loglikelihood_tokens=likelihoods,
+    )  # fmt: skip
+    lm.sampler.device = "cpu"
+    task = {
+        "name": "poker",
+        "samples": 2,
+        "environment": {"task": "kuhn_poker", "size": 40, "config": {"opponent": "perfect"}},
+    }
+    settings = Evaluate(tasks=[task], bootstrap=100)
+    metrics = agent.evaluate(lm, None, settings.tasks[0], settings)[0]["poker"]
+    assert round(metrics["exploitability"]["value"], 6) == 1 and len(asked) == 2 * len(kuhn_poker.decisions())
+    assert metrics["mean_score"]["low"] <= metrics["mean_score"]["value"] <= metrics["mean_score"]["high"]
+    always = dict.fromkeys(kuhn_poker.EQUILIBRIUM, 0.0)
+    exact = (
+        kuhn_poker.expected(always, kuhn_poker.EQUILIBRIUM) - kuhn_poker.expected(kuhn_poker.EQUILIBRIUM, always)
+    ) / 2
+    assert abs(metrics["mean_score"]["value"] - exact) < 0.35

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class plain(Prompting):
     """Every problem is asked once, without anything added to its prompt."""
 
+    leaves_prompts = True
+
     def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
         """What the rollout gets."""
         return requests

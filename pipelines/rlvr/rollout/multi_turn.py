@@ -10,7 +10,6 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.episode import play
 from pipelines.contract.method import Rollout
 from pipelines.contract.turn_budget import TurnBudget
-from pipelines.data.records import by_group
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
@@ -21,13 +20,16 @@ if TYPE_CHECKING:
     paper="folklore",
     title="Multi-turn rollouts in an environment",
     checked="closed form",
-    makes=("turn", "turn_reward", "turn_state", "turn_belief"),
+    makes=("turn", "turn_reward", "turn_state", "turn_belief", "player"),
 )
 class multi_turn(Rollout):
     """Every problem's episodes side by side, `sampling.max_tokens` tokens a turn at most.
 
     The problem's info names its `environment`. Only the policy's own tokens are trained; each turn records its
     reward and the key of the state it began in. The score is the sum of the rewards.
+
+    A game that the policy plays with itself (`opponent: policy`) gives a row for each seat: the other's moves are observations, the end
+    is paid with the seat's own last turn, and the seats are groups of their own. A seat that had no turn has no row.
 
     `max_turns` may be announced (`remind`: every observation ends with the turns that are left) and extended: at the limit an
     episode goes on for `extension` more turns, `extensions` times at most, and each takes `extension_cost` off the reward. An episode
@@ -66,14 +68,28 @@ class multi_turn(Rollout):
         rows = play(requests, context, self.budget)
         if not self.regenerate:
             return rows
-        groups, attempts = by_group(rows), {request.group: 1 for request in requests}
+        groups, attempts = _by_request(rows, requests, context), {request.group: 1 for request in requests}
         for attempt in range(2, self.regenerate + 2):
             again = [r for r in requests if not any(row.correct for row in groups.get(r.group, []))]
             if not again:
                 break
-            groups |= by_group(play(again, context, self.budget))
+            groups |= _by_request(play(again, context, self.budget), again, context)
             attempts |= {request.group: attempt for request in again}
         for group, members in groups.items():
             for row in members:
                 row.components = {**row.components, "attempts": float(attempts[group])}
         return [row for request in requests for row in groups.get(request.group, [])]
+
+
+def _by_request(
+    rows: list[Trajectory], requests: list[RolloutRequest], context: RolloutContext
+) -> dict[int, list[Trajectory]]:
+    """The rows of each request, by its group; those of a game's further seats are `context.prompts` on."""
+    asked = {request.group for request in requests}
+    by_request: dict[int, list[Trajectory]] = {}
+    for row in rows:
+        group = row.group
+        while group not in asked:
+            group -= context.prompts
+        by_request.setdefault(group, []).append(row)
+    return by_request

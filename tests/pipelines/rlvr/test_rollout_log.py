@@ -37,3 +37,16 @@ def test_advantages_that_differ_stand_with_their_tokens_and_turns_with_who_wrote
     assert line["turns"] == [["policy", "bc"], ["environment", "d"], ["policy", "e"]]
     assert line["tokens"] == [["b", 0.5], ["c", -0.5], ["d", None], ["e", 0.25]] and "advantage" not in line
     assert "prompt" not in line
+
+
+def test_a_seat_has_its_own_prompt_and_says_which_it_is():
+    own = [{"role": "user", "content": "You are O."}]
+    lines = entries(
+        1,
+        [row([P, M], player=0, prompt=PROBLEM.prompt), row([P, M], player=1, prompt=own)] * 2,
+        {"u": PROBLEM},
+        {},
+        decode,
+    )
+    assert [line["player"] for line in lines] == [0, 1, 0, 1]
+    assert [line["prompt"] for line in lines] == [PROBLEM.prompt, own] * 2
