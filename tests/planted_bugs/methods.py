@@ -8,6 +8,13 @@ CLIP_DELTA, SEEUPO = f"{TESTS}/shaping/test_clip_delta.py", f"{TESTS}/replay/tes
 CRITIC, STEPS = f"{TESTS}/providers/test_critic.py", f"{TESTS}/reward/test_process_model.py"
 LOSS = "tests/pipelines/sft/test_loss.py"
 PLANTED = {
+    "self-play: the other seat is not paid": ("pipelines/contract/episode.py", "other.rewards[-1] += paid", "other.rewards[-1] += 0.0", [f"{TESTS}/rollout/test_self_play.py::test_a_game_is_a_row_for_each_seat"]),
+    "self-play: both seats are one group": ("pipelines/contract/episode.py", "request.group + place * context.prompts", "request.group", [f"{TESTS}/rollout/test_self_play.py::test_seats_of_a_group_lie_together_and_a_repeated_step_is_the_same"]),
+    "kuhn_poker: seats are told the first player's card": ("pipelines/environments/kuhn_poker.py", "self.info['cards'][seat]}.", "self.info['cards'][0]}.", ["tests/pipelines/environments/test_players.py::test_a_hand_is_played_as_the_table_says"]),
+    "tic_tac_toe: the exact player plays for its opponent": ("pipelines/environments/tic_tac_toe.py", "if -value(placed(board, move)) == value(board)]", "if value(placed(board, move)) == value(board)]", ["tests/pipelines/environments/test_players.py::test_values_of_positions_are_those_of_plain_minimax"]),
+    "mars: players are compared with each other": (f"{RLVR}/advantage/mars.py", "own = real_turns & (player == seat)[:, None]", "own = real_turns & (player >= 0)[:, None]", [f"{TESTS}/advantage/test_mars.py::test_the_sheet_s_example"]),
+    "mars: a common value counts as often as it is there": (f"{RLVR}/advantage/mars.py", "values = _distinct(returns[own])", "values = returns[own]", [f"{TESTS}/advantage/test_mars.py::test_the_sheet_s_example"]),
+    "spiral: players share a baseline": (f"{RLVR}/advantage/spiral.py", 'return f"{task} {player}"', 'return f"{task}"', [f"{TESTS}/advantage/test_spiral.py::test_it_is_the_released_loop_over_steps"]),
     "calibrl: the demonstration is in the mean": (f"{RLVR}/advantage/calibrl.py", "rollouts = scored & ~demonstrations(mask, teacher_forced)", "rollouts = scored", [f"{GOLDEN}[advantage/calibrl]"]),
     "calibrl: correct rows are pushed down": (f"{RLVR}/auxiliary_loss/calibrl.py", "correct[:, None] > 0, -gap, gap", "correct[:, None] > 0, gap, -gap", [f"{TESTS}/auxiliary_loss/test_calibrl.py::test_the_sheet_s_example_as_it_enters_the_loss"]),
     "calibrl: tokens past the demonstration's end count": (f"{RLVR}/auxiliary_loss/calibrl.py", "leaky_relu(away, slope) * known", "leaky_relu(away, slope)", [f"{TESTS}/auxiliary_loss/test_calibrl.py::test_where_it_does_nothing"]),
