@@ -35,8 +35,11 @@ def test_every_recipe_binds(path):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_binds(preset, tmp_path):
     given = [f"presets=[{preset}]"]
-    if "path: FOLDER" in (toys.ROOT / "recipes" / "presets" / f"{preset}.yaml").read_text():
+    text = (toys.ROOT / "recipes" / "presets" / f"{preset}.yaml").read_text()
+    if "path: FOLDER" in text:
         given.append("rlvr.providers=[{kind: teacher, path: somewhere}]")  # the preset says that it needs one
+    if "environments with players" in text:
+        given.append("curate.sources=[{kind: environment, task: tic_tac_toe, size: 9}]")
     check(read_recipe(toys.recipe(tmp_path), given))
 
 
