@@ -62,8 +62,24 @@ def require(recipe: Recipe, stages: list[str]) -> None:
     Raises:
         NotReady: all that is wrong, a line each: field, problem, fix.
     """
-    if not passed(recipe, stages):
-        Examination(recipe, stages).require()
+    for error in require_each([(recipe, stages)]):
+        if error is not None:
+            raise error
+
+
+def require_each(runs: list[tuple[Recipe, list[str]]]) -> Iterator[NotReady | None]:
+    """`require` for many recipes, whose questions one process answers: for each in order what is wrong, or None."""
+    looks = [None if passed(*run) else Examination(*run, asks=False) for run in runs]
+    asked = _Asked([question for look in looks if look is not None for question in look.asked_for])
+    answers = iter(asked.answers() if any(looks) else [])
+    for look in looks:
+        error = None
+        if look is not None:
+            try:
+                look.require([next(answers) for _ in look.asked_for])
+            except NotReady as found:
+                error = found
+        yield error
 
 
 def passed(recipe: Recipe, stages: list[str]) -> bool:
@@ -108,10 +124,10 @@ def examine(recipe: Recipe, stages: list[str]) -> list[Problem]:
 class Examination:
     """A look at the stages that will run, in which another process answers questions while this one does something else.
 
-    Whoever asks for no result must `close` it.
+    Whoever asks for no result must `close` it. Without `asks` somebody else asks what is `asked_for`, and hands the answers over.
     """
 
-    def __init__(self, recipe: Recipe, stages: list[str]) -> None:
+    def __init__(self, recipe: Recipe, stages: list[str], asks: bool = True) -> None:
         self.recipe, self.stages = recipe, stages
         self._problems: list[Problem] = []
         self._questions: list[Question] = []
@@ -123,7 +139,8 @@ class Examination:
             self._problems += _model(recipe, self._questions)
             self._problems += _sandbox(recipe, nodes)
         self._rules = preflight_rules.questions(nodes)
-        self._asked = _Asked([question for *_, question in self._questions] + self._rules)
+        self.asked_for = [question for *_, question in self._questions] + self._rules
+        self._asked = _Asked(self.asked_for if asks else [])
 
     @property
     def wait_is_short(self) -> bool:
@@ -134,23 +151,26 @@ class Examination:
         """Ask no more."""
         self._asked.close()
 
-    def require(self) -> None:
+    def require(self, answers: list[dict[str, Any]] | None = None) -> None:
         """Stop now where the run would stop later.
+
+        Args:
+            answers: what somebody else was told, in the order of `asked_for`.
 
         Raises:
             NotReady: all that is wrong.
         """
-        problems = self.problems()
+        problems = self.problems(answers)
         if problems:
             raise NotReady(problems)
         _passed.update((_identity(self.recipe), stage) for stage in self.stages)
 
-    def problems(self) -> list[Problem]:
-        """All that is wrong."""
+    def problems(self, answers: list[dict[str, Any]] | None = None) -> list[Problem]:
+        """All that is wrong; `answers` as for `require`."""
         problems, recipe, nodes = list(self._problems), self.recipe, self._nodes
         if not nodes:
             return []
-        answers = self._asked.answers()
+        answers = self._asked.answers() if answers is None else answers
         known: dict[str, dict[str, Any]] = {}
         for (field, fix, _), answer in zip(self._questions, answers, strict=False):
             if answer.get("problem"):
@@ -214,10 +234,13 @@ class _Asked:
 
     def __init__(self, questions: list[dict[str, Any]]) -> None:
         folder = environment.home() / ".checked"
+        first: dict[str, int] = {}
+        self._place = [first.setdefault(json.dumps(q, sort_keys=True), i) for i, q in enumerate(questions)]
+        """Of each question the first that asks the same."""
         self._files = [folder / f"{mark}.json" if (mark := _mark(q)) else None for q in questions]
         known = [read_json(f) if f is not None and f.exists() else None for f in self._files]
         self._answers = [answer if isinstance(answer, dict) else None for answer in known]
-        self._open = [i for i, answer in enumerate(self._answers) if answer is None]
+        self._open = [i for i, answer in enumerate(self._answers) if answer is None and self._place[i] == i]
         self._asking = probe.Asking([questions[i] for i in self._open])
 
     @property
@@ -231,14 +254,14 @@ class _Asked:
 
     def answers(self) -> list[dict[str, Any]]:
         """All answers; the new ones are remembered."""
-        for i, answer in zip(self._open, self._asking.result(), strict=True):
-            self._answers[i] = answer
+        for i, told in zip(self._open, self._asking.result(), strict=True):
+            self._answers[i] = told
             file = self._files[i]
-            if file is not None and not answer.get("problem"):
+            if file is not None and not told.get("problem"):
                 with contextlib.suppress(OSError):
                     make_home()
-                    write_atomic(file, json.dumps(answer), durable=False)
-        return [answer for answer in self._answers if answer is not None]
+                    write_atomic(file, json.dumps(told), durable=False)
+        return [answer for i in self._place if (answer := self._answers[i]) is not None]
 
 
 def _mark(question: dict[str, Any]) -> str | None:

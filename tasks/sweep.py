@@ -392,6 +392,7 @@ def check(read: Sweep, fresh: bool = False) -> None:
         UserError: all that is wrong, with the run that it belongs to.
     """
     start, cells = read.start(), read.cells(dict.fromkeys(read.variants, read.tune.values[0]) if read.tune else None)
+    marks, names, runs = [], [], []
     for cell in [*([start] if start else []), *cells[: len(read.variants)]]:
         recipe = cell.recipe(read.path)
         chosen = Selection(only=cell.only or ()).of(recipe)
@@ -399,10 +400,12 @@ def check(read: Sweep, fresh: bool = False) -> None:
         if mark in _checked:
             continue
         planned = plan(recipe, fresh=fresh, only=chosen)
-        try:
-            preflight.require(recipe, [p.stage for p in planned if p.stage in chosen and p.action == "run"])
-        except UserError as error:
-            raise UserError(f"{cell.name}: {error}") from None
+        marks.append(mark)
+        names.append(cell.name)
+        runs.append((recipe, [p.stage for p in planned if p.stage in chosen and p.action == "run"]))
+    for mark, name, error in zip(marks, names, preflight.require_each(runs), strict=True):
+        if error is not None:
+            raise UserError(f"{name}: {error}")
         _checked.add(mark)
 
 

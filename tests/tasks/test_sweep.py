@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.errors import RecipeError, UserError
-from tasks import sweep
+from tasks import probe, sweep
 from tasks.sweep import START
 
 
@@ -103,9 +104,17 @@ def test_a_recipe_without_benchmarks_is_refused(tmp_path):
         sweep.read(str(toys.recipe(tmp_path, evaluate=None)))
 
 
-def test_a_variant_that_cannot_run_is_named_before_anything_runs(path, home):
+def test_a_variant_that_cannot_run_is_named_before_anything_runs(path, home, monkeypatch):
+    """One process answers what the variants ask, and what two of them ask is asked once."""
+    asked = []
+    real = probe.Asking.__init__
+    monkeypatch.setattr(
+        probe.Asking, "__init__", lambda self, questions: (asked.append(questions), real(self, questions))[1]
+    )
     with pytest.raises(UserError, match=r"advantage=gae.*critic"):
         sweep.check(sweep.read(path, ["rlvr.advantage=grpo,gae", "rlvr.providers=[]"]))
+    (questions,) = [each for each in asked if each]
+    assert len({json.dumps(q, sort_keys=True) for q in questions}) == len(questions) > 2
 
 
 @given(
