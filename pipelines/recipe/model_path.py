@@ -19,6 +19,16 @@ SHOWN = 5
 """Files that a message lists."""
 
 
+def is_stage_name(value: str) -> bool:
+    """Whether a setting that takes a stage or a model's path names a stage: paths and hub names have a slash, or start with a dot, a
+    tilde or `package:`.
+
+    >>> is_stage_name("scorer"), is_stage_name("./scorer"), is_stage_name("org/scorer")
+    (True, False, False)
+    """
+    return re.fullmatch(r"[^/\\~:.][^/\\:]*", value) is not None
+
+
 def gguf_of(path: str | Path | None) -> Path | None:
     """The GGUF file that a path names, not looked into; None for folders and hub names.
 

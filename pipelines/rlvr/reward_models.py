@@ -6,7 +6,6 @@ It imports no method, so that reading a recipe stays fast.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +14,7 @@ from typing import Any
 from pipelines.contract import catalogue
 from pipelines.errors import RecipeError
 from pipelines.project import syntax_tree
-from pipelines.recipe.model_path import CLASSIFIER, architecture_of
+from pipelines.recipe.model_path import CLASSIFIER, architecture_of, is_stage_name
 from pipelines.recipe.slots import SLOTS
 from pipelines.recipe.stage_kind import MODEL, REWARD_MODEL, Place
 
@@ -47,8 +46,8 @@ class Named:
 
     @property
     def is_stage(self) -> bool:
-        """Whether it is a stage's name: paths and hub names have a slash, or start with a dot, a tilde or `package:`."""
-        return re.fullmatch(r"[^/\\~:.][^/\\:]*", self.value) is not None
+        """Whether it is a stage's name, and no path."""
+        return is_stage_name(self.value)
 
 
 def named(section: Mapping[str, Any]) -> Iterator[Named]:
