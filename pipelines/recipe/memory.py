@@ -259,7 +259,8 @@ def _of_sample(node: Node, section: Sample, prompt: int) -> Load:
     served = section.sampler is not None
     rows = 0 if served else min(section.decode_rows, shard)
     decoded = 1 if section.guidance is None else 2
-    scorers = int(section.reference is not None) + len(node.named("reward_model"))
+    searches = section.search is not None and section.search.score.kind == "reward_model"
+    scorers = int(section.reference is not None) + len(node.named("reward_model")) + int(searches)
     tokens = max(-(-rows // section.k) * prompt, min(section.micro_batch_tokens, shard * length) if scorers else 0)
     return Load(
         tokens,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pipelines.recipe.search_models import scorers
 from pipelines.recipe.settings import Model
 from pipelines.sample.run import run
 from pipelines.sample.settings import Sample
@@ -15,13 +16,15 @@ from pipelines.stage.report import Report
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's sample section, on its data, with the model of another stage or the recipe's own."""
     report = Report(folder)
+    settings = Sample.model_validate(job["settings"]["sample"])
     metrics = run(
-        Sample.model_validate(job["settings"]["sample"]),
+        settings,
         Model.model_validate(job["settings"]["model"]),
         start=str(process.model_of(job)),
         reward_model=f"{job['inputs']['reward_model']}/model" if "reward_model" in job["inputs"] else None,
         reference=f"{job['inputs']['reference']}/model" if "reference" in job["inputs"] else None,
         guide=f"{job['inputs']['guidance.base']}/model" if "guidance.base" in job["inputs"] else None,
+        scorer=scorers([settings.search] if settings.search else [], job["inputs"]).get(0),
         data=Path(job["inputs"]["data"]),
         out=folder / "out",
         report=report,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from pipelines.errors import RecipeError
+from pipelines.recipe import search_models
 from pipelines.recipe.graph import Node
 from pipelines.recipe.players import check_sampled_games
 from pipelines.recipe.resolve import resolve
+from pipelines.recipe.search import Search
 from pipelines.recipe.stage_kind import (
     BASE,
     DATA,
@@ -42,19 +44,24 @@ class SampleKind(Kind):
         "model": Port((MODEL,), required=False),
         "reward_model": Port((REWARD_MODEL,), required=False),
     }
-    link_takes = (MODEL,)
     headlines = ("pass_at_1", "pass_at_k", "length/mean")
 
     def links(self, settings: Sample) -> dict[str, str]:
-        """The reference, and the base of guidance."""
+        """The reference, the base of guidance, and the reward model of search."""
         named = {"reference": settings.reference, GUIDE: settings.guidance.base if settings.guidance else None}
-        return {label: stage for label, stage in named.items() if stage is not None}
+        models = {label: stage for label, stage in named.items() if stage is not None}
+        return models | search_models.links(_strategies(settings))
+
+    def takes(self, settings: Sample, label: str) -> tuple[str, ...]:
+        """A reward model where one scores."""
+        return (REWARD_MODEL,) if label.startswith(search_models.LABEL) else (MODEL,)
 
     def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """Where they are written."""
         guidance = fields.get("guidance")
         written = [(fields, "reference"), *([(guidance, "base")] if isinstance(guidance, dict) else [])]
-        return [(holder, key) for holder, key in written if holder.get(key) is not None]
+        models = [(holder, key) for holder, key in written if holder.get(key) is not None]
+        return models + list(search_models.places(fields.get("search")))
 
     def reads(self, node: Node) -> Reads:
         """The model, and the environments that the data come from."""
@@ -64,10 +71,11 @@ class SampleKind(Kind):
             in_key["sample", "reference"] = None
         if node.settings.guidance is not None:
             in_key["sample", "guidance", "base"] = None
+        names, files = search_models.read_models(_strategies(node.settings), "sample", listed=False)
         return Reads(
             {"sample": resolve(node.settings), "model": model},
-            in_key=in_key,
-            models=base_files(node),
+            in_key=in_key | names,
+            models=base_files(node) | files,
             environments=environments,
             any_environment=any_environment,
             environment_settings=environment_settings(node),
@@ -79,6 +87,7 @@ class SampleKind(Kind):
         """The split exists, and there is a model that can be sampled."""
         check_split(node, "sample.split", node.settings.split)
         check_trained(node)
+        search_models.check(_strategies(node.settings), "sample.search")
         if node.settings.episodes is not None:
             check_sampled_games(node)
         if node.settings.episodes is not None and node.named("reward_model"):
@@ -97,6 +106,10 @@ class SampleKind(Kind):
                 "sample.reference: the KL to it is infinite where sampling is greedy or leaves tokens out. Use a temperature above 0 "
                 "without top_p, top_k and min_p."
             )
+
+
+def _strategies(settings: Sample) -> list[Search]:
+    return [] if settings.search is None else [settings.search]
 
 
 KIND = SampleKind()

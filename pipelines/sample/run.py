@@ -13,7 +13,7 @@ from typing import Any
 
 from pipelines import verifiers
 from pipelines.contract.episode import Episode, play_out
-from pipelines.contract.rollout import RolloutContext, RolloutRequest, Sampler
+from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest, Sampler
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat, dataset, samples
 from pipelines.data.records import UNSCORED, Problem, Stop
@@ -24,13 +24,16 @@ from pipelines.engine.guided import with_base
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
-from pipelines.errors import DataError, ModelError
+from pipelines.errors import DataError
 from pipelines.judges import questions
 from pipelines.judges.local import LocalJudge
 from pipelines.recipe.settings import Model
 from pipelines.sample.reference import Reference
 from pipelines.sample.settings import Sample
-from pipelines.sample.summary import JUDGE, LOG_RATIO, REWARD, summary
+from pipelines.sample.summary import DRAWN, JUDGE, LOG_RATIO, REWARD, SCORED, SEARCH_SCORE, summary
+from pipelines.search.paths import Question
+from pipelines.search.scores import load_score, reward_scorer
+from pipelines.search.strategies import Searcher
 from pipelines.stage.files import write_atomic
 from pipelines.stage.report import Report
 
@@ -49,6 +52,7 @@ def run(
     reward_model: str | None = None,
     reference: str | None = None,
     guide: str | None = None,
+    scorer: str | None = None,
 ) -> dict[str, float]:
     """Write `out/samples/shard-NNNNN.parquet`, `out/tokenizer` and `out/samples.json`.
 
@@ -64,6 +68,7 @@ def run(
         reward_model: folder of a model whose score of each completion becomes the component `reward_model`.
         reference: folder of a model; the component `log_ratio` is then log p(completion) - log p_reference(completion), in nats.
         guide: folder of the base of `settings.guidance`.
+        scorer: folder or hub name of the reward model of `settings.search`.
 
     Raises:
         ModelError: the model cannot be loaded, or renders prompts differently from the one that the data was made for.
@@ -84,7 +89,7 @@ def run(
         report.event("resumed", shards=len(parts) - len(missing))
     if missing:
         with (
-            _Drawer(settings, model, start, tokenizer, seed, report, reward_model, reference, guide) as drawer,
+            _Drawer(settings, model, start, tokenizer, seed, report, reward_model, reference, guide, scorer) as drawer,
             ThreadPoolExecutor(1) as writer,
         ):
             writing: tuple[int, Future[dict[str, float]]] | None = None
@@ -145,6 +150,7 @@ class _Drawer:
         reward_model: str | None,
         reference: str | None,
         guide: str | None,
+        scorer: str | None,
     ) -> None:
         policy: Any = models.load_model(start, model)
         if settings.guidance is not None:
@@ -161,19 +167,20 @@ class _Drawer:
         self.sampler: Sampler = own
         self.rewards: RewardScorer | None = None
         if reward_model is not None:
-            own_settings = model.model_copy(update={"chat_template": None})
             budget = settings.micro_batch_tokens
-            self.rewards = RewardScorer(reward_model, own_settings, budget=budget, field="sample.reward_model")
-            if self.rewards.critiques:
-                raise ModelError(
-                    "sample.reward_model: it writes a critique before it scores, which a sample stage does not ask for. Name a reward "
-                    "model without `critique`."
-                )
-            if not self.rewards.reads(tokenizer):
-                raise ModelError(
-                    "sample.reward_model: its tokenizer or chat template is another than the sampled model's. Train it from a model of "
-                    "the same family."
-                )
+            self.rewards = reward_scorer(reward_model, model, tokenizer, budget=budget, field="sample.reward_model")
+        self.searcher: Searcher | None = None
+        if settings.search is not None:
+            score = load_score(
+                settings.search,
+                model,
+                own,
+                tokenizer,
+                path=scorer,
+                budget=settings.micro_batch_tokens,
+                field="sample.search",
+            )
+            self.searcher = Searcher(settings.search, own, tokenizer, score, entropy=True)
         self.reference: Reference | None = None
         if reference is not None:
             models.check_template(
@@ -253,13 +260,21 @@ class _Drawer:
     def draw(self, problems: list[Problem], prompts: list[list[int]]) -> dict[str, list[Any]]:
         """Columns of the problems' completions, not scored yet."""
         count = self.settings.k
-        completions = self.sampler.extend(
-            [ids for ids in prompts for _ in range(count)],
-            self.settings.sampling,
-            generator(self.device, self.seed),
-            entropy=self.server is None,
-            streams=[(stream, 0) for p in problems for stream in stream_ids(self.seed, p.uid, count)],
-        )
+        streams = [stream for p in problems for stream in stream_ids(self.seed, p.uid, count)]
+        prefixes = [ids for ids in prompts for _ in range(count)]
+        costs: dict[str, list[Any]] = {}
+        if self.searcher is not None:
+            completions, costs = self.search(
+                self.searcher, [p for p in problems for _ in range(count)], prefixes, streams
+            )
+        else:
+            completions = self.sampler.extend(
+                prefixes,
+                self.settings.sampling,
+                generator(self.device, self.seed),
+                entropy=self.server is None,
+                streams=[(stream, 0) for stream in streams],
+            )
         names = {stop: stop.name.lower() for stop in Stop}
         tokens = [completion.tokens for completion in completions]
         return {
@@ -269,6 +284,25 @@ class _Drawer:
             "entropy": [completion.entropy for completion in completions],
             "text": chat.completion_texts(self.tokenizer, tokens),
             "stop": [names[completion.stop] for completion in completions],
+            **costs,
+        }
+
+    def search(
+        self, searcher: Searcher, problems: list[Problem], prefixes: list[list[int]], streams: list[int]
+    ) -> tuple[list[Completion], dict[str, list[Any]]]:
+        """A searched completion behind each prefix, and columns of what each is worth and cost."""
+
+        def text(tokens: list[int]) -> str:
+            return chat.completion_text(self.tokenizer, tokens)
+
+        questions = [
+            Question(ids, stream, text, problem)
+            for ids, stream, problem in zip(prefixes, streams, problems, strict=True)
+        ]
+        answers = searcher.answers(questions, self.settings.sampling)
+        columns = {SEARCH_SCORE: "score", DRAWN: "drawn", SCORED: "scored"}
+        return [each.completion for each in answers], {
+            name: [getattr(each, field) for each in answers] for name, field in columns.items()
         }
 
     def judge(self, shard: _Shard) -> None:
@@ -353,7 +387,7 @@ def _score(rows: dict[str, list[Any]], problems: list[Problem]) -> None:
     asked = [(p.verifier, rows["text"][row], p.answer, p.info) for row in sampled for p in [of_row[row]]]
     rows["score"], rows["correct"] = [None] * count, [None] * count
     rows["status"], rows["components"] = [UNSCORED] * count, ["{}"] * count
-    own = [(name, rows[name]) for name in (REWARD, LOG_RATIO, JUDGE) if name in rows]
+    own = [(name, rows[name]) for name in (REWARD, LOG_RATIO, JUDGE, SEARCH_SCORE, DRAWN, SCORED) if name in rows]
     for row, verdict in zip(sampled, verifiers.verify_many(asked), strict=True):
         rows["score"][row], rows["correct"][row], rows["status"][row] = verdict.score, verdict.correct, verdict.status
         if own or verdict.components:

@@ -10,6 +10,7 @@ from pipelines.contract.fields import Label, Settings, free
 from pipelines.judges import template
 from pipelines.recipe.guidance import Guidance
 from pipelines.recipe.sampling import Sampling
+from pipelines.recipe.search import Search
 from pipelines.recipe.server import Server
 
 
@@ -60,6 +61,9 @@ class Sample(Settings):
     """A stage whose model each completion's log-probability is compared with: the component `log_ratio`, and the metric `kl/mean`."""
     guidance: Guidance | None = None
     """Draw from the model together with one that it was made from; the log-probabilities are those of the mixture."""
+    search: Search | None = None
+    """Choose each completion among several that are drawn for it, by a score: the component `search_score`, beside `drawn_tokens` and
+    `scored_tokens`. Log-probabilities stay the model's own, which is not what searched completions are distributed by."""
     self_judge: SelfJudge | None = None
     """The sampled model also grades its completions, greedily: the component `judge`, from 0 to 1, null where it cannot be read."""
     sampler: Server | None = free(None)
@@ -69,8 +73,19 @@ class Sample(Settings):
     def _answers(self) -> Sample:
         if self.guidance is not None and self.sampler is not None:
             raise ValueError("guidance: servers decode one model; leave `sampler` out, or `guidance`")
+        if self.search is not None:
+            if self.sampler is not None:
+                raise ValueError("search: it draws and scores in this process; leave `sampler` out, or `search`")
+            if self.reference is not None:
+                raise ValueError(
+                    "reference: the KL of searched completions cannot be told from their log-probabilities; leave it out, or `search`"
+                )
+            if self.sampling.temperature == 0 and self.search.n > 1:
+                raise ValueError(
+                    "search: sampling is greedy, so all candidates would be equal; give it a temperature above 0"
+                )
         if self.episodes is not None:
-            for name in ("reference", "self_judge"):
+            for name in ("reference", "self_judge", "search"):
                 if getattr(self, name) is not None:
                     raise ValueError(
                         f"{name} is about single answers, and `episodes` plays several turns; leave it out"

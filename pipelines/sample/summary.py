@@ -14,6 +14,8 @@ REWARD = "reward_model"
 """The component that a reward model gives."""
 LOG_RATIO = "log_ratio"
 """The component that a reference gives."""
+SEARCH_SCORE, DRAWN, SCORED = "search_score", "drawn_tokens", "scored_tokens"
+"""The components that a search gives: the score of what it chose, and the tokens that it drew and scored for it."""
 JUDGE = "judge"
 """The component that the model's own grade gives."""
 COLUMNS = ("uid", "completion_ids", "entropy", "score", "correct", "stop", "components")
@@ -28,7 +30,7 @@ def summary(out: Path) -> dict[str, float]:
         `cut`: share of rows that ended at the token limit; `entropy/mean` in nats a token, where it was measured; with a
         reward model `reward_model/mean`, and `best_of_k`: share of problems whose completion with the highest such score is correct;
         with a reference `kl/mean`, the mean log-ratio of whole completions, in nats; with `self_judge` `judge/mean`, and `judge/unread`:
-        share of the grades that could not be read.
+        share of the grades that could not be read; with `search` `search_score/mean`, `drawn_tokens/mean` and `scored_tokens/mean`.
     """
     total: dict[str, float] = {}
     longest = 0
@@ -54,7 +56,7 @@ def summary(out: Path) -> dict[str, float]:
         metrics["judge/unread"] = 1 - total["graded"] / total["judged"]
     for name, summed, count in (
         ("reward_model/mean", "reward", "rewarded"), ("kl/mean", "ratio", "compared"), ("best_of_k", "best", "selected"),
-        ("judge/mean", "grade", "graded"),
+        ("judge/mean", "grade", "graded"), *((f"{name}/mean", name, f"{name}/rows") for name in (SEARCH_SCORE, DRAWN, SCORED)),
     ):  # fmt: skip
         if total.get(count):
             metrics[name] = total[summed] / total[count]
@@ -88,7 +90,7 @@ def _of_components(table: Any) -> dict[str, float]:
     import pyarrow.compute as pc
 
     texts = table["components"]
-    if not any(pc.any(pc.match_substring(texts, f'"{name}"')).as_py() for name in (REWARD, LOG_RATIO, JUDGE)):
+    if not any(pc.any(pc.match_substring(texts, f'"{name}"')).as_py() for name in (REWARD, LOG_RATIO, JUDGE, DRAWN)):
         return {}
     components = [json.loads(text) for text in texts.to_pylist()]
     rewards = [each[REWARD] for each in components if REWARD in each]
@@ -103,7 +105,10 @@ def _of_components(table: Any) -> dict[str, float]:
         if rewarded:
             best.append(correct[max(rewarded, key=lambda row: components[row][REWARD])])
     selected = [flag for flag in best if flag is not None]
+    searched = {name: [each[name] for each in components if name in each] for name in (SEARCH_SCORE, DRAWN, SCORED)}
     return {
+        **{name: sum(values) for name, values in searched.items()},
+        **{f"{name}/rows": len(values) for name, values in searched.items()},
         "reward": sum(rewards), "rewarded": len(rewards), "ratio": sum(ratios), "compared": len(ratios),
         "judged": len(grades), "grade": sum(read), "graded": len(read), "best": sum(selected), "selected": len(selected),
     }  # fmt: skip

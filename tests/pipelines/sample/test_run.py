@@ -132,6 +132,32 @@ def test_with_guidance_rows_come_from_the_mixture_with_its_log_probs(begun, tmp_
         )
 
 
+def test_a_search_of_one_candidate_changes_nothing_and_of_several_takes_the_best(begun, tmp_path):
+    _, alone = sampled(begun, tmp_path / "alone")
+    single = {"kind": "beam", "n": 1, "width": 1, "step_tokens": 2, "score": "likelihood"}
+    _, same = sampled(begun, tmp_path / "single", search=single)
+    for row, other in zip(alone, same, strict=True):
+        assert {k: v for k, v in row.items() if k != "components"} == {
+            k: v for k, v in other.items() if k != "components"
+        }
+        assert json.loads(other["components"])["drawn_tokens"] == len(row["completion_ids"])
+    metrics, best = sampled(begun, tmp_path / "best", search={"kind": "best_of_n", "n": 4, "score": "likelihood"})
+    _, candidates = sampled(begun, tmp_path / "again", search={"kind": "best_of_n", "n": 4, "score": "likelihood"}, k=1)
+    tokens = [[row["completion_ids"] for row in rows] for rows in (candidates, best[::3])]
+    assert tokens[0] == tokens[1], "a row depends on its problem and place only"
+    changed = 0
+    for row, chosen in zip(alone, best, strict=True):
+        components = json.loads(chosen["components"])
+        assert components["search_score"] == pytest.approx(sum(chosen["logp"]), abs=1e-5)
+        assert sum(chosen["logp"]) >= sum(row["logp"]) - 1e-6, "the first candidate is the row without a search"
+        assert components["scored_tokens"] == 0 and components["drawn_tokens"] >= len(chosen["completion_ids"]) + 3
+        assert len(chosen["entropy"]) == len(chosen["completion_ids"])
+        changed += row["completion_ids"] != chosen["completion_ids"]
+    assert changed > 10
+    drawn = [json.loads(row["components"])["drawn_tokens"] for row in best]
+    assert metrics["drawn_tokens/mean"] == pytest.approx(sum(drawn) / 30) and metrics["scored_tokens/mean"] == 0
+
+
 def test_log_probs_are_the_models_own(begun, tmp_path):
     _, rows = sampled(begun, tmp_path, sampling={"max_tokens": 6, "temperature": 0.7})
     network = models.load_model(begun / "model", Model(path=str(begun / "model")))
@@ -321,6 +347,20 @@ def test_it_is_a_stage_like_any_other(tmp_path):
         (
             {"guidance": {"base": "cold", "weight": 2}, "sampler": {"url": "http://localhost:1", "weights": "/tmp/w"}},
             r"drafts.*servers decode one model",
+        ),
+        (
+            {"search": {"kind": "best_of_n", "score": {"kind": "reward_model", "model": "cold"}}},
+            r"drafts\.search\.0: cold makes model, and reward_model is wanted",
+        ),
+        ({"search": {"kind": "beam", "score": "verifier"}}, r"drafts.*the verifier judges whole answers"),
+        ({"search": {"kind": "beam", "n": 3, "score": "likelihood"}}, r"drafts.*3 is no multiple of width \(2\)"),
+        (
+            {"search": {"kind": "best_of_n", "score": "likelihood"}, "reference": "cold"},
+            r"drafts.*the KL of searched completions",
+        ),
+        (
+            {"search": {"kind": "best_of_n", "score": "likelihood"}, "sampling": {"temperature": 0}},
+            r"drafts.*sampling is greedy",
         ),
         ({"reference": "data"}, r"reference: data .*makes data, and model is wanted"),
         ({"reward_model": "cold"}, r"drafts\.reward_model: cold .* makes model, and reward_model is wanted"),
