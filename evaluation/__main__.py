@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.run import checkpoints_of, run
+from pipelines.recipe.search_models import scorers
 from pipelines.recipe.settings import Evaluate, Model
 from pipelines.stage import process
 from pipelines.stage.report import Report
@@ -14,8 +15,9 @@ from pipelines.stage.report import Report
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's evaluate section, on the checkpoints among its inputs."""
     report = Report(folder)
+    settings = Evaluate.model_validate(job["settings"]["evaluate"])
     metrics = run(
-        Evaluate.model_validate(job["settings"]["evaluate"]),
+        settings,
         Model.model_validate(job["settings"]["model"]),
         checkpoints=checkpoints_of(job),
         out=folder / "out",
@@ -23,6 +25,8 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         seed=job["seed"],
         differences=job.get("differences"),
         guided=job.get("guided", ()),
+        searched=job.get("searched", ()),
+        scorers=scorers(settings.search or [], job["inputs"]),
     )
     report.close()
     return metrics

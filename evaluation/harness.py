@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from evaluation import statistics
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.settings import Evaluate, Task
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
+DRAWN, SCORED = "drawn_tokens", "scored_tokens"
+"""Of an answer, in a stage that searches: metrics, and in a question's log the mean over its answers."""
 
 
 def own_tasks(folder: Path = BENCHMARKS) -> list[str]:
@@ -89,7 +93,7 @@ def evaluate(
     by_name = load_task(tasks, task)
     chat = task.chat if task.chat is not None else bool(lm.tokenizer.chat_template)
     _check_mode(task, by_name, chat)
-    lm.chats, lm.prefill, lm.drawn, lm.thinks = chat, task.prefill, {}, False
+    lm.chats, lm.prefill, lm.drawn, lm.spent, lm.thinks = chat, task.prefill, {}, {}, False
     own = getattr(lm, "system_prompt", None) if chat else None  # not every lm-eval model has one
     result = run(
         lm=lm,
@@ -117,6 +121,13 @@ def evaluate(
         else:
             metrics[label] = _reported_metrics(result["results"][name], len(samples), settings.confidence)
         logs[label] = [_log(s) for s in samples]
+        costs = [np.mean(lm.spent[name, s["doc_id"]], axis=0) for s in samples if (name, s["doc_id"]) in lm.spent]
+        for place, kind in enumerate((DRAWN, SCORED)) if costs else ():
+            values = [float(cost[place]) for cost in costs]
+            metrics[label][kind] = statistics.mean_cell(
+                values, confidence=settings.confidence, resamples=settings.bootstrap, proportion=False
+            )
+            logs[label] = [row | {kind: value} for row, value in zip(logs[label], values, strict=True)]
     return metrics, logs
 
 
@@ -134,7 +145,7 @@ def _check_mode(task: Task, by_name: dict[str, Any], chat: bool) -> None:
 
 
 def _sampled_metrics(samples: list[dict[str, Any]], tokenizer: Any, settings: Evaluate) -> dict[str, Any]:
-    answers = [_answers(s) for s in samples]
+    answers = [filtered_answers(s) for s in samples]
     lengths = [[float(len(tokenizer(a, add_special_tokens=False)["input_ids"])) for a in texts] for texts in answers]
     return statistics.summarise(
         [s["scores"] for s in samples],
@@ -145,7 +156,8 @@ def _sampled_metrics(samples: list[dict[str, Any]], tokenizer: Any, settings: Ev
     )
 
 
-def _answers(sample: dict[str, Any]) -> list[str]:
+def filtered_answers(sample: dict[str, Any]) -> list[str]:
+    """The answers of a logged question as they are scored."""
     responses = sample["filtered_resps"][0]
     return [responses] if isinstance(responses, str) else list(responses)
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from evaluation import generation
 from pipelines.errors import RecipeError, did_you_mean
+from pipelines.recipe import search_models
 from pipelines.recipe.graph import Node, numbered
 from pipelines.recipe.guidance import GuidedColumns
 from pipelines.recipe.players import check_evaluated_games
@@ -16,6 +17,7 @@ from pipelines.recipe.settings import CHECKPOINTS, Evaluate
 from pipelines.recipe.stage_kind import (
     BASE,
     MODEL,
+    REWARD_MODEL,
     SCORES,
     TEXT,
     TORCH,
@@ -32,15 +34,31 @@ DECIDES = ("task", "size", "seed", "config")
 
 
 @dataclass(frozen=True)
-class Guided:
-    """A column of one model guided away from another, in the labels of the artifact."""
+class Column:
+    """A column of a model that answers otherwise than alone, in the labels of the artifact."""
 
     name: str
     suffix: str
     """What its name has beside the model's."""
     model: str
+
+
+@dataclass(frozen=True)
+class Guided(Column):
+    """Of a model guided away from another."""
+
     base: str
     weight: float
+
+
+@dataclass(frozen=True)
+class Searched(Column):
+    """Of a model whose answers are searched for."""
+
+    strategy: int
+    """Index in the list."""
+    scorer: str | None
+    """Label of the stage whose reward model scores."""
 
 
 class EvaluateKind(Kind):
@@ -49,6 +67,11 @@ class EvaluateKind(Kind):
     name, settings, module, makes = "evaluate", Evaluate, "evaluation", SCORES
     ports: ClassVar[dict[str, Port]] = {"models": Port((MODEL,), many=True)}
     benchmark_texts = "evaluation.documents:questions"
+    link_takes = (REWARD_MODEL,)
+
+    def links(self, settings: Evaluate) -> dict[str, str]:
+        """The reward models that strategies of search score with."""
+        return search_models.links(settings.search or [])
 
     def default_inputs(self, makes: dict[str, str]) -> dict[str, tuple[str, ...]]:
         """Without `models`: the base and every model of the recipe."""
@@ -68,20 +91,22 @@ class EvaluateKind(Kind):
         return [*super().imports(node), "matplotlib.pyplot"]
 
     def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-        """The base of guidance."""
+        """The base of guidance, and the reward models of search."""
         guidance = fields.get("guidance")
-        return [(guidance, "base")] if isinstance(guidance, dict) and guidance.get("base") is not None else []
+        bases = [(guidance, "base")] if isinstance(guidance, dict) and guidance.get("base") is not None else []
+        return bases + list(search_models.places(fields.get("search")))
 
     def shown(self, node: Node) -> dict[str, str]:
-        """Also the guided columns."""
+        """Also the guided and the searched columns."""
         names = node.labels
-        return names | {each.name: f"{names[each.model]}-{each.suffix}" for each in guided(node)}
+        return names | {each.name: f"{names[each.model]}-{each.suffix}" for each in columns(node)}
 
     def check(self, node: Node) -> None:
         """Named stages are listed under `models`; guidance goes between two of them, the one made from the other."""
         if node.recipe.stages and node.settings.checkpoints != list(CHECKPOINTS):
             raise RecipeError("evaluate.checkpoints: is about plain sections; list the stages under evaluate.models.")
         check_evaluated_games(node.settings.tasks)
+        _check_decoding(node.settings)
         if node.settings.guidance is None:
             return
         base, models = node.settings.guidance.base, node.named("models")
@@ -94,13 +119,6 @@ class EvaluateKind(Kind):
             raise RecipeError(
                 f"evaluate.guidance.base: none of the evaluated models was made from {base}. Name the one that the others start from."
             )
-        for task in node.settings.tasks:
-            unknown = generation.unknown(task.sampling)
-            if unknown:
-                raise RecipeError(
-                    f"evaluate.tasks.{task.name}.sampling.{unknown[0]}: is not known to our sampler, which alone decodes with guidance. "
-                    f"Leave it out; known are {', '.join(sorted(generation.KNOWN))}."
-                )
 
     def reads(self, node: Node) -> Reads:
         """Benchmarks, environments, and what the models are asked with."""
@@ -113,11 +131,12 @@ class EvaluateKind(Kind):
             in_key["evaluate", "differences"] = edges
         if evaluate.guidance is not None:
             in_key["evaluate", "guidance", "base"] = _label_of(node).get(evaluate.guidance.base)
+        names, files = search_models.read_models(evaluate.search or [], "evaluate", listed=True)
         in_key["evaluate", "include"] = None
         return Reads(
             {"evaluate": resolve(evaluate), "model": model},
-            in_key=in_key,
-            models=base_files(node),
+            in_key=in_key | names,
+            models=base_files(node) | files,
             benchmarks=[([t.asks for t in evaluate.tasks], evaluate.include)],
             environment_problems=[
                 [task["limit"], *(task["environment"][name] for name in DECIDES)]
@@ -142,7 +161,35 @@ class EvaluateKind(Kind):
             "base_in": labels.get(maker) if maker else None,
             "differences": differences(node),
             "guided": [asdict(each) for each in guided(node)],
+            "searched": [asdict(each) for each in searched(node)],
         }
+
+
+def _check_decoding(settings: Evaluate) -> None:
+    """What guidance and search ask of the tasks."""
+    strategies = settings.search or []
+    search_models.check(strategies, "evaluate.search")
+    several = [each.suffix for each in strategies if each.n > 1]
+    weights = settings.guidance.suffixes if settings.guidance is not None else {}
+    for name in (each.suffix for each in strategies):
+        if name in weights:
+            raise RecipeError(f"evaluate.search.label: {name} is the name of a weight's column. Choose another label.")
+    for task in settings.tasks:
+        unknown = generation.unknown(task.sampling)
+        if unknown and (strategies or settings.guidance is not None):
+            raise RecipeError(
+                f"evaluate.tasks.{task.name}.sampling.{unknown[0]}: is not known to our sampler, which alone decodes with guidance and "
+                f"searches. Leave it out; known are {', '.join(sorted(generation.KNOWN))}."
+            )
+        if several and task.environment is not None:
+            raise RecipeError(
+                f"evaluate.search: {task.name} plays episodes, and a search answers questions. Evaluate it in a stage of its own."
+            )
+        if several and (task.sampling.get("do_sample") is False or task.sampling.get("temperature") == 0):
+            raise RecipeError(
+                f"evaluate.tasks.{task.name}.sampling: is greedy, so all candidates of {several[0]} would be equal. Give it a temperature "
+                "above 0."
+            )
 
 
 def _label_of(node: Node) -> dict[str, str]:
@@ -156,7 +203,8 @@ def checkpoints(node: Node) -> list[str]:
 
 
 def differences(node: Node) -> list[list[str]]:
-    """[before, after] labels: every evaluated model against the nearest evaluated ones that it was made from, then what guidance adds."""
+    """[before, after] labels: every evaluated model against the nearest evaluated ones that it was made from, then models against their own
+    columns of guidance and search."""
     wanted = node.named("models")
     labels = _label_of(node)
     pairs = []
@@ -172,7 +220,7 @@ def differences(node: Node) -> list[list[str]]:
             elif parent != BASE:
                 waiting += node.recipe.node(parent).parents
         pairs += [[labels[parent], labels[name]] for parent in nearest]
-    return pairs + [[each.model, each.name] for each in guided(node)]
+    return pairs + [[each.model, each.name] for each in columns(node)]
 
 
 def guided(node: Node) -> list[Guided]:
@@ -187,6 +235,25 @@ def guided(node: Node) -> list[Guided]:
         for name in wanted
         if name != BASE and guidance.base in node.recipe.node(name).made_from
         for suffix, weight in guidance.suffixes.items()
+    ]
+
+
+def columns(node: Node) -> list[Column]:
+    """The columns of a stage beside those of its models alone."""
+    return [*guided(node), *searched(node)]
+
+
+def searched(node: Node) -> list[Searched]:
+    """The searched columns of a stage: every strategy, for every evaluated model."""
+    strategies, labels = node.settings.search or [], _label_of(node)
+    scorers = search_models.links(strategies)
+    return [
+        Searched(
+            f"{labels[name]}-{each.suffix}", each.suffix, labels[name], number, label if label in scorers else None
+        )
+        for name in node.named("models")
+        for number, each in enumerate(strategies)
+        for label in [f"{search_models.LABEL}.{number}"]
     ]
 
 

@@ -10,7 +10,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 
-from evaluation.generation import unknown
+from evaluation.generation import greedy, unknown
 from evaluation.likelihoods import log_likelihoods
 from pipelines.data.chat import THINK_END, completion_text, render_text
 from pipelines.engine.distribution import generator
@@ -52,6 +52,8 @@ class SamplerLM(HFLM):
         """What every answer begins with, behind the generation prompt."""
         self.drawn: dict[tuple[str | None, int | None], list[int]] = {}
         """(task, question) → tokens of each of its answers, their thoughts included, which lm-eval's texts lack."""
+        self.spent: dict[tuple[str | None, int | None], list[tuple[int, int]]] = {}
+        """(task, question) → tokens drawn for each of its answers, and tokens read to score them, where the stage searches."""
         self.thinks = False
         """Whether an answer had thoughts."""
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
@@ -94,8 +96,8 @@ class SamplerLM(HFLM):
             )
         out: list[tuple[float, bool]] = [(0.0, False)] * len(rows)
         budget = TOKENS_PER_ROW * self.sampler.rows
-        for done, (index, log_likelihood, greedy) in enumerate(log_likelihoods(policy, rows, budget), start=1):
-            out[index] = (log_likelihood, greedy)
+        for done, (index, log_likelihood, likeliest) in enumerate(log_likelihoods(policy, rows, budget), start=1):
+            out[index] = (log_likelihood, likeliest)
             if requests[index][0] is not None:
                 self.cache_hook.add_partial("loglikelihood", requests[index][0], out[index])
             if self.progress:
@@ -120,28 +122,41 @@ class SamplerLM(HFLM):
             contexts = {i: self.tok_encode(requests[i].args[0], left_truncate_len=room) for i in indices}
             order = sorted(indices, key=lambda i: (len(contexts[i]), contexts[i], i))
             for start in range(0, len(order), self.sampler.rows):
-                part = order[start : start + self.sampler.rows]
-                self.calls += 1
-                draw = generator(self.sampler.device, self.seed, self.calls)
-                for i, completion in zip(
-                    part, self.sampler.extend([contexts[i] for i in part], sampling, draw), strict=True
-                ):
-                    text = completion_text(self.tokenizer, completion.tokens)
-                    request = requests[i]
-                    self.drawn.setdefault((request.task_name, request.doc_id), []).append(len(completion.tokens))
-                    thinks = THINK_END if THINK_END in text else None
-                    self.thinks |= thinks is not None
-                    out[i] = postprocess_generated_text(text, stop=until, think_end_token=thinks)
+                part = {i: requests[i] for i in order[start : start + self.sampler.rows]}
+                drawn = self.draw(part, [contexts[i] for i in part], until, sampling)
+                for (i, request), tokens in zip(part.items(), drawn, strict=True):
+                    self.drawn.setdefault((request.task_name, request.doc_id), []).append(len(tokens))
+                    self.thinks |= THINK_END in completion_text(self.tokenizer, tokens)
+                    out[i] = self.text(tokens, until)
                 done += len(part)
                 if self.progress:
                     self.progress(done, len(requests))
         return out
 
+    def draw(
+        self, requests: dict[int, Instance], contexts: list[list[int]], until: list[str], sampling: Sampling
+    ) -> list[list[int]]:
+        """Token ids of one answer to each request, in order.
+
+        Args:
+            requests: by their places among all that were asked together.
+            contexts: their token ids.
+            until: texts that end an answer.
+        """
+        self.calls += 1
+        draw = generator(self.sampler.device, self.seed, self.calls)
+        return [completion.tokens for completion in self.sampler.extend(contexts, sampling, draw)]
+
+    def text(self, tokens: list[int], until: list[str]) -> str:
+        """An answer as the benchmark reads it."""
+        text = completion_text(self.tokenizer, tokens)
+        thinks = THINK_END if THINK_END in text else None
+        return str(postprocess_generated_text(text, stop=until, think_end_token=thinks))
+
 
 def _sampling(kwargs: dict[str, Any]) -> Sampling:
-    greedy = not kwargs.get("do_sample") or not kwargs.get("temperature", 1.0)
     return Sampling(
-        temperature=0.0 if greedy else float(kwargs.get("temperature") or 1.0),
+        temperature=0.0 if greedy(kwargs) else float(kwargs.get("temperature") or 1.0),
         top_p=float(kwargs.get("top_p") or 1.0),
         top_k=int(kwargs.get("top_k") or 0),
         min_p=float(kwargs.get("min_p") or 0.0),
@@ -149,10 +164,18 @@ def _sampling(kwargs: dict[str, Any]) -> Sampling:
     )
 
 
-def load(path: str, settings: Any, *, guidance: tuple[str, float] | None = None, **options: Any) -> SamplerLM:
+def load(
+    path: str,
+    settings: Any,
+    *,
+    guidance: tuple[str, float] | None = None,
+    kind: type[SamplerLM] = SamplerLM,
+    **options: Any,
+) -> SamplerLM:
     """A checkpoint folder or hub name, ready to evaluate.
 
     Args:
+        kind: what it becomes.
         guidance: folder or hub name of a base that it is decoded with, and the weight.
 
     Raises:
@@ -167,6 +190,6 @@ def load(path: str, settings: Any, *, guidance: tuple[str, float] | None = None,
     model.to(models.device())
     model.eval()
     with torch.no_grad():
-        lm = SamplerLM(model, tokenizer, **options)
+        lm = kind(model, tokenizer, **options)
     lm.system_prompt = models.system_prompt_of(path)
     return lm

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from evaluation import agent, harness, model, plots, statistics
+from evaluation import agent, harness, model, plots, searching, statistics
 from evaluation.samples import scores_of
 from pipelines.engine import models
 from pipelines.errors import ModelError, RecipeError
@@ -26,6 +26,8 @@ def run(
     seed: int,
     differences: list[list[str]] | None = None,
     guided: Sequence[dict[str, Any]] = (),
+    searched: Sequence[dict[str, Any]] = (),
+    scorers: dict[int, str] | None = None,
 ) -> dict[str, float]:
     """Write `results.json`, `samples/<checkpoint>/<task>.jsonl` and the bar chart.
 
@@ -34,19 +36,23 @@ def run(
         differences: (before, after) labels to compare; default: each with the one listed before it.
         guided: further columns: `name`, and labels `model` and `base` with the `weight` of their guidance. They come before their
             model's own, so that an evaluation's last column is its last model.
+        searched: further columns, likewise: `name`, the label `model`, and the index of its `strategy` in `settings.search`.
+        scorers: index of a strategy → folder or hub name of its reward model.
 
     Raises:
-        RecipeError: a task cannot be loaded.
+        RecipeError: a task cannot be loaded, or not be searched.
         ModelError: the checkpoints render prompts differently.
     """
     tasks = harness.manager(settings)
+    searching.check_tasks(tasks, settings)
     evaluation: dict[str, Any] = {}
     scores: dict[str, dict[str, list[float]]] = {}
     identity: str | None = None
     system_prompts: dict[str, str] = {}
-    columns = _columns(checkpoints, guided)
-    for index, (name, (path, guidance)) in enumerate(columns.items()):
-        lm = model.load(path, model_settings, guidance=guidance, batch_size=settings.batch_size, seed=seed)
+    logs: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    columns = _columns(checkpoints, guided, searched)
+    for index, (name, column) in enumerate(columns.items()):
+        lm = _load(column, model_settings, settings, scorers or {}, seed)
         checkpoint_identity = models.template_identity(lm.tokenizer)
         if identity not in (None, checkpoint_identity):
             raise ModelError(f"evaluate: checkpoint {name} renders prompts differently from the ones before it.")
@@ -57,6 +63,7 @@ def run(
         before = index * len(settings.tasks)
         total = len(columns) * len(settings.tasks)
         evaluation[name], samples = _every_task(lm, tasks, settings, name, before, total, report)
+        logs[name] = samples
         for task, rows in samples.items():
             _write(out / "samples" / name / f"{task}.jsonl", rows)
             of_questions = [scores_of(row) for row in rows]
@@ -65,12 +72,14 @@ def run(
         del lm
     pairs = list(pairwise(checkpoints)) if differences is None else [(before, after) for before, after in differences]
     differences_by_task = _differences(scores, pairs, settings) | _between_tasks(scores, settings)
+    differences_by_task |= _votes(evaluation, logs, searched, settings)
     body = {
         "evaluation": evaluation,
         "differences": differences_by_task,
         "template": identity,
         "system_prompts": system_prompts,
         "guided": {each["name"]: {k: each[k] for k in ("model", "base", "weight")} for each in guided},
+        "searched": {each["name"]: {k: each[k] for k in ("model", "scorer", "strategy")} for each in searched},
     }
     (out / "results.json").write_text(json.dumps(body, indent=1))
     plots.bars(evaluation, out / "report" / "benchmarks.png")
@@ -81,20 +90,62 @@ def run(
     return scalars
 
 
-def _columns(
-    checkpoints: dict[str, str], guided: Sequence[dict[str, Any]]
-) -> dict[str, tuple[str, tuple[str, float] | None]]:
-    """Every column's model, and base and weight of its guidance.
+class _Column(NamedTuple):
+    """A model, and how it answers."""
 
-    >>> list(_columns({"sft": "a", "rlvr": "b"}, [{"name": "rlvr-w2", "model": "rlvr", "base": "sft", "weight": 2.0}]).items())
-    [('sft', ('a', None)), ('rlvr-w2', ('b', ('a', 2.0))), ('rlvr', ('b', None))]
+    path: str
+    guidance: tuple[str, float] | None = None
+    """Path of the base, and the weight."""
+    strategy: int | None = None
+    """Index of the search."""
+
+
+def _columns(
+    checkpoints: dict[str, str], guided: Sequence[dict[str, Any]], searched: Sequence[dict[str, Any]]
+) -> dict[str, _Column]:
+    """Every column, those of a model together, its own last.
+
+    >>> guided = [{"name": "rlvr-w2", "model": "rlvr", "base": "sft", "weight": 2.0}]
+    >>> list(_columns({"sft": "a", "rlvr": "b"}, guided, [{"name": "sft-best8", "model": "sft", "strategy": 0}]))
+    ['sft-best8', 'sft', 'rlvr-w2', 'rlvr']
     """
-    columns: dict[str, tuple[str, tuple[str, float] | None]] = {}
+    columns: dict[str, _Column] = {}
     for label, path in checkpoints.items():
-        own = [each for each in guided if each["model"] == label]
-        columns |= {each["name"]: (path, (checkpoints[each["base"]], each["weight"])) for each in own}
-        columns[label] = (path, None)
+        for each in guided:
+            if each["model"] == label:
+                columns[each["name"]] = _Column(path, guidance=(checkpoints[each["base"]], each["weight"]))
+        for each in searched:
+            if each["model"] == label:
+                columns[each["name"]] = _Column(path, strategy=each["strategy"])
+        columns[label] = _Column(path)
     return columns
+
+
+def _load(column: _Column, model_settings: Model, settings: Evaluate, scorers: dict[int, str], seed: int) -> Any:
+    shown: dict[str, Any] = {"guidance": column.guidance, "batch_size": settings.batch_size, "seed": seed}
+    if settings.search is None:
+        return model.load(column.path, model_settings, **shown)
+    search = scorer = None
+    if column.strategy is not None:
+        search, scorer = settings.search[column.strategy], scorers.get(column.strategy)
+    return searching.load_searched(column.path, model_settings, search, scorer=scorer, **shown)
+
+
+def _votes(
+    evaluation: dict[str, Any], logs: dict[str, Any], searched: Sequence[dict[str, Any]], settings: Evaluate
+) -> dict[str, Any]:
+    """Put the votes at equal tokens among the metrics of the searched columns; returns the paired differences to them, by task and vote."""
+    differences: dict[str, Any] = {}
+    for each in searched:
+        column, label = each["name"], each["model"]
+        for task, rows in logs[column].items():
+            if not rows or searching.DRAWN not in rows[0] or scores_of(rows[0]) is None:
+                continue
+            cells, gains = searching.against_votes(rows, logs[label][task], settings)
+            evaluation[column][task] |= cells
+            for name, gain in gains.items():
+                differences.setdefault(f"{task} {name}", {})[f"{label} → {column}"] = gain
+    return differences
 
 
 def _every_task(

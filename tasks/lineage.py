@@ -149,9 +149,9 @@ class _Tracer:
         elif again is not None:
             node.about.append("the stored answers give the same value")
         self.graph.add(node, None)
-        guided = read_object(evaluation.path / "results.json", guided=dict) or {}
-        about_column = (guided.get("guided") or {}).get(checkpoint)
-        read = {about_column["model"], about_column["base"]} if about_column else {checkpoint}
+        results = read_object(evaluation.path / "results.json", guided=dict, searched=dict) or {}
+        column = {**(results.get("guided") or {}), **(results.get("searched") or {})}.get(checkpoint)
+        read = {column[name] for name in ("model", "base", "scorer") if column.get(name)} if column else {checkpoint}
         self.artifact(evaluation, node.id, only=read)
 
     def artifact(self, produced: Artifact, reader: str | None, only: set[str] | None = None) -> None:

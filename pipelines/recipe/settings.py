@@ -16,6 +16,7 @@ from pipelines.recipe.monitors import DEFAULT_MONITORS, Rollback
 from pipelines.recipe.played import PlayedTask as PlayedTask
 from pipelines.recipe.sampling import AdaptiveTemperature as AdaptiveTemperature
 from pipelines.recipe.sampling import Mismatch, Sampling
+from pipelines.recipe.search import SearchColumns, distinct
 from pipelines.recipe.server import Server
 from pipelines.recipe.source import Source as Source
 from pipelines.recipe.spans import Span as Span
@@ -451,6 +452,8 @@ class Evaluate(Settings):
     """Of the plain sections' chain; a stage with a name lists `models` instead."""
     guidance: GuidedColumns | None = None
     """Columns in which models are decoded together with one that they were made from."""
+    search: SearchColumns | None = None
+    """Columns in which each answer is chosen among several that are drawn for it, by a score: one strategy, or a list."""
     batch_size: int = Field(256, ge=1)
     confidence: float = Field(0.95, gt=0.5, lt=1)
     bootstrap: int = Field(2000, ge=100, le=1_000_000)
@@ -465,6 +468,7 @@ class Evaluate(Settings):
                 raise ValueError(f"{task.name}.against: no other task is called {task.against!r}")
         if len(set(self.checkpoints)) != len(self.checkpoints):
             raise ValueError("checkpoints: each may be named once")
+        distinct(self.search or [])
         return self
 
 

@@ -58,6 +58,7 @@ def twelve(tmp_path):
         **scores,
         "models": ["a1", "a3", "b3"],
         "guidance": {"base": "a1", "weight": 2},
+        "search": {"kind": "best_of_n", "n": 4, "score": "likelihood"},
     }
     path = tmp_path / "twelve.yaml"
     path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
@@ -87,6 +88,8 @@ def test_of_twelve_stages_with_one_leaf_changed_one_runs_and_the_plan_is_quick(t
     assert time.process_time() - began < 2
     assert {p.stage for p in planned if p.action == "run"} == {"end"}
     planned = plan(read_recipe(path, ["end.guidance.weight=[2, 3]"]))
+    assert {p.stage for p in planned if p.action == "run"} == {"end"}
+    planned = plan(read_recipe(path, ["end.search.n=8"]))
     assert {p.stage for p in planned if p.action == "run"} == {"end"}
     planned = plan(read_recipe(path, ["b1.sampling.temperature=0.5"]))
     assert [p.stage for p in planned if p.action == "run"] == ["b1", "b2", "b3", "mid", "end"]

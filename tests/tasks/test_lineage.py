@@ -106,17 +106,21 @@ def test_a_score_leads_to_its_rows(trained):
     assert any("split train" in line for line in graph.nodes[data].about)
 
 
-def test_a_guided_score_leads_to_the_guided_model_and_its_base(home_copy):
+def test_a_guided_score_leads_to_both_models_and_a_searched_one_to_what_scored(home_copy):
     folder, names = home_copy["evaluate"], {stage: path.name for stage, path in home_copy.items()}
     body = json.loads((folder / "results.json").read_text())
     body["evaluation"]["rlvr-w2"] = body["evaluation"]["rlvr"]
+    body["evaluation"]["rlvr-best8"] = body["evaluation"]["rlvr"]
     body["guided"] = {"rlvr-w2": {"model": "rlvr", "base": "sft", "weight": 2.0}}
+    body["searched"] = {"rlvr-best8": {"model": "rlvr", "scorer": "sft", "strategy": 0}}
     (folder / "results.json").unlink()
     (folder / "results.json").write_text(json.dumps(body))
-    shutil.copytree(folder / "samples" / "rlvr", folder / "samples" / "rlvr-w2")
+    for column in ("rlvr-w2", "rlvr-best8"):
+        shutil.copytree(folder / "samples" / "rlvr", folder / "samples" / column)
     to_base = (names["evaluate"], names["sft"])
-    guided = lineage.trace("rlvr-w2/sums/pass@1").edges
-    assert to_base in guided and (names["evaluate"], names["rlvr"]) in guided
+    for column in ("rlvr-w2", "rlvr-best8"):
+        edges = lineage.trace(f"{column}/sums/pass@1").edges
+        assert to_base in edges and (names["evaluate"], names["rlvr"]) in edges
     assert to_base not in lineage.trace("rlvr/sums/pass@1").edges
 
 

@@ -80,6 +80,36 @@ def test_guidance_is_a_column_for_each_weight_of_every_model_made_from_the_base(
     assert [g.name for g in guided(of_base)] == ["sft-w2", "rlvr-w2", "rlvr-2-w2", "rlvr-3-w2"]
 
 
+SCORED = {"kind": "reward_model", "model": "judging"}
+
+
+def test_search_is_a_column_for_each_strategy_of_every_model(tmp_path):
+    stages = BRANCHES | {"judging": {"kind": "reward_model", "epochs": 1, "data": "data", "model": "cold"}}
+    best, particles = {"kind": "best_of_n", "score": SCORED}, {"kind": "particles", "n": 4, "score": "likelihood"}
+    stages["scores"] = stage("evaluate", models=["cold", "short"], search=[particles, best])
+    recipe = read_recipe(write(tmp_path, stages))
+    node = recipe.node("scores")
+    job = node.kind.job(node)
+    assert [(each["name"], each["strategy"], each["scorer"]) for each in job["searched"]] == [
+        ("sft-particles4", 0, None), ("sft-best8", 1, "search.1"), ("rlvr-particles4", 0, None), ("rlvr-best8", 1, "search.1"),
+    ]  # fmt: skip
+    assert job["checkpoints"] == ["sft", "rlvr"] and node.inputs["search.1"] == "judging"
+    assert job["differences"][1:] == [[name.partition("-")[0], name] for name in (
+        "sft-particles4", "sft-best8", "rlvr-particles4", "rlvr-best8",
+    )]  # fmt: skip
+    assert node.kind.shown(node)["rlvr-best8"] == "short-best8"
+    single = read_recipe(write(tmp_path, stages), ["scores.search={kind: beam, score: likelihood}"]).node("scores")
+    assert [each["name"] for each in single.kind.job(single)["searched"]] == ["sft-beam8x2", "rlvr-beam8x2"]
+    check(recipe)
+
+
+def test_rounds_take_the_reward_model_of_a_search_along(tmp_path):
+    stages = BRANCHES | {"judging": {"kind": "reward_model", "epochs": 1, "data": "data", "model": "short"}}
+    stages["scores"] = stage("evaluate", models=["cold"], search={"kind": "best_of_n", "score": SCORED})
+    recipe = read_recipe(write(tmp_path, stages, repeat={"rounds": 2, "stages": ["short", "long", "judging"]}))
+    assert recipe.node("scores").inputs["search.0"] == "judging-2"
+
+
 def test_rounds_take_the_base_of_guidance_along(tmp_path):
     scores = stage("evaluate", models=["cold", "short", "long"], guidance={"base": "short", "weight": 2})
     recipe = read_recipe(
@@ -149,6 +179,36 @@ def test_overrides_and_presets_reach_named_stages(tmp_path):
         (
             ["scores.guidance={base: cold, weight: 2}", "scores.tasks=[{name: palindromes, sampling: {num_beams: 4}}]"],
             ["scores.tasks.palindromes.sampling.num_beams", "not known to our sampler"],
+        ),
+        (["scores.search={kind: best_of_n}"], ["scores.search", "score", "required"]),
+        (["scores.search={kind: best, score: likelihood}"], ["scores.search", "best_of_n"]),
+        (["scores.search={kind: best_of_n, score: likelyhood}"], ["scores.search", "likelihood"]),
+        (
+            ["scores.search={kind: best_of_n, score: {kind: reward_model, model: cold}}"],
+            ["scores.search.0", "cold makes model, and reward_model is wanted"],
+        ),
+        (
+            ["scores.search=[{kind: best_of_n, score: likelihood}, {kind: best_of_n, score: verifier}]"],
+            ["scores", "two strategies are called best8", "label"],
+        ),
+        (
+            ["scores.search={kind: particles, separator: null, score: likelihood}"],
+            ["scores.search", "give `step_tokens`"],
+        ),
+        (["scores.search={kind: particles, score: verifier}"], ["scores.search", "judges whole answers"]),
+        (
+            [
+                "scores.search={kind: best_of_n, score: likelihood}",
+                "scores.tasks=[{name: palindromes, sampling: {temperature: 0}}]",
+            ],
+            ["scores.tasks.palindromes.sampling", "greedy", "best8"],
+        ),
+        (
+            [
+                "scores.search={kind: best_of_n, score: likelihood}",
+                "scores.tasks=[{name: l, environment: {task: frozen_lake}}]",
+            ],
+            ["scores.search", "l plays episodes"],
         ),
         (["curate={}"], ["curate", "no stage or section"]),
         (["repeat={rounds: 0, stages: [short]}"], ["repeat.rounds", "greater"]),
