@@ -55,6 +55,8 @@ class Card:
     bootstraps_unfinished: bool = False
     """For advantages: an unfinished row is worth what the critic says at its end, so it trains (with `rlvr.window` at every window), and
     the critic is not fitted to it."""
+    turn_values: tuple[str, ...] = ()
+    """For advantages that read one value a turn: their settings that a provider of values must be fitted with too."""
     batch_coupled: bool = False
     """For objectives, divergences and auxiliary losses: its loss is no sum over rows; it is computed over a whole update at once."""
     normalise_separately: bool = False

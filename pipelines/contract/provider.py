@@ -53,6 +53,10 @@ class Provider:
     """As a `Method`'s."""
     reads: Sequence[str] = ()
     """Columns that it cannot do without, which a rollout or a reward must make."""
+    warm_up: int = 0
+    """First steps of the run in which it is fitted while the policy stands still."""
+    fitted_to: Mapping[str, Any] | None = None
+    """What the values it makes are fitted to: `at` (tokens or turns) and the settings of the returns; None where they are not fitted."""
 
     def setup(self, context: ProviderContext) -> None:
         """Once per process, before the first step and before a restart's `load_state_dict`: load or build what is needed."""

@@ -52,6 +52,7 @@ def methods(rl: s.Rlvr) -> None:
     bound = bind_slots(rl)
     chosen = bound_list(bound)
     _check_needs(rl, bound, chosen)
+    _check_values(rl, bound["advantage"], bind_providers(rl, chosen))
     _check_ratios(bound)
     _check_comparisons(rl, bound)
     _check_rewards(bound, chosen)
@@ -86,6 +87,27 @@ def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
                 raise RecipeError(
                     f"{method.slot}: {method.name} needs {slot}: {name} beside it. Add that, or choose another method."
                 )
+
+
+def _check_values(rl: s.Rlvr, advantage: Bound, providers: list[Bound]) -> None:
+    """Providers that are warmed up leave steps to the policy, and what they learn of turns is what the advantage reads of them."""
+    for each in providers:
+        if each.fn.warm_up >= rl.steps:
+            raise RecipeError(
+                f"rlvr.providers: the policy stands still while {each.name} is warmed up, for {each.fn.warm_up} steps, and rlvr.steps is "
+                f"{rl.steps}. Lower warm_up, or raise rlvr.steps."
+            )
+        if not advantage.card.turn_values or each.fn.fitted_to is None:
+            continue
+        wanted = {"at": "turns"} | {name: advantage.settings[name] for name in advantage.card.turn_values}
+        different = {name: value for name, value in wanted.items() if each.fn.fitted_to[name] != value}
+        if different:
+            told = ", ".join(f"{name} {each.fn.fitted_to[name]}" for name in different)
+            fix = ", ".join(f"{name}: {value}" for name, value in different.items())
+            raise RecipeError(
+                f"rlvr.providers: {each.name} is fitted to other values ({told}) than advantage: {advantage.name} reads. Set "
+                f"{fix} there, or change the advantage."
+            )
 
 
 def produced(methods: list[Bound]) -> set[str]:

@@ -96,7 +96,9 @@ class Learner:
             provider.setup(context)
         self.weights = parallel.Weights(self.model, self.policy.scorer, self.policy.layers, world)
         self.optimizer = optimizer.make(self.model, rlvr.optimizer)
-        total = rlvr.steps * rlvr.epochs * min(rlvr.mini_batches, rlvr.prompts)
+        self.warm_up = max((provider.warm_up for provider in self.providers.values()), default=0)
+        """First steps in which the providers are fitted and the policy stands still: they have no place in its schedule."""
+        total = (rlvr.steps - self.warm_up) * rlvr.epochs * min(rlvr.mini_batches, rlvr.prompts)
         self.stepper = optimizer.Stepper(self.optimizer, rlvr.optimizer, total, rlvr.max_bad_steps)
         self.updates_done = 0
         self.mismatch = MismatchMonitor(rlvr.mismatch, model.dtype)
@@ -147,8 +149,8 @@ class Learner:
 
         The sampler-trainer mismatch is that of the weights that sampled, so it is measured before any update changes them.
         Where the step's own update comes first, the log-probs of its first pass are compared and the check costs nothing. Where
-        a replay update comes first, the same rows (the step's own first mini-batch) are compared before it: with
-        `old_logp: trainer` from that column, which holds the trainer's log-probs already, otherwise with one pass over them
+        a replay update comes first, or none at all (`warm_up`), the same rows (the step's own first mini-batch) are compared before it:
+        with `old_logp: trainer` from that column, which holds the trainer's log-probs already, otherwise with one pass over them
         without gradient. Where older weights sampled the rows (`sampled_by`), what was compared with those is judged, and the
         difference to the present weights is measured as `staleness/*`.
         """
@@ -156,18 +158,19 @@ class Learner:
         ratios = diagnostics.Ratios()
         total = 0.0
         own = own_update(updates)
-        replay_first = updates[0] is not own
-        if replay_first:
+        stands_still = own.columns["step"] < self.warm_up
+        compared_before = stands_still or updates[0] is not own
+        if compared_before:
             first_rows = self._mini_batches(own, updates.index(own))[0]
             metrics |= self._mismatch_before(own.columns, first_rows)
         start = self.updates_done
-        for place, update in enumerate(updates):
+        for place, update in enumerate([] if stands_still else updates):
             for number, part in enumerate(self._parts(update)):
                 scheduled = not update.replayed and number == 0
                 for rows in self._mini_batches(part, place):
                     first = update is own and self.updates_done == start
                     schedule_index = self.updates_done - int(not scheduled and self.updates_done > start)
-                    batch = MiniBatch(part, rows, schedule_index, first=first, compares=first and not replay_first)
+                    batch = MiniBatch(part, rows, schedule_index, first=first, compares=first and not compared_before)
                     total += self._one_update(batch, ratios, metrics)
                     self.updates_done += scheduled
         for provider in self.providers.values():

@@ -75,18 +75,26 @@ def hidden_scores(name: str, rows: Sequence[Trajectory], problems: Mapping[str, 
 
 
 def hidden_values(
-    name: str, rows: Sequence[Trajectory], problems: Mapping[str, Problem], timeout_s: float | None
+    name: str,
+    rows: Sequence[Trajectory],
+    problems: Mapping[str, Problem],
+    timeout_s: float | None,
+    *,
+    field: str = "rlvr.monitors",
 ) -> list[float | None]:
     """Each row's value by a function that is no part of the reward; nothing of the row changes.
+
+    Args:
+        field: where the recipe names it, for messages.
 
     Raises:
         RecipeError: as `add`.
     """
-    function, chosen = load_function(name, "rlvr.monitors"), list(rows)
+    function, chosen = load_function(name, field), list(rows)
     try:
         return values_of(name, function, chosen, problems, timeout_s=timeout_s)
     except RecipeError as error:
-        raise RecipeError(str(error).replace("rlvr.reward_functions", "rlvr.monitors", 1)) from error
+        raise RecipeError(str(error).replace("rlvr.reward_functions", field, 1)) from error
 
 
 def add(

@@ -19,6 +19,7 @@ from pipelines.rlvr.turn_values import turn_advantages
     crosses_groups="whitening is over the batch",
     zero_variance_groups="learns",
     reduces_to="one token per turn is gae",
+    turn_values=("discount", "lam"),
 )
 def turn_gae(
     reward: PerRow,
@@ -38,8 +39,8 @@ def turn_gae(
         d_k = r_k + discount V_{k+1} - V_k;   A_k = d_k + discount lam A_{k+1};   V behind the last turn is 0
 
     V_k is the critic's estimate at the turn's first token, and r_k what the turn is paid, less what a divergence in the reward charges its
-    tokens; what the row's reward has beyond its turns is paid to the last. Whitened over the batch's tokens (ddof 1). Fit the critic to
-    the same: `providers: [{kind: critic, at: turns, discount: 0.99, lam: 0.99}]`.
+    tokens; what the row's reward has beyond its turns is paid to the last. Whitened over the batch's tokens (ddof 1). The critic must be
+    fitted to the same: `providers: [{kind: critic, at: turns, discount: 0.99, lam: 0.99}]`.
 
     >>> import torch
     >>> r, V, k = torch.tensor([[0, 0.2, 1]]), torch.tensor([[0.5, 0.9, 0.6, 0.8]]), torch.tensor([[0, 0, 1, 2]])

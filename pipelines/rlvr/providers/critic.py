@@ -14,6 +14,7 @@ from pipelines.engine.critic import Critic
 from pipelines.errors import RecipeError
 from pipelines.rlvr.algorithm import returns
 from pipelines.rlvr.ops_turns import turn_starts, turns_to_tokens
+from pipelines.rlvr.providers._heuristic import FIELD, Heuristic
 from pipelines.rlvr.turn_values import turn_advantages, turn_values
 
 
@@ -33,8 +34,15 @@ class critic(Provider):
     `discount` and `lam` adds to the value there: the lambda return of the turns still to come. The turn's other tokens have that value too,
     so an advantage over tokens reads none that nothing was fitted to.
 
+    In the first `warm_up` steps of the run it is fitted while the policy stands still, as in ERA (its `critic_warmup: 3` is 2, as its
+    steps count from 1). With `heuristic` those steps fit what that function thinks of each state instead of returns, so the policy
+    starts with knowledge that the later fits, to returns again, take back where it is wrong: as in Q-shaping (2410.01458, reconstructed
+    from its abstract), here of states and by a function, `package.module:function` with a reward function's signature, whose
+    `completions` are what stands behind the prompt so far, an environment's answers among it. It is asked before every fitted token: with
+    `at: turns` once a turn. A state for which it gives None is not fitted.
+
     Raises:
-        RecipeError: `discount` or `lam` without `at: turns`.
+        RecipeError: `discount` or `lam` without `at: turns`, `heuristic` without `warm_up`, or a function that cannot be imported.
     """
 
     def __init__(
@@ -45,18 +53,28 @@ class critic(Provider):
         at: Literal["tokens", "turns"] = "tokens",
         discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
         lam: Annotated[float, Field(ge=0, le=1)] = 1.0,
+        warm_up: Annotated[int, Field(ge=0)] = 0,
+        heuristic: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None,
     ) -> None:
         if at == "tokens" and (discount, lam) != (1.0, 1.0):
             raise RecipeError(
                 "rlvr.providers.critic: discount and lam belong to at: turns. Set that, or leave them out."
             )
         self.learning_rate, self.epochs, self.at, self.discount, self.lam = learning_rate, epochs, at, discount, lam
+        if heuristic is not None and not warm_up:
+            raise RecipeError(
+                f"{FIELD}: warm_up steps fit the critic to it, and there are none. Set rlvr.providers.warm_up: 5, or leave it out."
+            )
         self.reads = ("turn", "turn_reward") if at == "turns" else ()
+        self.fitted_to = {"at": at, "discount": discount, "lam": lam}
+        self.warm_up, self.heuristic = warm_up, Heuristic(heuristic) if heuristic is not None else None
 
     def setup(self, context: ProviderContext) -> None:
         """Copy the body."""
         self.passes, self.max_grad_norm = context.passes, context.rlvr.optimizer.max_grad_norm
         self.outcome_tokens = context.outcome_tokens
+        if self.heuristic is not None:
+            self.heuristic.setup(context)
         torch.manual_seed(context.seed)
         policy = context.policy
         self.network = Critic(policy.decoder, policy.head.in_features, dtype=context.model.dtype)
@@ -73,8 +91,11 @@ class critic(Provider):
         columns["value"] = value
 
     def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
-        """Regress the values on the rewards still to come."""
+        """Regress the values on the rewards still to come, or in the warm-up on the heuristic."""
         mask, target = self._targets(columns)
+        if self.heuristic is not None and columns["step"] < self.warm_up:
+            target = self.heuristic.values(tokens, columns, mask).flatten()
+            mask = target.isfinite().view(mask.shape)
         total = 0.0
         for _ in range(self.epochs if mask.any() else 0):
             total = 0.0
