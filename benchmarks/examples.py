@@ -11,7 +11,7 @@ from pipelines.contract.columns import COLUMNS, Column, Phase
 
 ADDED = (
     "logp_prompt", "logp_masked", "answer_logp", "feedback_gain", "record_weight", "step_potential", "logp_demonstration",
-    "noise",
+    "noise", "reward_terms",
 )  # fmt: skip
 """Drawn last: the other columns' examples stay as they were."""
 
@@ -62,12 +62,14 @@ def columns(
 
 
 def _drawn(column: Column, mask: Tensor, taken: Tensor, draw: torch.Generator) -> Tensor:
-    """Usual values of a column: a value for each trained token or turn taken, or three of a row.
+    """Usual values of a column: a value for each trained token or turn taken, or a few of a row.
 
     Of a column that may have none, four tokens in ten have one.
     """
     low, high = column.span
-    shape = {"B": mask.shape[:1], "B T": mask.shape, "B S": taken.shape, "B K": (len(mask), 3)}[column.shape]
+    shape = {"B": mask.shape[:1], "B T": mask.shape, "B S": taken.shape, "B K": (len(mask), 3), "B C": (len(mask), 2)}[
+        column.shape
+    ]
     values = low + (high - low) * torch.rand(shape, generator=draw)
     if column.shape == "B S":
         return torch.where(taken, values, torch.tensor(float(column.fill)))

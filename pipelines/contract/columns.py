@@ -1,10 +1,10 @@
 """The table of columns: everything that methods, providers and the loop exchange about a step, in one place.
 
 A method asks for columns by naming them as positional parameters, so this table is the glossary of the whole catalogue.
-What `pack` fills, what a recipe's check refuses, the toy batches of tests and benchmarks and the page docs/columns.md are derived
-from it. Letters: B rows (one trajectory each), T token positions, S turns, K statistics a row, P pairs, M trained tokens. Position t
-holds the log-probability of token t given the tokens before it, so position 0 is never trained. This file imports no torch: reading a
-recipe stays fast.
+What `pack` fills, what a recipe's check refuses, the toy batches of tests and benchmarks and the page docs/columns.md are derived from
+it. Letters: B rows (one trajectory each), T token positions, S turns, K statistics a row, C reward terms, P pairs, M trained tokens.
+Position t holds the log-probability of token t given the tokens before it, so position 0 is never trained. This file imports no torch:
+reading a recipe stays fast.
 """
 
 from __future__ import annotations
@@ -151,6 +151,9 @@ COLUMNS: dict[str, Column] = {
     "noise": Column("B", "float32", Phase.FILTER, "a rollout with corrupted prompts",
                     "How much of the prompt was corrupted when the row was drawn, from 0 to 1.", row=lambda t: t.noise, part=True,
                     hint="Corrupt the prompts: rollout: noisy."),
+    "reward_terms": Column("B C", "float32", Phase.FILTER, "a reward that is a sum of named terms",
+                           "What each of its terms adds to the row's reward, weights and gates included.", field="terms", part=True,
+                           hint="Give the reward as a list of terms: reward: [verifier, ...]."),
     # of a token, as the trajectory has it
     "token": Column("B T", "int64", Phase.FILTER, "the trajectory", "Token ids.", field="tokens"),
     "mask": Column("B T", "bool", Phase.FILTER, "pack",

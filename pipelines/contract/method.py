@@ -197,6 +197,8 @@ class Reward(Method):
 
     label: str = ""
     """Default name of the term that it is in a composite reward; empty: the method's name."""
+    term_names: Sequence[str] = ()
+    """Of a score that is the sum of named terms: their names, in the order of a row's `terms`."""
 
     @abstractmethod
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:

@@ -40,6 +40,8 @@ class ProviderContext:
     """The column `problem` → the problem."""
     options: dict[str, Any]
     """Column → how it is to be made, as the methods that read it ask (`Method.column_options`)."""
+    reward_terms: Sequence[str] = ()
+    """Names of the terms that the reward is a sum of, in the order of the column `reward_terms`."""
 
 
 class Provider:
@@ -53,6 +55,8 @@ class Provider:
     """As a `Method`'s."""
     reads: Sequence[str] = ()
     """Columns that it cannot do without, which a rollout or a reward must make."""
+    reward_terms: Sequence[str] = ()
+    """Terms of the reward that it asks for by their names."""
     warm_up: int = 0
     """First steps of the run in which it is fitted while the policy stands still."""
     fitted_to: Mapping[str, Any] | None = None

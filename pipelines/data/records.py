@@ -94,6 +94,8 @@ class Trajectory:
     entropy_old: list[float] | None = None
     token_reward: list[float] | None = None
     """[T] what a reward pays single tokens, beside `score`."""
+    terms: list[float] | None = None
+    """[C] what each term of a reward that is a sum of named terms adds to `score`."""
     turn: list[int] | None = None
     turn_state: list[int] | None = None
     turn_reward: list[float] | None = None

@@ -52,7 +52,7 @@ def methods(rl: s.Rlvr) -> None:
     bound = bind_slots(rl)
     chosen = bound_list(bound)
     _check_needs(rl, bound, chosen)
-    _check_values(rl, bound["advantage"], bind_providers(rl, chosen))
+    _check_values(rl, bound, bind_providers(rl, chosen))
     _check_ratios(bound)
     _check_comparisons(rl, bound)
     _check_rewards(bound, chosen)
@@ -89,9 +89,16 @@ def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
                 )
 
 
-def _check_values(rl: s.Rlvr, advantage: Bound, providers: list[Bound]) -> None:
-    """Providers that are warmed up leave steps to the policy, and what they learn of turns is what the advantage reads of them."""
+def _check_values(rl: s.Rlvr, bound: dict[str, Any], providers: list[Bound]) -> None:
+    """Providers that are warmed up leave steps to the policy, and what they learn is there and is what the advantage reads of them."""
+    advantage, terms = bound["advantage"], bound["reward"].fn.term_names
     for each in providers:
+        unknown = [name for name in each.fn.reward_terms if name not in terms]
+        if unknown:
+            known = f"Its terms are {', '.join(terms)}." if terms else "Give it as a list of terms that are added."
+            raise RecipeError(
+                f"rlvr.providers: {each.name} asks for the term {unknown[0]} of the reward, which is no sum with such a term. {known}"
+            )
         if each.fn.warm_up >= rl.steps:
             raise RecipeError(
                 f"rlvr.providers: the policy stands still while {each.name} is warmed up, for {each.fn.warm_up} steps, and rlvr.steps is "

@@ -91,6 +91,7 @@ class Learner:
             scorer=self.scorer,
             problems=problems,
             options=update.column_options(),
+            reward_terms=update.reward.fn.term_names,
         )
         for provider in self.providers.values():
             provider.setup(context)

@@ -48,7 +48,7 @@ def pack(trajectories: list[Trajectory], *, step: int, total_steps: int, version
         elif column.field:
             values = [getattr(t, column.field) for t in trajectories]
             if any(v is not None for v in values):
-                size = turns if column.shape == "B S" else width
+                size = {"B S": turns, "B T": width}.get(column.shape) or max(len(v) for v in values if v)
                 columns[name] = padded(values, size, column.fill, DTYPES[column.dtype])
     current = max(t.version for t in trajectories) if version is None else version
     return columns | _trained(trajectories, width) | _of_all_rows(trajectories, current, width)

@@ -16,6 +16,10 @@ from pipelines.rlvr.algorithm import returns
 from pipelines.rlvr.ops_turns import turn_starts, turns_to_tokens
 from pipelines.rlvr.providers._heuristic import FIELD, Heuristic
 from pipelines.rlvr.turn_values import turn_advantages, turn_values
+from pipelines.rlvr.value_heads import Mapped, ValueHeads
+
+AVERAGING = 0.1
+"""The paper's beta_reg, in its experiments."""
 
 
 @method(
@@ -41,8 +45,15 @@ class critic(Provider):
     `completions` are what stands behind the prompt so far, an environment's answers among it. It is asked before every fitted token: with
     `at: turns` once a turn. A state for which it gives None is not fitted.
 
+    `heads` (term of the reward → `identity`, `log` or `loglin`) gives every named term of a reward that is a sum a value head of its own,
+    fitted in a space of its own (Orchestrated Value Mapping, 2203.07171): `value` is their sum, with a head more for what the reward has
+    beyond them. A logarithm tells small returns apart that stand beside large ones; it takes no sign, so such a term has one head for
+    what is above 0 and one for what is below. A head's target lies `averaging` of the way from its value to the return, before it is
+    mapped (the paper's beta_reg). Its heads are fitted to returns instead of bootstrapped maxima, by squares instead of Huber's loss.
+
     Raises:
-        RecipeError: `discount` or `lam` without `at: turns`, `heuristic` without `warm_up`, or a function that cannot be imported.
+        RecipeError: `discount` or `lam` without `at: turns`, `averaging` without `heads`, `heads` with `at: turns` or `heuristic`,
+            `heuristic` without `warm_up`, or a function that cannot be imported.
     """
 
     def __init__(
@@ -55,6 +66,8 @@ class critic(Provider):
         lam: Annotated[float, Field(ge=0, le=1)] = 1.0,
         warm_up: Annotated[int, Field(ge=0)] = 0,
         heuristic: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None,
+        heads: Annotated[dict[str, Mapped], Field(min_length=1, max_length=64)] | None = None,
+        averaging: Annotated[float, Field(gt=0, le=1)] = AVERAGING,
     ) -> None:
         if at == "tokens" and (discount, lam) != (1.0, 1.0):
             raise RecipeError(
@@ -65,7 +78,14 @@ class critic(Provider):
             raise RecipeError(
                 f"{FIELD}: warm_up steps fit the critic to it, and there are none. Set rlvr.providers.warm_up: 5, or leave it out."
             )
-        self.reads = ("turn", "turn_reward") if at == "turns" else ()
+        if heads is None and averaging != AVERAGING:
+            raise RecipeError("rlvr.providers: averaging belongs to heads. Set those, or leave it out.")
+        if heads is not None and (at == "turns" or heuristic is not None):
+            raise RecipeError(
+                "rlvr.providers.heads: they are fitted to returns at tokens. Leave them out, or at: turns and heuristic."
+            )
+        self.heads, self.averaging, self.reward_terms = heads, averaging, tuple(heads or ())
+        self.reads = ("turn", "turn_reward") if at == "turns" else ("reward_terms",) if heads else ()
         self.fitted_to = {"at": at, "discount": discount, "lam": lam}
         self.warm_up, self.heuristic = warm_up, Heuristic(heuristic) if heuristic is not None else None
 
@@ -77,14 +97,19 @@ class critic(Provider):
             self.heuristic.setup(context)
         torch.manual_seed(context.seed)
         policy = context.policy
-        self.network = Critic(policy.decoder, policy.head.in_features, dtype=context.model.dtype)
+        self.value_heads = ValueHeads(self.heads, context.reward_terms) if self.heads else None
+        count = len(self.value_heads) if self.value_heads else 1
+        self.network = Critic(policy.decoder, policy.head.in_features, dtype=context.model.dtype, heads=count)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
 
     @torch.no_grad()
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """`value` [B, T]."""
         mask = columns["mask"]
-        value = self.passes.per_token(lambda layout, ids: self.network(layout), tokens, mask)
+        count = len(self.value_heads) if self.value_heads else 1
+        value = self.passes.per_token(lambda layout, ids: self.network(layout), tokens, mask, values=count)
+        if self.value_heads:
+            value = self.value_heads.total(value) * mask
         if self.at == "turns":
             turn = columns["turn"]
             value = turns_to_tokens(turn_values(value, turn, mask, columns["turn_reward"].shape[1]), turn) * mask
@@ -100,7 +125,10 @@ class critic(Provider):
         for _ in range(self.epochs if mask.any() else 0):
             total = 0.0
             for layout in self.passes.layouts(tokens, mask, mask.any(1).nonzero().squeeze(1)):
-                error = self.network(layout) - target[layout.target].to(self.network.device)
+                predicted, wanted = self.network(layout), target[layout.target].to(self.network.device)
+                if self.value_heads:
+                    wanted = self.value_heads.targets(predicted, wanted, self.averaging)
+                error = predicted - wanted
                 loss = 0.5 * error.square().sum() / mask.sum()
                 loss.backward()
                 total += float(loss.detach())
@@ -111,10 +139,12 @@ class critic(Provider):
         return {"critic/loss": total, "critic/value_mean": mean}
 
     def _targets(self, columns: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """(bool [B, T], the tokens that are fitted; float32 [B * T], what to)."""
+        """(bool [B, T], the tokens that are fitted; float32 [B * T], what to; with heads [B * T, H])."""
         mask = self.outcome_tokens(columns)
         if self.at == "tokens":
-            return mask, returns(columns).flatten()
+            total = returns(columns)
+            goals = self.value_heads.goals(total, columns["reward_terms"]) if self.value_heads else total
+            return mask, goals.flatten(0, 1)
         advantages, values = turn_advantages(
             columns["reward"], columns["turn_reward"], columns["value"], columns["turn"], mask, columns["token_penalty"],
             discount=self.discount, lam=self.lam,

@@ -114,6 +114,7 @@ class Term:
     paper="folklore",
     title="A weighted sum of rewards, with gates and schedules",
     checked="closed form",
+    makes=("reward_terms",),
 )
 class composite(Reward):
     """Sum of `weight` x value over `terms`, each a reward of this slot; `reward: [a, b]` is its short form.
@@ -121,9 +122,10 @@ class composite(Reward):
     A term also takes `name`, `weight` (a number, `{start, end, steps, after}` for one that moves, or `{learn, start, low, high}` for
     one that follows how well the term agrees with the verdict), `gate` (`{term, at_least, at_most, otherwise}`: the value counts only
     where an earlier term's does), `operation` (`add`, or `multiply` what the terms before it gave) and `unscored` (what to do with a
-    row that it cannot score: leave the `row` out, or count `zero`). What a term pays single tokens (`drlc`) has its weight and gate, and
-    the factors of later terms. Steps that a term tells apart and their values (`exprl`, `process_model`) stay with the row. Every term's
-    value is a component, so a metric. `correct` stays the verdict of the problem's verifier, whether or not it is a term.
+    row that it cannot score: leave the `row` out, or count `zero`). What a term pays single tokens (`drlc`) has its weight and gate,
+    and the factors of later terms. Where all terms are added, `terms` of a row says what each has added. Steps that a term tells apart
+    and their values (`exprl`, `process_model`) stay with the row. Every term's value is a component, so a metric. `correct` stays the
+    verdict of the problem's verifier, whether or not it is a term.
     """
 
     def __init__(self, *, terms: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=64)]) -> None:
@@ -132,6 +134,8 @@ class composite(Reward):
             self.terms.append(_term(number, spec, [term.name for term in self.terms]))
         self.moves = any(isinstance(term.about.weight, Ramp) for term in self.terms)
         """Whether a weight changes with the steps."""
+        if all(term.about.operation == "add" for term in self.terms):
+            self.term_names = [term.name for term in self.terms]
         self.step = 0
         learned = {term.name: term.about.weight for term in self.terms}
         self.learned = {name: weight.start for name, weight in learned.items() if isinstance(weight, Learned)}
@@ -161,6 +165,7 @@ class composite(Reward):
                 parts.update({f"{term.name}.{k}": v for k, v in own.items()})
         for row, known, tokens, parts in zip(rows, values, paid, components, strict=True):
             row.score = self.total(known)
+            row.terms = self.added(known) if self.term_names and row.score is not None else None
             row.token_reward = self.of_tokens(known, tokens) if tokens else None
             row.components = parts | {f"{name}.weight": weight for name, weight in self.learned.items()}
 
@@ -172,17 +177,26 @@ class composite(Reward):
         """
         total = 0.0
         for term in self.terms:
-            value = values[term.name]
-            gate = term.about.gate
-            if gate is not None and not gate.holds(values[gate.term]):
-                value = gate.otherwise
-            elif value is None:
-                if term.about.unscored == "row":
-                    return None
-                value = 0.0
-            value *= self._weight(term)
+            value = self._weighted(term, values)
+            if value is None:
+                return None
             total = total * value if term.about.operation == "multiply" else total + value
         return total
+
+    def added(self, values: Mapping[str, float | None]) -> list[float]:
+        """What each term adds to the reward of a row that has one, where all are added."""
+        return [self._weighted(term, values) or 0.0 for term in self.terms]
+
+    def _weighted(self, term: Term, values: Mapping[str, float | None]) -> float | None:
+        """A term's value behind its gate, times its weight; None where it must be scored and is not."""
+        value, gate = values[term.name], term.about.gate
+        if gate is not None and not gate.holds(values[gate.term]):
+            value = gate.otherwise
+        elif value is None:
+            if term.about.unscored == "row":
+                return None
+            value = 0.0
+        return value * self._weight(term)
 
     def of_tokens(self, values: Mapping[str, float | None], paid: Mapping[str, list[float]]) -> list[float]:
         """What the terms pay each token, as `total` adds up rows: a closed gate pays no token, a factor holds for tokens too.

@@ -55,6 +55,25 @@ def test_values_are_weighted_and_shown():
     assert [r.status for r in rows] == ["correct", "correct", "incorrect"]
 
 
+def test_what_each_term_adds_is_told_where_all_are_added():
+    gated = {
+        "kind": "verifier",
+        "name": "gated",
+        "weight": 2.0,
+        "gate": {"term": "brief", "at_least": 0.95, "otherwise": -1.0},
+    }
+    reward = composite("verifier", {**BRIEF, "weight": 0.5, "unscored": "zero"}, gated)
+    rows = scored(reward, "4", "is it 4?")
+    assert reward.term_names == ["verifier", "brief", "gated"]
+    assert [row.terms for row in rows] == [[1.0, pytest.approx(0.45), -2.0], [1.0, 0.0, -2.0]]
+    assert [row.score for row in rows] == [pytest.approx(sum(row.terms)) for row in rows]
+    (row,) = scored(composite("verifier", BRIEF), "is it 4?")
+    assert row.score is None and row.terms is None
+    multiplied = composite("verifier", {**BRIEF, "operation": "multiply"})
+    (row,) = scored(multiplied, "4")
+    assert multiplied.term_names == () and row.terms is None and row.score == pytest.approx(0.9)
+
+
 def test_a_term_may_be_without_a_value():
     (row,) = scored(composite("verifier", {**BRIEF, "unscored": "zero"}), "is it 4?")
     assert row.score == 1 and row.components == {"verifier": 1.0}
