@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
+from pipelines.data.records import Message, Role, Trajectory
 from pipelines.judges.asker import Asker
 
 
@@ -24,3 +26,18 @@ class Judged(Reward):
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def _messages(self, row: Trajectory) -> list[Message]:
+        """What was said behind the prompt: by the policy (assistant), and by the environment (user)."""
+        return [{"role": who, "content": self._decode(tokens).strip()} for who, tokens in segments(row)]
+
+
+def segments(row: Trajectory) -> list[tuple[str, list[int]]]:
+    """(role, token ids) of each message after the prompt: the policy's, and what the environment answered."""
+    pairs = [
+        (role, token) for role, token in zip(row.role, row.tokens, strict=True) if role not in (Role.PROMPT, Role.HINT)
+    ]
+    return [
+        ("user" if environment else "assistant", [token for _, token in part])
+        for environment, part in groupby(pairs, key=lambda pair: pair[0] == Role.ENVIRONMENT)
+    ]

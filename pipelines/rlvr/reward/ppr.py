@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.fields import Identifier
-from pipelines.data.records import Message, Problem, Role, Trajectory
+from pipelines.data.records import Message, Problem, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.judges import asker, questions
 from pipelines.rlvr.reward._judged import Judged
@@ -97,25 +96,9 @@ class ppr(Judged):
 
     def _conversations(self, row: Trajectory, problem: Problem) -> list[list[Message]]:
         """The conversation up to and with each of the policy's messages."""
-        messages = list(problem.prompt)
-        conversations: list[list[Message]] = []
-        for who, tokens in segments(row):
-            text = self._decode(tokens).strip()
-            messages = [*messages, {"role": who, "content": text}]
-            if who == "assistant":
-                conversations.append(messages)
-        return conversations
-
-
-def segments(row: Trajectory) -> list[tuple[str, list[int]]]:
-    """(role, token ids) of each message after the prompt: the policy's, and what the environment answered."""
-    pairs = [
-        (role, token) for role, token in zip(row.role, row.tokens, strict=True) if role not in (Role.PROMPT, Role.HINT)
-    ]
-    return [
-        ("user" if environment else "assistant", [token for _, token in part])
-        for environment, part in groupby(pairs, key=lambda pair: pair[0] == Role.ENVIRONMENT)
-    ]
+        messages = [*problem.prompt, *self._messages(row)]
+        own = range(len(problem.prompt), len(messages))
+        return [messages[: place + 1] for place in own if messages[place]["role"] == "assistant"]
 
 
 def renorm(grades: Sequence[float], outcome: float, beta: float = 1.0) -> list[float]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import judge_server
 import pytest
+import scripted
 
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Stop, Trajectory
@@ -56,6 +58,44 @@ def test_a_failed_call_without_contribution_adds_nothing_and_order_does_not_chan
     bad, good = [call(outcome="timed_out", text="error")], [call()]
     first, second = row(bad, good), row(good, bad)
     assert paid("steptool", first, second) == [[0.0, 2.0, 1.0], [2.0, 0.0, 1.0]] and first.score == second.score
+
+
+def judged(rule, *turns, answer="so 21"):
+    """StepTool's rewards by a judge, and the judge; each turn calls once, and the environment says what the tool gave."""
+    parts, role, ids = ["call"], [3] * 4, [*scripted.ids("call")]
+    for _ in turns[1:]:
+        parts += ["reply", "call"]
+        ids += [*scripted.ids("reply"), *scripted.ids("call")]
+        role += [4] * 5 + [3] * 4
+    ids += [*scripted.ids("reply"), *scripted.ids(answer)]
+    role += [4] * 5 + [3] * len(answer)
+    played = row(*([turn] for turn in turns), answer=answer)
+    played.tokens, played.role = ids, role
+    reward, lender = bind("rlvr.reward", {"kind": "steptool", "path": "./judge"}).fn, scripted.JudgeScorer(rule)
+    reward.connect(lender)
+    asked = problem()
+    asked.prompt.append({"role": "user", "content": "how warm is it"})
+    reward.score([played], {"0" * 32: asked})
+    assert played.score == pytest.approx(sum(played.turn_reward))
+    return played, lender
+
+
+def test_steptool_by_a_judge_pays_success_and_a_share_of_the_grade():
+    """The sheet's steps: success with a 3, a failure with a 1, success with a 5."""
+    calls = call(text="three"), call(outcome="failed", text="one"), call(text="five"), call(text="no idea")
+    grades = {"three": "Grade: 3", "one": "Grade: 1", "five": "Grade: 5"}
+    played, lender = judged(lambda body: grades.get(judge_server.parts(body)[3].split()[-1], "hm"), *calls)
+    assert played.turn_reward == pytest.approx([1.6, 0.2, 2.0, 1.0, 1.0])
+    assert played.components["judge_unread"] == 1 and len(lender.asked) == 4, "the answer is no call"
+    instruction, conversation, _, step = judge_server.parts({"messages": lender.asked[1]})
+    assert "step 2 of" in instruction and "contributed to the final answer" in instruction
+    assert "how warm is it" in conversation and conversation.count("reply") == 4 and "so 21" in conversation
+    assert step == 'weather {"city": "Oslo"} -> failed: one'
+
+
+def test_steptool_takes_an_endpoint_with_a_model_only():
+    with pytest.raises(RecipeError, match="Name its `model`"):
+        bind("rlvr.reward", {"kind": "steptool", "url": "http://localhost/v1"})
 
 
 REFERENCES = [{"name": "search", "arguments": {"q": "b", "k": 3}}, {"name": "calc", "arguments": {"x": 1}}]
