@@ -85,6 +85,7 @@ RLVR = {
     "layout/padding_share": Metric("Padding in it."),
     "layout/tokens": Metric("Tokens in it."),
     "critic/*": Metric("Of the critic.", when=_with_provider("critic"), hint="Add providers: [critic]."),
+    "archer/*": Metric("Of the critics of whole turns.", when=_with_provider("archer"), hint="Add providers: [archer]."),
     "prm/*": Metric("Of the process reward model.", when=_with_provider("implicit_prm"), hint="Add providers: [implicit_prm]."),
     "server/*": Metric("Of the decoding server.", when=lambda rlvr: rlvr.sampler is not None, hint="Set sampler."),
     "train/tokens_per_s": Metric("Speed of training."),

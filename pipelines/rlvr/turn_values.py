@@ -41,18 +41,40 @@ def turn_advantages(
     """
     count = turn_reward.shape[1]
     taken = turns_taken(turn, mask, count)
-    index, charged = turn.clamp(min=0), token_penalty.double() * (mask & (turn >= 0))
-    empty = torch.zeros(taken.shape, dtype=torch.float64)
-    rewards = turn_reward.double() - empty.scatter_add(1, index, charged)
     values = turn_values(value, turn, mask, count)
-    rest = reward.double() + charged.sum(1) - turn_reward.double().sum(1)
-    advantage = torch.zeros_like(empty)
-    running = following = torch.zeros(len(empty), dtype=torch.float64)
+    paid = turn_payments(reward, turn_reward, turn, mask, token_penalty)
+    td_error = paid + discount * following_values(values, taken) - values
+    advantage = torch.zeros_like(values)
+    running = torch.zeros(len(values), dtype=torch.float64)
     for s in range(count - 1, -1, -1):
-        own = rewards[:, s] + rest
-        td_error = own + discount * following - values[:, s]
-        running = torch.where(taken[:, s], td_error + discount * lam * running, running)
-        following = torch.where(taken[:, s], values[:, s], following)
-        rest = torch.where(taken[:, s], 0.0, own)
+        running = torch.where(taken[:, s], td_error[:, s] + discount * lam * running, running)
         advantage[:, s] = torch.where(taken[:, s], running, 0.0)
     return advantage, values
+
+
+def turn_payments(reward: Tensor, turn_reward: Tensor, turn: Tensor, mask: Tensor, token_penalty: Tensor) -> Tensor:
+    """What each turn with a token in `mask` is paid, float64 [B, S]; 0 for others, whose pay the turn before them gets.
+
+    Args as in `turn_advantages`.
+    """
+    taken = turns_taken(turn, mask, turn_reward.shape[1])
+    charged = token_penalty.double() * (mask & (turn >= 0))
+    paid = turn_reward.double().scatter_add(1, turn.clamp(min=0), -charged)
+    rest = reward.double() + charged.sum(1) - turn_reward.double().sum(1)
+    for s in range(paid.shape[1] - 1, -1, -1):
+        own = paid[:, s] + rest
+        rest = torch.where(taken[:, s], 0.0, own)
+        paid[:, s] = torch.where(taken[:, s], own, 0.0)
+    return paid
+
+
+def following_values(values: Tensor, taken: Tensor) -> Tensor:
+    """The value of the next turn that is taken, [B, S]; 0 behind the last.
+
+    >>> following_values(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[True, False, True]])).tolist()
+    [[3.0, 3.0, 0.0]]
+    """
+    behind = torch.zeros_like(values)
+    for s in range(values.shape[1] - 2, -1, -1):
+        behind[:, s] = torch.where(taken[:, s + 1], values[:, s + 1], behind[:, s + 1])
+    return behind

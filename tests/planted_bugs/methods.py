@@ -6,6 +6,8 @@ RLVR, TESTS = "pipelines/rlvr", "tests/pipelines/rlvr"
 GOLDEN = f"{TESTS}/test_golden.py::test_agrees_with_the_source"
 CLIP_DELTA, SEEUPO = f"{TESTS}/shaping/test_clip_delta.py", f"{TESTS}/replay/test_seeupo.py"
 CRITIC, STEPS = f"{TESTS}/providers/test_critic.py", f"{TESTS}/reward/test_process_model.py"
+WARM_UP, HEADS = f"{TESTS}/providers/test_warm_up.py", f"{TESTS}/test_value_heads.py"
+ARCHER = f"{TESTS}/providers/test_archer.py"
 LOSS = "tests/pipelines/sft/test_loss.py"
 PLANTED = {
     "self-play: the other seat is not paid": ("pipelines/contract/episode.py", "other.rewards[-1] += paid", "other.rewards[-1] += 0.0", [f"{TESTS}/rollout/test_self_play.py::test_a_game_is_a_row_for_each_seat"]),
@@ -37,6 +39,15 @@ PLANTED = {
     "turn_gae: what is beyond the turns is paid to each": (f"{RLVR}/turn_values.py", "rest = torch.where(taken[:, s], 0.0, own)", "rest = torch.where(taken[:, s], rest, own)", [f"{TESTS}/advantage/test_turn_gae.py::test_against_a_loop"]),
     "critic: tokens behind a turn's first have values that nothing was fitted to": (f"{RLVR}/providers/critic.py", '        if self.at == "turns":\n            turn', '        if self.at == "nothing":\n            turn', [f"{CRITIC}::test_at_turns_it_is_fitted_to_the_first_token_of_each_turn"]),
     "critic: returns without the value": (f"{RLVR}/providers/critic.py", "turns_to_tokens(advantages + values, ", "turns_to_tokens(advantages, ", [f"{CRITIC}::test_at_turns_a_target_is_the_advantage_and_the_value"]),
+    "critic: the heuristic goes on": (f"{RLVR}/providers/critic.py", 'self.heuristic is not None and columns["step"] < self.warm_up', 'self.heuristic is not None and columns["step"] >= 0', [f"{WARM_UP}::test_a_heuristic_is_what_the_critic_knows_when_the_policy_starts_and_returns_take_it_back"]),
+    "the policy moves in the warm-up": (f"{RLVR}/learner.py", "enumerate([] if stands_still else updates)", "enumerate(updates)", [f"{WARM_UP}::test_the_policy_stands_still_and_its_schedule_begins_when_it_moves"]),
+    "the schedule runs in the warm-up": (f"{RLVR}/learner.py", "total = (rlvr.steps - self.warm_up) *", "total = rlvr.steps *", [f"{WARM_UP}::test_the_policy_stands_still_and_its_schedule_begins_when_it_moves"]),
+    "value heads: the mean of logarithms": (f"{RLVR}/value_heads.py", "moved = values + averaging * (goals - values)", "moved = goals", [f"{HEADS}::test_the_mean_is_taken_of_returns_and_not_of_their_logarithms"]),
+    "value heads: what is below 0 is added": (f"{RLVR}/value_heads.py", "torch.tensor([sign or 1 for sign in self.signs])", "torch.tensor([1 for sign in self.signs])", [f"{HEADS}::test_a_prediction_of_zero_is_a_value_of_zero"]),
+    "archer: V of the turn before the environment's answer": (f"{RLVR}/providers/archer.py", "predicted[:, :-1, 2:] * starts[..., None]", "predicted[:, :-1, 2:] * ends[..., None]", [f"{ARCHER}::test_v_reads_the_state_and_q_the_turn_too"]),
+    "archer: Q without what follows": (f"{RLVR}/providers/archer.py", '"q": episodes["paid"][..., None] + self.discount * behind', '"q": episodes["paid"][..., None] + 0 * behind', [f"{ARCHER}::test_losses_and_targets_against_a_loop"]),
+    "archer: V of turns that other policies took": (f"{RLVR}/providers/archer.py", "turn_starts(turn, mask) & ~first[:, None]", "turn_starts(turn, mask) & (first | True)[:, None]", [f"{ARCHER}::test_losses_and_targets_against_a_loop"]),
+    "steptool: a failed call is paid": (f"{RLVR}/reward/steptool.py", """self.weight * (sum(call["outcome"] == "ok" for call in calls)""", """self.weight * (sum(bool(call["outcome"]) for call in calls)""", [f"{TESTS}/reward/test_tool_rewards.py::test_steptool_by_a_judge_pays_success_and_a_share_of_the_grade"]),
     "seeupo: the first turn first": (f"{RLVR}/replay/seeupo.py", "turns = turns.flip(0)", "turns = turns.flip(0).flip(0)", [f"{SEEUPO}::test_the_parts_are_the_turns_in_order"]),
     "seeupo: the factor forgets the turns before": (f"{RLVR}/replay/seeupo.py", "self.factor = (self.factor * ratio).clamp(low, high)", "self.factor = ratio.clamp(low, high)", [f"{SEEUPO}::test_the_sheets_values"]),
     "seeupo: parts start from the sampler's log-probs": (f"{RLVR}/learner.py", 'columns["logp_old"] = torch.where(following, present, columns["logp_old"])', 'columns["logp_old"] = columns["logp_old"] + 0', [f"{SEEUPO}::test_each_turn_starts_from_the_weights_that_the_one_behind_it_left"]),

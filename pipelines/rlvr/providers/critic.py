@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
-from pipelines.engine.critic import Critic
+from pipelines.engine.critic import Critic, zero_head
 from pipelines.errors import RecipeError
 from pipelines.rlvr.algorithm import returns
 from pipelines.rlvr.ops_turns import turn_starts, turns_to_tokens
@@ -99,7 +99,7 @@ class critic(Provider):
         policy = context.policy
         self.value_heads = ValueHeads(self.heads, context.reward_terms) if self.heads else None
         count = len(self.value_heads) if self.value_heads else 1
-        self.network = Critic(policy.decoder, policy.head.in_features, dtype=context.model.dtype, heads=count)
+        self.network = Critic(policy.decoder, zero_head(policy.head.in_features, count), dtype=context.model.dtype)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
 
     @torch.no_grad()

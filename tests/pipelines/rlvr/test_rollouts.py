@@ -62,6 +62,10 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         [*TURNS, "presets=[trloo]"],
         [*TURNS, "presets=[seeupo]", "rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.mini_batches=2"],
         [*TURNS, "presets=[era]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
+        [
+            *TURNS, "presets=[archer]", "rlvr.rollout={kind: multi_turn, max_turns: 3}",
+            "rlvr.providers=[{kind: archer, epochs: 2, batch: 8, warm_up: 1}]",
+        ],
         [*TURNS, "presets=[rebel]", "rlvr.rollout.max_turns=3", "rlvr.advantage.target_success=0.9"],
         [*TURNS, "presets=[activevln]", "rlvr.rollout={kind: multi_turn, max_turns: 3, tolerance: 1.5, regenerate: 1}"],
         [*BRANCHES, "presets=[arpo]"],
@@ -72,8 +76,8 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         ["presets=[tree_grpo]", *TREES],
     ],
     ids=[
-        "plain", "gigpo", "trloo", "seeupo", "era", "rebel", "activevln", "arpo", "epo", "trloo_turn_clip", "gated_gae", "arpo_hard",
-        "tree_grpo",
+        "plain", "gigpo", "trloo", "seeupo", "era", "archer", "rebel", "activevln", "arpo", "epo", "trloo_turn_clip", "gated_gae",
+        "arpo_hard", "tree_grpo",
     ],
 )  # fmt: skip
 def test_turns_train(tmp_path, lake, more):
@@ -85,6 +89,23 @@ def test_turns_train(tmp_path, lake, more):
     values = [b["values"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
     checked = [v["mismatch/max"] for v in values if "mismatch/max" in v]
     assert len(values) == 3 and checked and max(checked) < 1e-4
+
+
+def test_critics_of_turns_and_their_episodes_survive_a_stop(tmp_path, lake):
+    """The store is in the commit, and so are the targets; the second step draws from both steps' episodes."""
+    results = []
+    for name, run in (
+        ("whole", lambda build: build().run()),
+        ("stopped", lambda build: toys.run_stopped(build, step=2)),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        providers = "rlvr.providers=[{kind: archer, learning_rate: 0.001, epochs: 2, batch: 6, warm_up: 1}]"
+        more = (*TURNS, "presets=[archer]", TURNS[0], providers, "rlvr.commit.every=1")
+        run(lambda folder=folder, more=more: toys.trainer(folder, lake, toys.lake(folder), *more))
+        results.append(toys.result(folder / "work"))
+    assert results[0] == results[1]
+    assert results[0][1][-1][1]["archer/episodes"] == 48
 
 
 def test_branches_share_what_came_before_and_part_afterwards(tmp_path, lake):

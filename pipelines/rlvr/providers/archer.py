@@ -1,0 +1,213 @@
+"""Critics of whole turns that learn from stored episodes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.engine import distribution
+from pipelines.engine.critic import Critic
+from pipelines.rlvr.ops_turns import turn_ends, turn_starts, turns_taken, turns_to_tokens
+from pipelines.rlvr.turn_values import following_values, turn_payments
+
+DRAWS = 7
+"""RNG stream id of the episodes that an update draws."""
+EPISODE = {"token": 0, "turn": -1, "mask": 0, "paid": 0}
+"""Columns of a stored episode, and what stands behind its end."""
+
+
+@method(
+    paper="2402.19446",
+    title="ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL (utterance-level critics)",
+    checked="official code (read)",
+    makes=("turn_value", "turn_action_value"),
+)
+class archer(Provider):
+    """Two estimates each of Q(state, turn) and V(state), over a copy of the policy's body, with target copies and a store of episodes.
+
+        Q_i <- r + discount V'_i(next state), 0 behind the last turn;   V_i <- Q'_i(state, turn);   ' <- (1 - tau) ' + tau present
+
+    After each step its episodes join the store, which forgets the oldest beyond `capacity`. Each of the `epochs` that follow draws
+    `batch` episodes from the store for Q, whose turns any policy may have chosen, and as many of the step's own for V, whose turns are the
+    present policy's; the targets move after each. `turn_value` and `turn_action_value` are the smaller of the two estimates. In the
+    first `warm_up` steps of the run the policy stands still.
+
+    Different from the released code: V is fitted to turns that the present policy has taken, where the code has the policy take a new
+    turn in each stored state; episodes are drawn, and all turns of one are fitted, where the code draws turns; state and turn are
+    read in one go by the policy's own architecture, V from the state's last token and Q from the turn's, where RoBERTa reads both apart.
+    """
+
+    reads = ("turn", "turn_reward")
+
+    def __init__(
+        self,
+        *,
+        learning_rate: Annotated[float, Field(gt=0)] = 1e-5,
+        discount: Annotated[float, Field(ge=0, le=1)] = 0.95,
+        tau: Annotated[float, Field(gt=0, le=1)] = 0.1,
+        epochs: Annotated[int, Field(ge=1)] = 10,
+        batch: Annotated[int, Field(ge=1)] = 32,
+        capacity: Annotated[int, Field(ge=1)] = 10_000,
+        warm_up: Annotated[int, Field(ge=0)] = 0,
+    ) -> None:
+        self.learning_rate, self.discount, self.tau = learning_rate, discount, tau
+        self.epochs, self.batch, self.capacity, self.warm_up = epochs, batch, capacity, warm_up
+        self.store: list[dict[str, Tensor]] = []
+
+    def setup(self, context: ProviderContext) -> None:
+        """Copy the body."""
+        self.passes, self.max_grad_norm, self.seed = context.passes, context.rlvr.optimizer.max_grad_norm, context.seed
+        self.outcome_tokens = context.outcome_tokens
+        torch.manual_seed(context.seed)
+        policy = context.policy
+        self.network = Critic(policy.decoder, TurnHeads(policy.head.in_features), dtype=context.model.dtype)
+        self.target = copy.deepcopy(self.network).requires_grad_(False)
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
+
+    @torch.no_grad()
+    def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
+        """`turn_value` and `turn_action_value` [B, S]."""
+        episodes = {"token": tokens, "turn": columns["turn"], "mask": columns["mask"], "paid": columns["turn_reward"]}
+        actions, states = self._estimates(self.network, episodes)
+        columns["turn_action_value"], columns["turn_value"] = actions.amin(-1), states.amin(-1)
+
+    def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
+        """Store the step's episodes, and fit both critics."""
+        latest = self._stored(tokens, columns)
+        self.store = [*self.store, *latest][-self.capacity :]
+        losses = [0.0, 0.0]
+        for epoch in range(self.epochs if latest else 0):
+            draw = distribution.generator(torch.device("cpu"), self.seed, int(columns["step"]), epoch, DRAWS)
+            drawn = [
+                [source[i] for i in torch.randint(len(source), (self.batch,), generator=draw).tolist()]
+                for source in (self.store, latest)
+            ]
+            losses = self._fit(stacked([*drawn[0], *drawn[1]]))
+        filled = {f"archer/{name}": columns[f"turn_{name}"] for name in ("value", "action_value")}
+        taken = turns_taken(columns["turn"], columns["mask"], columns["turn_reward"].shape[1])
+        means = {name: float(value[taken].mean()) if taken.any() else 0.0 for name, value in filled.items()}
+        return {
+            "archer/q_loss": losses[0],
+            "archer/v_loss": losses[1],
+            "archer/episodes": float(len(self.store)),
+            **means,
+        }
+
+    def _stored(self, tokens: Tensor, columns: dict[str, Any]) -> list[dict[str, Tensor]]:
+        """The step's episodes whose outcome is known, each up to its last trained token."""
+        mask = self.outcome_tokens(columns)
+        turn = columns["turn"]
+        paid = turn_payments(columns["reward"], columns["turn_reward"], turn, mask, columns["token_penalty"]).float()
+        episodes = []
+        for row in (mask & (turn >= 0)).any(1).nonzero().flatten().tolist():
+            end = int(mask[row].nonzero().max()) + 1
+            values = {"token": tokens[row, :end], "turn": turn[row, :end], "mask": mask[row, :end], "paid": paid[row]}
+            episodes.append({name: value.clone() for name, value in values.items()})
+        return episodes
+
+    def _fit(self, episodes: dict[str, Tensor]) -> list[float]:
+        """One update of both critics and the targets: Q on the first `batch` episodes, V on the others; returns their losses."""
+        turn, mask = episodes["turn"], episodes["mask"].bool()
+        taken = turns_taken(turn, mask, episodes["paid"].shape[1])
+        with torch.no_grad():
+            actions, states = self._estimates(self.target, episodes)
+        behind = torch.stack([following_values(states[..., i], taken) for i in (0, 1)], -1)
+        goals = {"q": episodes["paid"][..., None] + self.discount * behind, "v": actions}
+        first = torch.arange(len(turn)) < self.batch
+        marks = {
+            "q": pad(turn_ends(turn, mask) & first[:, None], (1, 0)),
+            "v": pad(turn_starts(turn, mask) & ~first[:, None], (0, 1)),
+        }
+        wanted, weight = torch.zeros(*marks["q"].shape, 4), torch.zeros(*marks["q"].shape, 4)
+        for at, name in enumerate(("q", "v")):
+            places = slice(2 * at, 2 * at + 2)
+            side = (1, 0) if name == "q" else (0, 1)
+            per_token = torch.stack([turns_to_tokens(goals[name][..., i], turn) for i in (0, 1)], -1)
+            wanted[..., places] = pad(per_token, (0, 0, *side))
+            weight[..., places] = (marks[name] / marks[name].sum().clamp(min=1))[..., None]
+        fitted = weight.sum(-1) > 0
+        losses = [0.0, 0.0]
+        for layout in self.passes.layouts(pad(episodes["token"], (0, 1)), fitted, fitted.any(1).nonzero().squeeze(1)):
+            predicted = self.network(layout)
+            own = (goal.flatten(0, 1)[layout.target].to(predicted) for goal in (wanted, weight))
+            error = _weighted(predicted, *own)
+            error.sum().backward()
+            losses = [losses[at] + float(error[:, 2 * at : 2 * at + 2].detach().sum()) for at in (0, 1)]
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for target, present in zip(self.target.parameters(), self.network.parameters(), strict=True):
+                target.lerp_(present, self.tau)
+        return losses
+
+    def _estimates(self, network: Critic, episodes: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Both estimates of Q and of V for each turn, float32 [B, S, 2] each; 0 for turns without a token in `mask`.
+
+        V is read in front of the turn's first token, Q in front of what follows its last one, which no position has to be.
+        """
+        turn, mask, count = episodes["turn"], episodes["mask"].bool(), episodes["paid"].shape[1]
+        starts, ends = turn_starts(turn, mask), turn_ends(turn, mask)
+        read = pad(starts, (0, 1)) | pad(ends, (1, 0))
+        predicted = self.passes.per_token(
+            lambda layout, ids: network(layout), pad(episodes["token"], (0, 1)), read, values=4
+        )
+        index = turn.clamp(min=0)[..., None].expand(*turn.shape, 2)
+        empty = torch.zeros(len(turn), count, 2)
+        actions = empty.scatter_add(1, index, predicted[:, 1:, :2] * ends[..., None])
+        return actions, empty.scatter_add(1, index, predicted[:, :-1, 2:] * starts[..., None])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, targets, optimizer and stored episodes."""
+        networks = {"network": self.network.state_dict(), "target": self.target.state_dict()}
+        return {**networks, "optimizer": self.optimizer.state_dict(), "store": list(self.store)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.network.load_state_dict(state["network"])
+        self.target.load_state_dict(state["target"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.store = list(state["store"])
+
+
+class TurnHeads(torch.nn.Module):
+    """Q1, Q2, V1 and V2 of a hidden state [..., width], float [..., 4]; each is an MLP of its own that starts at random."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = torch.nn.ModuleList(_mlp(width) for _ in range(4))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """The four values of each state."""
+        return torch.cat([head(hidden) for head in self.heads], -1)
+
+
+def _mlp(width: int) -> torch.nn.Sequential:
+    linear, relu = torch.nn.Linear, torch.nn.ReLU
+    return torch.nn.Sequential(linear(width, width), relu(), linear(width, width), relu(), linear(width, 1))
+
+
+def _weighted(predicted: Tensor, wanted: Tensor, weight: Tensor) -> Tensor:
+    """Squared errors, each with its weight; an entry whose weight is 0 has no error."""
+    return weight * (predicted - wanted).square()
+
+
+def stacked(episodes: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Episodes as padded columns.
+
+    >>> stacked([{"turn": torch.tensor([0, 1])}, {"turn": torch.tensor([0])}])["turn"].tolist()
+    [[0, 1], [0, -1]]
+    """
+    columns = {}
+    for name, fill in EPISODE.items():
+        rows = [episode[name] for episode in episodes if name in episode]
+        if rows:
+            columns[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
+    return columns
