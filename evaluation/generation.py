@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 KNOWN = {"do_sample", "temperature", "top_p", "top_k", "min_p", "max_gen_toks", "until"}
 """What the sampler understands; a task that asks for others is run by HFLM itself."""
 LENGTHS = {"max_new_tokens", "max_tokens", "max_completion_tokens"}
 """Other names of `max_gen_toks`."""
+
+
+NUMERIC = {"temperature", "top_p", "top_k", "min_p", "max_gen_toks"} | LENGTHS
+
+
+def fault(settings: Mapping[str, Any]) -> str:
+    """What is certainly wrong with a benchmark's generation settings; empty where nothing is. Other names may be transformers'.
+
+    >>> fault({"temperatur": 0.5}), fault({"top_p": "high"}), fault({"do_sample": True, "num_beams": 4})
+    ("temperatur: Did you mean 'temperature'?", 'top_p: a number is wanted', '')
+    """
+    for name, value in settings.items():
+        near = get_close_matches(name.casefold().replace("-", "_"), KNOWN | LENGTHS, n=1, cutoff=0.85)
+        if name not in KNOWN | LENGTHS and near:
+            return f"{name}: Did you mean {near[0]!r}?"
+        if name in NUMERIC and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+            return f"{name}: a number is wanted"
+    return ""
 
 
 def unknown(settings: Iterable[str]) -> list[str]:

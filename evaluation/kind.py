@@ -107,6 +107,14 @@ class EvaluateKind(Kind):
             raise RecipeError("evaluate.checkpoints: is about plain sections; list the stages under evaluate.models.")
         check_evaluated_games(node.settings.tasks)
         _check_decoding(node.settings)
+        for task in node.settings.tasks:
+            if fault := generation.fault(task.sampling):
+                raise RecipeError(f"evaluate.tasks.{task.name}.sampling.{fault}")
+            if (task.samples or 1) > 1 and task.sampling.get("temperature") == 0:
+                raise RecipeError(
+                    f"evaluate.tasks.{task.name}.samples: at temperature 0 all {task.samples} answers to a question are equal. Set "
+                    "samples: 1, or a temperature above 0."
+                )
         if node.settings.guidance is None:
             return
         base, models = node.settings.guidance.base, node.named("models")

@@ -32,7 +32,16 @@ from pipelines.recipe.slots import terms_of
 from pipelines.sandbox import SandboxError, levels
 from pipelines.stage.files import digest, free_bytes, read_json, write_atomic
 from pipelines.verifiers import SANDBOXED
-from tasks import environment, estimate, machine, preflight_corpora, preflight_rewards, preflight_rules, probe
+from tasks import (
+    environment,
+    estimate,
+    machine,
+    preflight_corpora,
+    preflight_data,
+    preflight_rewards,
+    preflight_rules,
+    probe,
+)
 from tasks import preflight_server as server
 from tasks.problem import Problem
 
@@ -178,6 +187,7 @@ class Examination:
                 text = redact(answer["problem"]).removeprefix(f"{field}: ").removeprefix(f"{section}: ")
                 problems.append(Problem(field, text, "" if "Did you mean" in text else fix))
             known[field] = answer
+        problems += preflight_data.problems(nodes, known)
         problems += _limits(recipe, nodes, known)
         problems += _room(recipe, nodes, known)
         told = zip(self._rules, answers[len(self._questions) :], strict=True)
@@ -207,6 +217,9 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
         yield from _rlvr(node.name, node.settings, questions)
     elif isinstance(node.settings, Evaluate):
         yield from _evaluate(node.name, node.settings, questions)
+    for files in node.kind.reads(node).models.values():
+        if files.place[0] == node.kind.name and not isinstance(node.settings, Curate):
+            yield from _hub(".".join(map(str, (node.name, *files.place[1:]))), str(files.path), "model")
     if getattr(node.settings, "sampler", None) is not None:
         yield from server.problems(f"{node.name}.sampler", node.settings.sampler)
 
@@ -277,7 +290,7 @@ def _mark(question: dict[str, Any]) -> str | None:
             parts.append(importlib.metadata.version(name))
     folders = [Path(str(question[k])) for k in ("path", "include") if question.get(k)]
     entries = [f for folder in folders for f in (folder.expanduser(), *sorted(folder.expanduser().rglob("*")))]
-    files = [f for f in [*entries, *rules] if f.is_file()]
+    files = [f for f in [*entries, *rules, *map(Path, question.get("files", ()))] if f.is_file()]
     files += [f for f in [Path(question.get("chat_template") or "{")] if "{" not in str(f) and f.is_file()]
     files += sorted((environment.ROOT / "pipelines" / "environments").glob("*.py"))
     for file in files:
@@ -289,18 +302,14 @@ def _mark(question: dict[str, Any]) -> str | None:
 def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[Problem]:
     for number, source in enumerate(curate.sources):
         field = f"{stage}.sources.{number}"
+        faults = []
         if source.kind == "file":
-            yield from _files(f"{field}.path", str(source.path))
+            faults = list(_files(f"{field}.path", str(source.path)))
         elif source.kind == "hub":
-            yield from _hub(f"{field}.path", str(source.path), "dataset")
-        elif source.kind in ("reasoning_gym", "environment"):
-            ask = {
-                "ask": "problems",
-                "kind": source.kind,
-                "task": source.task,
-                "config": source.config,
-                "seed": source.seed,
-            }
+            faults = list(_hub(f"{field}.path", str(source.path), "dataset"))
+        yield from faults
+        ask = preflight_data.question(source)
+        if ask is not None and not faults:
             questions.append((field, "", ask))
     if curate.difficulty is not None:
         yield from _hub(f"{stage}.difficulty.model", curate.difficulty.model, "model")

@@ -21,7 +21,7 @@ from pipelines.errors import UserError
 from pipelines.project import python_path
 from pipelines.recipe.memory import Shape
 from pipelines.stage import owner
-from tasks import estimate, preflight_rules
+from tasks import estimate, preflight_data, preflight_rules
 
 SECONDS = 120.0
 """For one question; the slowest that is meant to pass, lm-eval's whole index, took 8 s on two cores."""
@@ -253,6 +253,7 @@ ANSWERS = {
     "problems": _problems,
     "benchmark": _benchmarks,
     preflight_rules.ASK: preflight_rules.answer,
+    preflight_data.ASK: preflight_data.answer,
 }
 
 

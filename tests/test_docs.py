@@ -38,6 +38,10 @@ NEEDS: dict[str, dict[str, Any]] = {
 """What the text around a snippet says it needs, by a setting of it."""
 
 
+SOURCES = [{"kind": "environment", "task": "worked_sums", "size": 9}, {"kind": "file", "path": "data/rows.jsonl"}]
+"""Problems that can be played or answered alone, and rows of a file: what the text around a snippet has."""
+
+
 def blocks(language: str) -> list[Any]:
     """Fenced blocks of all pages."""
     return [
@@ -117,6 +121,17 @@ def test_commands_are_current(page, block, monkeypatch):
             read_recipe(toys.ROOT / recipe, list(changes))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_commands_between_words_are_current(page):
+    """`whetstone COMMAND --option` in running text: there is such a command, and it has the option."""
+    commands = cli.parser()._subparsers._group_actions[0].choices
+    for text in re.findall(r"`whetstone ([a-z][^`]*)`", FENCED.sub("", page.read_text())):
+        name, *words = text.split()
+        assert name in commands, text
+        options = commands[name]._option_string_actions
+        assert all(word.partition("=")[0] in options for word in words if word.startswith("--")), text
+
+
 def filled(value: Any, otherwise: Any) -> Any:
     """A value of a snippet; `{...}` and `[...]` stand for anything."""
     return otherwise if value in ({"...": None}, ["..."]) else value
@@ -183,7 +198,8 @@ def test_snippets_are_accepted(page, tmp_path, monkeypatch):
     before: dict[str, Any] = {"data": {"kind": "curate"}, "cold": {"kind": "sft", "data": "data", "steps": 9}}
     for case in blocks("yaml"):
         if case.values[0] == page:
-            body = yaml.safe_load(toys.recipe(tmp_path, rlvr={"steps": 200}).read_text()) | {"tracking": {}}
+            body = yaml.safe_load(toys.recipe(tmp_path, rlvr={"steps": 200}, curate={"sources": SOURCES}).read_text())
+            body |= {"tracking": {}}
             file, snippet = tmp_path / "snippet.yaml", case.values[1].replace("path: /", f"path: {tmp_path}/")
             file.write_text(yaml.safe_dump(recipe_of(yaml.safe_load(snippet), before, body), sort_keys=False))
             try:

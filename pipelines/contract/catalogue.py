@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError, create_model
 
 from pipelines.contract.columns import columns_of
-from pipelines.contract.fields import LARGEST, Strict
+from pipelines.contract.fields import LARGEST, Strict, message, place
 from pipelines.contract.method import BASES, FunctionMethod, Method
 from pipelines.errors import RecipeError, did_you_mean
 
@@ -27,7 +27,8 @@ CHECKED = ("official code", "third-party code", "paper", "closed form", "reconst
 """How a method's results were verified; "third-party code" may be followed by which in brackets."""
 
 
-TERMS = ("rlvr.divergence", "rlvr.auxiliary_loss")
+DIVERGENCE = "rlvr.divergence"
+TERMS = (DIVERGENCE, "rlvr.auxiliary_loss")
 """Slots whose methods are terms of a sum: there `weight` is the term's factor, elsewhere a setting like any other."""
 
 
@@ -77,6 +78,10 @@ class Card:
     """For replays: an update is made in parts, and all but the first start from the trainer's own log-probabilities."""
     own_group_size: bool = False
     """For rollouts: a group may have other rows than `group_size` says."""
+    forces_rows: bool = False
+    """For rollouts: some rows hold no token that the policy chose in its place, so a reward cannot tell their steps apart."""
+    compares_steps: bool = False
+    """For shaping: a row of a single step is paid nothing, whatever its value."""
     leaves_statistics: bool = False
     """For filters: a row it leaves out also leaves the statistics; others keep the row there and take it out of the loss alone."""
     reads: tuple[str, ...] = ()
@@ -195,6 +200,10 @@ def _weight(slot: str, value: Any) -> float:
         weight = float("nan")
     if not abs(weight) <= LARGEST:
         raise RecipeError(f"{slot}.weight: a finite number is wanted (got {str(value)[:60]!r}).")
+    if slot == DIVERGENCE and weight < 0:
+        raise RecipeError(
+            f"{slot}.weight: {weight:g} pays the policy for leaving the reference. Use a number above 0, or 0 to measure the distance only."
+        )
     return weight
 
 
@@ -219,17 +228,17 @@ def bind(slot: str, spec: str | Mapping[str, Any], field: str | None = None) -> 
         raise RecipeError(f"{where_said}: say which method with `kind`. Known: {', '.join(names(slot))}.")
     name = str(fields.pop("kind"))[:120]
     weight = _weight(slot, fields.pop("weight", 1.0)) if slot in TERMS else 1.0
-    where = _where(slot, fields.pop("where", "loss")) if slot == "rlvr.divergence" else "loss"
+    where = _where(slot, fields.pop("where", "loss")) if slot == DIVERGENCE else "loss"
     fn = load(slot, name, field)
     model = settings_model(fn)
     try:
         settings = model(**fields).model_dump()
     except ValidationError as error:
         first = error.errors()[0]
-        field_name = ".".join(map(str, first["loc"]))[:120]
+        field_name = ".".join(place(first))[:120]
         allowed = ", ".join(model.model_fields) or "none"
         hint = did_you_mean(field_name, model.model_fields) if first["type"] == "extra_forbidden" else ""
-        complaint = "no such setting" if first["type"] == "extra_forbidden" else first["msg"]
+        complaint = "no such setting" if first["type"] == "extra_forbidden" else message(first)
         text = f"{where_said}.{field_name}: {complaint}. {hint} Settings of {name}: {allowed}."
         raise RecipeError(" ".join(text.split())) from None
     instance = fn(**settings) if inspect.isclass(fn) else FunctionMethod(fn, settings)

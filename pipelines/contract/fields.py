@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import date
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -43,6 +44,30 @@ Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 Day = Annotated[str, BeforeValidator(_day)]
 """`2025-01-01`."""
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+
+
+FORMS = {
+    r"^\w+(\.\w+)*:\w+$": "write it as package.module:function",
+    r"^[\w.]+:\w+$": "write it as package.module:function",
+    r"^https?://[^\s/]": "write an address such as http://localhost:8000",
+    r"^[A-Za-z_]\w*$": "write the name of a variable, such as OPENAI_API_KEY",
+}
+"""Patterns of fields, in words."""
+
+
+def message(entry: Mapping[str, Any]) -> str:
+    """What one of pydantic's complaints says, without its own words around it."""
+    if entry["type"] == "string_pattern_mismatch":
+        return FORMS.get(entry["ctx"]["pattern"], str(entry["msg"]))
+    return str(entry["msg"]).removeprefix("Value error, ")
+
+
+def place(entry: Mapping[str, Any]) -> list[str]:
+    """Where the field of a complaint is, without the branches of unions that pydantic tried."""
+    return [str(part) for part in entry["loc"] if not str(part).startswith(BRANCHES)]
+
+
+BRANCHES = ("function-", "list[", "literal[", "constrained-", "[key]")
 
 
 class Strict(BaseModel):

@@ -50,6 +50,8 @@ class Method:
     """Settings that name a model folder which is scored with: its files belong to the stage's key."""
     reward_models: ClassVar[tuple[str, ...]] = ()
     """Settings that name reward models, one or a list: stages of the recipe, or checkpoints by path. Their files belong to the key too."""
+    info_fields: ClassVar[tuple[str, ...]] = ()
+    """Settings that name a field of the records' info, which some record must have."""
 
     def parts(self) -> Sequence[Bound]:
         """The methods that this one is made of, for the recipe's checks; their hooks are this one's to call."""
@@ -161,6 +163,8 @@ class Prompting(Method):
     """Whether there may be more requests than problems."""
     leaves_prompts: bool = False
     """Every problem is asked as it is, so that a game may ask each seat in its own way."""
+    hints: bool = False
+    """Whether answers may begin with a part of the solution."""
 
     system_prompt: str | None = None
     """Put in front of every problem; saved with the checkpoint, so that evaluation uses it too."""

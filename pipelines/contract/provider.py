@@ -53,6 +53,8 @@ class Provider:
     """Settings that name a model folder: its files belong to the stage's key."""
     reward_models: ClassVar[tuple[str, ...]] = ()
     """As a `Method`'s."""
+    info_fields: ClassVar[tuple[str, ...]] = ()
+    """As a `Method`'s."""
     reads: Sequence[str] = ()
     """Columns that it cannot do without, which a rollout or a reward must make."""
     reward_terms: Sequence[str] = ()

@@ -127,6 +127,21 @@ class CurateKind(Kind):
 def _check_selection(node: Node, source: Source, field: str) -> None:
     """Parts are made of episodes, other records of single answers, as the stage that is read samples them."""
     assert source.select is not None
+    sampled = node.recipe.node(str(source.path))
+    lacking = {
+        name: fix
+        for name, (there, fix) in {
+            "reward_model": (bool(sampled.named("reward_model")), "reward_model: STAGE"),
+            "judge": (sampled.settings.self_judge is not None, "self_judge: {}"),
+            "log_ratio": (sampled.settings.reference is not None, "reference: STAGE"),
+        }.items()
+        if not there
+    }
+    for value in (source.select.by, *(factor.name for factor in source.select.factors)):
+        if value in lacking:
+            raise RecipeError(
+                f"{field}: {value} is a value of completions that {source.path} does not give them. Set {lacking[value]} in {source.path}."
+            )
     plays = getattr(node.recipe.node(str(source.path)).settings, "episodes", None) is not None
     if source.select.kind == SEGMENTS and not plays:
         raise RecipeError(

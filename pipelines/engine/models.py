@@ -247,6 +247,10 @@ def fresh_config(settings: Fresh, special: dict[str, Any]) -> Any:
         hint = did_you_mean(name, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
         hint = hint if hint.startswith("Did") else "Use one such as llama, qwen3, gemma2 or gpt2."  # there are hundreds
         raise ModelError(f"model.fresh.architecture: transformers has no causal language model {name[:80]!r}. {hint}")
+    if "vocab_size" in settings.config:
+        raise ModelError(
+            "model.fresh.config.vocab_size: the tokenizer says how large the vocabulary is. Set model.tokenizer.vocab_size."
+        )
     blank = AutoConfig.for_model(name)
     for field in settings.config:  # others that it lacks may be read all the same: head_dim by qwen3_moe
         near = [] if hasattr(blank, field) else get_close_matches(field, blank.to_dict(), n=1, cutoff=0.85)

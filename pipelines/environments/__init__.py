@@ -24,6 +24,10 @@ GAMES = ("kuhn_poker", "tic_tac_toe")
 """Environments with players, whose `World` has the attributes of `Game`."""
 
 
+PLAYED = ("bandit", "frozen_lake", "guess_number", "openenv", "sokoban", "textarena", "toy_text")
+"""Environments whose problems have no answer that a verifier could compare with: only an episode scores them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """The environment's response to one message of the policy."""

@@ -10,6 +10,9 @@ from pipelines.recipe.graph import Node
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import MODEL, TEXT, TORCH, Kind, Port, Reads, base_files, model_settings
 
+OF_METHODS = {"density": ("ties",), "scale": ("task_arithmetic", "ties"), "origin": ("task_arithmetic", "ties")}
+"""Fields that only some methods read."""
+
 
 class MergeKind(Kind):
     """Several models into one, without training."""
@@ -45,11 +48,22 @@ class MergeKind(Kind):
             raise RecipeError(f"merge.weights: {len(merge.weights)} weights for {count} models. Give one a model.")
         if merge.method == "slerp" and count != 2:
             raise RecipeError(f"merge.method: slerp goes between two models, and these are {count}. Use linear.")
+        unread = [name for name, methods in OF_METHODS.items() if merge.method not in methods and _is_set(node, name)]
+        if unread:
+            raise RecipeError(
+                f"merge.{unread[0]}: is read by {' and '.join(OF_METHODS[unread[0]])}, and the method is {merge.method}. Leave it out."
+            )
         no_base, differences = node.recipe.model.fresh is not None, merge.method in ("task_arithmetic", "ties")
         if no_base and (("base" in node.named("models")) or (differences and node.named("origin") in ((), ("base",)))):
             raise RecipeError(
                 "merge.origin: the recipe's own model is fresh. Name the stage that the models started from."
             )
+
+
+def _is_set(node: Node, name: str) -> bool:
+    if name in node.kind.ports:
+        return bool(node.named(name))
+    return bool(getattr(node.settings, name) != Merge.model_fields[name].default)
 
 
 KIND = MergeKind()

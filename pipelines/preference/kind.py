@@ -19,8 +19,11 @@ from pipelines.recipe.stage_kind import (
     Port,
     Reads,
     base_files,
+    check_heldout,
+    check_pairs,
     check_split,
     check_trained,
+    check_warmup,
     model_settings,
 )
 
@@ -55,8 +58,11 @@ class PreferenceKind(Kind):
         bind(SLOT, node.settings.loss)
         for field in ("split", "heldout"):
             check_split(node, f"preference.{field}", getattr(node.settings, field))
+        check_heldout("preference", node.settings)
+        check_pairs("preference", node)
         check_trained(node)
         check_monitors("preference", node.settings)
+        check_warmup("preference", node.settings.optimizer, node.settings.steps)
         for name in node.named("data"):
             for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
                 if source.select is not None and source.select.kind == "segments":

@@ -19,6 +19,16 @@ from pipelines.recipe.model_path import CLASSIFIER, architecture_of, gguf_of
 from pipelines.recipe.read import Recipe, of_stage
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options
 
+HELPED = {
+    "mc_value": "draws continuations beside the answer",
+    "node": "makes branches of it",
+    "step_potential": "probes its steps",
+    "teacher_forced": "puts solutions, hints or rewrites among the answers",
+}
+"""Column → what a rollout that makes it does beside asking the policy for an answer."""
+OF_CHOSEN_TOKENS = ("step_potential", "token_reward")
+"""Columns that a reward makes of the tokens which the policy chose."""
+
 
 def check(recipe: Recipe) -> None:
     """What the field types cannot say: methods, their needs, impossible combinations, files that must exist.
@@ -54,6 +64,8 @@ def methods(rl: s.Rlvr) -> None:
     _check_needs(rl, bound, chosen)
     _check_values(rl, bound, bind_providers(rl, chosen))
     _check_ratios(bound)
+    _check_reference(bound)
+    _check_tries(bound)
     _check_comparisons(rl, bound)
     _check_rewards(bound, chosen)
     _check_steps(bound)
@@ -139,6 +151,32 @@ def _check_ratios(bound: dict[str, Any]) -> None:
             )
 
 
+def _check_reference(bound: dict[str, Any]) -> None:
+    """An objective that compares with the reference itself has its distance in the loss already."""
+    divergence, objective = bound["divergence"], bound["objective"]
+    if divergence is not None and divergence.weight > 0 and "logp_ref" in objective.takes:
+        raise RecipeError(
+            f"rlvr.divergence: objective: {objective.name} holds the policy near the reference by itself, and {divergence.name} would do "
+            "so a second time. Set divergence: null, or its weight to 0 to measure the distance only."
+        )
+
+
+def _check_tries(bound: dict[str, Any]) -> None:
+    """A curriculum that tries problems out learns what the policy answers alone."""
+    curriculum, rollout = bound["curriculum"], bound["rollout"]
+    helped = {column for part in (rollout, *rollout.fn.parts()) for column in part.card.makes} & HELPED.keys()
+    if curriculum.card.tries_out and helped:
+        raise RecipeError(
+            f"rlvr.curriculum: {curriculum.name} asks for one answer to each problem by the recipe's own rollout, and rollout: "
+            f"{rollout.name} {HELPED[min(helped)]}. Use rollout: single_turn or multi_turn, or curriculum: uniform."
+        )
+    if curriculum.card.tries_out and bound["prompting"].fn.hints:
+        raise RecipeError(
+            f"rlvr.curriculum: {curriculum.name} asks for the policy's own answer to each problem, and prompting: "
+            f"{bound['prompting'].name} begins it with a part of the solution. Use prompting: plain, or curriculum: uniform."
+        )
+
+
 def _check_comparisons(rl: s.Rlvr, bound: dict[str, Any]) -> None:
     """Groups keep the reward differences that the advantage or the objective compares."""
     row_filter, advantage, rollout = bound["filter"], bound["advantage"], bound["rollout"]
@@ -188,6 +226,20 @@ def _check_steps(bound: dict[str, Any]) -> None:
         raise RecipeError(
             f"{makers[1].slot}: {makers[1].name} tells the steps of single answers apart, and the rows have the turns or steps of "
             f"{makers[0].slot.removeprefix('rlvr.')}: {makers[0].name} already. Leave one of the two out."
+        )
+    rollout = bound["rollout"]
+    readers = [part for part in parts if part.slot == "rlvr.reward" and set(OF_CHOSEN_TOKENS) & set(part.card.makes)]
+    if readers and rollout.card.forces_rows:
+        raise RecipeError(
+            f"rlvr.reward: {readers[0].name} reads the tokens that the policy chose, and rollout: {rollout.name} makes rows without any, "
+            "which would go unscored or unpaid. Use another reward, or another rollout."
+        )
+    single = [part for part in makers if part.settings.get("most") == 1]
+    comparing = [part for part in bound["shaping"] if part.card.compares_steps]
+    if single and comparing:
+        raise RecipeError(
+            f"rlvr.reward.most: with 1 every answer is a single step, and shaping: {comparing[0].name} pays steps by what they are beside "
+            "each other: it would pay nothing. Raise most, or leave the shaping out."
         )
 
 

@@ -62,6 +62,10 @@ def check_window(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
     if rlvr.window is None:
         return
     field, rollout, prompting = f"rlvr.window: {rlvr.window:g}", bound["rollout"], bound["prompting"]
+    if (rlvr.window_tokens or 0) >= rlvr.sampling.max_tokens:
+        raise RecipeError(
+            f"{field} is not below sampling.max_tokens ({rlvr.sampling.max_tokens}), so no row would be cut. Lower it, or leave window out."
+        )
     if type(rollout.fn).resume is Rollout.resume:
         raise RecipeError(
             f"{field} cuts rows and goes on with them in the next step, which rollout: {rollout.name} cannot do. Use rollout: "

@@ -6,17 +6,46 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from pipelines.contract.fields import message, place
 from pipelines.errors import did_you_mean
 from pipelines.recipe import kinds
 from pipelines.recipe.secrets import redact
 
-FORMS = {
-    r"^\w+(\.\w+)*:\w+$": "write it as package.module:function",
-    r"^[\w.]+:\w+$": "write it as package.module:function",
-    r"^https?://[^\s/]": "write an address such as http://localhost:8000",
-    r"^[A-Za-z_]\w*$": "write the name of a variable, such as OPENAI_API_KEY",
+OTHER_NAMES = {
+    "lr": "learning_rate", "warmup_steps": "warmup", "warmup_ratio": "warmup", "warmup_share": "warmup", "lr_scheduler_type": "schedule",
+    "scheduler": "schedule", "adam_betas": "betas", "grad_clip": "max_grad_norm", "max_new_tokens": "max_tokens",
+    "max_gen_toks": "max_tokens", "max_completion_length": "max_tokens", "num_generations": "group_size",
+    "rollouts": "group_size", "num_epochs": "epochs",
+    "num_train_epochs": "epochs", "max_steps": "steps", "max_seq_length": "max_length", "n": "k", "num_samples": "k", "r": "rank",
+    "lora_alpha": "alpha", "lora_dropout": "dropout", "subset": "name", "question": "prompt", "save_every": "every", "k": "samples",
+}  # fmt: skip
+"""What other projects call a field → what it is called here."""
+KL = (
+    ("divergence", "Write divergence: {kind: k3, weight: 0.001}."),
+    ("loss", "It is a setting of the loss, such as {kind: dpo, beta: 0.1}."),
+)
+CONFIG = (("config", "Settings of the architecture stand in `config`."),)
+ADVICE = {
+    "batch_size": (
+        (
+            "prompts",
+            "A step has `prompts` problems with `group_size` rollouts each; `micro_batch_tokens` bounds a pass.",
+        ),
+        ("tokens_per_step", "It is counted in tokens: `tokens_per_step`; `micro_batch_tokens` bounds a pass."),
+        ("pairs_per_step", "It is `pairs_per_step`; `micro_batch_tokens` bounds a pass."),
+    ),
+    "kl": KL,
+    "kl_coef": KL,
+    "beta": KL,
+    "temperature": (("sampling", "Write sampling: {temperature: 0.7}."),),
+    "max_tokens": (("sampling", "Write sampling: {max_gen_toks: 64}."),),
+    "hidden_size": CONFIG,
+    "num_hidden_layers": CONFIG,
+    "algorithm": (("advantage", "Name a preset (presets: [grpo]), or its parts: advantage, objective, ..."),),
 }
-"""Patterns of fields, in words."""
+"""Names without a field of their own → a field that the section then has, and what to write."""
+SECTIONS_WITHIN = ("optimizer", "sampling", "commit")
+"""Sections in which fields are looked for that stand one level too high."""
 
 
 def shown(value: Any) -> str:
@@ -40,29 +69,53 @@ def explain(error: ValidationError, body: dict[str, Any], model: type[BaseModel]
     entries = error.errors()
     lines = []
     for entry in entries[:20]:
-        loc = [
-            str(p)
-            for p in entry["loc"]
-            if not str(p).startswith(("function-", "list[", "literal[", "constrained-", "[key]"))
-        ]
+        loc = place(entry)
         stage = loc[1] if loc[:1] == ["stages"] and len(loc) > 1 else None
         shown_loc = loc[1:] if stage else [*([prefix] if prefix else []), *loc]
         where = cut(".".join(shown_loc)) or "recipe"
         if entry["type"] == "extra_forbidden":
-            lines.append(f"{where}: no such field. {did_you_mean(loc[-1][:120], _known(loc[:-1], body, model))}")
+            lines.append(f"{where}: no such field. {_hint(loc, shown_loc, body, model)}")
         elif entry["type"] == "missing":
             lines.append(f"{where}: this field is required.")
         elif entry["type"] in ("model_type", "dict_type"):
             lines.append(f"{where}: expected a section with fields (got {shown(entry.get('input'))}).")
         else:
             value = entry.get("input")
-            if entry["type"] == "string_pattern_mismatch":
-                entry["msg"] = FORMS.get(entry["ctx"]["pattern"], entry["msg"])
             got = f" (got {shown(value)})" if isinstance(value, str | int | float | bool) or value is None else ""
-            lines.append(f"{where}: {entry['msg'].removeprefix('Value error, ')}{got}.")
+            lines.append(f"{where}: {message(entry)}{got}.")
     if len(entries) > 20:
         lines.append(f"... and {len(entries) - 20} more.")
     return "\n".join(lines)
+
+
+def _hint(loc: list[str], shown_loc: list[str], body: dict[str, Any], model: type[BaseModel]) -> str:
+    """Where a field that is unknown here is known: in a section of this one, by another project's name, or under a like name."""
+    name, above = loc[-1][:120], ".".join(shown_loc[:-1])
+    known, inner = _known(loc[:-1], body, model), _sections(loc[:-1], body, model)
+    own_name = OTHER_NAMES.get(name.casefold(), name)
+    sections = [section for section, fields in inner.items() if own_name in fields]
+    if own_name in known and own_name != name:
+        return f"It is called {own_name} here."
+    if sections:
+        return f"It is {above + '.' if above else ''}{sections[0]}.{own_name}."
+    advice = [text for field, text in ADVICE.get(name.casefold(), ()) if field in known]
+    return advice[0] if advice else did_you_mean(name, known)
+
+
+def _sections(loc: list[str], body: dict[str, Any], model: type[BaseModel]) -> dict[str, list[str]]:
+    """Section → its fields, of the sections that a section at a place has."""
+    root: Any = model
+    if loc[:1] == ["stages"] and len(loc) > 1:
+        root, loc = kinds.every()[body["stages"][loc[1]]["kind"]].settings, loc[2:]
+    for key in loc:
+        if not key.isdigit():
+            root = (
+                _model_in(root.model_fields[key].annotation) if root is not None and key in root.model_fields else None
+            )
+    if root is None:
+        return {}
+    inner = {name: _model_in(field.annotation) for name, field in root.model_fields.items() if name in SECTIONS_WITHIN}
+    return {name: list(section.model_fields) for name, section in inner.items() if section is not None}
 
 
 def _known(loc: list[str], body: dict[str, Any], model: type[BaseModel]) -> list[str]:

@@ -29,6 +29,8 @@ def _part(value: Any) -> Any:
 
 
 def _reward(value: Any) -> Any:
+    if value == []:
+        raise ValueError("the list is empty; name a reward, such as verifier")
     return {"kind": "composite", "terms": value} if isinstance(value, list) else _part(value)
 
 
@@ -101,6 +103,9 @@ class Model(Settings):
     def _one_origin(self) -> Model:
         if (self.path is None) == (self.fresh is None):
             raise ValueError("give either `path` (folder or hub name) or `fresh` (a new model), not both or neither")
+        of_files = [name for name in ("revision", "allow_missing", "allow_unexpected") if getattr(self, name)]
+        if self.fresh is not None and of_files:
+            raise ValueError(f"{of_files[0]} is about the files of `path`, and a fresh model has none; leave it out")
         return self
 
 
@@ -428,6 +433,13 @@ class Task(Settings):
             raise ValueError(
                 f"{self.name}.prefill: episodes of several turns have none. Leave it out, or set max_turns: 1"
             )
+        if self.environment is not None:
+            unread = [name for name in ("few_shot", "sampling", "chat") if getattr(self, name) not in (None, {})]
+            if unread:
+                raise ValueError(
+                    f"{self.name}.{unread[0]}: episodes of an environment do not read it; `environment` has their max_tokens, temperature "
+                    "and max_turns"
+                )
         if self.chat is False and (self.system or self.prefill):
             raise ValueError(
                 f"{self.name}: `system` and `prefill` go through the chat template; leave `chat: false` out"

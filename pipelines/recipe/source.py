@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -22,8 +23,20 @@ OF_RAW_ROWS = (
     "text_column",
 )
 """Fields of a source that say how rows become records."""
+OF_KINDS = {
+    "task": ("reasoning_gym", "environment"),
+    "config": ("reasoning_gym", "environment"),
+    "path": ("file", "hub", "stage"),
+    "name": ("hub",),
+    "revision": ("hub",),
+}
+"""Fields that only sources of some kinds read."""
 OF_QUESTIONS = ("columns", "verifier", "answer_from", "prompt_template", "system")
 """Those that say which problem a row is."""
+
+
+_PLACE = re.compile(r"(?<![\w\\{}$^])\{(?!metadata\.\w+\})([A-Za-z_]\w*(?:\.\w+)*)\}")
+"""A name in braces; not \\boxed{x}, x_{i} or {{x}}."""
 
 
 def _kind(value: Any) -> Any:
@@ -88,6 +101,11 @@ class Source(Settings):
             raise ValueError(
                 "`select` says which completions of a sample stage become records: kind stage needs it, no other takes it"
             )
+        for name, kinds in OF_KINDS.items() if self.kind != "stage" else ():
+            if self.kind not in kinds and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name} is read of sources of kind {' and '.join(kinds)}, and this is a {self.kind} source: leave it out"
+                )
         if self.corpus is not None and self.kind not in ("file", "hub"):
             raise ValueError("`corpus` is what rows of a file or hub source search; environments take one in `config`")
         if self.self_supervised and self.kind not in ("file", "hub"):
@@ -105,4 +123,10 @@ class Source(Settings):
             "{prompt}" in self.prompt_template or "{metadata." in self.prompt_template
         ):
             raise ValueError("prompt_template must contain {prompt} or {metadata.KEY}")
+        strange = sorted(set(_PLACE.findall(self.prompt_template or "")) - {"prompt"})
+        if strange:
+            raise ValueError(
+                f"prompt_template: {{{strange[0]}}} would stand in every prompt as it is; {{prompt}} is the question, {{metadata.KEY}} an "
+                "entry of a reasoning-gym row's metadata. Write a space behind the brace where it is meant literally"
+            )
         return self

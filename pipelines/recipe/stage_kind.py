@@ -6,10 +6,12 @@ kind of stage; recipes, keys, plans, runs and lineage know it from there, and no
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipelines import environments
 from pipelines.contract.fields import Settings
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.resolve import resolve
@@ -17,13 +19,15 @@ from pipelines.stage.files import read_object
 
 if TYPE_CHECKING:
     from pipelines.recipe.graph import Node
-    from pipelines.recipe.settings import Source
+    from pipelines.recipe.settings import Optimizer, Source
 
 BASE = "base"
 """As an input: the recipe's own model."""
 DATA, MODEL, SAMPLES, SCORES = "data", "model", "samples", "scores"
 REWARD_MODEL = "reward_model"
 """What stages make: a folder with splits, with `model/`, with sampled completions, with `results.json`, with a reward model in `model/`."""
+PAIRED = ("pairs", "segments")
+"""Selections whose records are preferences."""
 Place = tuple[str | int, ...]
 """Where a field is in the settings of a key: ("curate", "sources", 0, "path")."""
 VERIFIERS = ("reasoning-gym", "math-verify", "sympy", "latex2sympy2_extended", "antlr4-python3-runtime")
@@ -163,6 +167,10 @@ class Kind:
         family = _family(node) if "torch" in libraries else None
         return [*modules, f"transformers.models.{family}.modeling_{family}"] if family else modules
 
+    def info_fields(self, settings: Any) -> dict[str, str]:
+        """Setting, as KIND.FIELD → the field of the records' info that it names; some record must have it."""
+        return {}
+
     def check(self, node: Node) -> None:
         """What the types of the settings cannot say.
 
@@ -212,6 +220,62 @@ def environment_settings(node: Node) -> list[dict[str, Any]]:
     return [settings for each in data for settings in each.environment_settings]
 
 
+def feeding(node: Node, split: str | None) -> Iterator[tuple[str, Source]]:
+    """(field, source) of the data that a stage reads, of those sources whose records go to a split.
+
+    Sources that are sample stages are followed to the data that these answer.
+    """
+    for name in node.named("data"):
+        data = node.recipe.node(name)
+        for number, source in enumerate(getattr(data.settings, "sources", ())):
+            if source.splits is not None and split not in source.splits:
+                continue
+            yield f"{name}.sources.{number}", source
+            if source.kind == "stage":
+                sampled = node.recipe.node(str(source.path))
+                yield from feeding(sampled, sampled.settings.split)
+
+
+def check_episodes(node: Node, field_name: str, split: str, plays: bool) -> None:
+    """Episodes are played in environments, and problems that only an episode scores are played.
+
+    Args:
+        field_name: what says whether the stage plays episodes, and how to have it otherwise.
+        plays: whether it does.
+
+    Raises:
+        RecipeError: a source of the split makes problems of the other sort.
+    """
+    for where, source in feeding(node, split):
+        environment = str(source.task) if source.kind == "environment" else None
+        if plays and (source.kind == "reasoning_gym" or source.self_supervised):
+            raise RecipeError(
+                f"{field_name} plays episodes, and the problems of {where} ({source.task or source.path}) name no environment. Use a "
+                "source of kind environment, or ask for single answers."
+            )
+        if not plays and environment in environments.PLAYED:
+            raise RecipeError(
+                f"{field_name} asks for single answers, and the problems of {where} ({environment}) have none: only an episode scores "
+                "them. Play it: rollout: multi_turn in rlvr, episodes: {max_turns: 10} in a sample stage."
+            )
+
+
+def check_warmup(section: str, optimizer: Optimizer, updates: int | None) -> None:
+    """The learning rate reaches its peak.
+
+    Args:
+        updates: of the optimizer, in the whole stage; None where that depends on the data.
+
+    Raises:
+        RecipeError: the warm-up goes on beyond the last update.
+    """
+    if updates is not None and optimizer.warmup > max(1, updates):
+        raise RecipeError(
+            f"{section}.optimizer.warmup: {optimizer.warmup:g} updates of warm-up, and the stage makes {updates}: the learning rate never "
+            "reaches its value. Lower it, or give a share of all updates below 1."
+        )
+
+
 def check_split(node: Node, field_name: str, split: str | None) -> None:
     """The data that a stage reads have a split of this name.
 
@@ -222,6 +286,37 @@ def check_split(node: Node, field_name: str, split: str | None) -> None:
         known = getattr(node.recipe.node(name).settings, "splits", None)
         if split is not None and known is not None and split not in known:
             raise RecipeError(f"{field_name}: {name} makes no split called {split!r}. {did_you_mean(split, known)}")
+
+
+def check_pairs(section: str, node: Node) -> None:
+    """A stage that learns from preferences reads some: generators make none, and of selections only those of pairs do.
+
+    Raises:
+        RecipeError: a source of its split makes other records.
+    """
+    for name in node.named("data"):
+        for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
+            if source.splits is not None and node.settings.split not in source.splits:
+                continue
+            chosen = source.select.kind if source.select is not None else None
+            if source.kind in ("reasoning_gym", "environment") or source.text_column or chosen not in (None, *PAIRED):
+                raise RecipeError(
+                    f"{section}.data: {name}.sources.{number} ({source.task or source.path}) makes no pairs of answers. Read a sample "
+                    "stage with select: pairs, or a file with chosen and rejected."
+                )
+
+
+def check_heldout(section: str, settings: Any) -> None:
+    """What is measured is held out.
+
+    Raises:
+        RecipeError: it is what the stage trains on.
+    """
+    if settings.heldout is not None and settings.heldout == settings.split:
+        raise RecipeError(
+            f"{section}.heldout: {settings.split} is what the stage trains on, so nothing would be held out. Name another split, or set "
+            "heldout: null."
+        )
 
 
 def check_trained(node: Node) -> None:

@@ -19,8 +19,11 @@ from pipelines.recipe.stage_kind import (
     Port,
     Reads,
     base_files,
+    check_heldout,
+    check_pairs,
     check_split,
     check_trained,
+    check_warmup,
     model_settings,
 )
 from pipelines.reward_model.settings import RewardModel
@@ -64,6 +67,8 @@ class RewardModelKind(Kind):
         """Its splits exist, it starts from a trained model, its loss and monitors can work."""
         for field in ("split", "heldout"):
             check_split(node, f"reward_model.{field}", getattr(node.settings, field))
+        check_heldout("reward_model", node.settings)
+        check_pairs("reward_model", node)
         check_trained(node)
         loss = bound_loss(node.settings)
         if LENGTH_HEAD in loss.needs and node.settings.heads > 1:
@@ -73,6 +78,7 @@ class RewardModelKind(Kind):
         _check_critique(loss, node.settings)
         _check_users(loss, node.settings)
         check_monitors("reward_model", node.settings)
+        check_warmup("reward_model", node.settings.optimizer, node.settings.steps)
 
 
 def _check_critique(loss: Bound, settings: RewardModel) -> None:

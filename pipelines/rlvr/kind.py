@@ -30,13 +30,18 @@ from pipelines.recipe.stage_kind import (
     Port,
     Reads,
     base_files,
+    check_episodes,
     check_split,
     check_trained,
+    check_warmup,
     data_environments,
     environment_settings,
     model_settings,
 )
-from pipelines.rlvr import reward_models
+from pipelines.rlvr import info_fields, reward_models
+
+PLAYS = "turn_reward"
+"""The column of rollouts that play episodes."""
 
 
 class RlvrKind(Kind):
@@ -89,14 +94,36 @@ class RlvrKind(Kind):
                 reads.models[each.label] = ModelFiles(each.value, ("rlvr", *each.place))
         return reads
 
+    def info_fields(self, settings: Rlvr) -> dict[str, str]:
+        """Those that methods read."""
+        return dict(info_fields.written(settings))
+
     def check(self, node: Node) -> None:
         """The methods fit each other, and there is a model that can be sampled."""
         check_split(node, "rlvr.split", node.settings.split)
         check_trained(node)
-        check.methods(node.settings)
+        rl: Rlvr = node.settings
+        check.methods(rl)
         check_trained_games(node)
+        check_warmup("rlvr", rl.optimizer, rl.steps * rl.epochs * min(rl.mini_batches, rl.prompts))
         _check_samples(node)
+        rollout = str(rl.rollout.get("kind"))
+        check_episodes(node, f"rlvr.rollout: {rollout}", rl.split, PLAYS in card(load("rlvr.rollout", rollout)).makes)
+        _check_users(node)
         reward_models.check(resolve(node.settings))
+
+
+def _check_users(node: Node) -> None:
+    """A reward for a user needs a reward model that learned from users' pairs."""
+    for each in reward_models.named(resolve(node.settings)):
+        if not each.is_stage or each.makes != REWARD_MODEL or not isinstance(each.holder, dict):
+            continue
+        user, scorer = each.holder.get("user"), node.recipe.node(each.value)
+        if user is not None and scorer.settings.users is None:
+            raise RecipeError(
+                f"rlvr.{each.label}: {each.value} knows no users, so there is none called {str(user)[:80]!r}. Give {each.value} a loss "
+                "with `users`, or leave user out."
+            )
 
 
 def _check_samples(node: Node) -> None:

@@ -95,6 +95,12 @@ def scoring_models(slot: str, name: str) -> tuple[str, ...]:
     return tuple(setting for _, settings in _facts(slot, name, ("model_paths",)) for setting in settings)
 
 
+@cache
+def info_fields(slot: str, name: str) -> tuple[str, ...]:
+    """The settings that name fields of the records' info, read the same way."""
+    return tuple(setting for _, settings in _facts(slot, name, ("info_fields",)) for setting in settings)
+
+
 def _facts(slot: str, name: str, wanted: Collection[str] = tuple(DECLARED)) -> list[tuple[str, tuple[str, ...]]]:
     """The first of these attributes that a class in the method's file gives a value."""
     path = catalogue.folder(slot) / f"{name}.py"

@@ -21,7 +21,7 @@ from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
 from pipelines.recipe.corrected import samples as samples_with
 from pipelines.recipe.settings import Model, Rlvr
-from pipelines.rlvr import algorithm, diagnostics, gold_answers, rollout_log, scoring, stored
+from pipelines.rlvr import algorithm, diagnostics, gold_answers, info_fields, rollout_log, scoring, stored
 from pipelines.rlvr.collect import SETUP, Batch, Collector
 from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.output_log import DRAWS, OutputLog, draws
@@ -57,6 +57,7 @@ class Trainer:
         models.check_template(dataset.about(data).get("template"), self.tokenizer, "rlvr")
         self.problems = dataset.read_split(data, rlvr.split)
         gold_answers.require(self.problems, rlvr.reward, rlvr.split)
+        info_fields.require(self.problems, rlvr)
         self.by_uid = {p.uid: p for p in self.problems}
         self.device = models.device()
         self.world = parallel.World.join()

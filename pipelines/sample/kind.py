@@ -23,6 +23,7 @@ from pipelines.recipe.stage_kind import (
     Port,
     Reads,
     base_files,
+    check_episodes,
     check_split,
     check_trained,
     data_environments,
@@ -90,6 +91,8 @@ class SampleKind(Kind):
         search_models.check(_strategies(node.settings), "sample.search")
         if node.settings.episodes is not None:
             check_sampled_games(node)
+        plays = node.settings.episodes is not None
+        check_episodes(node, f"sample.{'episodes' if plays else 'k'}", node.settings.split, plays)
         if node.settings.episodes is not None and node.named("reward_model"):
             raise RecipeError(
                 "sample.reward_model: it scores single answers, and `episodes` plays several turns. Leave one of the two out."
@@ -100,6 +103,11 @@ class SampleKind(Kind):
                 f"sample.guidance.base: {model} was not made from {guidance.base}. Name a stage that {model} starts from, at any distance."
             )
         sampling = node.settings.sampling
+        if sampling.temperature == 0 and node.settings.k > 1 and not plays:
+            raise RecipeError(
+                f"sample.sampling.temperature: at 0 all {node.settings.k} completions of a problem are equal. Set k: 1, or a temperature "
+                "above 0."
+            )
         truncated = sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
         if node.settings.reference is not None and (sampling.temperature == 0 or truncated):
             raise RecipeError(

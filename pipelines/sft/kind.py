@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
+from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.graph import Node
 from pipelines.recipe.resolve import resolve
@@ -19,7 +19,10 @@ from pipelines.recipe.stage_kind import (
     Port,
     Reads,
     base_files,
+    check_heldout,
     check_split,
+    check_warmup,
+    feeding,
     model_settings,
 )
 
@@ -59,7 +62,33 @@ class SftKind(Kind):
             )
         for field in ("split", "heldout"):
             check_split(node, f"sft.{field}", getattr(node.settings, field))
+        check_heldout("sft", node.settings)
+        _check_sources(node)
         check_monitors("sft", node.settings)
+        check_warmup("sft", node.settings.optimizer, updates(node.settings))
+
+    def info_fields(self, settings: Sft) -> dict[str, str]:
+        """Where records have weights of their own."""
+        return {"sft.weight_from": settings.weight_from} if settings.weight_from is not None else {}
+
+
+def _check_sources(node: Node) -> None:
+    """Weights and mixture name sources of the split, where these are known before the data are: rows of files may name others."""
+    sources = [source for _, source in feeding(node, node.settings.split)]
+    if not sources or any(source.task is None for source in sources):
+        return
+    known = {str(source.task) for source in sources}
+    for field in ("weights", "mixture"):
+        for name in getattr(node.settings, field):
+            if name not in known:
+                raise RecipeError(
+                    f"sft.{field}: {node.settings.split} has no records of a source {name[:80]!r}. {did_you_mean(name[:80], known)}"
+                )
+
+
+def updates(settings: Sft) -> int | None:
+    """Optimizer updates of the stage, at most; None where epochs of the data decide."""
+    return None if settings.steps is None else settings.steps * settings.mini_batches
 
 
 KIND = SftKind()

@@ -8,6 +8,7 @@ verdicts that need no process, `warm` loads what a worker should have before its
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -37,6 +38,10 @@ COMPOUND = ("semantic", "staged")
 """Verifiers that ask others: `parts` gives the rows that those verify, `combine` makes a batch's verdicts of theirs."""
 BATCHED = dict.fromkeys(SANDBOXED, "_sandboxed") | dict.fromkeys(COMPOUND, "_compound")
 """Verifiers whose rows are verified together → the module that does."""
+SLOW_TO_TRY = (*SANDBOXED, "math", "reasoning_gym", "retrieval")
+"""Verifiers that need seconds, programs or files before they judge anything."""
+TRIED_WITH_ANSWER = ("grades",)
+"""Verifiers whose info says which answers there can be."""
 READ_THINKING = ("regex", "retrieval")
 """Verifiers that judge the form of the whole completion; the others are given what follows its reasoning."""
 MAX_CHARS = 1_000_000
@@ -187,6 +192,29 @@ def refusal(name: str, answer: str, info: dict[str, Any]) -> str:
             _known(module, "", answer, info)
     except DataError as error:
         return str(error)
+    return ""
+
+
+def fault(name: str, answer: str | None, info: dict[str, Any]) -> str:
+    """Why a verifier could judge nothing by what a recipe gives it, such as a pattern that is none; empty where no reason is known.
+
+    What is left to the records comes from the verifier's own test.
+
+    >>> fault("regex", "(", {}), fault("regex", None, {"mode": "search"}), fault("overlap", "cat", {"metric": "bleu"})[:20]
+    ('missing ), unterminated subpattern at position 0', '', "metric 'bleu' is non")
+    """
+    if name in SLOW_TO_TRY or (answer is None and name in TRIED_WITH_ANSWER):
+        return ""
+    from pipelines.verifiers._self_test import EXAMPLES
+
+    example, module = EXAMPLES[name][0], load(name)
+    replaced = () if answer is None else POOLED.get(name, ())  # which else would come before the answer
+    row = {key: value for key, value in example.info.items() if key not in replaced} | info
+    try:
+        (module.parts if name in COMPOUND else module.verify)("", example.answer if answer is None else answer, row)
+    except Exception as error:
+        text = (str(error).splitlines() or [""])[0][:200]
+        return text if text and isinstance(error, ValueError | re.error) else f"{type(error).__name__}: {text}"
     return ""
 
 

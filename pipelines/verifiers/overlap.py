@@ -117,10 +117,11 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """The metric's value between what the completion marks (or all of it) and the answer.
 
     Raises:
-        KeyError: `info` names no metric that there is.
-        ValueError: the answer is empty, or too long.
+        ValueError: `info` names no metric that there is, or the answer is empty, or too long.
     """
-    metric = str(info["metric"])
+    metric = str(info.get("metric"))
+    if metric not in TEXTS | LISTS:
+        raise ValueError(f"metric {metric[:40]!r} is none of {', '.join(TEXTS | LISTS)}")
     threshold = float(info.get("threshold", 1.0))
     if not 0 < threshold <= 1:
         raise ValueError("threshold is over 0 and at most 1")

@@ -19,6 +19,8 @@ FLAGS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
 def _compiled(pattern: str, flags: str) -> re.Pattern[str]:
     value = re.NOFLAG
     for letter in flags:
+        if letter not in FLAGS:
+            raise ValueError(f"flags {flags!r} are not letters of {''.join(FLAGS)}")
         value |= FLAGS[letter]
     return re.compile(pattern, value)
 
@@ -28,8 +30,7 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
 
     Raises:
         re.error: the pattern is none.
-        KeyError: a flag is unknown.
-        ValueError: the mode is unknown.
+        ValueError: a flag or the mode is unknown.
 
     >>> verify("<think>a</think> 7\n", r"<think>[^<]*</think> \d+", {}).score
     1.0

@@ -335,6 +335,138 @@ def test_overrides(number, tmp_path):
     judge(toys.recipe(tmp_path), re.split(r" (?=rlvr\.)", text), expected)
 
 
+def staged(folder):
+    """A recipe with a stage of each kind."""
+    body = yaml.safe_load(toys.recipe(folder).read_text())
+    curate, sft, rlvr, evaluate = (body.pop(name) for name in ("curate", "sft", "rlvr", "evaluate"))
+    drawn = {"kind": "stage", "path": "drafts", "select": {"kind": "pairs", "pair": "random"}}
+    body["stages"] = {
+        "data": {"kind": "curate", **curate}, "cold": {"kind": "sft", "data": "data", **sft},
+        "drafts": {"kind": "sample", "data": "data", "model": "cold", "k": 4, "sampling": {"max_tokens": 8}},
+        "pairs": {"kind": "curate", "sources": [drawn], "splits": {"train": 0.9, "heldout": 0.1}},
+        "scorer": {"kind": "reward_model", "data": "pairs", "model": "cold", "epochs": 1, "max_length": 64},
+        "dpo": {"kind": "preference", "data": "pairs", "model": "cold", "epochs": 1, "max_length": 64},
+        "rl": {"kind": "rlvr", "data": "data", "model": "cold", **rlvr},
+        "avg": {"kind": "merge", "models": ["rl", "dpo"]}, "scores": {"kind": "evaluate", **evaluate},
+    }  # fmt: skip
+    path = folder / "staged.yaml"
+    path.write_text(yaml.safe_dump(body, sort_keys=False))
+    return path
+
+
+LAKE = "{kind: environment, task: frozen_lake, size: 9}"
+MISTAKES: list[tuple[list[str], str]] = [
+    (["rlvr.reward=[verifier, {kind: verifier, name: f, verifier: regex, answer: '(a'}]"], r"rlvr.reward.terms.1: .*unterminated subpattern"),
+    (["rlvr.reward={kind: verifier, verifier: regex, answer: a, info: {mode: full}}"], "rlvr.reward: .*neither fullmatch nor search"),
+    (["rlvr.reward={kind: verifier, verifier: overlap, info: {metric: bleu}}"], "rlvr.reward: .*metric 'bleu' is none of em"),
+    (["rlvr.reward={kind: verifier, verifier: number, answer: seven}"], "rlvr.reward: .*'seven' is no number"),
+    (["rlvr.reward={kind: verifier, verifier: staged, info: {weights: [1]}}"], "rlvr.reward: .*weights are five numbers"),
+    (["curate.sources.0.prompt_template='{prompt} {qestion}'"], r"curate.sources.0: prompt_template: \{qestion\} would stand"),
+    (["curate.sources.0.prompt_template='{prompt} for {metadata}'"], r"prompt_template: \{metadata\} would stand"),
+    (["curate.sources.0.path=x.jsonl"], "curate.sources.0: path is read of sources of kind file"),
+    (["curate.sources=[{kind: file, path: x.jsonl, task: a}]"], "curate.sources.0: task is read of sources of kind reasoning_gym"),
+    (["curate.sources=[{kind: file, path: x.jsonl, config: {a: 1}}]"], "curate.sources.0: config is read of"),
+    (["curate.sources=[{kind: file, path: x.jsonl, revision: main}]"], "curate.sources.0: revision is read of sources of kind hub"),
+    (["curate.sources=[{kind: hub, path: a/b, subset: main}]"], "curate.sources.0.subset: no such field. It is called name here"),
+    (["model.revision=main"], "model: revision is about the files of `path`"),
+    (["model.fresh.hidden_size=32"], "model.fresh.hidden_size: no such field. Settings of the architecture stand in `config`"),
+    (["sft.lr=1e-4"], "sft.lr: no such field. It is sft.optimizer.learning_rate"),
+    (["sft.learning_rate=1e-4"], "It is sft.optimizer.learning_rate"),
+    (["sft.optimizer.lr=1e-4"], "sft.optimizer.lr: no such field. It is called learning_rate here"),
+    (["sft.warmup_steps=3"], "It is sft.optimizer.warmup"),
+    (["sft.batch_size=8"], "It is counted in tokens: `tokens_per_step`"),
+    (["sft.lora={r: 8}"], "sft.lora.r: no such field. It is called rank here"),
+    (["sft.weights={gsm8k: 0.5}"], "sft.weights: train has no records of a source 'gsm8k'"),
+    (["sft.mixture={gsm8k: 0.5}"], "sft.mixture: train has no records of a source 'gsm8k'. Known: palindrome_generation"),
+    (["sft.heldout=train"], "sft.heldout: train is what the stage trains on"),
+    (["sft.optimizer.warmup=50"], "sft.optimizer.warmup: 50 updates of warm-up, and the stage makes 12"),
+    (["rlvr.batch_size=64"], "rlvr.batch_size: no such field. A step has `prompts` problems"),
+    (["rlvr.kl=0.01"], "rlvr.kl: no such field. Write divergence"),
+    (["rlvr.beta=0.01"], "rlvr.beta: no such field. Write divergence"),
+    (["rlvr.algorithm=grpo"], r"rlvr.algorithm: no such field. Name a preset \(presets: \[grpo\]\)"),
+    (["rlvr.temperature=1"], "It is rlvr.sampling.temperature"),
+    (["rlvr.max_new_tokens=64"], "It is rlvr.sampling.max_tokens"),
+    (["rlvr.num_generations=8"], "It is called group_size here"),
+    (["rlvr.window=8"], r"rlvr.window: 8 is not below sampling.max_tokens \(8\)"),
+    (["rlvr.divergence={kind: k3, weight: -1}"], "rlvr.divergence.weight: -1 pays the policy"),
+    (["rlvr.rollout=multi_turn"], "rlvr.rollout: multi_turn plays episodes, and the problems of curate.sources.0"),
+    ([f"curate.sources=[{LAKE}]"], "rlvr.rollout: single_turn asks for single answers"),
+    (["rlvr.curriculum=self_curation", "rlvr.prompting=prefix_rl"], "prompting: prefix_rl begins it with a part of the solution"),
+    (["rlvr.curriculum=self_curation", "rlvr.rollout=spae"], "rollout: spae probes its steps"),
+    (["rlvr.rollout=noisy", "rlvr.advantage=reinforce_pp", "rlvr.reward=[verifier, {kind: drlc, model: m}]"], "drlc reads the tokens that the policy chose"),
+    (["rlvr.reward={kind: function, path: my_rewards}"], r"rlvr.reward.path: .*package.module:function"),
+    (["rlvr.reward={kind: judge, model: m, api_key_env: sk-1}"], r"rlvr.reward.api_key_env: .*OPENAI_API_KEY"),
+    (["rlvr.reward=[]"], "rlvr.reward: the list is empty"),
+    (["rlvr.reward=[{kind: verifier, weight: high}]"], "rlvr.reward.terms.0.weight: .*number"),
+    (["rlvr.reward=[verifier, {kind: verifier, name: b, gate: {term: verifier}}]"], "terms.1.gate: say at_least, at_most or both"),
+    (["evaluate.tasks=[{name: palindromes, k: 8}]"], "evaluate.tasks.0.k: no such field. It is called samples here"),
+    (["evaluate.tasks=[{name: palindromes, temperature: 1}]"], r"Write sampling: \{temperature"),
+    (["evaluate.tasks=[{name: palindromes, sampling: {temperatur: 1}}]"], "sampling.temperatur: Did you mean 'temperature'"),
+    (["evaluate.tasks=[{name: palindromes, sampling: {top_p: high}}]"], "sampling.top_p: a number is wanted"),
+    (["evaluate.tasks=[{name: palindromes, samples: 4, sampling: {temperature: 0}}]"], "at temperature 0 all 4 answers"),
+    (["evaluate.tasks=[{name: a, environment: {task: frozen_lake}, few_shot: 3}]"], "a.few_shot: episodes of an environment do not"),
+    (["evaluate.tasks=[{name: a, environment: {task: frozen_lake}, sampling: {top_p: 1}}]"], "a.sampling: episodes of an environment"),
+]  # fmt: skip
+STAGED: list[tuple[list[str], str]] = [
+    (["cold.lr=1"], "cold.lr: no such field. It is cold.optimizer.learning_rate"),
+    (["cold.heldout=train"], "cold.heldout: train is what the stage trains on"),
+    (["cold.split=test"], "cold.split: data makes no split called 'test'"),
+    (["cold.model=rl"], "stages: cold reads rl reads cold: a circle"),
+    (["drafts.episodes={max_turns: 4}"], r"drafts.episodes plays episodes, and the problems of data.sources.0 \(palindrome"),
+    ([f"data.sources=[{LAKE}]", "rl.rollout=multi_turn"], "drafts.k asks for single answers, and the problems of data.sources.0"),
+    ([f"data.sources=[{LAKE}]", "drafts.episodes={}"], "pairs.sources.0.select: drafts plays episodes"),
+    (["drafts.sampling.temperature=0"], "drafts.sampling.temperature: at 0 all 4 completions"),
+    (["drafts.n=4"], "drafts.n: no such field. It is called k here"),
+    (["pairs.sources.0.select={kind: best, by: judge}"], r"pairs.sources.0.select: judge .* Set self_judge: \{\} in drafts"),
+    (["pairs.sources.0.select={kind: pairs, by: reward_model}"], "select: reward_model .* Set reward_model: STAGE in drafts"),
+    (["pairs.sources.0.select={kind: pairs, pair: ranked, factors: [log_ratio]}"], "Set reference: STAGE in drafts"),
+    (["pairs.sources.0.select=correct"], r"(scorer|dpo).data: pairs.sources.0 \(drafts\) makes no pairs"),
+    (["dpo.data=data"], r"dpo.data: data.sources.0 \(palindrome_generation\) makes no pairs of answers"),
+    (["scorer.data=data"], "scorer.data: data.sources.0 .* makes no pairs of answers"),
+    (["dpo.beta=0.1"], "dpo.beta: no such field. It is a setting of the loss"),
+    (["dpo.batch_size=8"], "dpo.batch_size: no such field. It is `pairs_per_step`"),
+    (["dpo.epochs=null", "dpo.steps=3", "dpo.optimizer.warmup=10"], "dpo.optimizer.warmup: 10 updates .* makes 3"),
+    (["scorer.epochs=null", "scorer.steps=3", "scorer.optimizer.warmup=9"], "scorer.optimizer.warmup: 9 updates .* makes 3"),
+    (["rl.reward={kind: model, model: scorer, user: ann}"], "rl.reward.model: scorer knows no users"),
+    (["rl.reward={kind: model, model: scorr}"], "rl.reward.model: there is no stage called 'scorr'. Did you mean 'scorer'"),
+    (["rl.samples=drafts"], "rl.samples: the rollout single_turn draws its own"),
+    (["avg.density=0.5"], "avg.density: is read by ties, and the method is linear"),
+    (["avg.scale=2"], "avg.scale: is read by task_arithmetic and ties"),
+    (["avg.origin=cold"], "avg.origin: is read by task_arithmetic and ties"),
+    (["scores.models=[rl, colt]"], "scores.models: there is no stage called 'colt'. Did you mean 'cold'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=lambda i: f"{i}-{MISTAKES[i][0][-1][:40]!a}")
+def test_typical_mistakes(number, tmp_path):
+    overrides, expected = MISTAKES[number]
+    judge(toys.recipe(tmp_path), overrides, expected)
+
+
+@pytest.mark.parametrize("number", range(len(STAGED)), ids=lambda i: f"{i}-{STAGED[i][0][-1][:40]!a}")
+def test_typical_mistakes_of_named_stages(number, tmp_path):
+    overrides, expected = STAGED[number]
+    judge(staged(tmp_path), overrides, expected)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["avg.method=ties", "avg.origin=cold", "avg.density=0.5"],
+        ["pairs.sources.0.select={kind: pairs, by: judge}", "drafts.self_judge={}"],
+        ["rl.reward={kind: model, model: scorer}"],
+        ["rl.window=0.5", "rl.reward={kind: verifier, verifier: grades, info: {low: 3}}"],
+        ["data.sources.0.prompt_template='{prompt} in \\boxed{answer}, {{x}} { x } x_{i}'"],
+        ["drafts.sampling.temperature=0", "drafts.k=1"],
+        ["scores.tasks.0.sampling={num_beams: 2, max_new_tokens: 8}"],
+    ],
+    ids=str,
+)
+def test_what_only_looks_like_a_mistake_is_accepted(overrides, tmp_path):
+    check(read_recipe(staged(tmp_path), overrides))
+
+
 def test_the_last_override_of_a_field_counts(tmp_path):
     recipe = read_recipe(toys.recipe(tmp_path), ["presets=dapo", "rlvr.steps=3", "presets=dr_grpo", "rlvr.steps=5"])
     assert recipe.presets == ["dr_grpo"] and recipe.rlvr.steps == 5
@@ -370,7 +502,7 @@ def test_aliases_do_not_share_what_an_override_changes(tmp_path):
 
 
 def test_enough_was_tried():
-    assert len(FILES) + len(CHANGES) + len(OVERRIDES) >= 220
+    assert len(FILES) + len(CHANGES) + len(OVERRIDES) + len(MISTAKES) + len(STAGED) >= 300
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,9 @@ import toys
 import yaml
 
 from pipelines.recipe.read import read_recipe
+from pipelines.recipe.settings import Source
 from pipelines.stage import owner
-from tasks import estimate, http_probe, machine, preflight, preflight_rules
+from tasks import estimate, http_probe, machine, preflight, preflight_data, preflight_rules
 
 ALL = ["curate", "sft", "rlvr", "evaluate"]
 
@@ -464,7 +466,7 @@ def test_samples_and_what_is_made_of_them(tmp_path, home, known):
     path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
     read = read_recipe(path)
     assert [p.field for p in preflight.examine(read, read.stage_names())] == ["drafts.sampling.max_tokens"]
-    assert [q["ask"] for q in known].count("problems") == 1
+    assert [q["ask"] for q in known].count("rows") == 1
 
 
 def test_a_corpus_that_is_not_there_is_known_before_the_first_stage(tmp_path, known, monkeypatch):
@@ -488,3 +490,48 @@ def test_a_corpus_that_is_not_there_is_known_before_the_first_stage(tmp_path, kn
     refused = problems(tmp_path, curate={"sources": sources})
     assert {"curate.sources.0.corpus", "curate.sources.1.config", "curate.sources.2.config"} == set(refused)
     assert all('pip install "whetstone[search]"' in text for text in refused.values())
+
+
+def test_rows_that_become_no_records_are_known_before_the_first_stage(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"q": "1 + 1", "answer": "2"}\n' * 3)
+    (tmp_path / "z.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n')
+    file = {"kind": "file", "path": str(tmp_path / "rows.jsonl")}
+    gym = {"kind": "reasoning_gym", "task": "palindrome_generation", "size": 20}
+    cases = [
+        (file, "none of its first 3 rows becomes a record: prompt: no prompt"),
+        (file | {"size": 1}, "its only row becomes no record"),
+        (file | {"columns": {"prompt": "querry"}}, "columns.prompt: .* has no column 'querry'. Its columns: q, answer"),
+        (file | {"columns": {"prompt": "q"}}, None),
+        (file | {"path": str(tmp_path / "*.jsonl")}, None),
+        (gym, None),
+        (gym | {"prompt_template": "turn {metadata.word}"}, "prompt_template asks for 'word'"),
+        (gym | {"prompt_template": "turn {metadata.letters}"}, None),
+        (
+            gym | {"config": {"min_length": 9, "max_length": 3}},
+            "^reasoning-gym task palindrome_generation refuses its config",
+        ),
+    ]
+    for fields, said in cases:
+        answer = preflight_data.answer(preflight_data.question(Source.model_validate(fields)))
+        assert ("info" in answer) if said is None else re.search(said, answer["problem"]), answer
+
+
+def test_fields_that_no_generated_record_has_are_named(tmp_path, home, monkeypatch):
+    monkeypatch.setattr(preflight, "_Asked", known_rows(["metadata", "split", "task"]))
+    noisy = "rlvr.rollout={kind: noisy, field: %s}"
+    assert "no record of train has info.context" in problems(tmp_path, noisy % "context")["rlvr.rollout.field"]
+    assert problems(tmp_path, noisy % "metadata.letters") == {}
+    assert "They have: metadata, split, task" in problems(tmp_path, "sft.weight_from=score")["sft.weight_from"]
+
+
+def known_rows(fields):
+    """What answers every question about rows so, and all others well."""
+
+    class Asked(preflight._Asked):
+        def __init__(self, questions):
+            self.asked = questions
+
+        def answers(self):
+            return [{"info": fields} if q["ask"] == "rows" else {"positions": 64} for q in self.asked]
+
+    return Asked

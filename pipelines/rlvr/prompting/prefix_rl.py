@@ -30,6 +30,8 @@ class prefix_rl(Prompting):
     the record's, or its answer where it has none. Evaluation never sees a prefix.
     """
 
+    hints = True
+
     def __init__(
         self,
         *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -34,6 +34,8 @@ class masked_context(Provider):
     its sentences (or `unit`s) is replaced by `mark` with probability `share`, anew in every step, for all rows of a problem alike. The
     question around it is left alone. Rows whose prompt is another than the record's (hints), and rows without a context, have no value.
     """
+
+    info_fields: ClassVar[tuple[str, ...]] = ("field",)
 
     def __init__(
         self,

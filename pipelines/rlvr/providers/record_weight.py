@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -24,6 +24,8 @@ class record_weight(Provider):
 
     Sizes are at least `smallest`. With `power` 1/2 the weights are milder; with -1 the field is a weight already, up to the scale.
     """
+
+    info_fields: ClassVar[tuple[str, ...]] = ("field",)
 
     def __init__(
         self,

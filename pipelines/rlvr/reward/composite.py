@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from pipelines.contract.catalogue import Bound, bind, method
-from pipelines.contract.fields import Strict
+from pipelines.contract.fields import Strict, message, place
 from pipelines.contract.method import Reward
 from pipelines.contract.rollout import SetupContext
 from pipelines.contract.scorer import Scorer
@@ -318,7 +318,7 @@ def _term(number: int, spec: str | Mapping[str, Any], before: list[str]) -> Term
         about = TermSettings(**own)
     except ValidationError as error:
         first = error.errors()[0]
-        raise RecipeError(f"{where}.{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+        raise RecipeError(f"{where}.{'.'.join(place(first))}: {message(first)}.") from None
     if spec.get("kind") == "composite":
         raise RecipeError(f"{where}: a composite reward cannot be a term of another one. List its terms here.")
     try:

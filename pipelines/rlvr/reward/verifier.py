@@ -37,6 +37,12 @@ class verifier(Reward):
             raise RecipeError(f"rlvr.reward.verifier: no verifier called {verifier!r}. {hint}")
         if verifier is None and (answer is not None or info):
             raise RecipeError("rlvr.reward.verifier: answer and info are those of another verifier. Name it.")
+        if verifier is not None and (answer is not None or info):
+            why = verifiers.fault(verifier, answer, info or {})
+            if why:
+                raise RecipeError(
+                    f"rlvr.reward: the verifier {verifier} cannot work with this answer or info: {why}. Mend it there."
+                )
         self.other, self.answer, self.info = verifier, answer, dict(info or {})
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:

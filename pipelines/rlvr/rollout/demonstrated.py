@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     title="Single-turn rollouts with a demonstration",
     checked="closed form",
     makes=("teacher_forced",),
+    forces_rows=True,
     own_group_size=True,
 )
 class demonstrated(Rollout):

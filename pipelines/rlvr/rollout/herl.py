@@ -44,6 +44,7 @@ class _Rewrite:
     title="Experience is the Best Teacher: Motivating Effective Exploration in Reinforcement Learning for LLMs (HeRL)",
     checked="official code (read; the wording of the rewrite's prompt is ours, and a group whose rewrites are all worse stays as it is)",
     makes=("teacher_forced",),
+    forces_rows=True,
 )
 class herl(Rollout):
     """In groups whose best score is below `threshold`, the answers that share it are rewritten with the criteria they meet and miss.

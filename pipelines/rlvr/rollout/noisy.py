@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -25,6 +25,7 @@ Levels = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1
     title="NoisyGRPO: Incentivizing Multimodal CoT Reasoning via Noise Injection and Bayesian Estimation (its rollouts)",
     checked="reconstructed (official code read, which adds Gaussian noise to images or masks patches of them; masking text is ours)",
     makes=("teacher_forced", "noise"),
+    forces_rows=True,
     requires=(("prompting", "plain"),),
     reduces_to="levels [0] is single_turn",
 )
@@ -40,6 +41,8 @@ class noisy(Rollout):
     for `advantage: noisy_grpo`. Left out: levels that fall over the run, and dropping noisy rows that beat the clean one, both off in the
     released scripts.
     """
+
+    info_fields: ClassVar[tuple[str, ...]] = ("field",)
 
     def __init__(
         self,

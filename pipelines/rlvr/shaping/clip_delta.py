@@ -16,6 +16,7 @@ from pipelines.rlvr.ops_turns import carried_values, turn_ends, turns_taken, tur
     title="On Designing Effective RL Reward at Training Time for LLM Reasoning (Clip and Delta)",
     checked="reconstructed (detailed notes of the paper; the threshold is ours)",
     makes=("token_reward",),
+    compares_steps=True,
 )
 def clip_delta(
     step_potential: PerTurn,

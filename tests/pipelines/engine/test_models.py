@@ -19,6 +19,7 @@ SPECIAL = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id
         ("zzzzz", {}, r"model\.fresh\.architecture: .* Use one such as llama"),
         ("llama", {"hiden_size": 64}, r"model\.fresh\.config\.hiden_size: .* Did you mean 'hidden_size'"),
         ("llama", {"num_hidden_layers": -1}, r"model\.fresh\.config\.num_hidden_layers: -1 is below 1"),
+        ("llama", {"vocab_size": 99}, r"model\.fresh\.config\.vocab_size: .* Set model\.tokenizer\.vocab_size"),
         ("gpt2", {"n_layer": 0}, r"model\.fresh\.config\.num_hidden_layers: 0 is below 1"),
     ],
 )

@@ -12,6 +12,10 @@ from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.slots import SLOTS
 
+LAKE = "{kind: environment, task: frozen_lake, size: 9}"
+SUMS = "{kind: environment, task: worked_sums, size: 9}"
+STEPS = "{kind: process_model, model: ./scorer, weight: 0.0}"
+
 
 @pytest.mark.parametrize(
     ("overrides", "words"),
@@ -27,6 +31,43 @@ from pipelines.recipe.slots import SLOTS
         ),
         (["rlvr.group_size=1", "rlvr.advantage=rloo"], "rloo compares the rollouts of a group"),
         (["rlvr.group_size=1", "rlvr.advantage=ngrpo"], "ngrpo compares the rollouts of a group"),
+        (["rlvr.objective=prdp", "rlvr.divergence=k3"], r"rlvr.divergence: objective: prdp holds .* a second time"),
+        (["rlvr.objective=prdp", "rlvr.divergence={kind: k1, where: reward}"], "k1 would do so a second time"),
+        (["rlvr.divergence={kind: k3, weight: -0.1}"], r"rlvr.divergence.weight: -0.1 pays the policy for leaving"),
+        (["rlvr.curriculum=self_curation", "rlvr.rollout=adhint"], "adhint puts solutions, hints or rewrites among"),
+        (["rlvr.curriculum=self_curation", "rlvr.rollout=tree"], "rollout: tree makes branches of it"),
+        (["rlvr.curriculum=self_curation", "rlvr.rollout=chain"], "chain draws continuations beside the answer"),
+        (["rlvr.rollout=noisy", "rlvr.reward={kind: exprl, model: m}"], "rollout: noisy makes rows without any"),
+        (
+            ["rlvr.rollout=noisy", f"rlvr.reward=[verifier, {STEPS}]"],
+            "process_model reads the tokens that the policy chose",
+        ),
+        (
+            ["rlvr.rollout=demonstrated", "rlvr.reward={kind: exprl, model: m}"],
+            "rollout: demonstrated makes rows without",
+        ),
+        (
+            ["rlvr.reward={kind: exprl, model: m, most: 1}", "rlvr.shaping=[pspo_wrs]"],
+            r"reward.most: .* pspo_wrs pays steps",
+        ),
+        (
+            [
+                f"rlvr.reward=[verifier, {STEPS[:-1]}, most: 1}}]",
+                "rlvr.shaping=[clip_delta]",
+                "rlvr.advantage=reinforce_pp",
+            ],
+            "shaping: clip_delta pays steps",
+        ),
+        (
+            ["rlvr.rollout=multi_turn"],
+            r"rlvr.rollout: multi_turn plays episodes, and the problems of curate.sources.0 \(pal",
+        ),
+        (
+            [f"curate.sources=[{LAKE}]"],
+            r"asks for single answers, and the problems of curate.sources.0 \(frozen_lake\)",
+        ),
+        (["rlvr.optimizer.warmup=5"], "rlvr.optimizer.warmup: 5 updates of warm-up, and the stage makes 4"),
+        (["sft.optimizer.warmup=25", "sft.mini_batches=2"], "sft.optimizer.warmup: 25 updates .* makes 24"),
     ],
     ids=str,
 )
@@ -42,6 +83,12 @@ def test_what_has_no_effect_or_no_meaning_is_refused(tmp_path, overrides, words)
         ["rlvr.group_size=1", "rlvr.rollout=demonstrated"],
         ["rlvr.objective=clip", "rlvr.old_logp=trainer", "rlvr.credit=[truncated_is]"],
         ["rlvr.advantage=w_reinforce", "rlvr.divergence={kind: k3, where: loss}"],
+        ["rlvr.objective=prdp", "rlvr.divergence={kind: k3, weight: 0}"],
+        ["rlvr.curriculum=self_curation"],
+        ["rlvr.reward={kind: exprl, model: m, most: 1}", "rlvr.advantage=grpo"],
+        ["rlvr.optimizer.warmup=16", "rlvr.mini_batches=4"],
+        [f"curate.sources=[{LAKE}, {SUMS}]", "rlvr.rollout=multi_turn"],
+        [f"curate.sources=[{SUMS}]"],
     ],
     ids=str,
 )

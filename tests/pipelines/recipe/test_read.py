@@ -38,9 +38,13 @@ def test_every_preset_binds(preset, tmp_path):
     text = (toys.ROOT / "recipes" / "presets" / f"{preset}.yaml").read_text()
     if "path: FOLDER" in text:
         given.append("rlvr.providers=[{kind: teacher, path: somewhere}]")  # the preset says that it needs one
-    if "environments with players" in text:
-        given.append("curate.sources=[{kind: environment, task: tic_tac_toe, size: 9}]")
-    check(read_recipe(toys.recipe(tmp_path), given))
+    game = "environments with players" in text
+    source = {
+        "kind": "environment",
+        "task": "tic_tac_toe" if game else "worked_sums",
+        "size": 9,
+    }  # sums are played or answered
+    check(read_recipe(toys.recipe(tmp_path, curate={"sources": [source]}), given))
 
 
 @pytest.mark.parametrize(

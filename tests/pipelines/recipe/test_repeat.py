@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+import yaml
 
 from pipelines.errors import RecipeError
+from pipelines.recipe.read import read_recipe
 from pipelines.recipe.repeat import unrolled
 
 STAGES = {
@@ -62,3 +66,28 @@ def test_a_start_that_nothing_reads_is_refused():
 def test_a_name_that_is_taken_is_refused():
     with pytest.raises(RecipeError, match="name of a round of first"):
         unrolled(STAGES | {"first-2": {"kind": "curate"}}, {"rounds": 2, "stages": ["first", "second"]})
+
+
+def test_many_rounds_are_read_in_time_that_grows_with_their_number(tmp_path):
+    """Stages are put into order once; a thousand rounds take seconds."""
+    source = {"kind": "reasoning_gym", "task": "palindrome_generation", "size": 20}
+    stages = {
+        "scores": {"kind": "evaluate", "models": ["rl"], "tasks": ["palindromes"]},
+        "data": {"kind": "curate", "sources": [source]},
+        "cold": {"kind": "sft", "data": "data", "steps": 2},
+        "drafts": {"kind": "sample", "data": "data", "model": "rl"},
+        "rl": {"kind": "rlvr", "data": "data", "model": "cold"},
+    }
+    path = tmp_path / "rounds.yaml"
+
+    def seconds(rounds):
+        repeat = {"rounds": rounds, "stages": ["drafts", "rl"], "start": {"rl": "cold"}}
+        body = {"name": "many", "model": {"fresh": {}}, "stages": stages, "repeat": repeat}
+        path.write_text(yaml.safe_dump(body, sort_keys=False))
+        began = time.process_time()
+        recipe = read_recipe(path)
+        assert recipe.stage_names()[-3:] == [f"drafts-{rounds}", f"rl-{rounds}", "scores"]
+        return time.process_time() - began
+
+    few, many = seconds(20), seconds(200)
+    assert many < 30 * few + 0.5, (few, many)

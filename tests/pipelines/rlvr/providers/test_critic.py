@@ -126,4 +126,4 @@ def test_what_does_not_fit_turns_is_refused(tmp_path):
     turns = ["rlvr.advantage=gae", "rlvr.providers=[{kind: critic, at: turns}]"]
     with pytest.raises(RecipeError, match=r"rlvr\.providers: critic needs turn, turn_reward.*rollout: multi_turn"):
         check(read_recipe(toys.recipe(tmp_path), turns))
-    check(read_recipe(toys.recipe(tmp_path), [*turns, "rlvr.rollout=multi_turn"]))
+    check(read_recipe(toys.lake(tmp_path), turns))

@@ -146,6 +146,6 @@ def test_what_was_sampled_ahead_needs_a_correction_that_every_part_has(tmp_path)
         check(read_recipe(toys.recipe(tmp_path), more))
     check(
         read_recipe(
-            toys.recipe(tmp_path), [*more, "rlvr.old_logp=trainer", "rlvr.objective=clip", "rlvr.credit=[truncated_is]"]
+            toys.lake(tmp_path), [*more, "rlvr.old_logp=trainer", "rlvr.objective=clip", "rlvr.credit=[truncated_is]"]
         )
     )

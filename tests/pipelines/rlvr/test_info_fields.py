@@ -1,0 +1,53 @@
+"""Settings that name a field of the records: one that no record has is refused before the first step."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines.data.records import Problem
+from pipelines.errors import DataError
+from pipelines.recipe.settings import Rlvr
+from pipelines.rlvr import info_fields
+
+
+def problem(**info):
+    return Problem(
+        uid="a",
+        prompt=[{"role": "user", "content": "q"}],
+        answer="4",
+        verifier="exact",
+        source="s",
+        licence="",
+        info=info,
+    )
+
+
+ROWS = [problem(split="train"), problem(split="train", metadata={"letters": "a b"}, context="a b")]
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (
+            {"rollout": {"kind": "noisy", "field": "contxt"}},
+            r"rlvr\.rollout\.field: no record of train has info\.contxt",
+        ),
+        (
+            {"providers": [{"kind": "masked_context", "field": "metadata.word"}]},
+            r"providers\.0\.field: .*info\.metadata\.word",
+        ),
+        (
+            {"providers": ["critic", {"kind": "record_weight", "field": "sise"}]},
+            r"providers\.1\.field: .* context, metadata, split",
+        ),
+        ({"rollout": {"kind": "noisy", "field": "context"}}, None),
+        ({"rollout": "noisy", "providers": ["masked_context", "record_weight"]}, None),
+        ({"providers": [{"kind": "masked_context", "field": "metadata.letters"}]}, None),
+    ],
+)
+def test_a_field_that_no_record_has_is_refused(section, said):
+    rlvr = Rlvr.model_validate(section)
+    if said is None:
+        return info_fields.require(ROWS, rlvr)
+    with pytest.raises(DataError, match=said):
+        info_fields.require(ROWS, rlvr)
