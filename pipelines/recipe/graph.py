@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -198,18 +199,38 @@ def arranged(stages: dict[str, Stage]) -> dict[str, Stage]:
             _check_port(name, port, about, stage, stages)
         for label, source in kind.links(stage.settings).items():
             _check_link(name, label, source, stages)
-    reads = {name: set(_read_by(stage)) for name, stage in stages.items()}
-    ordered: dict[str, Stage] = {}
-    while len(ordered) < len(stages):
-        ready = next((n for n in stages if n not in ordered and reads[n] <= set(ordered)), None)
-        if ready is None:
-            raise RecipeError(_circle({n: r - set(ordered) for n, r in reads.items() if n not in ordered}))
-        ordered[ready] = stages[ready]
+    ordered = _sorted(stages)
     place = {name: number for number, name in enumerate([BASE, *ordered])}
     for name, stage in ordered.items():  # inputs that were left out come in the order of the graph
         named = written[name].inputs
         inputs = {p: v if p in named else tuple(sorted(v, key=place.__getitem__)) for p, v in stage.inputs.items()}
         ordered[name] = Stage(stage.kind, stage.settings, inputs, stage.seed)
+    return ordered
+
+
+def _sorted(stages: dict[str, Stage]) -> dict[str, Stage]:
+    """The stages, each after those that it reads; of those that may come next always the first of the recipe.
+
+    Raises:
+        RecipeError: they read each other in a circle.
+    """
+    waits_for = {name: set(_read_by(stage)) for name, stage in stages.items()}
+    readers: dict[str, list[str]] = {name: [] for name in stages}
+    for name, read in waits_for.items():
+        for source in read:
+            readers[source].append(name)
+    place = {name: number for number, name in enumerate(stages)}
+    ready = [place[name] for name, read in waits_for.items() if not read]
+    names, ordered = list(stages), {}
+    while ready:
+        name = names[heapq.heappop(ready)]
+        ordered[name] = stages[name]
+        for reader in readers[name]:
+            waits_for[reader].discard(name)
+            if not waits_for[reader]:
+                heapq.heappush(ready, place[reader])
+    if len(ordered) < len(stages):
+        raise RecipeError(_circle({name: read for name, read in waits_for.items() if name not in ordered}))
     return ordered
 
 
@@ -229,34 +250,43 @@ def _read_by(stage: Stage) -> list[str]:
 
 def _check_port(name: str, port: str, about: Port, stage: Stage, stages: dict[str, Stage]) -> None:
     named, field_name = stage.inputs.get(port, ()), f"{name}.{port}"
-    fitting = [n for n, s in stages.items() if n != name and kinds.get(s.kind).makes in about.takes]
+
+    def fitting() -> list[str]:
+        return _making(about.takes, name, stages)
+
     if not named and about.required:
-        such = f"such as {fitting[0]}" if fitting else f"and none here makes {_or(about.takes)}: add one"
+        such = f"such as {fitting()[0]}" if fitting() else f"and none here makes {_or(about.takes)}: add one"
         raise RecipeError(f"{field_name}: is missing: name the stage whose {_or(about.takes)} it reads, {such}.")
     for source in named:
         if source == BASE and MODEL in about.takes:
             continue
         if source not in stages:
-            hint = did_you_mean(source[:80], [*fitting, *([BASE] if MODEL in about.takes else [])])
+            hint = did_you_mean(source[:80], [*fitting(), *([BASE] if MODEL in about.takes else [])])
             raise RecipeError(f"{field_name}: there is no stage called {source[:80]!r}. {hint}")
         makes = kinds.get(stages[source].kind).makes
         if makes not in about.takes:
-            fix = f"Name one of: {', '.join(fitting)}" if fitting else "Add a stage that makes it"
+            fix = f"Name one of: {', '.join(fitting())}" if fitting() else "Add a stage that makes it"
             raise RecipeError(
                 f"{field_name}: {source} is a stage of kind {stages[source].kind}, which makes {makes}, and "
                 f"{_or(about.takes)} is wanted. {fix}."
             )
 
 
+def _making(takes: tuple[str, ...], name: str, stages: dict[str, Stage]) -> list[str]:
+    """The other stages that make what is wanted."""
+    return [other for other, stage in stages.items() if other != name and kinds.get(stage.kind).makes in takes]
+
+
 def _check_link(name: str, label: str, source: str, stages: dict[str, Stage]) -> None:
     takes = kinds.get(stages[name].kind).takes(stages[name].settings, label)
-    known = [n for n, s in stages.items() if n != name and kinds.get(s.kind).makes in takes]
     if source not in stages:
+        known = _making(takes, name, stages)
         raise RecipeError(
             f"{name}.{label}: there is no stage called {source[:80]!r}. {did_you_mean(source[:80], known)}"
         )
     makes = kinds.get(stages[source].kind).makes
     if makes not in takes:
+        known = _making(takes, name, stages)
         fix = f"Name one of: {', '.join(known)}" if known else "Add a stage that makes it"
         raise RecipeError(f"{name}.{label}: {source} makes {makes}, and {_or(takes)} is wanted. {fix}.")
 
