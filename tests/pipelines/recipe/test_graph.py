@@ -84,7 +84,12 @@ SCORED = {"kind": "reward_model", "model": "judging"}
 
 
 def test_search_is_a_column_for_each_strategy_of_every_model(tmp_path):
-    stages = BRANCHES | {"judging": {"kind": "reward_model", "epochs": 1, "data": "data", "model": "cold"}}
+    drawn = {"kind": "stage", "path": "drafts", "select": "pairs"}
+    stages = BRANCHES | {
+        "drafts": {"kind": "sample", "data": "data", "model": "cold"},
+        "pairs": {"kind": "curate", "sources": [drawn]},
+        "judging": {"kind": "reward_model", "epochs": 1, "data": "pairs", "model": "cold"},
+    }
     best, particles = {"kind": "best_of_n", "score": SCORED}, {"kind": "particles", "n": 4, "score": "likelihood"}
     stages["scores"] = stage("evaluate", models=["cold", "short"], search=[particles, best])
     recipe = read_recipe(write(tmp_path, stages))
