@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 ToolSchemas = list[dict[str, Any]]
 """`{"type": "function", "function": {"name", "description", "parameters"}}` of each tool."""
-THINK_END = "</think>"
-"""What templates of reasoning models put between thinking and answer."""
+THINK_START, THINK_END = "<think>", "</think>"
+"""What templates of reasoning models put around the thinking, in front of the answer."""
 MESSAGE = "<|message|>"
 """What stands before the text of a message in the channels of gpt-oss."""
 _HEAD, _TAIL = "{#- whetstone options ", "{#- end of whetstone options #}{{ '' }}"
 _BLOCK = re.compile(re.escape(_HEAD) + r"(.*?) -#}.*?" + re.escape(_TAIL), re.DOTALL)
 _DATE_CALL = re.compile(r"""strftime_now\(\s*(?:'([^']*)'|"([^"]*)")""")
+_EFFORT = re.compile(r"\s*Reasoning effort: \w+\.")
 _MARK = "\u2042mark\u2042"
 
 
@@ -295,6 +296,18 @@ def completion_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[l
     if plain and not tokenizer.clean_up_tokenization_spaces:  # `decode` then does nothing else but check its arguments
         return list(tokenizer.backend_tokenizer.decode_batch(completions, skip_special_tokens=True))
     return [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in completions]
+
+
+def with_effort(messages: list[Message], effort: str) -> list[Message]:
+    """A conversation whose system message asks for an effort, in place of the one that it asked for before.
+
+    >>> with_effort([{"role": "system", "content": "Be brief. Reasoning effort: high."}, {"role": "user", "content": "2 + 2?"}], "low")
+    [{'role': 'system', 'content': 'Be brief. Reasoning effort: low.'}, {'role': 'user', 'content': '2 + 2?'}]
+    """
+    system = [_EFFORT.sub("", message["content"]) for message in messages if message["role"] == "system"]
+    others = [message for message in messages if message["role"] != "system"]
+    content = " ".join([*filter(None, system), f"Reasoning effort: {effort}."])
+    return [{"role": "system", "content": content}, *others]
 
 
 def after_thinking(text: str) -> str:

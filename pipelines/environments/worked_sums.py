@@ -3,7 +3,10 @@
     What is 12 + 7 - 30?   ->   <think>12 + 7 = 19; 19 - 30 = -11</think>-11
 
 With `efforts` each prompt names one in its system message. The expert at `low` answers at once, at `medium` works the sum out, and at
-`high` also takes it back, number by number.
+`high` also takes it back, number by number. A share `rewriting` of the demonstrations shows an answer and has the expert write another sum
+with the same result, so that a policy knows what is asked when it is to write problems of its own (`rollout: svs`).
+
+    Another sum with this answer: <think>12 + 7 = 19</think>19   ->   [What is 30 - 11?]
 """
 
 from __future__ import annotations
@@ -12,12 +15,17 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pipelines.data.chat import with_effort
+from pipelines.data.records import Message
 from pipelines.environments._answered import Part, World, belongs
 from pipelines.errors import RecipeError, did_you_mean
 
 __all__ = ["World", "problems"]
 
 EFFORTS = ("low", "medium", "high")
+REWRITE = "Another sum with this answer: {answer}"
+MAX_REFUSED = 1000
+"""Sums in a row that are none of the wanted kind before `another` gives up."""
 
 
 def steps(addends: Sequence[int]) -> list[str]:
@@ -49,6 +57,29 @@ def _signed(number: int) -> str:
     return f"{'-' if number < 0 else '+'} {abs(number)}"
 
 
+def _question(addends: Sequence[int]) -> str:
+    return f"What is {addends[0]} {' '.join(map(_signed, addends[1:]))}?"
+
+
+def _addends(draw: random.Random, count: int, most: int) -> list[int]:
+    return [draw.randint(1, most)] + [draw.choice((-1, 1)) * draw.randint(1, most) for _ in range(count - 1)]
+
+
+def another(draw: random.Random, addends: Sequence[int], most: int, part: Part) -> str | None:
+    """The question of another sum of the part, with as many numbers and the same result; None where none was found.
+
+    >>> another(random.Random(0), [3, 4], 9, "train") != "What is 3 + 4?"
+    True
+    """
+    for _ in range(MAX_REFUSED):
+        other = _addends(draw, len(addends), most)
+        other[0] += sum(addends) - sum(other)
+        question = _question(other)
+        if 1 <= other[0] <= most and question != _question(addends) and belongs(question, part):
+            return question
+    return None
+
+
 def problems(
     size: int,
     seed: int,
@@ -60,6 +91,7 @@ def problems(
     thinking: float = 0.5,
     efforts: Sequence[str] | None = None,
     suited: float = 1.0,
+    rewriting: float = 0.0,
 ) -> Iterator[dict[str, Any]]:
     """Questions; a question is of the part that its own text falls into.
 
@@ -73,6 +105,7 @@ def problems(
         thinking: share of the demonstrations that work the sum out, where no effort is named.
         efforts: of low, medium, high; each prompt names one of them.
         suited: share of the demonstrations that are as long as the named effort asks; the others are of any of them.
+        rewriting: share of the demonstrations that write another sum with the result of the one that they were drawn for.
 
     Raises:
         RecipeError: an unknown effort, or a range without numbers.
@@ -87,21 +120,25 @@ def problems(
     yielded = 0
     while yielded < size:
         count = draw.randint(terms[0], terms[1])
-        addends = [draw.randint(1, most)] + [draw.choice((-1, 1)) * draw.randint(1, most) for _ in range(count - 1)]
+        addends = _addends(draw, count, most)
         effort = draw.choice(efforts) if efforts else None
-        question = f"What is {addends[0]} {' '.join(map(_signed, addends[1:]))}?"
+        question = _question(addends)
         if not belongs(question, part):
             continue
         info: dict[str, Any] = {"environment": "worked_sums", "terms": count}
-        prompt = [{"role": "user", "content": question}]
+        prompt: list[Message] = [{"role": "user", "content": question}]
         if effort:
             info["effort"] = effort
-            prompt.insert(0, {"role": "system", "content": f"Reasoning effort: {effort}."})
+            prompt = with_effort(prompt, effort)
         if demonstrations:
             if effort is None:
                 shown = "medium" if choices.random() < thinking else "low"
             else:
                 shown = effort if choices.random() < suited else choices.choice(efforts or EFFORTS)
             info["solution"] = f"<think>{thoughts(addends, shown)}</think>{sum(addends)}"
+            rewritten = another(choices, addends, most, part) if rewriting and choices.random() < rewriting else None
+            if rewritten is not None:
+                prompt = [{"role": "user", "content": REWRITE.replace("{answer}", info["solution"])}]
+                info["solution"] = f"[{rewritten}]"
         yield {"prompt": prompt, "answer": str(sum(addends)), "verifier": "number", "info": info}
         yielded += 1

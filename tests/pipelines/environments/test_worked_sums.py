@@ -69,3 +69,18 @@ def test_test_questions_are_never_trained_on():
 def test_settings_that_make_no_questions(config, words):
     with pytest.raises(RecipeError, match=words):
         rows(1, **config)
+
+
+def test_rewritings_keep_the_result_and_stay_out_of_the_test_part():
+    drawn = rows(300, demonstrations=True, rewriting=0.5, terms=[2, 3], most=9)
+    written = [row for row in drawn if row["info"]["solution"].startswith("[")]
+    assert 110 < len(written) < 190
+    tests = {row["prompt"][0]["content"] for row in rows(600, 7, part="test", terms=[2, 3], most=9)}
+    for row in written:
+        question, shown = row["info"]["solution"][1:-1], row["prompt"][-1]["content"]
+        numbers = question.removeprefix("What is ").removesuffix("?")
+        assert eval(numbers) == int(row["answer"]) == int(shown.rpartition("</think>")[2]) and question not in tests
+        assert shown.startswith(worked_sums.REWRITE.partition("{")[0])
+        assert question != f"What is {shown.partition('<think>')[2].partition(' = ')[0]}?" or row["info"]["terms"] > 2
+    plain = rows(50, demonstrations=True)
+    assert plain == rows(50, demonstrations=True, rewriting=0.0)
