@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -141,6 +141,21 @@ def make(name: str) -> Environment:
         RecipeError: there is none of that name.
     """
     return _module(name).World()
+
+
+def relabel(name: str, problem: Problem, messages: Sequence[str]) -> tuple[Problem, list[int]] | None:
+    """The problem that an episode did solve, with the same uid, and the places of the messages that solve it; None where it solved none.
+
+    Raises:
+        RecipeError: the environment's module has no function `relabel(problem, messages)`.
+    """
+    function = getattr(_module(name), "relabel", None)
+    if function is None:
+        raise RecipeError(
+            f"rlvr.rollout: the environment {name} cannot say what a lost episode did reach (its module has no relabel). Use rollout: "
+            "multi_turn."
+        )
+    return function(problem, messages)
 
 
 def problems(name: str, size: int, seed: int, config: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -7,11 +7,11 @@ A..O        A you, O a hole, . ice, G the goal
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pipelines.data.records import Message, Problem
@@ -102,7 +102,7 @@ class World:
         step = self._move(action)
         earned = 0.0 if over else self.belief_reward * believed(belief, known, step.observation)
         parts = (step.components or {"arrival": step.reward}) | {_beliefs.COMPONENT: earned}
-        return dataclasses.replace(step, reward=step.reward + earned, components=parts, key=belief_key(belief))
+        return replace(step, reward=step.reward + earned, components=parts, key=belief_key(belief))
 
     def _move(self, message: str) -> Step:
         action = message.strip().lower()
@@ -245,6 +245,36 @@ def expert_turns(rows: list[str], fog: int | None, beliefs: float | None) -> lis
         messages.append(with_belief(world, action))
         world.step(action)
     return messages
+
+
+def relabel(problem: Problem, messages: Sequence[str]) -> tuple[Problem, list[int]] | None:
+    """The same map with the goal where the episode ended, and the moves of it that get there.
+
+    An episode that fell into a hole ended where it stood before. Messages that moved nothing are left out, and so are those behind the
+    first arrival. None where it never left its first place, where the moves shown in the prompt cross the new goal, and for
+    episodes with beliefs, which spoke of the old one.
+    """
+    world = World()
+    world.reset(problem)
+    places, moved = [world._place], []
+    for place, message in enumerate(messages):
+        before = world._place
+        done = world.step(message).done
+        if done and world.rows[world._place[0]][world._place[1]] != "G":
+            break
+        if world._place != before:
+            places.append(world._place)
+            moved.append(place)
+    end = places[-1]
+    first = places.index(end)
+    if not first or world.belief_reward is not None or world.rows[end[0]][end[1]] in "GS":
+        return None
+    rows = [list(row.replace("G", "F")) for row in world.rows]
+    rows[end[0]][end[1]] = "G"
+    info = {**problem.info, "map": ["".join(row) for row in rows], "expert_turns": first}
+    other = World()
+    prompt = other.reset(replace(problem, info=info))
+    return None if other.done else (replace(problem, prompt=prompt, info=info), moved[:first])
 
 
 def problems(

@@ -17,7 +17,8 @@ from types import ModuleType
 from typing import Any, Literal
 
 from pipelines.data.chat import after_thinking
-from pipelines.errors import DataError, did_you_mean
+from pipelines.data.records import Problem
+from pipelines.errors import DataError, RecipeError, did_you_mean
 
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 VERIFIERS = (
@@ -96,6 +97,21 @@ def answer_text(completion: str) -> str:
     if "<answer>" in completion:
         completion = completion.rsplit("<answer>", 1)[1].split("</answer>", 1)[0]
     return completion.strip()
+
+
+def relabel(problem: Problem, completion: str) -> Problem | None:
+    """The problem that an incorrect completion is a correct answer to, with the same uid; None where there is none.
+
+    Raises:
+        RecipeError: the verifier's module has no function `relabel(problem, completion)`.
+    """
+    function = getattr(load(problem.verifier), "relabel", None)
+    if function is None:
+        raise RecipeError(
+            f"rlvr.rollout: the verifier {problem.verifier} cannot say what an incorrect answer answers (its module has no relabel). Use "
+            "rollout: single_turn."
+        )
+    return function(problem, after_thinking(completion))
 
 
 def extract_here(name: str, completion: str) -> str:

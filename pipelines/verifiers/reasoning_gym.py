@@ -6,11 +6,13 @@ import ast
 import contextlib
 import json
 import re
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from math import isclose
 from typing import Any
 
+from pipelines.data.records import Problem
 from pipelines.errors import DataError
 from pipelines.verifiers import UNPARSABLE, Verdict, answer_text, correct_or_incorrect
 from pipelines.verifiers._expressions import arithmetic, formula, literal
@@ -96,6 +98,36 @@ def _arithmetic(task: str, text: str, metadata: dict[str, Any]) -> Verdict:
     value, integers = parsed
     target = 24 if task == "puzzle24" else int(metadata["target"])
     return correct_or_incorrect(value == target and sorted(integers) == sorted(int(n) for n in metadata["numbers"]))
+
+
+def relabel(problem: Problem, completion: str) -> Problem | None:
+    """The countdown whose target an expression makes, where it is a whole number above 0; None for other tasks.
+
+    An expression that does not use every number once solves no countdown. The prompt must name the target in one place and no number
+    of the same digits.
+    """
+    stored: Any = problem.info.get("metadata") or {}
+    metadata = json.loads(stored) if isinstance(stored, str) else stored
+    parsed = arithmetic(answer_text(completion)) if problem.info.get("task") == "countdown" else None
+    if parsed is None:
+        return None
+    value, integers = parsed
+    target = int(metadata["target"])
+    *before, last = problem.prompt
+    named = re.compile(rf"(?<!\d){target}(?!\d)")
+    fits = value.denominator == 1 and value > 0 and value != target
+    if (
+        not fits
+        or sorted(integers) != sorted(map(int, metadata["numbers"]))
+        or len(named.findall(last["content"])) != 1
+    ):
+        return None
+    metadata = {**metadata, "target": int(value), "expression": answer_text(completion)}
+    info = {**problem.info, "metadata": json.dumps(metadata) if isinstance(stored, str) else metadata}
+    if isinstance(info.get("question"), str):
+        info["question"] = named.sub(str(value), info["question"])
+    prompt = [*before, {**last, "content": named.sub(str(value), last["content"])}]
+    return replace(problem, prompt=prompt, answer=answer_text(completion), info=info)
 
 
 def _literal(text: str, entry: dict[str, Any]) -> str:

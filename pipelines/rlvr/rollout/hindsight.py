@@ -1,0 +1,100 @@
+"""Episodes, and the lost ones once more as demonstrations of what they did reach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from pipelines import environments
+from pipelines.contract.catalogue import method
+from pipelines.contract.episode import Episode, play_out, start, take_turns
+from pipelines.contract.method import Rollout
+from pipelines.contract.rollout import Completion
+from pipelines.contract.turn_budget import TurnBudget
+from pipelines.data.records import Role, Stop, Trajectory, by_group
+from pipelines.rlvr.rollout._groups import Groups
+
+if TYPE_CHECKING:
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
+
+
+@method(
+    paper="1906.05838",
+    title="Goal-conditioned Imitation Learning (its relabelled episodes)",
+    checked="reconstructed (the idea; the paper learns from transitions with an off-policy critic, here whole episodes are imitated)",
+    makes=("turn", "turn_reward", "turn_state", "turn_belief", "teacher_forced"),
+    requires=(("prompting", "plain"),),
+    reduces_to="most 0 is multi_turn",
+)
+class hindsight(Rollout):
+    """Each lost episode is a solution of another problem: the one whose goal is where it ended.
+
+    The environment says which problem that is, and which of the episode's messages lead there (`relabel` of its module; frozen_lake has
+    it). These messages, token for token, are played again from the start, so that every observation shows the new goal; the episode
+    is then a row in a group of its own, teacher-forced and scored by the environment, at most `most` a problem. `credit: hindsight`
+    says how strongly such rows are imitated; without it a group of one has advantage 0. Demonstrations come from an SFT stage before.
+
+    The component `hindsight` is 1 of these rows, and `reached` says of the others whether they solved their own problem; `reward/mean`
+    and `reward/correct` are of all rows.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_turns: Annotated[int, Field(ge=1)] = 10,
+        most: Annotated[int, Field(ge=0, le=100_000)] = 100_000,
+    ) -> None:
+        self.budget, self.most = TurnBudget(max_turns), most
+
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
+        """All episodes of the problems, then the relabelled ones."""
+        episodes = play_out(requests, context, self.budget)
+        rows = [episode.trajectory(context, self.budget.most_turns) for episode in episodes]
+        groups, relabelled = Groups(requests, context), []
+        for row, episode in zip(rows, episodes, strict=True):
+            if row.score is not None:
+                row.components = {**row.components, "reached": float(bool(row.correct))}
+                relabelled += [] if row.correct else [(row, episode)]
+        for own in by_group(rows).values():
+            lost = [(row, episode) for row, episode in relabelled if row.group == own[0].group]
+            count = 0
+            for row, episode in lost:
+                if count < self.most and (again := self._again(row, episode, groups, context)) is not None:
+                    rows.append(again)
+                    count += 1
+        return rows
+
+    def _again(self, row: Trajectory, lost: Episode, groups: Groups, context: RolloutContext) -> Trajectory | None:
+        """The episode with the goal that it did reach; None where it reached none."""
+        relabelled_as = environments.relabel(lost.name, lost.request.problem, lost.texts)
+        if relabelled_as is None:
+            return None
+        problem, turns = relabelled_as
+        [prompt] = context.render([problem.prompt], [problem.tools])
+        request = replace(lost.request, problem=problem, prompt=prompt, group=groups.next(row), rollouts=1)
+        episode = _played(request, [_turn(row, lost, place, context) for place in turns], context)
+        if not episode.success:
+            return None
+        again = episode.trajectory(context, self.budget.most_turns)
+        again.role = [int(Role.TEACHER_FORCED) if role == Role.POLICY else role for role in again.role]
+        again.components = {**again.components, "hindsight": 1.0}
+        return again
+
+
+def _turn(row: Trajectory, lost: Episode, place: int, context: RolloutContext) -> Completion:
+    """A turn of a row as the completion that it was; its log-probabilities are the trainer's to fill in."""
+    chosen = zip(row.tokens, row.role, row.turn or [], strict=True)
+    tokens = [token for token, role, turn in chosen if role == Role.POLICY and turn == place]
+    stop, none = Stop.LENGTH if lost.cuts[place] else Stop.END, [0.0] * len(tokens)
+    return Completion(tokens, none, stop, none if context.entropy else None)
+
+
+def _played(request: RolloutRequest, turns: list[Completion], context: RolloutContext) -> Episode:
+    """An episode whose messages are given."""
+    episode = start(request, context)
+    for completion in turns:
+        if episode.stop is None:
+            take_turns([episode], [completion], context)
+    return episode
