@@ -44,7 +44,7 @@ def columns(
         "segment": torch.where(mask, (torch.arange(mask.shape[1]) + torch.arange(rows)[:, None]) // 3, -1),
         "node": torch.where(mask, torch.arange(rows)[:, None] * count + turn, -1),
     }  # fmt: skip
-    for name in ("scored", "in_loss", "on_policy"):
+    for name in ("scored", "in_loss", "on_policy", "parsable"):
         out[name] = torch.ones(rows, dtype=torch.bool)
     out["truncated"], out["unfinished"] = torch.zeros(2, rows, dtype=torch.bool)
     out["teacher_forced"], out["in_window"] = torch.zeros_like(mask), mask.clone()

@@ -17,7 +17,7 @@ from torch import Tensor
 from pipelines.contract.catalogue import Bound, bind
 from pipelines.rlvr import algorithm, ops
 
-BOOL = {"mask", "teacher_forced", "scored", "in_loss", "on_policy", "truncated", "unfinished", "in_window"}
+BOOL = {"mask", "teacher_forced", "scored", "in_loss", "on_policy", "parsable", "truncated", "unfinished", "in_window"}
 INTEGER = {"group", "task", "turn", "turn_state", "node", "token", "problem"}
 Case = dict[str, Any]
 
@@ -58,8 +58,8 @@ def columns_of(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     yes = torch.ones(rows, dtype=torch.bool)
     length = mask.sum(1).to(dtype)
     neutral: dict[str, Any] = {
-        "scored": yes, "in_loss": yes, "on_policy": yes, "teacher_forced": mask & False, "truncated": ~yes, "unfinished": ~yes,
-        "in_window": mask | True,
+        "scored": yes, "in_loss": yes, "on_policy": yes, "parsable": yes, "teacher_forced": mask & False, "truncated": ~yes,
+        "unfinished": ~yes, "in_window": mask | True,
         "group": torch.zeros(rows, dtype=torch.int64), "problem": torch.zeros(rows, dtype=torch.int64),
         "task": torch.zeros(rows, dtype=torch.int64), "length": length, "max_tokens": torch.full((rows,), width).to(dtype),
         "step": 0, "total_steps": 1, "loss_share": mask.to(dtype),

@@ -42,6 +42,7 @@ def test_hpt_gate_needs_a_demonstration_that_was_scored():
 def test_rows_by_their_correctness():
     body = columns([(True, True, False), (False, True, False), (True, False, False), (False, False, False)])
     body |= {"reward": body["correct"], "group": torch.zeros(4, dtype=torch.int64)}
+    body |= {"parsable": torch.ones(4, dtype=torch.bool), "truncated": torch.zeros(4, dtype=torch.bool)}
     found = {
         name: bind("rlvr.filter", name)(body) & body["in_loss"] for name in names("rlvr.filter") if name != "hpt_gate"
     }
