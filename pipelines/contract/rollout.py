@@ -96,6 +96,8 @@ class RolloutContext:
     """How likely a model finds a text; by the policy's weights, those that sample."""
     stored: Callable[[str], Sequence[StoredCompletion]] = no_stored_rows
     """Of a problem's uid, the completions that the stage named by `samples` drew."""
+    progress: float = 0.0
+    """Share of the run's steps that are done, from 0 to 1; 0 before the first one and outside of training."""
 
     def decode(self, tokens: list[int]) -> str:
         """Text of a completion, special tokens left out; for verifiers and logs only."""

@@ -277,6 +277,7 @@ class Collector:
             scorer=self.scorer,
             window=self.rlvr.window_tokens,
             stored=self.stored,
+            progress=self._step / self.rlvr.steps,
         )
 
     def _score(self, rows: list[Trajectory]) -> None:

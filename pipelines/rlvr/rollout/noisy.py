@@ -36,10 +36,12 @@ class noisy(Rollout):
     corrupts the image and leaves the question; without `field` the last message of the user, whole. Each `unit` is replaced by `mark`
     with the level's probability, anew for each rollout. A problem without that field is asked as it is, with noise 0.
 
+    Over the run all levels fall together, linearly, to the share `last` of what they were; the code's schedule, which its released
+    scripts leave off, is `last: 0.5`.
+
     Every row trains behind the prompt as it is, as in the released code: a row drawn behind another one is teacher-forced, its old
-    log-probabilities are the trainer's own, and the ratio does not correct for what the noise changed. The column `noise` holds the level,
-    for `advantage: noisy_grpo`. Left out: levels that fall over the run, and dropping noisy rows that beat the clean one, both off in the
-    released scripts.
+    log-probabilities are the trainer's own, and the ratio does not correct for what the noise changed. The column `noise` holds the
+    step's level, for `advantage: noisy_grpo`. Left out: dropping noisy rows that beat the clean one, off in the released scripts too.
     """
 
     info_fields: ClassVar[tuple[str, ...]] = ("field",)
@@ -51,13 +53,15 @@ class noisy(Rollout):
         field: Annotated[str, Field(min_length=1, max_length=200)] | None = None,
         unit: Unit = "word",
         mark: Annotated[str, Field(max_length=100)] = "_",
+        last: Annotated[float, Field(ge=0, le=1)] = 1.0,
     ) -> None:
-        self.levels, self.field, self.unit, self.mark = levels, field, unit, mark
+        self.levels, self.field, self.unit, self.mark, self.last = levels, field, unit, mark, last
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, each group in the order of its levels."""
+        levels = [level * (1 - (1 - self.last) * context.progress) for level in self.levels]
         drawn = [
-            (request, self.levels[i % len(self.levels)] if self._text(request.problem) else 0.0)
+            (request, levels[i % len(levels)] if self._text(request.problem) else 0.0)
             for request in requests
             for i in range(request.rollouts)
         ]

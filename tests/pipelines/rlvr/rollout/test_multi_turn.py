@@ -5,6 +5,10 @@ from __future__ import annotations
 import scripted
 
 from pipelines.contract.catalogue import bind
+from pipelines.contract.rollout import RolloutRequest
+from pipelines.data.records import Problem, Role
+from pipelines.environments import frozen_lake, key_number, problems
+from pipelines.rlvr.pack import pack
 
 
 def test_a_group_without_a_success_is_played_again():
@@ -28,3 +32,28 @@ def test_a_group_without_a_success_is_played_again():
     assert [row.components["attempts"] for row in hopeless] == [3.0, 3.0]
     plain = bind("rlvr.rollout", {"kind": "multi_turn", "max_turns": 1}).fn.run(requests, scripted.context(script))
     assert all("attempts" not in row.components for row in plain)
+
+
+def test_an_episode_begins_behind_an_expert_s_steps():
+    """The expert's moves are made and shown, none of them trains, and the turns are counted from where the policy takes over."""
+    drawn = problems("frozen_lake", 60, 5, {"side": 4, "shortest": 4, "demonstrations": True})
+    fields = next(row for row in drawn if len(row["info"]["walked"]) == 2)
+    problem = Problem(uid="0" * 32, source="frozen_lake", licence="MIT", **fields)
+    path = frozen_lake.expert(problem.info["map"])
+    ctx = scripted.context(lambda prefix, number: path[2 + len(ctx.sampler.calls) - 1])
+    [prompt] = ctx.render([problem.prompt])
+    rollout = bind("rlvr.rollout", {"kind": "multi_turn", "max_turns": 9, "tolerance": 1.0, "least_turns": 1}).fn
+    [row] = rollout.run([RolloutRequest(problem, prompt, 0, 1)], ctx)
+    assert row.correct and len(row.turn_state) == len(path) - 2 == problem.info["expert_turns"]
+    world = frozen_lake.World()
+    world.reset(problem)
+    assert row.turn_state[0] == key_number(world.state_key()) and world._place != divmod(
+        "".join(world.rows).index("S"), 4
+    )
+    assert [move in scripted.show(prompt) for move in path[:2]] == [True, True]
+    assert row.role[: len(prompt)] == [Role.PROMPT] * len(prompt)
+    assert pack([row], step=0, total_steps=1)["mask"][0, : len(prompt)].sum() == 0
+    lost = rollout.run([RolloutRequest(problem, prompt, 0, 1)], scripted.context(lambda prefix, number: "nowhere"))
+    assert len(lost[0].turn_state) == len(path) - 2, (
+        "an episode ends by the steps that were left, not by the whole path"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import toys
@@ -33,6 +35,23 @@ def test_levels_go_round_and_every_row_stands_behind_the_clean_prompt():
     assert rows[0].logp_old[5:] == [-0.1, -0.2] and rows[1].logp_old == [0.0] * 7, "the trainer's own are filled in"
     assert rows[1].tokens == [*ids("ab cd1"), tokenizer().eos_token_id] and rows[1].stop == Stop.END
     assert pack(rows, step=0, total_steps=1)["noise"].tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_levels_fall_over_the_run_to_a_share_of_what_they_were():
+    """The code's values: times 1 at the start, 0.75 half-way, 0.5 at the end."""
+    fall = bind("rlvr.rollout", {"kind": "noisy", "levels": [0.0, 0.4, 0.8], "last": 0.5}).fn
+    for progress, factor in ((0.0, 1.0), (0.5, 0.75), (1.0, 0.5)):
+        ctx = dataclasses.replace(context(lambda prefix, number: "x"), progress=progress)
+        drawn = fall.run([request("a " * 200, 3)], ctx)
+        assert [row.noise for row in drawn] == pytest.approx([0, 0.4 * factor, 0.8 * factor])
+        shares = [prefix.count("_") / 200 for prefix in ctx.sampler.calls[0].prefixes]
+        assert shares == pytest.approx([0, 0.4 * factor, 0.8 * factor], abs=0.12)
+
+
+def test_the_run_knows_how_far_it_is(tmp_path, start):
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), "presets=[noisy_grpo]", "rlvr.rollout.last=0")
+    assert {row.noise for row in made.collect(0)[0]} == {0.0, 0.3, 0.6, 0.9}
+    assert sorted({row.noise for row in made.collect(2)[0]}) == pytest.approx([0.0, 0.15, 0.3, 0.45])
 
 
 def test_an_answer_of_nothing_stays_an_error():
