@@ -17,8 +17,8 @@ from typing import Any
 from pipelines import verifiers
 from pipelines.curate import judged, ranked, segments
 from pipelines.curate.mapping import ORIGIN
-from pipelines.data import dataset, pairs, samples
-from pipelines.data.records import Problem
+from pipelines.data import chat, dataset, pairs, samples
+from pipelines.data.records import EFFORT, Problem
 from pipelines.errors import DataError
 from pipelines.recipe.selection import Selection
 
@@ -70,8 +70,8 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
         elif select.kind == "majority":
             yield from _majority(problem, rows, select)
         else:
-            for row in _chosen(_distinct(scored), select)[: select.per_problem]:
-                yield _record(problem, row, select)
+            for row in _chosen(_distinct(scored), select, rate)[: select.per_problem]:
+                yield from _records(problem, row, select)
 
 
 def _rate(scored: list[Completion], select: Selection) -> float | None:
@@ -109,6 +109,8 @@ def text_key(problem: Problem) -> str:
     if ORIGIN not in problem.info:
         return ""
     texts = [str(problem.info.get(name, "")) for name in TEXTS]
+    if EFFORT in problem.info:
+        texts.append(str(problem.info[EFFORT]))
     parts = {name: problem.info[name] for name in pairs.PARTS if name in problem.info}
     if parts or any(message["role"] == "assistant" for message in problem.prompt):
         texts.append(json.dumps([problem.prompt, parts]))
@@ -137,14 +139,56 @@ def _distinct(rows: list[Completion]) -> list[Completion]:
     return list(first.values())
 
 
-def _chosen(rows: list[Completion], select: Selection) -> list[Completion]:
+def _chosen(rows: list[Completion], select: Selection, rate: float) -> list[Completion]:
     if select.kind == "best":
         candidates = [row for row in rows if select.min_score is None or row["score"] >= select.min_score]
         return sorted(ranked.with_values(candidates, select.by), key=lambda row: -row["rank"])
     correct = [row for row in rows if row["correct"]]
     if select.kind == "correct":
         return correct
-    return sorted(correct, key=lambda row: len(row["completion_ids"]))
+    if select.kind == "shortest_correct" or not correct:
+        return sorted(correct, key=_length)
+    wanted = wanted_length(rate, select.lengths or (min(map(_length, correct)), max(map(_length, correct))))
+    return sorted(correct, key=lambda row: (abs(_length(row) - wanted), _length(row)))
+
+
+def _length(row: Completion) -> int:
+    return len(row["completion_ids"])
+
+
+def wanted_length(rate: float, lengths: tuple[int, int]) -> float:
+    """Tokens in proportion to how hard a problem is (ARES, 2510.08457: reasoning traces of length proportional to difficulty).
+
+    RECONSTRUCTED from the abstract: difficulty is the share of incorrect completions, the proportion linear between two lengths.
+
+    >>> wanted_length(1.0, (10, 50)), wanted_length(0.25, (10, 50))
+    (10.0, 40.0)
+    """
+    return lengths[0] + (1 - rate) * (lengths[1] - lengths[0])
+
+
+def _records(problem: Problem, row: Completion, select: Selection) -> Iterator[Problem]:
+    """The completion as a record; with `efforts` as one for each of them."""
+    if not select.efforts:
+        yield _record(problem, row, select)
+    for effort, share in select.efforts.items():
+        shown = {"solution": shortened(row["text"], share), "sample_score": row["score"], EFFORT: effort}
+        yield _with(replace(problem, prompt=chat.with_effort(problem.prompt, effort)), shown)
+
+
+def shortened(text: str, share: float) -> str:
+    """A completion with the first part of its reasoning only (ThinkDial, 2508.18773: SFT targets for a budget).
+
+    RECONSTRUCTED from the abstract: the reasoning is cut to a share of its characters and the answer behind it stays as it was.
+
+    >>> shortened("<think>two and two is four</think>4", 0.5), shortened("4", 0.5)
+    ('<think>two and</think>4', '4')
+    """
+    thoughts, end, rest = text.partition(chat.THINK_END)
+    if not end or share == 1:
+        return text
+    begin = chat.THINK_START if thoughts.startswith(chat.THINK_START) else ""
+    return begin + prefix(thoughts.removeprefix(begin), share) + end + rest
 
 
 def _record(problem: Problem, row: Completion, select: Selection, **about: Any) -> Problem:

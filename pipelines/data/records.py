@@ -14,6 +14,8 @@ RAW_TEXT = "text"
 """In the info of a record without a prompt: the text that is to be learned."""
 TURN_WEIGHTS = "turn_weights"
 """In a record's info: what each of the assistant's messages counts when it is trained, the last one included; 0 is not trained."""
+EFFORT = "effort"
+"""In a record's info: how much reasoning its system message asks for."""
 UNSCORED = "unscored"
 """Status of a trajectory that no verifier has met."""
 

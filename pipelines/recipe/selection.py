@@ -17,7 +17,18 @@ OF_KIND = {
     "factors": ("pairs",),
     "margin": ("pairs", "segments"),
     "truncate": ("best", "correct", "shortest_correct", "majority"),
-    "per_problem": ("best", "correct", "shortest_correct", "pairs", "segments", "graded", "compared"),
+    "lengths": ("correct_by_difficulty",),
+    "efforts": ("best", "correct", "shortest_correct", "correct_by_difficulty"),
+    "per_problem": (
+        "best",
+        "correct",
+        "shortest_correct",
+        "correct_by_difficulty",
+        "pairs",
+        "segments",
+        "graded",
+        "compared",
+    ),
     "length": ("segments",),
     "prefer": ("segments",),
     "discount": ("segments",),
@@ -44,10 +55,11 @@ class Selection(Settings):
     """Records out of the scored completions of a problem; repeated texts of a problem count once."""
 
     kind: Literal[
-        "best", "correct", "shortest_correct", "majority", "pairs", "segments", "pass_rate", "graded", "compared"
-    ]
-    """best: highest score first. correct: in the order of the draws. shortest_correct: fewest tokens first. majority: the most frequent
-    answer as the record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the problem itself.
+        "best", "correct", "shortest_correct", "correct_by_difficulty", "majority", "pairs", "segments", "pass_rate", "graded", "compared"
+    ]  # fmt: skip
+    """best: highest score first. correct: in the order of the draws. shortest_correct: fewest tokens first. correct_by_difficulty: those
+    first whose length is nearest to what the share of incorrect completions asks for (ARES). majority: the most frequent answer as the
+    record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the problem itself.
     segments: two parts of its episodes, which may begin in different states (a sample stage with `episodes`).
     graded, compared: a judge's question about a completion, or about two; answer and solution are the grades that their scores mean."""
     low: float | None = Field(None, ge=0, le=1)
@@ -85,6 +97,13 @@ class Selection(Settings):
     truncate: float | None = Field(None, gt=0, lt=1)
     """Keep this share of a completion's characters, cut back to white space where there is some: a prefix."""
 
+    lengths: tuple[int, int] | None = None
+    """correct_by_difficulty: tokens for a problem that is always solved, and for one that is hardly ever; default: those of its own
+    shortest and longest correct completion."""
+    efforts: dict[Line, Annotated[float, Field(gt=0, le=1)]] = Field({}, max_length=20)
+    """A record for each of these, whose system message asks for that effort and whose solution keeps this share of the characters
+    between <think> and </think>, cut back to white space (ThinkDial); the answer behind them stays whole."""
+
     grades: tuple[int, int] = (1, 10)
     """graded, compared: the lowest and the highest grade, for scores of 0 and 1; the judge's `low` and `high`."""
     noise: float = Field(0.0, ge=0, le=1)
@@ -110,6 +129,8 @@ class Selection(Settings):
             raise ValueError(f"template: {fault}")
         if (self.nearest is None) != (self.problems is None):
             raise ValueError("nearest and problems go together: the problems nearest to a pass rate, and how many")
+        if self.lengths is not None and not 0 <= self.lengths[0] <= self.lengths[1] <= 10**9:
+            raise ValueError("lengths are tokens, the fewest first")
         if self.low is not None and self.high is not None and self.low >= self.high:
             raise ValueError(f"low ({self.low:g}) must be under high ({self.high:g})")
         return self

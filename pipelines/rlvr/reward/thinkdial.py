@@ -10,11 +10,9 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
-from pipelines.data.records import Problem, Trajectory, by_group
+from pipelines.data.records import EFFORT, Problem, Trajectory, by_group
 from pipelines.rlvr.scoring import verify
 
-EFFORT = "effort"
-"""Field of a record's info with its mode."""
 _LEAKED = re.compile(r"\b(wait|let me think|actually|alternatively|however)\b", re.IGNORECASE)
 _MODE = re.compile(r"\beffort\W+(\w+)", re.IGNORECASE)
 

@@ -23,6 +23,7 @@ from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.selection import Selection
 from pipelines.recipe.settings import Source
+from pipelines.rlvr.reward.thinkdial import mode_of
 from pipelines.stage.report import Report
 from tasks import keys
 
@@ -356,3 +357,76 @@ def test_the_problems_nearest_to_a_pass_rate(tmp_path):
             Selection(kind="pass_rate", **fields)
     with pytest.raises(ValueError, match="nearest is read by pass_rate"):
         Selection(kind="correct", nearest=0.5, problems=3)
+
+
+def test_length_follows_difficulty(tmp_path):
+    """easy is always solved, even by half, hard by one in four: 1, 3 and 5 characters, up to 10."""
+    texts = ["7", "777", "77777", "7777777777"]
+    drawn = {
+        "easy": [(text, 1.0) for text in texts],
+        "even": [(text, 1.0) for text in texts] + [(f"{i}no", 0.0) for i in range(4)],
+        "hard": [("7", 1.0), ("77777777", 1.0), ("7777777777", 1.0)] + [(f"{i}no", 0.0) for i in range(9)],
+        "lost": [("no", 0.0)],
+    }
+    folder = write(tmp_path / "drafts", drawn)
+    assert solutions(folder, kind="correct_by_difficulty") == [("easy", "7"), ("even", "77777"), ("hard", "77777777")]
+    """Own lengths are 1 and 10: 1, 5.5 and 7.75 are wanted. Between 1 and 3 tokens it is 1, 2 and 2.5."""
+    wanted = solutions(folder, kind="correct_by_difficulty", lengths=[1, 3], per_problem=2)
+    assert wanted == [
+        ("easy", "7"),
+        ("easy", "777"),
+        ("even", "7"),
+        ("even", "777"),
+        ("hard", "7"),
+        ("hard", "77777777"),
+    ]
+    lengths = {uid: len(text) for uid, text in solutions(folder, kind="correct_by_difficulty", lengths=[0, 12])}
+    assert lengths["easy"] < lengths["even"] < lengths["hard"]
+
+
+def test_targets_are_shortened_by_effort(tmp_path):
+    thought = "<think>three and four, is it six? no, it is seven</think> 7"
+    folder = write(tmp_path / "drafts", {"a": [(thought, 1.0)], "b": [("7", 1.0)]})
+    efforts = {"high": 1.0, "medium": 0.5, "low": 0.2}
+    records = chosen(folder, kind="correct", efforts=efforts)
+    assert len({record.uid for record in records}) == 6 and {r.info["sampled_from"] for r in records} == {"a", "b"}
+    told = {r.info["effort"]: r for r in records if r.info["sampled_from"] == "a"}
+    assert [told[effort].info["solution"] for effort in efforts] == [
+        thought, "<think>three and four, is it</think> 7", "<think>three and</think> 7",
+    ]  # fmt: skip
+    for effort, record in told.items():
+        assert record.prompt[0] == {"role": "system", "content": f"Reasoning effort: {effort}."}
+        assert mode_of(record) == effort and len(record.prompt) == 2
+    assert {r.info["solution"] for r in records if r.info["sampled_from"] == "b"} == {"7"}, "nothing to shorten"
+    assert [p.prompt[0]["role"] for p in chosen(folder, kind="correct")] == ["user", "user"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kind": "majority", "efforts": {"low": 0.5}}, "efforts is read by"),
+        ({"kind": "correct", "lengths": [1, 2]}, "lengths is read by"),
+        ({"kind": "correct_by_difficulty", "lengths": [3, 2]}, "the fewest first"),
+        ({"kind": "correct", "efforts": {"low": 0}}, "greater than 0"),
+    ],
+)
+def test_lengths_and_efforts_that_mean_nothing(fields, words):
+    with pytest.raises(ValueError, match=words):
+        Selection.model_validate(fields)
+
+
+def test_targets_of_all_efforts_of_a_problem_share_a_split(tmp_path):
+    """A record for each effort goes through curation: equal texts behind other system messages are no repeats."""
+    thought = "<think>so it is, or so it is not</think> 7"
+    folder = write(tmp_path / "drafts", {f"{n:03d}": [(f"{thought}{n}", 1.0), ("lost", 0.0)] for n in range(30)})
+    source = {"select": {"kind": "correct", "efforts": {"high": 1.0, "low": 0.3}}}
+    out = curated(tmp_path, folder, source, splits={"sft": 0.5, "heldout": 0.5}, near_duplicates=None)
+    by_split = {name: dataset.read_split(out, name) for name in ("sft", "heldout")}
+    origins = {name: {p.info["sampled_from"] for p in rows} for name, rows in by_split.items()}
+    assert sum(map(len, by_split.values())) == 60 and not origins["sft"] & origins["heldout"]
+    for record in by_split["sft"]:
+        low = record.info["effort"] == "low"
+        assert ("not" in record.info["solution"]) is not low and record.info["solution"].endswith(
+            record.info["sampled_from"].lstrip("0") or "0"
+        )
+        assert mode_of(record) == record.info["effort"]
