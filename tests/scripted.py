@@ -102,7 +102,9 @@ class JudgeScorer:
     def language_model(self, path: str) -> JudgeScorer:
         return self
 
-    def reply(self, conversations: Any, *, temperature: float, max_tokens: int) -> list[tuple[str, int]]:
+    def reply(
+        self, conversations: Any, *, temperature: float, max_tokens: int, sample: int = 0
+    ) -> list[tuple[str, int]]:
         self.asked += conversations
         return [(self.rule({"messages": conversation}), 1) for conversation in conversations]
 

@@ -48,6 +48,7 @@ RLVR = {
     "reward/unscored_share": Metric("Share of rollouts without a score."),
     "reward/shaped_mean": Metric("Mean score after shaping."),
     "reward_component/*": Metric("Mean of a part of the reward: a reward function's name, `verifier`, ..."),
+    "reward_component_std/*": Metric("Standard deviation of that part inside a group, mean over groups: what each reward tells apart."),
     "status/*": Metric("Share of rollouts with a verifier's status: correct, incorrect, unparsable, timed_out, ..."),
     "rollout/rows": Metric("Rollouts sampled."),
     "rollout/length_mean": Metric("Tokens that the policy chose, mean over rollouts."),

@@ -117,11 +117,11 @@ class LanguageModel(Protocol):
     """A frozen model that writes; see `pipelines.engine.chat_model.ChatModel`."""
 
     def reply(
-        self, conversations: Sequence[list[Message]], *, temperature: float, max_tokens: int
+        self, conversations: Sequence[list[Message]], *, temperature: float, max_tokens: int, sample: int = 0
     ) -> list[tuple[str | None, int]]:
         """(text, tokens of prompt and text) for each conversation, in order; None where it does not fit the context.
 
-        Equal conversations get equal replies, whatever is asked beside them, up to rounding.
+        Equal conversations get equal replies, whatever is asked beside them, up to rounding; with another `sample` other ones.
         """
         ...
 

@@ -48,11 +48,11 @@ class ChatModel:
         return model
 
     def reply(
-        self, conversations: Sequence[list[Message]], *, temperature: float, max_tokens: int
+        self, conversations: Sequence[list[Message]], *, temperature: float, max_tokens: int, sample: int = 0
     ) -> list[tuple[str | None, int]]:
         """(text, tokens) of each; see `LanguageModel`."""
         prompts = chat.render_prompts(self.tokenizer, [list(c) for c in conversations]) if conversations else []
-        streams = [(_stream(conversation), 0) for conversation in conversations]
+        streams = [(_stream([conversation, sample] if sample else conversation), 0) for conversation in conversations]
         sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
         unused = torch.Generator(device=self.sampler.device)
         completions = self.sampler.extend(prompts, sampling, unused, streams=streams) if prompts else []

@@ -25,12 +25,18 @@ class LocalJudge:
     def __init__(self, model: LanguageModel, *, temperature: float, max_tokens: int) -> None:
         self.model, self.temperature, self.max_tokens = model, temperature, max_tokens
 
-    def ask(self, questions: Sequence[list[Message]]) -> list[Reply]:
-        """A reply to every question, in their order; one that does not fit the model's context has none."""
+    def ask(self, questions: Sequence[list[Message]], sample: int = 0) -> list[Reply]:
+        """A reply to every question, in their order; one that does not fit the model's context has none.
+
+        Args:
+            sample: number of the draw; each has replies of its own.
+        """
         keys = [json.dumps(question) for question in questions]
         distinct = dict(zip(keys, questions, strict=True))
         began = time.perf_counter()
-        answers = self.model.reply(list(distinct.values()), temperature=self.temperature, max_tokens=self.max_tokens)
+        answers = self.model.reply(
+            list(distinct.values()), temperature=self.temperature, max_tokens=self.max_tokens, sample=sample
+        )
         seconds = (time.perf_counter() - began) / max(1, len(distinct))
         replies = {
             key: Reply(text, tokens, seconds, problem="" if text is not None else "longer than the context")

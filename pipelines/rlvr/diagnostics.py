@@ -43,13 +43,22 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
         for name in names:
             values = [t.components[name] for t in scored if name in t.components]
             metrics[f"reward_component/{name.replace('/', '_')}"] = sum(values) / len(values)
+            metrics[f"reward_component_std/{name.replace('/', '_')}"] = _group_std(scored, name)
     return metrics
 
 
-def _group_std(scored: list[Trajectory]) -> float:
-    """Standard deviation (of the population) of the scores in a group, mean over groups; 0 where nothing is scored."""
-    groups = [torch.tensor([float(t.score or 0) for t in rows]) for rows in by_group(scored).values()]
-    return sum(float(scores.std(correction=0)) for scores in groups) / max(1, len(groups))
+def _group_std(scored: list[Trajectory], component: str | None = None) -> float:
+    """Standard deviation (of the population) of the scores in a group, mean over groups; 0 where nothing is scored.
+
+    Args:
+        component: of a part of the score instead, over the groups that have it.
+    """
+    groups = []
+    for rows in by_group(scored).values():
+        values = [t.score if component is None else t.components.get(component) for t in rows]
+        if known := [float(value) for value in values if value is not None]:
+            groups.append(torch.tensor(known))
+    return sum(float(values.std(correction=0)) for values in groups) / max(1, len(groups))
 
 
 def of_tries(trajectories: list[Trajectory]) -> dict[str, float]:

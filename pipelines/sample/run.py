@@ -326,17 +326,21 @@ class _Drawer:
         rows[REWARD] = [score if score == score else None for score in scores]
 
     def grade(self, shard: _Shard, problems: list[Problem]) -> None:
-        """Add the sampled model's own grades as `judge`, from 0 to 1, where the recipe asks for them; None where one cannot be read."""
+        """Add the sampled model's own grades as `judge`, from 0 to 1, where the recipe asks for them; None where none can be read."""
         asked = self.settings.self_judge
         if asked is None:
             return
         shown = asked.model_dump(include={"low", "high", "instruction", "reference", "template"})
-        model = LocalJudge(ChatModel.around(self.sampler, self.tokenizer), temperature=0.0, max_tokens=asked.max_tokens)
+        around = ChatModel.around(self.sampler, self.tokenizer)
+        model = LocalJudge(around, temperature=asked.temperature, max_tokens=asked.max_tokens)
         of_row = (problem for problem in problems for _ in range(self.settings.k))
-        replies = model.ask(
-            [questions.grade(p, text, **shown) for p, text in zip(of_row, shard.rows["text"], strict=True)]
-        )
-        shard.rows[JUDGE] = [questions.read_grade(reply.text, asked.low, asked.high) for reply in replies]
+        asking = [questions.grade(p, text, **shown) for p, text in zip(of_row, shard.rows["text"], strict=True)]
+        grades: list[list[float]] = [[] for _ in asking]
+        for sample in range(asked.samples):
+            for read, reply in zip(grades, model.ask(asking, sample), strict=True):
+                if (grade := questions.read_grade(reply.text, asked.low, asked.high)) is not None:
+                    read.append(grade)
+        shard.rows[JUDGE] = [sum(read) / len(read) if read else None for read in grades]
 
 
 def _story(episode: Episode) -> dict[str, Any]:

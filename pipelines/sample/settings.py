@@ -23,9 +23,15 @@ class SelfJudge(Settings):
     low: int = Field(0, ge=-1000, le=1000)
     high: int = Field(5, ge=-1000, le=1000)
     max_tokens: int = Field(512, ge=1, le=100_000)
+    temperature: float = Field(0.0, ge=0, le=10)
+    """0 is greedy."""
+    samples: int = Field(1, ge=1, le=1000)
+    """Grades drawn of a completion; the mean of those that can be read counts."""
 
     @model_validator(mode="after")
     def _fits(self) -> SelfJudge:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError("samples: greedy grades are all the same; set a temperature above 0, or one sample")
         if self.low >= self.high:
             raise ValueError(f"high ({self.high}) is not above low ({self.low})")
         if fault := template.problem_with(self.template, ("answer",)):
@@ -65,7 +71,7 @@ class Sample(Settings):
     """Choose each completion among several that are drawn for it, by a score: the component `search_score`, beside `drawn_tokens` and
     `scored_tokens`. Log-probabilities stay the model's own, which is not what searched completions are distributed by."""
     self_judge: SelfJudge | None = None
-    """The sampled model also grades its completions, greedily: the component `judge`, from 0 to 1, null where it cannot be read."""
+    """The sampled model also grades its completions: the component `judge`, from 0 to 1, null where it cannot be read."""
     sampler: Server | None = free(None)
     """vLLM servers that decode instead of this process; they report no entropies."""
 

@@ -18,6 +18,11 @@ SEARCH_SCORE, DRAWN, SCORED = "search_score", "drawn_tokens", "scored_tokens"
 """The components that a search gives: the score of what it chose, and the tokens that it drew and scored for it."""
 JUDGE = "judge"
 """The component that the model's own grade gives."""
+SCORE = "score"
+VARIED = (SCORE, REWARD, JUDGE)
+"""The rewards whose variance is told."""
+SAME = 1e-12
+"""A variance up to this is none."""
 COLUMNS = ("uid", "completion_ids", "entropy", "score", "correct", "stop", "components")
 
 
@@ -31,6 +36,11 @@ def summary(out: Path) -> dict[str, float]:
         reward model `reward_model/mean`, and `best_of_k`: share of problems whose completion with the highest such score is correct;
         with a reference `kl/mean`, the mean log-ratio of whole completions, in nats; with `self_judge` `judge/mean`, and `judge/unread`:
         share of the grades that could not be read; with `search` `search_score/mean`, `drawn_tokens/mean` and `scored_tokens/mean`.
+        For each reward (`score`, and where they are `reward_model` and `judge`), over the
+        problems of which two completions or more have it: `variance/NAME`, its mean variance (ddof 0) over a problem's completions,
+        `variance_share/NAME`, that as a share of its variance over all of them, and `zero_variance/NAME`, share of the problems
+        that it finds no difference in. A policy learns from a reward no faster than its variance lets it, however accurate it is
+        (What Makes a Reward Model a Good Teacher?, 2503.15477).
     """
     total: dict[str, float] = {}
     longest = 0
@@ -60,7 +70,47 @@ def summary(out: Path) -> dict[str, float]:
     ):  # fmt: skip
         if total.get(count):
             metrics[name] = total[summed] / total[count]
+    for name in VARIED:
+        metrics |= _variance(total, name)
     return metrics
+
+
+def _variance(total: dict[str, float], name: str) -> dict[str, float]:
+    """What the sums of `_spread` say of a reward."""
+    problems, rows = total.get(f"{name}/problems"), total.get(f"{name}/rows")
+    if not problems or not rows:
+        return {}
+    within = total[f"{name}/variance"] / problems
+    metrics = {f"variance/{name}": within, f"zero_variance/{name}": total[f"{name}/flat"] / problems}
+    if (overall := total[f"{name}/squares"] / rows - (total[f"{name}/sum"] / rows) ** 2) > SAME:
+        metrics[f"variance_share/{name}"] = total[f"{name}/within"] / rows / overall
+    return metrics
+
+
+def _spread(name: str, values: Any, known: Any, starts: Any) -> dict[str, float]:
+    """What a shard adds to the sums of a reward's variance.
+
+    Args:
+        values: float64 [rows]; read where `known` (bool [rows]).
+        starts: first row of each problem.
+    """
+    values = np.where(known, values, 0.0)
+    sizes = np.diff([*starts, len(values)])
+    count = np.add.reduceat(known.astype(np.int64), starts)
+    mean = np.add.reduceat(values, starts) / np.maximum(count, 1)
+    squares = np.add.reduceat(np.where(known, (values - np.repeat(mean, sizes)) ** 2, 0.0), starts)
+    told = count >= 2
+    variance = squares[told] / count[told]
+    compared = values[known & np.repeat(told, sizes)]
+    return {
+        f"{name}/problems": told.sum(),
+        f"{name}/variance": variance.sum(),
+        f"{name}/flat": (variance <= SAME).sum(),
+        f"{name}/within": squares[told].sum(),
+        f"{name}/rows": len(compared),
+        f"{name}/sum": compared.sum(),
+        f"{name}/squares": (compared**2).sum(),
+    }
 
 
 def _of_shard(table: Any, lengths: Any) -> dict[str, float]:
@@ -82,7 +132,7 @@ def _of_shard(table: Any, lengths: Any) -> dict[str, float]:
         "problems": asked.sum(),
         "share": (correct_in[asked] / scored_in[asked]).sum(),
         "solved": (correct_in > 0).sum(),
-    }
+    } | _spread(SCORE, score, scored, starts)
 
 
 def _of_components(table: Any) -> dict[str, float]:
@@ -105,8 +155,14 @@ def _of_components(table: Any) -> dict[str, float]:
         if rewarded:
             best.append(correct[max(rewarded, key=lambda row: components[row][REWARD])])
     selected = [flag for flag in best if flag is not None]
+    spreads: dict[str, float] = {}
+    for name in (REWARD, JUDGE):
+        rewards_of_rows = [each.get(name) for each in components]
+        known = np.array([value is not None for value in rewards_of_rows])
+        spreads |= _spread(name, np.array([value or 0.0 for value in rewards_of_rows]), known, np.array(starts))
     searched = {name: [each[name] for each in components if name in each] for name in (SEARCH_SCORE, DRAWN, SCORED)}
     return {
+        **spreads,
         **{name: sum(values) for name, values in searched.items()},
         **{f"{name}/rows": len(values) for name, values in searched.items()},
         "reward": sum(rewards), "rewarded": len(rewards), "ratio": sum(ratios), "compared": len(ratios),

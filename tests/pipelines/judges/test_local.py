@@ -33,7 +33,7 @@ class Scripted:
     def __init__(self, rule):
         self.rule, self.asked = rule, []
 
-    def reply(self, conversations, *, temperature, max_tokens):
+    def reply(self, conversations, *, temperature, max_tokens, sample=0):
         self.asked += conversations
         return [(self.rule(conversation), 7) for conversation in conversations]
 
@@ -76,6 +76,8 @@ def test_replies_are_the_model_s_own_and_do_not_depend_on_company(folder):
     drawn = model.reply(ask, temperature=1.0, max_tokens=5)
     assert drawn[0] == drawn[2] == model.reply(ask[:1], temperature=1.0, max_tokens=5)[0]
     assert model.reply([], temperature=0.0, max_tokens=5) == []
+    others = [model.reply(ask, temperature=1.0, max_tokens=5, sample=number) for number in range(4)]
+    assert others[0] == drawn and len({str(other) for other in others}) == 4, "each draw has replies of its own"
 
 
 def test_what_does_not_fit_has_no_reply(folder):

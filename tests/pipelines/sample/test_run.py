@@ -372,7 +372,7 @@ def test_what_cannot_be_sampled_is_refused(tmp_path, fields, words):
         check(recipe(tmp_path, **fields))
 
 
-def by_length(self, conversations, *, temperature, max_tokens):
+def by_length(self, conversations, *, temperature, max_tokens, sample=0):
     """A grade that is the number of letters, for what is not empty."""
     texts = [conversation[0]["content"].removeprefix("judge ") for conversation in conversations]
     return [(f"Grade: {len(text)}" if text else "hm", 1) for text in texts]
@@ -401,8 +401,30 @@ def test_the_sampled_model_grades_its_own_completions_and_pairs_are_made_by_it(b
     assert metrics["judge/unread"] == pytest.approx(1 - len(graded) / len(plain))
 
 
+def test_of_several_sampled_grades_the_mean_of_those_that_can_be_read_counts(begun, tmp_path, monkeypatch):
+    """Grades 0, 3 and 6 of 6; every second one cannot be read where the text is short."""
+    asked = []
+
+    def sampled_grades(self, conversations, *, temperature, max_tokens, sample=0):
+        asked.append((temperature, sample))
+        return [
+            ("hm" if sample == 1 and len(c[0]["content"]) < 9 else f"Grade: {3 * sample}", 1) for c in conversations
+        ]
+
+    monkeypatch.setattr(ChatModel, "reply", sampled_grades)
+    judge = {"template": "judge {answer}", "low": 0, "high": 6, "samples": 3, "temperature": 0.7}
+    metrics, rows = sampled(begun, tmp_path / "graded", self_judge=judge)
+    assert set(asked) == {(0.7, 0), (0.7, 1), (0.7, 2)} and metrics["judge/unread"] == 0
+    assert {json.loads(row["components"])["judge"] for row in rows} == {0.5}, "(0 + 1/2 + 1) / 3 and (0 + 1) / 2"
+
+
 @pytest.mark.parametrize(
-    ("judge", "words"), [({"low": 5, "high": 5}, "is not above low"), ({"template": "judge it"}, "answer")]
+    ("judge", "words"),
+    [
+        ({"low": 5, "high": 5}, "is not above low"),
+        ({"template": "judge it"}, "answer"),
+        ({"samples": 3}, "greedy grades are all the same"),
+    ],
 )
 def test_a_judge_that_cannot_be_asked_is_refused(judge, words):
     with pytest.raises(ValidationError, match=words):

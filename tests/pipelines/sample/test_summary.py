@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from statistics import pvariance
 
 import pytest
 import toys
@@ -73,7 +74,39 @@ def by_loop(rows: list[dict]) -> dict[str, float]:
             "judge/mean": mean([grade for grade in grades if grade is not None]),
             "best_of_k": mean(best),
         }
+    for name in ("score", "reward_model", "judge"):
+        values = [[value_of(row, name) for row in group] for group in groups]
+        told = [known for group in values if len(known := [v for v in group if v is not None]) > 1]
+        if told:
+            metrics[f"variance/{name}"] = mean([pvariance(known) for known in told])
+            metrics[f"zero_variance/{name}"] = mean([len(set(known)) == 1 for known in told])
+            means = [(value - mean(known)) ** 2 for known in told for value in known]
+            metrics[f"variance_share/{name}"] = mean(means) / pvariance([value for known in told for value in known])
     return metrics
+
+
+def value_of(row, name):
+    return row["score"] if name == "score" else json.loads(row["components"]).get(name)
+
+
+def test_an_accurate_reward_may_tell_nothing(tmp_path):
+    """The paper's point: the verifier ranks rightly and hardly tells, the judge is cruder and varies.
+
+    Two problems of two completions: scores 0.5 0.5 and 0.6 0.5; grades 0 1 and 1 null."""
+    row = rows_of(range(1), random.Random(0), extra=False, entropies=False)[0]
+    told = [("p0", 0.5, 0.0), ("p0", 0.5, 1.0), ("p1", 0.6, 1.0), ("p1", 0.5, None)]
+    rows = [
+        row
+        | {"uid": uid, "score": score, "correct": True, "components": json.dumps({"verifier": score, "judge": grade})}
+        for uid, score, grade in told
+    ]
+    (tmp_path / samples.FOLDER).mkdir()
+    toys.write_samples(tmp_path / samples.FOLDER / samples.shard_name(0), rows)
+    metrics = summary(tmp_path)
+    assert metrics["variance/score"] == pytest.approx(0.00125) and metrics["zero_variance/score"] == 0.5
+    assert metrics["variance_share/score"] == pytest.approx(0.00125 / 0.001875)
+    assert metrics["variance/judge"] == pytest.approx(0.25) and metrics["zero_variance/judge"] == 0
+    assert metrics["variance_share/judge"] == pytest.approx(1.0) and "variance/reward_model" not in metrics
 
 
 @pytest.mark.parametrize("extra", [False, True])
