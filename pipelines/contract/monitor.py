@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.contract.scorer import NoScorer, Scorer
 
 if TYPE_CHECKING:
     from pipelines.data.records import Trajectory
@@ -26,6 +28,8 @@ class StepRollouts:
     """(a verifier's name, rows) → its score of each row's completion against the row's own answer; None where it failed."""
     call: Callable[[str, Sequence[Trajectory]], list[float | None]]
     """(`package.module:function` with the signature of a reward function, rows) → its value of each row."""
+    scorer: Scorer = field(default_factory=NoScorer)
+    """How likely a model finds a text; by the weights that the step begins with."""
 
 
 class Monitor:
@@ -45,6 +49,10 @@ class Monitor:
     def measure(self, rollouts: StepRollouts) -> dict[str, float]:
         """Metrics of the step, by names of `makes`."""
         return {}
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What `measure` found that is no metric, as lines of `monitored.jsonl` in the stage's artifact; asked for once a step."""
+        return []
 
     @abstractmethod
     def judge(self, values: Mapping[str, float]) -> str | None:

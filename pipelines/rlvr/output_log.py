@@ -9,12 +9,12 @@ from typing import Any
 
 from pipelines.data.records import Trajectory
 
-ROLLOUTS, DRAWS = "rollouts.jsonl", "draws.jsonl"
-FILES = (ROLLOUTS, DRAWS)
+ROLLOUTS, DRAWS, MONITORED = "rollouts.jsonl", "draws.jsonl", "monitored.jsonl"
+FILES = (ROLLOUTS, DRAWS, MONITORED)
 
 
 class OutputLog:
-    """`rollouts.jsonl` (texts of some rollouts) and `draws.jsonl` (rewards of all) in a folder."""
+    """`rollouts.jsonl` (texts of some rollouts), `draws.jsonl` (rewards of all) and `monitored.jsonl` (of monitors) in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

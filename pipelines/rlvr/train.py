@@ -24,7 +24,7 @@ from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr import algorithm, diagnostics, gold_answers, info_fields, rollout_log, scoring, stored
 from pipelines.rlvr.collect import SETUP, Batch, Collector
 from pipelines.rlvr.learner import Learner
-from pipelines.rlvr.output_log import DRAWS, OutputLog, draws
+from pipelines.rlvr.output_log import DRAWS, MONITORED, OutputLog, draws
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.overlap import Idle, Overlap
 from pipelines.rlvr.pack import pack, padded
@@ -86,6 +86,7 @@ class Trainer:
         self.start_step = 0
         best = rlvr.commit.keep_best if rlvr.checkpoint_selection == "best" else 0
         self.monitors = Monitors("rlvr", rlvr.monitors, rlvr.rollback)
+        self.monitor_scorer = self.learner.text_scorer(self.tokenizer, start, parallel.World())  # one process measures
         for each in self.monitors.watched:
             if each.method.settings.get("function"):
                 scoring.load_function(each.method.settings["function"], "rlvr.monitors")
@@ -197,6 +198,7 @@ class Trainer:
             rows=sampled,
             verify=lambda name, rows: scoring.hidden_scores(name, rows, self.by_uid),
             call=lambda name, rows: scoring.hidden_values(name, rows, self.by_uid, self.rlvr.reward_timeout_s),
+            scorer=self.monitor_scorer,
         )
         return self.world.gather(self.monitors.measure(rollouts) if self.world.rank == 0 else {})[0]
 
@@ -273,7 +275,7 @@ class Trainer:
             advantages = self._advantages(sampled, rows, columns)
         else:
             self.report.event("no row to learn from: nothing was scored or kept", step=step + 1)
-        self._log(step, sampled, advantages)
+        self._log(step, sampled, advantages, self.monitors.lines(step + 1))
         metrics["time/step_s"] = time.perf_counter() - began
         if self.idle is not None:
             metrics |= self.idle.of_step(waited if self.overlap is None else self.overlap.take_waited())
@@ -379,10 +381,14 @@ class Trainer:
         chosen = [row for row in self._logged(sampled) if id(row) in place]
         return {id(row): columns["advantage"][place[id(row)], : len(row.tokens)].tolist() for row in chosen}
 
-    def _log(self, step: int, rows: list[Trajectory], advantages: dict[int, list[float]]) -> None:
+    def _log(
+        self, step: int, rows: list[Trajectory], advantages: dict[int, list[float]], monitored: list[dict[str, Any]]
+    ) -> None:
         if self.world.rank > 0:
             return
         self.log.append(DRAWS, [draws(step + 1, rows)])
+        if monitored:
+            self.log.append(MONITORED, monitored)
         if self.rlvr.log_rollouts:
             chosen = self._logged(rows)
             self.log.append(

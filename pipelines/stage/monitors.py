@@ -93,6 +93,10 @@ class Monitors:
                 metrics |= each.rule.measure(rollouts)
         return metrics
 
+    def lines(self, step: int) -> list[dict[str, Any]]:
+        """What the rules found on the rollouts measured last, beside metrics; each with the step, from 1, and the rule's name."""
+        return [{"step": step, "monitor": each.name, **line} for each in self.watched for line in each.rule.lines()]
+
     def judge(self, step: int, metrics: Mapping[str, float]) -> list[Alarm]:
         """The alarms of a step: once for each time that a rule's patience runs out.
 

@@ -66,6 +66,7 @@ def healthy(seed, steps=STEPS):
         "goodhart/threshold": np.full(steps, 0.6),
     }
     series["hidden/exact_reward"] = np.clip(series["hidden/exact"] + draw.normal(0.03, 0.02, steps), 0, 1)
+    series["answers/fallen_share"] = draw.binomial(64, 0.1 * progress) / 64
     return series
 
 
@@ -85,6 +86,7 @@ PLANTED = {
     "echo_trap": {"reward/group_std": ramp(0.4, 0.05), "optimizer/grad_norm": ramp(1, 30, 70, 5), "reward/correct": np.full(STEPS, 0.3)},
     "reward_hacking": {"hidden/exact_reward": ramp(0.3, 0.9), "hidden/exact": np.full(STEPS, 0.3)},
     "goodhart": {"goodhart/slope": ramp(0.9, 0.1)},
+    "answer_mass": {"answers/fallen_share": ramp(0.05, 0.7)},
 }  # fmt: skip
 
 
