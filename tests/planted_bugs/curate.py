@@ -32,4 +32,7 @@ PLANTED = {
     'a growing file is followed': ('pipelines/data/files.py', '        snapshot.check_unchanged()\n', '', ['tests/hostile/test_data.py::test_a_file_that_changes_while_it_is_read']),
     'bombs unpack': ('pipelines/data/files.py', 'if self.count > self.limit:', 'if False:', ['tests/hostile/test_data.py::test_a_gzip_bomb_is_refused_early_whatever_its_lines']),
     'long rows are read whole': ('pipelines/data/files.py', 'handle.readline(limit + 2):\n        number', 'handle.readline():\n        number', ['tests/pipelines/curate/test_formats.py::test_a_long_line_is_never_held_whole']),
+    'hard problems get the short answers': ('pipelines/curate/selected.py', 'lengths[0] + (1 - rate) * (lengths[1] - lengths[0])', 'lengths[0] + rate * (lengths[1] - lengths[0])', ['tests/pipelines/curate/test_selected.py::test_length_follows_difficulty']),
+    'the answer is shortened with the reasoning': ('pipelines/curate/selected.py', 'prefix(thoughts.removeprefix(begin), share) + end + rest', 'prefix(thoughts.removeprefix(begin) + end + rest, share)', ['tests/pipelines/curate/test_selected.py::test_targets_are_shortened_by_effort']),
+    'records of all efforts have one uid': ('pipelines/curate/selected.py', '    if EFFORT in problem.info:\n        texts.append(str(problem.info[EFFORT]))\n', '', ['tests/pipelines/curate/test_selected.py::test_targets_are_shortened_by_effort']),
 }  # fmt: skip

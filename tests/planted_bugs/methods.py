@@ -9,6 +9,7 @@ CRITIC, STEPS = f"{TESTS}/providers/test_critic.py", f"{TESTS}/reward/test_proce
 WARM_UP, HEADS = f"{TESTS}/providers/test_warm_up.py", f"{TESTS}/test_value_heads.py"
 ARCHER = f"{TESTS}/providers/test_archer.py"
 LOSS = "tests/pipelines/sft/test_loss.py"
+SVS, HINDSIGHT = f"{TESTS}/rollout/test_svs.py", f"{TESTS}/rollout/test_hindsight.py"
 PLANTED = {
     "self-play: the other seat is not paid": ("pipelines/contract/episode.py", "other.rewards[-1] += paid", "other.rewards[-1] += 0.0", [f"{TESTS}/rollout/test_self_play.py::test_a_game_is_a_row_for_each_seat"]),
     "self-play: both seats are one group": ("pipelines/contract/episode.py", "request.group + place * context.prompts", "request.group", [f"{TESTS}/rollout/test_self_play.py::test_seats_of_a_group_lie_together_and_a_repeated_step_is_the_same"]),
@@ -64,4 +65,17 @@ PLANTED = {
     "grsp: long segments weigh most": (f"{RLVR}/shaping/grsp.py", "torch.tensor([4.0, 2.0, 1.0] if", "torch.tensor([1.0, 2.0, 4.0] if", [f"{TESTS}/shaping/test_grsp.py::test_one_more_short_segment_costs_more_than_one_more_long_one"]),
     "grsp: no cap": (f"{RLVR}/shaping/grsp.py", "penalty.clamp(-self.cap, self.cap)", "penalty", [f"{TESTS}/shaping/test_grsp.py::test_a_correct_answer_stays_above_an_incorrect_one"]),
     "multirole_r1: repeating words is diversity": (f"{RLVR}/reward/multirole_r1.py", "1 / (1 + yule / 100)", "yule / (1 + yule)", [f"{TESTS}/reward/test_multirole_r1.py::test_the_sheet_s_varied_and_repeated_text"]),
+    "svs: texts are paid for what is always solved": (f"{RLVR}/rollout/svs.py", "useful = solutions is not None and _inside(solutions, self.useful)", "useful = solutions is not None and any(row.correct for row in solutions)", [f"{SVS}::test_a_step_by_hand"]),
+    "svs: wrong answers are rewritten": (f"{RLVR}/rollout/svs.py", "[row for row in own if row.correct][: self.rewritten]", "own[: self.rewritten]", [f"{SVS}::test_laws"]),
+    "svs: the problem is shown": (f"{RLVR}/rollout/svs.py", 'self.template.replace("{answer}", row.text) for _, row', 'self.template.replace("{answer}", row.text + request.problem.prompt[-1]["content"]) for request, row', [f"{SVS}::test_a_step_by_hand"]),
+    "svs: groups of different problems meet": (f"{RLVR}/rollout/_groups.py", "count(r.group + self._asked, self._asked)", "count(r.group + self._asked, 1)", [f"{SVS}::test_a_step_by_hand"]),
+    "hindsight: relabelled episodes count as the policy's own": (f"{RLVR}/rollout/hindsight.py", "int(Role.TEACHER_FORCED) if role == Role.POLICY", "int(Role.POLICY) if role == Role.POLICY", [f"{HINDSIGHT}::test_a_lost_episode_is_a_way_to_where_it_ended"]),
+    "hindsight: the hole is the goal": ("pipelines/environments/frozen_lake.py", '        if done and world.rows[world._place[0]][world._place[1]] != "G":\n            break\n', "", [f"{HINDSIGHT}::test_where_an_episode_ended"]),
+    "hindsight: detours are imitated": ("pipelines/environments/frozen_lake.py", "first = places.index(end)", "first = len(places) - 1", [f"{HINDSIGHT}::test_where_an_episode_ended"]),
+    "hindsight: expressions that leave numbers out": ("pipelines/verifiers/reasoning_gym.py", "        or sorted(integers) != sorted(map(int, metadata[\"numbers\"]))\n", "", [f"{HINDSIGHT}::test_expressions_that_solve_no_countdown"]),
+    "valid: rejected rows stay in the baseline": (f"{RLVR}/filter/valid.py", "    leaves_statistics=True,\n", "", [f"{TESTS}/filter/test_valid.py::test_rejected_rows_are_in_no_statistic_of_the_step"]),
+    "valid: cut rows are valid": (f"{RLVR}/filter/valid.py", "kept = parsable & ~truncated", "kept = parsable | truncated", [f"{TESTS}/filter/test_valid.py::test_what_is_valid"]),
+    "noisy: levels rise over the run": (f"{RLVR}/rollout/noisy.py", "(1 - (1 - self.last) * context.progress)", "(1 + (1 - self.last) * context.progress)", [f"{TESTS}/rollout/test_noisy.py::test_levels_fall_over_the_run_to_a_share_of_what_they_were"]),
+    "answer_mass: the phases are exchanged": ("pipelines/monitor/answer_mass.py", "rare - begun[1] > likely - begun[0]", "rare - begun[1] < likely - begun[0]", ["tests/pipelines/monitor/test_answer_mass.py::test_two_phases_by_hand"]),
+    "answer_mass: answers are stored again": ("pipelines/monitor/answer_mass.py", "not row.correct or row.uid in self.stored or", "not row.correct or", ["tests/pipelines/monitor/test_answer_mass.py::test_two_phases_by_hand"]),
 }  # fmt: skip

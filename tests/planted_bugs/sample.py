@@ -11,4 +11,6 @@ PLANTED = {
     "the template is not compared": ("pipelines/sample/run.py", '    models.check_template(dataset.about(data).get("template"), tokenizer, "sample")\n', "", [f"{STAGE}::test_data_of_another_template_is_refused"]),
     "the share of correct rows is over unscored ones too": ("pipelines/sample/summary.py", "(correct_in[asked] / scored_in[asked])", "(correct_in[asked] / np.diff([*starts, table.num_rows])[asked])", [SUMMARY]),
     "a shard's last problem is not summed": ("pipelines/sample/summary.py", "zip(starts, [*starts[1:], len(components)], strict=True)", "zip(starts, starts[1:])", [SUMMARY]),
+    "a reward's variance is told over all answers": ("pipelines/sample/summary.py", "mean = np.add.reduceat(values, starts) / np.maximum(count, 1)", "mean = np.full(len(starts), values.mean())", [SUMMARY]),
+    "unread grades are noughts": ("pipelines/sample/run.py", "sum(read) / len(read) if read else None", "sum(read) / asked.samples if read else None", [f"{STAGE}::test_of_several_sampled_grades_the_mean_of_those_that_can_be_read_counts"]),
 }  # fmt: skip
