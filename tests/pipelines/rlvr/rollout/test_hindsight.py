@@ -155,26 +155,3 @@ def test_what_cannot_be_relabelled_is_named(tmp_path):
         verifiers.relabel(replace(countdown(), verifier="exact"), "x")
     with pytest.raises(RecipeError, match="needs prompting: plain"):
         check(read_recipe(toys.recipe(tmp_path), ["presets=[hindsight]", "rlvr.prompting=paraphrase"]))
-
-
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    return toys.start(folder := tmp_path_factory.mktemp("lake"), toys.lake(folder), ["sft.steps=40"])
-
-
-def test_relabelled_episodes_train_through_the_loop(tmp_path, begun):
-    """Rows have the trainer's own log-probabilities and a weight; a step in which nobody arrives learns all the same."""
-    made = toys.trainer(
-        tmp_path, begun, toys.lake(tmp_path), "presets=[hindsight]", "rlvr.rollout={kind: hindsight, max_turns: 3}", "rlvr.steps=2",
-        "rlvr.sampling.temperature=1.3",
-    )  # fmt: skip
-    rows = made.collect(0)[1]
-    columns = made._pack(rows, 0)
-    again = columns["teacher_forced"].any(1)
-    assert again.any() and (columns["correct"][again] == 1).all()
-    assert not (columns["teacher_forced"] & ~columns["mask"]).any()
-    metrics = made.step(1)
-    assert (
-        metrics["reward_component/hindsight"] == 1 and metrics["reward_component/reached"] <= metrics["reward/correct"]
-    )
-    assert metrics["optimizer/grad_norm"] > 0 and metrics["ratio/max"] == pytest.approx(1, abs=1e-3)
