@@ -6,10 +6,8 @@ Only the stages that will run are looked at. What needs torch or other people's 
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import re
 import stat
@@ -20,7 +18,6 @@ from typing import Any
 from pipelines.curate.formats import ENDINGS
 from pipelines.data.files import data_files
 from pipelines.errors import ModelError, RecipeError, did_you_mean
-from pipelines.project import make_home
 from pipelines.recipe import memory
 from pipelines.recipe.check import check_base, check_stage
 from pipelines.recipe.graph import Node
@@ -30,7 +27,7 @@ from pipelines.recipe.secrets import redact
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr, Sampling
 from pipelines.recipe.slots import terms_of
 from pipelines.sandbox import SandboxError, levels
-from pipelines.stage.files import digest, free_bytes, read_json, write_atomic
+from pipelines.stage.files import digest, free_bytes
 from pipelines.verifiers import SANDBOXED
 from tasks import (
     environment,
@@ -43,6 +40,7 @@ from tasks import (
     probe,
 )
 from tasks import preflight_server as server
+from tasks.preflight_answers import Asked
 from tasks.problem import Problem
 
 FEWEST_INODES = 1000
@@ -79,7 +77,7 @@ def require(recipe: Recipe, stages: list[str]) -> None:
 def require_each(runs: list[tuple[Recipe, list[str]]]) -> Iterator[NotReady | None]:
     """`require` for many recipes, whose questions one process answers: for each in order what is wrong, or None."""
     looks = [None if passed(*run) else Examination(*run, asks=False) for run in runs]
-    asked = _Asked([question for look in looks if look is not None for question in look.asked_for])
+    asked = Asked([question for look in looks if look is not None for question in look.asked_for])
     answers = iter(asked.answers() if any(looks) else [])
     for look in looks:
         error = None
@@ -149,7 +147,7 @@ class Examination:
             self._problems += _sandbox(recipe, nodes)
         self._rules = preflight_rules.questions(nodes)
         self.asked_for = [question for *_, question in self._questions] + self._rules
-        self._asked = _Asked(self.asked_for if asks else [])
+        self._asked = Asked(self.asked_for if asks else [])
 
     @property
     def wait_is_short(self) -> bool:
@@ -232,7 +230,7 @@ def shape_of(recipe: Recipe) -> memory.Shape | None:
     """
     questions: list[Question] = []
     problems = list(_model(recipe, questions))
-    answers = _Asked([question for *_, question in questions]).answers()
+    answers = Asked([question for *_, question in questions]).answers()
     problems += [
         Problem(f, a["problem"], fix) for (f, fix, _), a in zip(questions, answers, strict=True) if a.get("problem")
     ]
@@ -240,63 +238,6 @@ def shape_of(recipe: Recipe) -> memory.Shape | None:
         raise NotReady(problems)
     shape = answers[0].get("shape") if answers else None
     return memory.Shape(**shape) if shape else None
-
-
-class _Asked:
-    """Questions and their answers in order; good ones from before are used where nothing that they depend on has changed."""
-
-    def __init__(self, questions: list[dict[str, Any]]) -> None:
-        folder = environment.home() / ".checked"
-        first: dict[str, int] = {}
-        self._place = [first.setdefault(json.dumps(q, sort_keys=True), i) for i, q in enumerate(questions)]
-        """Of each question the first that asks the same."""
-        self._files = [folder / f"{mark}.json" if (mark := _mark(q)) else None for q in questions]
-        known = [read_json(f) if f is not None and f.exists() else None for f in self._files]
-        self._answers = [answer if isinstance(answer, dict) else None for answer in known]
-        self._open = [i for i, answer in enumerate(self._answers) if answer is None and self._place[i] == i]
-        self._asking = probe.Asking([questions[i] for i in self._open])
-
-    @property
-    def waits(self) -> bool:
-        """Whether an answer is on its way."""
-        return bool(self._open)
-
-    def close(self) -> None:
-        """Ask no more."""
-        self._asking.close()
-
-    def answers(self) -> list[dict[str, Any]]:
-        """All answers; the new ones are remembered."""
-        for i, told in zip(self._open, self._asking.result(), strict=True):
-            self._answers[i] = told
-            file = self._files[i]
-            if file is not None and not told.get("problem"):
-                with contextlib.suppress(OSError):
-                    make_home()
-                    write_atomic(file, json.dumps(told), durable=False)
-        return [answer for i in self._place if (answer := self._answers[i]) is not None]
-
-
-def _mark(question: dict[str, Any]) -> str | None:
-    """Digest of a question and what its answer depends on; None where that cannot be known."""
-    if question["ask"] == "function":
-        return None
-    rules = preflight_rules.depends_on(question) if question["ask"] == preflight_rules.ASK else []
-    if rules is None:
-        return None
-    parts: list[Any] = [question]
-    for name in ("torch", "transformers", "tokenizers", "reasoning-gym", "lm_eval", "gguf"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            parts.append(importlib.metadata.version(name))
-    folders = [Path(str(question[k])) for k in ("path", "include") if question.get(k)]
-    entries = [f for folder in folders for f in (folder.expanduser(), *sorted(folder.expanduser().rglob("*")))]
-    files = [f for f in [*entries, *rules, *map(Path, question.get("files", ()))] if f.is_file()]
-    files += [f for f in [Path(question.get("chat_template") or "{")] if "{" not in str(f) and f.is_file()]
-    files += sorted((environment.ROOT / "pipelines" / "environments").glob("*.py"))
-    for file in files:
-        about = file.stat()
-        parts.append([str(file), about.st_size, about.st_mtime_ns])
-    return digest(parts)[:24]
 
 
 def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[Problem]:

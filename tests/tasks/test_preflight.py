@@ -22,7 +22,7 @@ import yaml
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
 from pipelines.stage import owner
-from tasks import estimate, http_probe, machine, preflight, preflight_data, preflight_rules
+from tasks import estimate, http_probe, machine, preflight, preflight_answers, preflight_data, preflight_rules
 
 ALL = ["curate", "sft", "rlvr", "evaluate"]
 
@@ -37,7 +37,7 @@ def known(monkeypatch):
     """Heavy questions are answered well without being asked; tests of the questions do without this."""
     asked: list[dict] = []
 
-    class Asked(preflight._Asked):
+    class Asked(preflight.Asked):
         def __init__(self, questions):
             asked.extend(questions)
             self.count = len(questions)
@@ -45,7 +45,7 @@ def known(monkeypatch):
         def answers(self):
             return [{"positions": 64, "parameters": 20_000, "shape": SHAPE} for _ in range(self.count)]
 
-    monkeypatch.setattr(preflight, "_Asked", Asked)
+    monkeypatch.setattr(preflight, "Asked", Asked)
     return asked
 
 
@@ -87,7 +87,7 @@ def test_what_the_answer_about_rules_depends_on(tmp_path, home, monkeypatch):
     def mark(*overrides):
         recipe = read_recipe(toys.recipe(tmp_path), list(overrides))
         (question,) = preflight_rules.questions([recipe.node("rlvr")])
-        return preflight._mark(question)
+        return preflight_answers.mark_of(question)
 
     plain = mark()
     assert plain == mark("seed=5") != mark("rlvr.group_size=6")
@@ -517,7 +517,7 @@ def test_rows_that_become_no_records_are_known_before_the_first_stage(tmp_path):
 
 
 def test_fields_that_no_generated_record_has_are_named(tmp_path, home, monkeypatch):
-    monkeypatch.setattr(preflight, "_Asked", known_rows(["metadata", "split", "task"]))
+    monkeypatch.setattr(preflight, "Asked", known_rows(["metadata", "split", "task"]))
     noisy = "rlvr.rollout={kind: noisy, field: %s}"
     assert "no record of train has info.context" in problems(tmp_path, noisy % "context")["rlvr.rollout.field"]
     assert problems(tmp_path, noisy % "metadata.letters") == {}
@@ -527,7 +527,7 @@ def test_fields_that_no_generated_record_has_are_named(tmp_path, home, monkeypat
 def known_rows(fields):
     """What answers every question about rows so, and all others well."""
 
-    class Asked(preflight._Asked):
+    class Asked(preflight.Asked):
         def __init__(self, questions):
             self.asked = questions
 

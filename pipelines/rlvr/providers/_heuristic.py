@@ -54,7 +54,7 @@ class Heuristic:
                 states.append(
                     Trajectory(
                         uid=problem.uid, group=0, tokens=ids, logp_old=[0.0] * place, max_tokens=place, stop=Stop.WINDOW, version=0,
-                        role=[Role.PROMPT] * row.first + [Role.POLICY] * (place - row.first),
+                        role=[int(Role.PROMPT)] * row.first + [int(Role.POLICY)] * (place - row.first),
                         text=decode(ids[row.first :], skip_special_tokens=True),
                     )
                 )  # fmt: skip
