@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import torch
@@ -9,6 +10,7 @@ import toys
 
 from pipelines.contract.provider import ProviderContext
 from pipelines.contract.scorer import NoScorer
+from pipelines.data.records import Problem
 from pipelines.engine import parallel
 from pipelines.engine.policy import Policy
 from pipelines.recipe.read import read_recipe
@@ -39,3 +41,49 @@ def rows(seed=0):
         "token": tokens, "mask": mask, "scored": scored, "reward": reward, "raw_reward": reward.clone(),
         "token_penalty": torch.zeros(mask.shape), "truncated": torch.arange(6) == 4,
     }  # fmt: skip
+
+
+LETTERS = "~abcdefghij=klmnop#^"
+"""The text of each token id; 0 is padding, 18 ends a completion."""
+
+
+class LetterTokenizer:
+    """One token a letter."""
+
+    bos_token_id, eos_token_id = None, 18
+
+    def __call__(self, text, add_special_tokens):
+        return {"input_ids": [LETTERS.index(letter) for letter in text]}
+
+    def decode(self, ids, skip_special_tokens):
+        return "".join(LETTERS[i] for i in ids if i < 18)
+
+
+def letter_context(folder, answers, *, info=None):
+    """The context of `provider_context` with a tokenizer and problems by number, each with an answer and perhaps an info."""
+    problems = {
+        number: Problem(
+            uid=f"{number:032x}",
+            prompt=[],
+            answer=answer,
+            verifier="exact",
+            source="toy",
+            licence="",
+            info=(info or {}).get(number, {}),
+        )
+        for number, answer in enumerate(answers)
+    }
+    context = provider_context(folder, "rlvr.optimizer.max_grad_norm=1000000.0")
+    return dataclasses.replace(context, scorer=SimpleNamespace(tokenizer=LetterTokenizer), problems=problems)
+
+
+def letter_rows(texts, numbers, prompt="ab"):
+    """Token ids and columns of a prompt and a completion each, to problems by number; "" is a row that nobody scored."""
+    width = max(map(len, texts)) + len(prompt)
+    tokens = torch.zeros(len(texts), width, dtype=torch.int64)
+    mask = torch.zeros(tokens.shape, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        ids = [LETTERS.index(letter) for letter in prompt + text]
+        tokens[row, : len(ids)] = torch.tensor(ids)
+        mask[row, len(prompt) : len(ids)] = True
+    return tokens, {"mask": mask, "problem": torch.tensor(numbers), "teacher_forced": torch.zeros_like(mask), "step": 3}

@@ -172,3 +172,8 @@ def loss_rows(mask: Tensor, in_loss: Tensor, loss_share: Tensor) -> Tensor:
 def spread_out(term: Tensor, weight: Tensor) -> Tensor:
     """A scalar of a whole update as a loss per token: weighted by `weight` it adds up to the scalar."""
     return term / weight.sum().clamp(min=1e-12) * torch.ones_like(weight)
+
+
+def mean_state(hidden: Tensor) -> list[float]:
+    """The mean of a row's hidden states [n, hidden], for `HiddenStatistics`."""
+    return hidden.double().mean(0).tolist()

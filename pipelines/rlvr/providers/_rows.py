@@ -1,4 +1,4 @@
-"""Where a row's turns and its own tokens begin and end, for providers that score them in another context."""
+"""Where a row's turns and its own tokens begin and end, for providers that read them in another context or behind a place."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True)
@@ -44,3 +45,49 @@ def scored_rows(tokens: Tensor, columns: dict[str, Any]) -> list[Row]:
         turns = [spans[number] for number in sorted(spans)]
         rows.append(Row(index, ids[: last + 1], first, turns, int(columns["problem"][index])))
     return rows
+
+
+def read_behind(tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """What forward passes read the hidden states behind some places from, rather than those in front of them.
+
+    Args:
+        tokens: int64 [B, T].
+        places: bool [B, T].
+
+    Returns:
+        the tokens and the mask, [B, T + 1]: the place p has its value at p + 1.
+    """
+    return pad(tokens, (0, 1)), pad(places, (1, 0))
+
+
+def texts_of(ids: list[int], tokenizer: Any, known: dict[int, str]) -> list[str]:
+    """The text of each token, "" for special ones.
+
+    Args:
+        known: token → its text; what is not there yet is added.
+    """
+    for token in ids:
+        if token not in known:
+            known[token] = tokenizer.decode([token], skip_special_tokens=True)
+    return [known[token] for token in ids]
+
+
+def tokens_before(texts: list[str], mark: str) -> int | None:
+    """How many tokens stand before the one that the mark first begins in; None where it does not occur.
+
+    >>> tokens_before(["so", " </th", "ink>", " 4"], "</think>"), tokens_before(["so", " 4"], "</think>")
+    (1, None)
+    """
+    place = "".join(texts).find(mark)
+    return None if place < 0 else token_at(texts, [place])[0]
+
+
+def token_at(texts: list[str], characters: list[int]) -> list[int]:
+    """The token that each place of the joined text lies in; places are in order."""
+    places, token, end = [], 0, len(texts[0]) if texts else 0
+    for place in characters:
+        while place >= end:
+            token += 1
+            end += len(texts[token])
+        places.append(token)
+    return places

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
-from pipelines.rlvr.providers._rows import scored_rows
+from pipelines.rlvr.providers._rows import scored_rows, texts_of, token_at, tokens_before
 
 KEYWORDS = (
     "wait", "but", "however", "alternatively", "hmm", "actually", "maybe", "perhaps", "let me", "so", "therefore", "then", "now",
@@ -58,17 +58,15 @@ class segments(Provider):
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """`segment` [B, T]; -1 outside the reasoning and on tokens that are not trained."""
-        decode = self.scorer.tokenizer().decode
-        pieces: dict[int, str] = {}
+        tokenizer = self.scorer.tokenizer()
+        known: dict[int, str] = {}
         segment = torch.full(tokens.shape, -1, dtype=torch.int64)
         for row in scored_rows(tokens, columns):
             places = columns["mask"][row.index].nonzero().squeeze(1)
             ids = [row.tokens[place] for place in places.tolist()]
-            for token in ids:
-                if token not in pieces:
-                    pieces[token] = decode([token], skip_special_tokens=True)
-            texts = [pieces[token] for token in ids]
-            count = reasoning_length(texts, self.end)
+            texts = texts_of(ids, tokenizer, known)
+            before = tokens_before(texts, self.end)
+            count = len(texts) if before is None else before
             if self.by == "keywords":
                 begins = keyword_starts(texts[:count], self.pattern)
             else:
@@ -79,23 +77,13 @@ class segments(Provider):
         columns["segment"] = segment
 
 
-def reasoning_length(texts: list[str], end: str) -> int:
-    """How many tokens stand before the mark that ends the reasoning; all where there is none.
-
-    >>> reasoning_length(["so", " </th", "ink>", " 4"], "</think>"), reasoning_length(["so", " 4"], "</think>")
-    (1, 2)
-    """
-    place = "".join(texts).find(end)
-    return len(texts) if place < 0 else _token_at(texts, [place])[0]
-
-
 def keyword_starts(texts: list[str], pattern: re.Pattern[str]) -> list[int]:
     """Indices of the tokens in which a keyword begins.
 
     >>> keyword_starts(["I", " wa", "it", ". but", " so"], re.compile("wait|but|so"))
     [1, 3, 4]
     """
-    return sorted(set(_token_at(texts, [match.start() for match in pattern.finditer("".join(texts))])))
+    return sorted(set(token_at(texts, [match.start() for match in pattern.finditer("".join(texts))])))
 
 
 def confidence_starts(logp: list[float], radius: int) -> list[int]:
@@ -112,14 +100,3 @@ def confidence_starts(logp: list[float], radius: int) -> list[int]:
         if all(logp[place] < before for before in logp[max(0, place - radius) : place])
         and all(logp[place] <= behind for behind in logp[place + 1 : place + 1 + radius])
     ]
-
-
-def _token_at(texts: list[str], characters: list[int]) -> list[int]:
-    """The token that each place of the joined text lies in; places are in order."""
-    places, token, end = [], 0, len(texts[0]) if texts else 0
-    for place in characters:
-        while place >= end:
-            token += 1
-            end += len(texts[token])
-        places.append(token)
-    return places

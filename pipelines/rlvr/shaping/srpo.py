@@ -11,14 +11,10 @@ from torch import Tensor
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, RowStatistics
 from pipelines.contract.method import HiddenStatistics, Method
+from pipelines.rlvr.ops import mean_state
 
 CLOSE, SMALLEST_RANGE = 0.5, 1e-6
 """Standardised successes up to the first apart are of one cluster; a range of distances below the second is none."""
-
-
-def mean_state(hidden: Tensor) -> list[float]:
-    """The mean of a row's hidden states [n, hidden]."""
-    return hidden.double().mean(0).tolist()
 
 
 @method(

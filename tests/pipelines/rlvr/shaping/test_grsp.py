@@ -14,7 +14,8 @@ from provider_toys import provider_context
 
 from pipelines.contract.catalogue import bind
 from pipelines.errors import RecipeError
-from pipelines.rlvr.providers.segments import confidence_starts, keyword_starts, reasoning_length, segments
+from pipelines.rlvr.providers._rows import tokens_before
+from pipelines.rlvr.providers.segments import confidence_starts, keyword_starts, segments
 from pipelines.rlvr.shaping.grsp import grsp, weighted_z_scores
 
 WORDS = ["<pad>", "I", " think", " wai", "t", ".", " But", " so", " robot", "</thi", "nk>", " 4", " now", "<eos>"]
@@ -144,7 +145,7 @@ def test_segments_by_confidence_need_no_text(tmp_path):
 def test_words_inside_words_are_no_keywords(tmp_path):
     provider = segments(keywords=["so", "so far"])
     assert keyword_starts([" so", "ap ", "SO", " far", ", so"], provider.pattern) == [2, 4]
-    assert reasoning_length([], "</think>") == 0 and keyword_starts([], provider.pattern) == []
+    assert tokens_before([], "</think>") is None and keyword_starts([], provider.pattern) == []
 
 
 @given(st.lists(st.floats(-5, 0), max_size=30), st.integers(1, 6))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from pipelines.contract.catalogue import bind
 from pipelines.rlvr.advantage.grpo import grpo
-from pipelines.rlvr.shaping.srpo import centres, mean_state, srpo
+from pipelines.rlvr.ops import mean_state
+from pipelines.rlvr.shaping.srpo import centres, srpo
 
 
 def shaped(correct, states, group=None, **settings):
