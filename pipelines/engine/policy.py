@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,7 +22,7 @@ from pipelines.errors import ModelError
 from pipelines.recipe.settings import Model, Sampling
 
 Entropy = Literal["no", "value", "gradient"]
-Where = Literal["last", "mlp"]
+Where = Literal["last", "mlp"] | tuple[int, ...]
 CHUNK_FLOATS = 1 << 27
 """Most logits in memory at a time (512 MiB in float32); beyond that, chunks are recomputed in the backward pass."""
 
@@ -109,26 +110,35 @@ class Policy:
         return self.scorer(layout, chosen, entropy)
 
     def hidden(self, layout: Layout, where: Where) -> Tensor:
-        """Hidden states before each scored token, float32 [M, hidden], without gradient.
+        """Hidden states before each scored token, float32 [M, hidden], without gradient; [M, blocks, hidden] behind several blocks.
 
         Args:
-            where: "last" for the last hidden state, "mlp" for what enters the last block's MLP.
+            where: "last" for the last hidden state, "mlp" for what enters the last block's MLP, or the indices of blocks whose output
+                is wanted.
         """
         with torch.no_grad():
             return self.scorer(layout, None, where)
 
     def hidden_pass(self, layout: Layout, where: Where) -> Tensor:
         """`hidden`, called by `Scorer`."""
-        mlp_inputs: list[Tensor] = []
+        heard: dict[Any, Tensor] = {}  # of the last pass: a shared prefix has one of its own in front of it
         with autocast(self.dtype, self.device), contextlib.ExitStack() as hooks:
             if where == "mlp":
                 mlp = getattr(self.layers[-1], "mlp", None)
                 if mlp is None:
                     raise ModelError(f"model: the blocks of {type(self.causal).__name__} have no MLP of that name.")
-                hook = mlp.register_forward_pre_hook(lambda module, inputs: mlp_inputs.append(inputs[0]))
+                hook = mlp.register_forward_pre_hook(lambda module, inputs: heard.update(mlp=inputs[0]))
                 hooks.callback(hook.remove)
+            elif where != "last":
+                for index in set(where):
+                    hooks.callback(self.layers[index].register_forward_hook(partial(_hear, heard, index)).remove)
             last = hidden_states(self.decoder, layout, self.device, self.mask_form)
-        return (last if where == "last" else mlp_inputs[0].flatten(0, 1)[layout.source.to(self.device)]).float()
+        if where == "last":
+            return last.float()
+        source = layout.source.to(self.device)
+        if where == "mlp":
+            return heard["mlp"].flatten(0, 1)[source].float()
+        return torch.stack([heard[index].flatten(0, 1)[source] for index in where], 1).float()
 
     def score_pass(self, layout: Layout, chosen: Tensor, entropy: Entropy) -> tuple[Tensor, Tensor | None]:
         """`score`, called by `Scorer`."""
@@ -255,6 +265,11 @@ def _prefix_cache(decoder: Any, prefix: Prefix, device: torch.device) -> Dynamic
     for layer in layers:
         layer.keys, layer.values = layer.keys[rows], layer.values[rows]
     return cache
+
+
+def _hear(heard: dict[Any, Tensor], index: int, module: Any, inputs: Any, output: Any) -> None:
+    """A hook that notes what a block gives out."""
+    heard[index] = output[0] if isinstance(output, tuple) else output
 
 
 def causal_lm(model: Any) -> Any:

@@ -50,6 +50,26 @@ def gradient(model, tokens, mask, layouts, weight):
     return values, torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
+@pytest.mark.parametrize("where", ["last", "mlp", (1, 0)])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_same_hidden_states(family, where):
+    """Behind shared prefixes too, which are a pass of their own in front of the rows'."""
+    tokens, mask = rows(torch.Generator().manual_seed(1), 3, 4, True)
+    policy = Policy(toys.model(family), Sampling())
+    every = torch.arange(len(tokens))
+    found = []
+    for layouts in (padded_layouts, tree_layouts, prefix_layouts):
+        values = torch.zeros(mask.numel(), 2, 64)
+        for layout in layouts(tokens, mask, every, 200):
+            states = policy.hidden(layout, where)
+            values[layout.target] = states if states.ndim == 3 else states[:, None].expand(-1, 2, -1)
+        found.append(values)
+    assert any(layout.prefix is not None for layout in prefix_layouts(tokens, mask, every, 200))
+    torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found[2], found[0], atol=1e-4, rtol=1e-4)
+    assert (found[0][:, 0] == found[0][:, 1]).all() == (where in ("last", "mlp"))
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma", "gpt2"])
 @pytest.mark.parametrize("gaps", [False, True])
 def test_same_values_and_gradients(family, gaps):
