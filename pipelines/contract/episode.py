@@ -45,8 +45,9 @@ class Episode:
     """What the policy was told after each turn but the last."""
     cuts: list[bool] = field(default_factory=list)
     """Whether each turn was cut at the token limit."""
+    valid: list[float] = field(default_factory=list)
+    """Whether the environment could execute the action of each turn that it answered, 1 or 0."""
     success: bool = False
-    invalid: int = 0
     extensions: int = 0
     """Of its turn budget, taken so far."""
     status: str = ""
@@ -106,6 +107,7 @@ class Episode:
             turn_reward=self.rewards,
             turn_components=self.components if any(self.components) else None,
             turn_belief=[parts.get(BELIEF, 0.0) for parts in self.components],
+            turn_valid=self.valid,
             turn_calls=self.calls if any(self.calls) else None,
             node=self.node if with_nodes else None,
             score=float(sum(self.rewards)) if scored else None,
@@ -119,7 +121,7 @@ class Episode:
 
     def _parts(self) -> dict[str, float]:
         """The reward and what it is made of, with the counts that an environment with tools has."""
-        parts = {"verifier": float(sum(self.rewards)), "invalid_turns": float(self.invalid)}
+        parts = {"verifier": float(sum(self.rewards)), "invalid_turns": float(self.valid.count(0.0))}
         if any(self.components):
             parts["calls"] = float(sum(map(len, self.calls)))
         for turn in self.components:
@@ -295,7 +297,7 @@ def _receive(
     episode.calls.append(step.calls)
     if step.key is not None:
         episode.states[-1] = environments.key_number(step.key)
-    episode.invalid += bool(step.info.get("invalid"))
+    episode.valid.append(float(not step.info.get("invalid")))
     episode.success = bool(step.info.get("success"))
     if step.done:
         _end(episode, Stop.ENVIRONMENT)

@@ -24,8 +24,8 @@ class Metric:
     """The column of rollouts that it is made from, where that exists only if something asks for it."""
 
 
-def _with_provider(name: str) -> Callable[[Any], bool]:
-    return lambda section: any(part.get("kind") == name for part in section.providers)
+def _with_provider(*names: str) -> Callable[[Any], bool]:
+    return lambda section: any(part.get("kind") in names for part in section.providers)
 
 
 def _tries_out(section: Any) -> bool:
@@ -88,6 +88,11 @@ RLVR = {
     "critic/*": Metric("Of the critic.", when=_with_provider("critic"), hint="Add providers: [critic]."),
     "archer/*": Metric("Of the critics of whole turns.", when=_with_provider("archer"), hint="Add providers: [archer]."),
     "prm/*": Metric("Of the process reward model.", when=_with_provider("implicit_prm"), hint="Add providers: [implicit_prm]."),
+    "discriminator/*": Metric("Of the discriminator.",
+                              when=_with_provider("target_discriminator", "demonstration_discriminator"),
+                              hint="Add providers: [target_discriminator] or [demonstration_discriminator]."),
+    "progress/*": Metric("Of the progress model.", when=_with_provider("progress"), hint="Add providers: [progress]."),
+    "flow/*": Metric("Of the flow over hidden states.", when=_with_provider("flow_field"), hint="Add providers: [flow_field]."),
     "server/*": Metric("Of the decoding server.", when=lambda rlvr: rlvr.sampler is not None, hint="Set sampler."),
     "train/tokens_per_s": Metric("Speed of training."),
     "time/*": Metric("Seconds of a part of the step; no two runs have the same."),

@@ -10,6 +10,15 @@ WARM_UP, HEADS = f"{TESTS}/providers/test_warm_up.py", f"{TESTS}/test_value_head
 ARCHER = f"{TESTS}/providers/test_archer.py"
 LOSS = "tests/pipelines/sft/test_loss.py"
 SVS, HINDSIGHT = f"{TESTS}/rollout/test_svs.py", f"{TESTS}/rollout/test_hindsight.py"
+TARGETS, IMITATION = (
+    f"{TESTS}/providers/test_target_discriminator.py",
+    f"{TESTS}/providers/test_demonstration_discriminator.py",
+)
+PROGRESS, SPA, ELLIPTICAL = (
+    f"{TESTS}/providers/test_progress.py",
+    f"{TESTS}/shaping/test_spa.py",
+    f"{TESTS}/shaping/test_elliptical.py",
+)
 PLANTED = {
     "self-play: the other seat is not paid": ("pipelines/contract/episode.py", "other.rewards[-1] += paid", "other.rewards[-1] += 0.0", [f"{TESTS}/rollout/test_self_play.py::test_a_game_is_a_row_for_each_seat"]),
     "self-play: both seats are one group": ("pipelines/contract/episode.py", "request.group + place * context.prompts", "request.group", [f"{TESTS}/rollout/test_self_play.py::test_seats_of_a_group_lie_together_and_a_repeated_step_is_the_same"]),
@@ -18,6 +27,29 @@ PLANTED = {
     "mars: players are compared with each other": (f"{RLVR}/advantage/mars.py", "own = real_turns & (player == seat)[:, None]", "own = real_turns & (player >= 0)[:, None]", [f"{TESTS}/advantage/test_mars.py::test_the_sheet_s_example"]),
     "mars: a common value counts as often as it is there": (f"{RLVR}/advantage/mars.py", "values = _distinct(returns[own])", "values = returns[own]", [f"{TESTS}/advantage/test_mars.py::test_the_sheet_s_example"]),
     "spiral: players share a baseline": (f"{RLVR}/advantage/spiral.py", 'return f"{task} {player}"', 'return f"{task}"', [f"{TESTS}/advantage/test_spiral.py::test_it_is_the_released_loop_over_steps"]),
+    "irrl: the prompt is read too": (f"{RLVR}/providers/target_discriminator.py", "self._before_mark(row.tokens[row.first :], known)", "self._before_mark(row.tokens, known)", [f"{TARGETS}::test_it_reads_the_completion_alone_up_to_the_mark"]),
+    "irrl: a row without the mark is read whole": (f"{RLVR}/providers/target_discriminator.py", "self.tokenizer, known), self.until) or 0]", "self.tokenizer, known), self.until)]", [f"{TARGETS}::test_it_reads_the_completion_alone_up_to_the_mark"]),
+    "irrl: the log in place of the linear reward": (f"{RLVR}/shaping/irrl.py", 'if form == "linear" else', 'if form == "log" else', [f"{TESTS}/shaping/test_irrl.py::test_the_released_rewards_with_ten_targets"]),
+    "irrl: each record is a target of its own": (f"{RLVR}/providers/target_discriminator.py", 'torch.full_like(shares, 1 / len(counts))', 'torch.full_like(shares, 1 / len(targets))', [f"{TARGETS}::test_before_it_learns_nothing_is_told"]),
+    "gail: what is like the policy's own is paid": (f"{RLVR}/shaping/gail.py", "((-logit).sigmoid() + FLOOR)", "(logit.sigmoid() + FLOOR)", [f"{TESTS}/shaping/test_gail.py::test_the_released_rewards"]),
+    "gail: the labels are the wrong way round": (f"{RLVR}/providers/demonstration_discriminator.py", "logits(own, torch.zeros_like(own))", "logits(own, torch.ones_like(own))", [f"{IMITATION}::test_the_loss_is_the_released_one"]),
+    "gail: gentle gradients are penalised too": (f"{RLVR}/providers/demonstration_discriminator.py", "excess.clamp(min=0) if self.one_sided else excess", "excess", [f"{IMITATION}::test_it_learns_to_tell_them_apart_and_the_penalty_keeps_it_smooth"]),
+    "gail: answers are compared with another prompt's demonstration": (f"{RLVR}/providers/demonstration_discriminator.py", "[answers, shown[paired]], 1)", "[answers, shown[paired[::-1]]], 1)", [f"{IMITATION}::test_prompts_are_compared_with_their_own_demonstration"]),
+    "gail: demonstrations of the step are the policy's": (f"{RLVR}/providers/demonstration_discriminator.py", 'own = columns["mask"] & ~demonstrations(columns["mask"], columns["teacher_forced"])[:, None]', 'own = columns["mask"]', [f"{IMITATION}::test_it_reads_answers_and_demonstrations_behind_their_prompt"]),
+    "gail: a restart forgets earlier rows": (f"{RLVR}/providers/demonstration_discriminator.py", 'self.earlier = state["earlier"]', 'self.earlier = state["earlier"][:0]', [f"{IMITATION}::test_a_run_resumes_to_the_same_bytes"]),
+    "spa: the state in front of a turn's last token": (f"{RLVR}/providers/_rows.py", "return pad(tokens, (0, 1)), pad(places, (1, 0))", "return pad(tokens, (0, 1)), pad(places, (0, 1))", [f"{PROGRESS}::test_it_reads_behind_the_last_token_of_each_turn"]),
+    "spa: the outcome after shaping": (f"{RLVR}/providers/progress.py", 'error = total - columns["raw_reward"]', 'error = total - columns["reward"]', [f"{PROGRESS}::test_its_step_is_the_gradient_of_the_squared_error_of_the_sums"]),
+    "spa: what was earned beyond the turns is paid twice": (f"{RLVR}/shaping/spa.py", "return paid - beyond[:, None] * last", "return paid", [f"{SPA}::test_a_row_s_reward_becomes_the_sum_of_what_its_turns_are_paid"]),
+    "spa: it pays while it warms up": (f"{RLVR}/shaping/spa.py", "if step < warmup:", "if step > warmup:", [f"{SPA}::test_while_it_warms_up_turns_are_paid_what_they_earned"]),
+    "spa: every turn was an action": ("pipelines/contract/episode.py", 'episode.valid.append(float(not step.info.get("invalid")))', "episode.valid.append(1.0)", [f"{TESTS}/test_rollouts.py::test_a_progress_model_resumes_to_the_same_bytes_and_turns_say_whether_they_were_actions"]),
+    "rlfr: the smallest of padding": (f"{RLVR}/shaping/rlfr.py", "values.masked_fill(~mask, torch.inf).amin", "values.masked_fill(~mask, 0.0).amin", [f"{TESTS}/shaping/test_rlfr.py::test_against_a_loop"]),
+    "rlfr: good tokens are charged": (f"{RLVR}/shaping/rlfr.py", "(values - low) / spread", "(high - values) / spread", [f"{TESTS}/shaping/test_rlfr.py::test_the_sheets_values"]),
+    "rlfr: the context is the token itself": (f"{RLVR}/providers/flow_field.py", "states[index[place]], states[index[place - 1]]", "states[index[place]], states[index[place]]", [f"{TESTS}/providers/test_flow_field.py::test_each_token_is_read_behind_itself_with_the_one_before_as_context"]),
+    "rlfr: it learns from incorrect rows": (f"{RLVR}/providers/flow_field.py", '(columns["correct"] > 0)[:, None]', '(columns["correct"] >= 0)[:, None]', [f"{TESTS}/providers/test_flow_field.py::test_its_step_is_the_gradient_over_the_correct_rows_each_as_much"]),
+    "rlfr: the offline part is repeated": (f"{RLVR}/providers/flow_field.py", "            self.taught = True\n", "            self.taught = False\n", [f"{TESTS}/providers/test_flow_field.py::test_the_offline_part_learns_from_solutions_once"]),
+    "hidden states of a shared prefix": ("pipelines/engine/policy.py", "lambda module, inputs: heard.update(mlp=inputs[0])", "lambda module, inputs: heard.setdefault('mlp', inputs[0])", ["tests/pipelines/engine/test_layout.py::test_same_hidden_states"]),
+    "elliptical: a row is compared with itself": (f"{RLVR}/shaping/elliptical.py", "return 1 / (self.ridge * inverse.diagonal()) - 1", "return 1 - self.ridge * inverse.diagonal()", [f"{ELLIPTICAL}::test_the_last_of_an_episode_gets_what_the_released_code_gives_it"]),
+    "elliptical: incorrect rows are paid": (f"{RLVR}/shaping/elliptical.py", "lengths * correct if self.correct_only else lengths", "lengths", [f"{ELLIPTICAL}::test_what_is_incorrect_is_compared_with_and_paid_nothing"]),
     "calibrl: the demonstration is in the mean": (f"{RLVR}/advantage/calibrl.py", "rollouts = scored & ~demonstrations(mask, teacher_forced)", "rollouts = scored", [f"{GOLDEN}[advantage/calibrl]"]),
     "calibrl: correct rows are pushed down": (f"{RLVR}/auxiliary_loss/calibrl.py", "correct[:, None] > 0, -gap, gap", "correct[:, None] > 0, gap, -gap", [f"{TESTS}/auxiliary_loss/test_calibrl.py::test_the_sheet_s_example_as_it_enters_the_loss"]),
     "calibrl: tokens past the demonstration's end count": (f"{RLVR}/auxiliary_loss/calibrl.py", "leaky_relu(away, slope) * known", "leaky_relu(away, slope)", [f"{TESTS}/auxiliary_loss/test_calibrl.py::test_where_it_does_nothing"]),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     paper="2507.19849",
     title="Agentic Reinforced Policy Optimization (entropy-based adaptive rollout)",
     checked="official code, 5 cases (entropy of the whole sampling distribution instead of its ten best tokens)",
-    makes=("turn", "turn_reward", "turn_state", "turn_belief", "node"),
+    makes=("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "node"),
     reads=("entropy_old",),
 )
 class arpo(Rollout):

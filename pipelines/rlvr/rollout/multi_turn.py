@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     paper="folklore",
     title="Multi-turn rollouts in an environment",
     checked="closed form",
-    makes=("turn", "turn_reward", "turn_state", "turn_belief", "player"),
+    makes=("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "player"),
 )
 class multi_turn(Rollout):
     """Every problem's episodes side by side, `sampling.max_tokens` tokens a turn at most.

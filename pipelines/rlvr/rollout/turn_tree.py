@@ -33,7 +33,7 @@ class _Tree:
     paper="2509.21240",
     title="Tree Search for LLM Agent Reinforcement Learning (Tree-GRPO), rollout",
     checked="reconstructed (M, N and L are the paper's; what happens where no turn can be expanded is ours)",
-    makes=("turn", "turn_reward", "turn_state", "turn_belief", "node"),
+    makes=("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "node"),
     own_group_size=True,
 )
 class turn_tree(Rollout):

@@ -33,8 +33,8 @@ class novelty(Method):
     environment gives, or the belief that a turn states. The paper finds episodic bonuses best where problems share little, global ones
     where they share much, and their product good in both.
 
-    Episodes that the rows of a step hold are counted, whatever trains of them; rows without a score are not. The elliptical
-    bonus of the paper (E3B), for states without keys, and the division by a running deviation are not here.
+    Episodes that the rows of a step hold are counted, whatever trains of them; rows without a score are not. `elliptical` has the
+    paper's bonus for what has no key (E3B); the division by a running deviation is not here.
     """
 
     def __init__(

@@ -66,6 +66,7 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
             *TURNS, "presets=[archer]", "rlvr.rollout={kind: multi_turn, max_turns: 3}",
             "rlvr.providers=[{kind: archer, epochs: 2, batch: 8, warm_up: 1}]",
         ],
+        [*TURNS, "presets=[spa]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
         [*TURNS, "presets=[rebel]", "rlvr.rollout.max_turns=3", "rlvr.advantage.target_success=0.9"],
         [*TURNS, "presets=[activevln]", "rlvr.rollout={kind: multi_turn, max_turns: 3, tolerance: 1.5, regenerate: 1}"],
         [*BRANCHES, "presets=[arpo]"],
@@ -76,7 +77,7 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         ["presets=[tree_grpo]", *TREES],
     ],
     ids=[
-        "plain", "gigpo", "trloo", "seeupo", "era", "archer", "rebel", "activevln", "arpo", "epo", "trloo_turn_clip", "gated_gae",
+        "plain", "gigpo", "trloo", "seeupo", "era", "archer", "spa", "rebel", "activevln", "arpo", "epo", "trloo_turn_clip", "gated_gae",
         "arpo_hard", "tree_grpo",
     ],
 )  # fmt: skip
@@ -106,6 +107,41 @@ def test_critics_of_turns_and_their_episodes_survive_a_stop(tmp_path, lake):
         results.append(toys.result(folder / "work"))
     assert results[0] == results[1]
     assert results[0][1][-1][1]["archer/episodes"] == 48
+
+
+def test_a_progress_model_resumes_to_the_same_bytes_and_turns_say_whether_they_were_actions(tmp_path, lake):
+    more = [*TURNS, "presets=[spa]", "rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.sampling.temperature=2.0"]
+    for first in ("true", "false"):
+        learner = f"{{kind: progress, learning_rate: 0.01, update_first: {first}}}"
+        providers = f"rlvr.providers=[{learner}, {{kind: critic, at: turns, discount: 1.0, lam: 0.95}}]"
+        results = []
+        for name in ("whole", "halves"):
+            folder = tmp_path / first / name
+            folder.mkdir(parents=True)
+
+            def build(folder=folder, providers=providers):
+                return toys.trainer(folder, lake, toys.lake(folder), *more, providers)
+
+            if name == "whole":
+                build().run()
+            else:
+                toys.run_stopped(build)
+            results.append(toys.result(folder / "work"))
+        assert results[0] == results[1]
+        steps = [values for _, values in results[0][1]]
+        assert all("progress/loss" in values for values in steps)
+        assert steps[0]["progress/loss"] == pytest.approx(steps[0]["reward/mean"]), (
+            "its first sums are 0, scores are 0 or 1"
+        )
+    rows, _ = build().collect(0)
+    words = {"left", "down", "right", "up"}
+    said = [
+        (turn.strip().lower() in words, bool(valid))
+        for row in rows
+        for turn, valid in zip(row.text.split(" | "), row.turn_valid, strict=True)
+    ]
+    assert {True, False} == {valid for _, valid in said}
+    assert all(word or not valid for word, valid in said), "what is no word of a move cannot be executed"
 
 
 def test_branches_share_what_came_before_and_part_afterwards(tmp_path, lake):

@@ -44,6 +44,7 @@ ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if not any(words in p.read
 FITTING = {
     "on_policy_distillation": ["rlvr.providers=[{kind: teacher, path: START/sft/out/base}]"],
     "ppe": ["rlvr.prompting={kind: ppe, text: Think.}"],  # the toy reads 64 characters
+    "irrl": ["rlvr.shaping=[{kind: irrl, clip: false}]"],  # hundreds of targets, of which the first steps meet few
     "cosine_length": ["rlvr.shaping=[{kind: cosine_length, margin: 1}]"],  # its answers have up to 16 tokens
     "co_reward": [  # enough answers alike for a vote
         "rlvr.prompting={kind: paraphrase, template: '{prompt}'}",

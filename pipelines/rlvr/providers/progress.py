@@ -1,0 +1,106 @@
+"""What each turn contributes to the outcome, by a model whose contributions are trained to add up to it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.engine.critic import Critic, zero_head
+from pipelines.rlvr.ops_turns import turn_ends
+from pipelines.rlvr.providers._rows import read_behind
+
+
+@method(
+    paper="2505.20732",
+    title="SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution (the progress estimator)",
+    checked="official code (read; it learns beside the policy instead of before it)",
+    makes=("turn_progress",),
+)
+class progress(Provider):
+    """c_k = head(last hidden state behind turn k), by the starting policy's body with a scalar head from zero, trained in
+
+        loss = mean over rows of (sum_k c_k - outcome)^2
+
+    The outcome is the score before shaping. The released code reads the logits at the turn's last token with a linear layer, and learns
+    from episodes of the starting policy before PPO begins; here the model learns from each step's rows, before it tells their turns'
+    progress with `update_first`, else after. Rows whose outcome is not known teach nothing.
+    """
+
+    reads = ("turn", "turn_reward")
+
+    def __init__(
+        self,
+        *,
+        learning_rate: Annotated[float, Field(gt=0)] = 1e-5,
+        epochs: Annotated[int, Field(ge=1)] = 1,
+        update_first: bool = True,
+    ) -> None:
+        self.learning_rate, self.epochs, self.update_first = learning_rate, epochs, update_first
+
+    def setup(self, context: ProviderContext) -> None:
+        """Copy the policy's body."""
+        self.passes, self.max_grad_norm = context.passes, context.rlvr.optimizer.max_grad_norm
+        self.outcome_tokens = context.outcome_tokens
+        torch.manual_seed(context.seed)
+        policy = context.policy
+        self.network = Critic(policy.decoder, zero_head(policy.head.in_features), dtype=context.model.dtype)
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
+        self.metrics: dict[str, float] = {}
+
+    def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
+        """`turn_progress` [B, S]."""
+        self.metrics = self._learn(tokens, columns) if self.update_first else {}
+        turn = columns["turn"]
+        contributions = self._contributions(tokens, turn_ends(turn, columns["mask"]))
+        empty = torch.zeros(columns["turn_reward"].shape)
+        columns["turn_progress"] = empty.scatter_add(1, turn.clamp(min=0), contributions)
+
+    def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
+        """Learn from the outcomes, unless that has happened before."""
+        return self.metrics if self.update_first else self._learn(tokens, columns)
+
+    @torch.no_grad()
+    def _contributions(self, tokens: Tensor, ends: Tensor) -> Tensor:
+        """c at the last token of each turn, float32 [B, T]; 0 elsewhere."""
+        return self.passes.per_token(lambda layout, ids: self.network(layout), *read_behind(tokens, ends))[:, 1:]
+
+    def _learn(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
+        """Steps on the squared error of the sums.
+
+        A sum couples a row's turns, which a layout may have in several passes, so its derivative is taken first:
+        d loss / d c_k = 2 (sum - outcome) / rows, the same for each turn of the row.
+        """
+        known = self.outcome_tokens(columns)
+        ends = turn_ends(columns["turn"], known)
+        rows = ends.any(1).nonzero().squeeze(1)
+        if not len(rows):
+            return {}
+        ids, places = read_behind(tokens, ends)
+        metrics: dict[str, float] = {}
+        for _ in range(self.epochs):
+            total = self._contributions(tokens, ends).sum(1)
+            error = total - columns["raw_reward"]
+            slope = (2 * error / len(rows))[:, None].expand(places.shape).flatten()
+            for layout in self.passes.layouts(ids, places, rows):
+                values = self.network(layout)
+                (values * slope[layout.target].to(values.device)).sum().backward()
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            mean = float(total[rows].mean())
+            metrics = {"progress/loss": float(error[rows].square().mean()), "progress/outcome_mean": mean}
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimizer."""
+        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])

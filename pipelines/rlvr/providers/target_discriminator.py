@@ -1,0 +1,156 @@
+"""A classifier that reads the policy's answers without their prompts, and learns with the policy which target they belong to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.engine.critic import Critic, zero_head
+from pipelines.engine.layout import Layout
+from pipelines.errors import RecipeError
+from pipelines.rlvr.pack import padded
+from pipelines.rlvr.providers._rows import scored_rows, texts_of, tokens_before
+
+ANSWER = "answer"
+"""The `target` that is no field of the record's info."""
+
+
+@method(
+    paper="2302.00270",
+    title="Internally Rewarded Reinforcement Learning (the discriminator)",
+    checked="official code (read; the text form is ours)",
+    makes=("target_probability", "target_prior"),
+)
+class target_discriminator(Provider):
+    r"""q(target | what the policy wrote), by the starting policy's body with a classifier over the targets of the split.
+
+        loss = -mean over rows of log q(target);   one step with the step's rows, after they were paid
+
+    In the paper the policy gathers what a discriminator sees of a thing, and the discriminator names the thing. Here the policy writes,
+    and the discriminator reads what it wrote: **never the prompt**, from which it could name the target by itself. The target is the
+    record's answer, or another field of its info by the name `target`, such as a topic, a style or a code that the prompt gives. With
+    `until` the discriminator reads only what stands before that mark (`\boxed`, `</think>`), so a policy is paid for reasoning that
+    gives the target away and not for the label itself; of a row without the mark it reads nothing, so leaving it out pays nothing. It
+    learns from every row with a trained token, whatever the verifier says. `target_prior` is 1 / targets, as in the released code, or
+    with `prevalence: frequency` the share of the split's records.
+    """
+
+    def __init__(
+        self,
+        *,
+        target: Annotated[str, Field(min_length=1, max_length=200)] = ANSWER,
+        until: Annotated[str, Field(min_length=1, max_length=200)] | None = None,
+        prevalence: Literal["uniform", "frequency"] = "uniform",
+        learning_rate: Annotated[float, Field(gt=0)] = 1e-4,
+        epochs: Annotated[int, Field(ge=1)] = 1,
+    ) -> None:
+        self.target, self.until, self.prevalence = target, until, prevalence
+        self.learning_rate, self.epochs = learning_rate, epochs
+
+    def setup(self, context: ProviderContext) -> None:
+        """Number the targets, and copy the policy's body.
+
+        Raises:
+            RecipeError: a record has no such field, or all have the same target.
+        """
+        self.passes, self.max_grad_norm = context.passes, context.rlvr.optimizer.max_grad_norm
+        self.tokenizer = context.scorer.tokenizer()
+        targets = {
+            number: problem.answer if self.target == ANSWER else problem.info.get(self.target)
+            for number, problem in context.problems.items()
+        }
+        lacking = [context.problems[number].uid for number, value in targets.items() if value is None]
+        if lacking:
+            raise RecipeError(
+                f"rlvr.providers: target_discriminator predicts the field {self.target}, and {len(lacking)} of {len(targets)} records have "
+                f"none in their info, the first {lacking[0]}. Name a field that all have, or target: answer."
+            )
+        counts = Counter(str(value) for value in targets.values())
+        if len(counts) < 2:
+            raise RecipeError(
+                f"rlvr.providers: target_discriminator has nothing to tell apart: all records of the split have the same {self.target}."
+            )
+        number_of = {value: number for number, value in enumerate(sorted(counts))}
+        self.targets = {problem: number_of[str(value)] for problem, value in targets.items()}
+        shares = torch.tensor([counts[value] for value in sorted(counts)]) / counts.total()
+        self.priors = shares if self.prevalence == "frequency" else torch.full_like(shares, 1 / len(counts))
+        torch.manual_seed(context.seed)
+        policy = context.policy
+        self.network = Critic(
+            policy.decoder, zero_head(policy.head.in_features, len(counts)), dtype=context.model.dtype
+        )
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
+
+    @torch.no_grad()
+    def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
+        """`target_probability` and `target_prior` [B]; of a row that is not read both are the same."""
+        rows, ids, mask, targets = self._readings(tokens, columns)
+        known = torch.zeros(len(tokens), dtype=torch.int64)
+        known[rows] = targets
+        columns["target_prior"] = self.priors[known]
+        columns["target_probability"] = self.priors[known]
+        if len(rows):
+            values = self.passes.per_token(lambda layout, _: self._log_probs(layout, mask, targets).exp(), ids, mask)
+            columns["target_probability"][rows] = values.sum(1)
+
+    def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
+        """A step on the cross-entropy of the rows' targets."""
+        rows, ids, mask, targets = self._readings(tokens, columns)
+        if not len(rows):
+            return {}
+        total = 0.0
+        for _ in range(self.epochs):
+            total = 0.0
+            for layout in self.passes.layouts(ids, mask, torch.arange(len(ids))):
+                loss = -self._log_probs(layout, mask, targets).sum() / len(rows)
+                loss.backward()
+                total += float(loss.detach())
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        probability = float(columns["target_probability"][rows].mean())
+        return {"discriminator/loss": total, "discriminator/target_probability": probability}
+
+    def _readings(self, tokens: Tensor, columns: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What is read of a step's rows.
+
+        Returns:
+            int64 [N] the rows; int64 [N, W] a start token and what is read of each, bool [N, W] one True a row, behind its last token;
+            int64 [N] their targets.
+        """
+        read = [row for row in scored_rows(tokens, columns) if row.problem in self.targets]
+        start = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.tokenizer.eos_token_id
+        known: dict[int, str] = {}
+        texts = [[int(start), *self._before_mark(row.tokens[row.first :], known)] for row in read]
+        width = max(map(len, texts), default=0) + 1
+        lengths = torch.tensor([len(ids) for ids in texts], dtype=torch.int64)
+        mask = torch.arange(width) == lengths[:, None]
+        targets = torch.tensor([self.targets[row.problem] for row in read], dtype=torch.int64)
+        rows = torch.tensor([row.index for row in read], dtype=torch.int64)
+        return rows, padded(texts, width, 0, torch.int64), mask, targets
+
+    def _before_mark(self, ids: list[int], known: dict[int, str]) -> list[int]:
+        """The tokens that stand before the mark: all where none is asked for, none where it does not occur."""
+        if self.until is None:
+            return ids
+        return ids[: tokens_before(texts_of(ids, self.tokenizer, known), self.until) or 0]
+
+    def _log_probs(self, layout: Layout, mask: Tensor, targets: Tensor) -> Tensor:
+        """Log-probability of the target of each of the layout's rows, float32 [M]."""
+        chosen = targets[layout.target // mask.shape[1]].to(self.network.device)
+        return self.network(layout).log_softmax(-1).gather(1, chosen[:, None]).squeeze(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimizer."""
+        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])

@@ -1,0 +1,43 @@
+"""Rows are paid by how well a discriminator that learns beside the policy can tell their target."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
+
+
+@method(
+    paper="2302.00270",
+    title="Internally Rewarded Reinforcement Learning (the clipped linear reward)",
+    checked="official code (read)",
+)
+def irrl(
+    reward: PerRow,
+    target_probability: PerRow,
+    target_prior: PerRow,
+    *,
+    form: Literal["linear", "log"] = "linear",
+    clip: bool = True,
+    weight: Annotated[float, Field(ge=0)] = 1.0,
+    verifier_weight: Annotated[float, Field(ge=0)] = 0.0,
+) -> PerRow:
+    """weight max(q - p, 0) + verifier_weight R, with q the discriminator's probability of the row's target and p its prior.
+
+    The log form, weight max(log q - log p, 0), is the mutual information between what is written and the target that skill discovery
+    and hard attention maximise. An immature discriminator makes it noisy: an error of q is divided by q. The linear form's error is
+    that of q itself, and clipping leaves nothing below 0 for rows that tell less than nothing; `clip: false` charges them. Without a
+    `verifier_weight` the verifier decides nothing: its `correct` is there to judge the run by.
+
+    >>> import torch
+    >>> q, p = torch.tensor([0.9, 0.1, 0.05]), torch.full((3,), 0.1)
+    >>> irrl(q * 0, q, p).tolist(), irrl(q * 0, q, p, clip=False).tolist()
+    ([0.8, 0.0, 0.0], [0.8, 0.0, -0.05])
+    >>> irrl(q * 0, q, p, form="log").tolist(), irrl(q * 0 + 1, q, p, weight=0.5, verifier_weight=2.0).tolist()
+    ([2.197225, 0.0, 0.0], [2.4, 2.0, 2.0])
+    """
+    told = target_probability - target_prior if form == "linear" else target_probability.log() - target_prior.log()
+    if clip:
+        told = told.clamp(min=0)
+    return weight * told + verifier_weight * reward
