@@ -43,6 +43,16 @@ def test_packages_are_ours():
         assert __import__(package).__file__.startswith(str(toys.ROOT))
 
 
+def test_the_catalogue_needs_no_transformers():
+    """It is what `whetstone methods` and the checks of `whetstone plan` wait for."""
+    script = (
+        "import sys; from flows import catalogue; assert len(catalogue.entries()) > 150; "
+        "print([name for name in ('transformers', 'scipy.optimize') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=toys.ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_doctor_and_methods():
     done = toys.whetstone("methods", "grpo", home=toys.ROOT / ".whetstone")
     assert "2402.03300" in done.stdout and "setting scale" in done.stdout

@@ -11,16 +11,18 @@ that is exact. Over sequences it is an approximation, because Z is taken at each
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_outputs import CausalLMOutput
 
 from pipelines.engine import models
 from pipelines.errors import ModelError
 from pipelines.recipe.settings import Model
+
+if TYPE_CHECKING:  # the catalogue imports this module, and transformers takes seconds
+    from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.modeling_outputs import CausalLMOutput
 
 
 class Guided(torch.nn.Module):
@@ -62,6 +64,9 @@ class Guided(torch.nn.Module):
         Args:
             past_key_values: layers of both models, those of the guided one first.
         """
+        from transformers import Cache
+        from transformers.modeling_outputs import CausalLMOutput
+
         logits, first = [], 0
         for model in parts(self):
             own = None

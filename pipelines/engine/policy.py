@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import DynamicCache
 
 from pipelines.engine import distribution, models
 from pipelines.engine.guided import Guided
@@ -20,6 +19,9 @@ from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
 from pipelines.errors import ModelError
 from pipelines.recipe.settings import Model, Sampling
+
+if TYPE_CHECKING:  # the catalogue imports this module, and transformers takes seconds
+    from transformers import DynamicCache
 
 Entropy = Literal["no", "value", "gradient"]
 Where = Literal["last", "mlp"] | tuple[int, ...]
@@ -257,6 +259,8 @@ def hidden_states(decoder: Any, layout: Layout, device: torch.device, form: Mask
 
 def _prefix_cache(decoder: Any, prefix: Prefix, device: torch.device) -> DynamicCache:
     """Keys and values of every row's shared prefix, with their gradient."""
+    from transformers import DynamicCache
+
     cache = DynamicCache()
     positions = torch.arange(prefix.ids.shape[1], device=device).expand(prefix.ids.shape)
     decoder(input_ids=prefix.ids.to(device), position_ids=positions, past_key_values=cache, use_cache=True)

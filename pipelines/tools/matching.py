@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from pipelines.verifiers.tool_calls import same
 
@@ -44,6 +43,8 @@ def rewards(predicted: Sequence[NamedCall], references: Sequence[NamedCall], how
         return (transport(scores) * scores).sum(1).tolist()
     out = np.zeros(len(predicted))
     if how == "optimal":
+        from scipy.optimize import linear_sum_assignment  # half a second, and the catalogue imports this module
+
         rows, columns = linear_sum_assignment(scores, maximize=True)
         out[rows] = scores[rows, columns]
         return out.tolist()

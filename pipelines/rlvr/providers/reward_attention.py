@@ -9,7 +9,6 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
-from pipelines.engine.reward_model import RewardScorer
 from pipelines.errors import RecipeError
 
 
@@ -37,6 +36,9 @@ class reward_attention(Provider):
         Raises:
             RecipeError: its tokenizer or template is another than the policy's.
         """
+        # Not above: it imports transformers, and the catalogue imports this module.
+        from pipelines.engine.reward_model import RewardScorer
+
         self.passes = context.passes
         settings = context.model.model_copy(update={"attention": "eager", "chat_template": None})
         self.model = RewardScorer(self.path, settings, budget=self.passes.budget, field="rlvr.providers.model")
