@@ -245,7 +245,7 @@ def write_samples(path: Path, rows: list[dict[str, Any]]) -> None:
     from pipelines.data import samples
 
     names = (*samples.TEXTS, "sample", "prompt_ids", "completion_ids", "logp", "entropy", "score", "correct")
-    names += (samples.EPISODE,) if rows and samples.EPISODE in rows[0] else ()
+    names += tuple(name for name in (samples.EPISODE, samples.STEPS) if rows and name in rows[0])
     samples.write_columns(path, {name: [row.get(name) for row in rows] for name in names})
 
 

@@ -2,9 +2,9 @@
 
 A method asks for columns by naming them as positional parameters, so this table is the glossary of the whole catalogue.
 What `pack` fills, what a recipe's check refuses, the toy batches of tests and benchmarks and the page docs/columns.md are derived from
-it. Letters: B rows (one trajectory each), T token positions, S turns, K statistics a row, C reward terms, P pairs, M trained tokens.
-Position t holds the log-probability of token t given the tokens before it, so position 0 is never trained. This file imports no torch:
-reading a recipe stays fast.
+it. Letters: B rows (one trajectory each), T token positions, S turns, K statistics a row, C reward terms, P pairs, M trained tokens, N
+labelled steps. Position t holds the log-probability of token t given the tokens before it, so position 0 is never trained. This file
+imports no torch: reading a recipe stays fast.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ else:
 
 PerPair = Annotated[Tensor, "P"]
 PerTrained = Annotated[Tensor, "M"]
+PerStep = Annotated[Tensor, "N"]
 PerRow = Annotated[Tensor, "B"]
 PerToken = Annotated[Tensor, "B T"]
 PerTurn = Annotated[Tensor, "B S"]
@@ -315,6 +316,11 @@ REWARD_MODEL_COLUMNS: dict[str, Column] = {
                               "Log-probability of the chosen answer before any step.", part=True, span=(-20.0, -1.0)),
     "rejected_logp_ref": Column("P", "float32", Phase.LOSS, "the model that is started from", "The same of the rejected answer.",
                                 part=True, span=(-20.0, -1.0)),
+    # of an answer with labelled steps
+    "step_reward": Column("N", "float32", Phase.LOSS, "the reward model", "Score of the reasoning up to the end of each labelled step, "
+                          "with gradient; of several heads, one at a time.", part=True, span=(-2.0, 2.0)),
+    "step_label": Column("N", "float32", Phase.LOSS, "reward_model.step_labels", "Label of the step, from 0 (incorrect) to 1 (correct).",
+                         part=True, span=(0.0, 1.0)),
 }  # fmt: skip
 """What a loss of a reward model may know of an optimizer step."""
 PREFERENCE_COLUMNS: dict[str, Column] = {

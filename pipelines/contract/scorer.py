@@ -78,6 +78,11 @@ class RewardModel(Protocol):
         """Whether it scores an answer with its own critique of it behind."""
         ...
 
+    @property
+    def separator(self) -> str | None:
+        """Between the steps whose labels it was trained on; None where it was trained on whole answers."""
+        ...
+
     def score_with_critiques(
         self, answered: Sequence[Answered], count: int, *, seed: int
     ) -> list[list[ScoredCritique]]:

@@ -26,6 +26,8 @@ from pipelines.recipe.stage_kind import (
 
 SEGMENTS = "segments"
 """The selection whose pairs are of parts of episodes."""
+STEPS = "steps"
+"""The selection of labelled steps, which are those of completions or the turns of episodes."""
 TOKENIZES = ["path", "revision", "chat_template", "chat_template_kwargs", "chat_template_date", "trust_remote_code"]
 """Fields of the model that counting a prompt's tokens reads."""
 
@@ -142,15 +144,23 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
             raise RecipeError(
                 f"{field}: {value} is a value of completions that {source.path} does not give them. Set {lacking[value]} in {source.path}."
             )
-    plays = getattr(node.recipe.node(str(source.path)).settings, "episodes", None) is not None
+    plays = getattr(sampled.settings, "episodes", None) is not None
+    if source.select.kind == STEPS and not plays and getattr(sampled.settings, "step_labels", None) is None:
+        raise RecipeError(
+            f"{field}: {source.path} labels no steps. Name a sample stage with `step_labels` that reads it, or one that plays episodes."
+        )
+    if source.select.discount < 1 and source.select.kind == STEPS and not plays:
+        raise RecipeError(
+            f"{field}.discount: it is of the turns of episodes, and {source.path} labels completions. Leave it out."
+        )
     if source.select.kind == SEGMENTS and not plays:
         raise RecipeError(
             f"{field}: segments are parts of episodes, and {source.path} samples single answers. Give it `episodes: {{max_turns: 10}}`, or "
             "choose another selection."
         )
-    if plays and source.select.kind not in (SEGMENTS, "pass_rate"):
+    if plays and source.select.kind not in (SEGMENTS, STEPS, "pass_rate"):
         raise RecipeError(
-            f"{field}: {source.path} plays episodes, and {source.select.kind} is about single answers. Choose segments or pass_rate."
+            f"{field}: {source.path} plays episodes, and {source.select.kind} is about single answers. Choose segments, steps or pass_rate."
         )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import unicodedata
 from typing import Any
 
 from pipelines import environments, tools, verifiers
-from pipelines.curate.values import RowError, check_text, kind, parse_json, plain, scalar_text, text_of
-from pipelines.data import pairs
+from pipelines.curate import labelled
+from pipelines.curate.values import RowError, check_text, kind, normalise, parse_json, plain, scalar_text, text_of
+from pipelines.data import pairs, steps
 from pipelines.data.records import RAW_TEXT, TURN_WEIGHTS, Message, Problem
 from pipelines.errors import DataError, UserError
 from pipelines.recipe.settings import Source
@@ -24,7 +24,6 @@ ROLES = ("system", "user", "assistant", "tool")
 UID_CHARACTERS = 64
 ORIGIN = "sampled_from"
 """In a record's info: uid of the problem whose completion or pair it holds."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _PLACEHOLDER = re.compile(r"\{prompt\}|\{metadata\.(\w+)\}")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _GSM8K = "####"
@@ -44,8 +43,9 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     if source.text_column is not None:
         return _raw_text(row, source)
     pair = _pair(row, source)
-    if not pair and (labelled := _labelled(row)):
-        pair, row = labelled, {k: v for k, v in row.items() if k not in (pairs.COMPLETION, LABEL)}
+    if not pair and (single := _labelled(row)):
+        pair, row = single, {k: v for k, v in row.items() if k not in (pairs.COMPLETION, LABEL)}
+    pair = pair or labelled.of_row(row)
     prompt = _prompt(_with_prompt(row) if pair else row, source)
     answer, solution = ("", None) if pair and _no_answer(row, source) else _answer(row, source)
     verifier = source.verifier or _name(row, "verifier") or ("exact" if pair and not answer else "math")
@@ -74,7 +74,8 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     uid = _uid(row, source) or problem_uid(name, prompt)
     if pair:
         info |= {ORIGIN: problem_uid(name, prompt), **pair}
-        told = "\0".join(str(pair[each]) for each in (*pairs.TEXTS, pairs.COMPLETION, *pairs.PARTS) if each in pair)
+        texts = (*pairs.TEXTS, pairs.COMPLETION, *pairs.PARTS, steps.STEPS)
+        told = "\0".join(str(pair[each]) for each in texts if each in pair)
         uid = _uid(row, source) or problem_uid(name, [*prompt, {"role": "pair", "content": told}])
     return Problem(
         uid=uid, prompt=prompt, answer=answer, verifier=verifier, source=name, licence=source.licence, info=info
@@ -167,17 +168,6 @@ def _no_answer(row: dict[str, Any], source: Source) -> bool:
 def problem_uid(source: str, prompt: list[Message]) -> str:
     """32 hexadecimal characters that depend on the source's name and the prompt only."""
     return hashlib.sha256(dumps([source, prompt]).encode()).hexdigest()[:32]
-
-
-def normalise(text: str) -> str:
-    r"""NFC, Unix line ends, no control characters, no white space at line ends or around the text.
-
-    >>> normalise("  a\r\nb \x00 ")
-    'a\nb'
-    """
-    text = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n")
-    text = _CONTROL.sub("", text)
-    return "\n".join(line.rstrip() for line in text.split("\n")).strip()
 
 
 def _missing(value: Any) -> bool:

@@ -23,6 +23,7 @@ from pipelines.data import samples as sampled
 from pipelines.data.dataset import from_row, iter_problems
 from pipelines.data.pairs import PARTS, REJECTED_PROMPT
 from pipelines.data.records import RAW_TEXT, Problem
+from pipelines.data.steps import STEPS
 from pipelines.engine import models
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Curate, Model, Source
@@ -241,6 +242,7 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
                 yield f"{tool['function']['name']}({', '.join(tool['function']['parameters']['properties'])})"
             yield from (str(problem.info[name]) for name in (*selected.TEXTS, RAW_TEXT) if problem.info.get(name))
             yield from (m["content"] for name in PARTS for m in problem.info.get(name, ()))
+            yield from problem.info.get(STEPS, ())
 
     settings = model.tokenizer
     tokenizer = models.train_tokenizer(

@@ -167,11 +167,11 @@ def couples(
     Raises:
         DataError: a row has no episode; as `action_values`.
     """
-    parts = {part.key: part for row in rows for part in segments_of(problem.prompt, _episode(row), select.length)}
+    parts = {part.key: part for row in rows for part in segments_of(problem.prompt, episode_of(row), select.length)}
     ordered = [parts[key] for key in sorted(parts)]
     # Values come from whole episodes: a part at an episode's end may be too short to be one itself.
     steps = [
-        each for row in rows for part in segments_of(problem.prompt, _episode(row), 1) for each in part.transitions
+        each for row in rows for part in segments_of(problem.prompt, episode_of(row), 1) for each in part.transitions
     ]
     quality = action_values(steps, select.discount) if select.prefer == "regret" else {}
     scored = []
@@ -191,7 +191,12 @@ def couples(
             yield better.prompt, _info(better, worse) | {"chosen_score": high, "rejected_score": low}
 
 
-def _episode(row: dict[str, Any]) -> dict[str, Any]:
+def episode_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The row's episode, as `samples.EPISODE` holds it.
+
+    Raises:
+        DataError: it has none.
+    """
     told = row.get(samples.EPISODE)
     if told is None:
         raise DataError(

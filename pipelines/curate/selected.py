@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
-from pipelines.curate import judged, ranked, segments
+from pipelines.curate import judged, labelled, ranked, segments
 from pipelines.curate.mapping import ORIGIN
-from pipelines.data import chat, dataset, pairs, samples
+from pipelines.data import chat, dataset, pairs, samples, steps
 from pipelines.data.records import EFFORT, Problem
 from pipelines.errors import DataError
 from pipelines.recipe.selection import Selection
@@ -51,7 +51,7 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
         yield from _nearest(folder, select)
         return
     names = {select.by, *(factor.name for factor in select.factors)} - set(ranked.OF_ROWS)
-    columns = [*(["components"] if names else []), *([samples.EPISODE] if select.kind == "segments" else [])]
+    columns = [*(["components"] if names else []), *_more_columns(folder, select)]
     for rows in samples.by_problem(folder, [*COLUMNS, *columns]):
         scored = [row for row in rows if row["score"] is not None and row["correct"] is not None]
         rate = _rate(scored, select)
@@ -65,6 +65,8 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
             yield from _pairs(problem, _distinct(scored), select, seed)
         elif select.kind == "segments":
             yield from _segments(problem, scored, select, seed)
+        elif select.kind == "steps":
+            yield from _steps(problem, scored, select, seed)
         elif select.kind in ("graded", "compared"):
             yield from _judged(problem, _distinct(scored), select, seed)
         elif select.kind == "majority":
@@ -108,7 +110,7 @@ def text_key(problem: Problem) -> str:
     """What tells records of one problem apart: the texts that they hold, empty for the problem itself."""
     if ORIGIN not in problem.info:
         return ""
-    texts = [str(problem.info.get(name, "")) for name in TEXTS]
+    texts = [str(problem.info.get(name, "")) for name in TEXTS] + list(problem.info.get(steps.STEPS, ()))
     if EFFORT in problem.info:
         texts.append(str(problem.info[EFFORT]))
     parts = {name: problem.info[name] for name in pairs.PARTS if name in problem.info}
@@ -122,6 +124,27 @@ def _segments(problem: Problem, rows: list[Completion], select: Selection, seed:
     info = {name: problem.info[name] for name in ("pass_rate", "tools", DIVIDED) if name in problem.info}
     for prompt, pair in islice(segments.couples(problem, rows, select, seed), select.per_problem):
         yield _with(replace(problem, prompt=prompt, info=info), pair)
+
+
+def _more_columns(folder: Path, select: Selection) -> list[str]:
+    """What the selection reads beside `COLUMNS`: episodes, or labelled steps where the stage has them."""
+    if select.kind == "segments":
+        return [samples.EPISODE]
+    return [
+        name for name in (samples.EPISODE, samples.STEPS) if select.kind == "steps" and samples.has_column(folder, name)
+    ]
+
+
+def _steps(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:
+    """Completions with a label for each step, or turns of the problem's episodes; these name no environment, as parts of episodes."""
+    if any(row.get(samples.EPISODE) is not None for row in rows):
+        info = {name: problem.info[name] for name in ("pass_rate", "tools", DIVIDED) if name in problem.info}
+        for prompt, turn in islice(labelled.turns(problem, rows, select, seed), select.per_problem):
+            yield _with(replace(problem, prompt=prompt, info=info), turn)
+        return
+    for row in islice((row for row in _distinct(rows) if row.get(samples.STEPS)), select.per_problem):
+        cut = {steps.CUT: True} if row["stop"] == "length" else {}
+        yield _with(problem, labelled.of_completion(json.loads(row[samples.STEPS])) | cut)
 
 
 def _judged(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -19,6 +20,7 @@ MAX_BITS = 14_284
 SAMPLE = 300
 """Characters of a row that the quarantine file shows."""
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.S)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\ud[89a-f]", re.I)
 
@@ -271,3 +273,14 @@ def _shorten(value: Any, level: int = 0) -> Any:
     if isinstance(value, (list, tuple)):
         return [_shorten(entry, level + 1) for entry in value[:20]]
     return value
+
+
+def normalise(text: str) -> str:
+    r"""NFC, Unix line ends, no control characters, no white space at line ends or around the text.
+
+    >>> normalise("  a\r\nb \x00 ")
+    'a\nb'
+    """
+    text = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n")
+    text = _CONTROL.sub("", text)
+    return "\n".join(line.rstrip() for line in text.split("\n")).strip()

@@ -23,6 +23,9 @@ EPISODE = "episode"
 """Column of a stage that plays episodes, JSON: `{"turns": [{"state", "message", "reply", "role", "reward", "cut"}, ...], "end"}`. Of each
 turn the key of the state that it began in, what the policy said, what it was told (empty where the episode ended) and by whom, the reward,
 and whether it was cut at the token limit; `end` is the key of the last state, null where the environment ended the episode."""
+STEPS = "steps"
+"""Column of a stage that labels steps, JSON: `[{"text", "correct", "drawn"}, ...]`. Of each step its text and how many of the continuations
+that were drawn and verified from its end are correct; of the last one the completion's own verdict. Null where nothing was sampled."""
 
 
 def shard_name(number: int) -> str:
@@ -40,19 +43,17 @@ def write_columns(path: Path, columns: dict[str, list[Any]], problems: dict[str,
     Args:
         columns: `TEXTS`, `sample` (place among the problem's completions), `prompt_ids` and `completion_ids` (token ids), `logp` and
             `entropy` (nats, of each token of the completion; `entropy` None where a server drew it), `score` and `correct` (None
-            where nothing was scored), and perhaps `EPISODE`, one entry a row. The rows of a problem stand together.
+            where nothing was scored), and perhaps `EPISODE` or `STEPS`, one entry a row. The rows of a problem stand together.
         problems: columns that are the same in all rows of a problem, one entry a problem; each has as many rows as any other.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     ids, values = pa.list_(pa.int32()), pa.list_(pa.float32())
     types = dict.fromkeys(TEXTS, pa.string()) | {
         "sample": pa.int32(), "prompt_ids": ids, "completion_ids": ids, "logp": values, "entropy": values,
         "score": pa.float64(), "correct": pa.bool_(),
     }  # fmt: skip
-    if EPISODE in columns:
-        types[EPISODE] = pa.string()
+    types |= {name: pa.string() for name in (EPISODE, STEPS) if name in columns}
     rows, arrays = len(columns["sample"]), {}
     for name, kind in types.items():
         if problems is not None and name in problems:
@@ -60,13 +61,20 @@ def write_columns(path: Path, columns: dict[str, list[Any]], problems: dict[str,
             arrays[name] = pa.array(problems[name], kind).take(pa.array(place))
         else:
             arrays[name] = pa.array(columns[name], kind)
+    write_table(path, pa.table(arrays, schema=pa.schema(list(types.items()))))
+
+
+def write_table(path: Path, table: Any) -> None:
+    """One shard from a `pyarrow.Table`, whole or not at all; equal tables give equal bytes."""
+    import pyarrow.parquet as pq
+
     buffer = io.BytesIO()
-    pq.write_table(pa.table(arrays, schema=pa.schema(list(types.items()))), buffer, compression="zstd")
+    pq.write_table(table, buffer, compression="zstd")
     write_atomic(path, buffer.getvalue())
 
 
-def tables(folder: Path, columns: Sequence[str]) -> Iterator[Any]:
-    """Columns of each shard of an artifact, in order: a `pyarrow.Table` each.
+def tables(folder: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Columns, by default all, of each shard of an artifact, in order: a `pyarrow.Table` each.
 
     Raises:
         DataError: there are no samples.
@@ -75,7 +83,18 @@ def tables(folder: Path, columns: Sequence[str]) -> Iterator[Any]:
 
     for path in _shards(folder):
         with pq.ParquetFile(path) as handle:
-            yield handle.read(columns=list(columns))
+            yield handle.read(columns=None if columns is None else list(columns))
+
+
+def has_column(folder: Path, name: str) -> bool:
+    """Whether the rows of an artifact have a column.
+
+    Raises:
+        DataError: there are no samples.
+    """
+    import pyarrow.parquet as pq
+
+    return name in pq.read_schema(_shards(folder)[0]).names
 
 
 def _shards(folder: Path) -> list[Path]:

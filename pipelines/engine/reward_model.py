@@ -24,7 +24,7 @@ from pipelines.data.records import Stop
 from pipelines.engine import model_files, models, user_latent
 from pipelines.engine.answers import Answers
 from pipelines.engine.critiques import CritiqueSampler, critique_prompt, language_model
-from pipelines.engine.layout import Layout
+from pipelines.engine.layout import Layout, best_layouts
 from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
 from pipelines.engine.policy import Policy, hidden_states
@@ -116,6 +116,29 @@ class RewardNetwork(torch.nn.Module):
                 logp, _ = policy.score_hidden(hidden[~last], chosen)
                 logps = logps.index_add(0, row[~last], logp.cpu())
         return rewards, logps
+
+    def scores_at(self, tokens: Tensor, places: Tensor, budget: int, *, prefixes: bool = True) -> Tensor:
+        """Rewards read at tokens within rows, float32 [M, heads] on the CPU, row by row; gradients flow.
+
+        Args:
+            tokens: int64 [B, T], padded on the right.
+            places: bool [B, T], the M tokens that are read; at least one in each row.
+        """
+        policy = self.policy
+        # A layout's scored token is predicted by the place before it, which is the one that is read.
+        read_before = torch.nn.functional.pad(places, (1, 0))
+        padded = torch.nn.functional.pad(tokens, (0, 1))
+        number = read_before.flatten().cumsum(0) - 1
+        rewards = torch.zeros(int(places.sum()), self.heads.out_features)
+        layouts = best_layouts(
+            padded, read_before, torch.arange(len(tokens)), budget,
+            allow_trees=policy.takes_masks, allow_prefixes=prefixes and policy.takes_prefixes,
+        )  # fmt: skip
+        for layout in layouts:
+            with autocast(policy.dtype, policy.device):
+                hidden = hidden_states(policy.decoder, layout, policy.device, policy.mask_form)
+            rewards = rewards.index_put((number[layout.target],), self.heads(hidden.float()).cpu(), accumulate=True)
+        return rewards
 
     @torch.no_grad()
     def ends(self, answers: Answers, budget: int) -> Tensor:
@@ -233,6 +256,11 @@ class RewardScorer:
     def critiques(self) -> bool:
         """Whether it scores an answer with its own critique of it behind."""
         return "critique" in self.about
+
+    @property
+    def separator(self) -> str | None:
+        """Between the steps whose labels it was trained on; None where it was trained on whole answers."""
+        return (self.about.get("steps") or {}).get("separator")
 
     @property
     def heads(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipelines.data.chat import after_thinking
@@ -72,24 +72,3 @@ def locate(quotes: Sequence[Quote], text: str, start: int = 0) -> tuple[list[Spa
             behind[quote.text] = place + len(quote.text)
             spans.append(Span(place, behind[quote.text], quote.good))
     return spans, len(quotes) - len(spans)
-
-
-def token_at(end: int, text: str, tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:
-    """Index of the token with which the first `end` characters of the text are complete.
-
-    Tokens are never cut from a text again: a character of several tokens is complete with the last of them, as `decode` says.
-
-    Args:
-        end: from 1 to the length of the text.
-        text: `decode(tokens)`.
-        decode: token ids → text; what it makes of more tokens begins with what it makes of fewer, but for characters that are not
-            complete yet.
-    """
-    low, high = 0, len(tokens) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if decode(tokens[: middle + 1]).startswith(text[:end]):
-            high = middle
-        else:
-            low = middle + 1
-    return low

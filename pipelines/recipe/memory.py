@@ -237,7 +237,10 @@ def _of_preference(section: Preference, prompt: int) -> Load:
 
 
 def _of_reward_model(section: RewardModel, prompt: int) -> Load:
-    """Pairs up to the tokens of a pass, in which both conversations count whole though they share the prompt."""
+    """Pairs up to the tokens of a pass, in which both conversations count whole though they share the prompt; or answers in steps."""
+    if section.step_labels is not None:
+        tokens = max(section.max_length, min(section.micro_batch_tokens, section.pairs_per_step * section.max_length))
+        return Load(tokens, scored=0, width=section.max_length)
     answer, pair = section.max_length - prompt, 2 * section.max_length
     pairs = max(1, min(section.micro_batch_tokens // pair, section.pairs_per_step))
     tokens = pairs * (prompt + 2 * answer)
@@ -252,6 +255,8 @@ def _of_reward_model(section: RewardModel, prompt: int) -> Load:
 
 def _of_sample(node: Node, section: Sample, prompt: int) -> Load:
     """Rows of whole problems; prompts are read once for all of a problem's rows."""
+    stored = [getattr(node.recipe.node(name).settings, "sampling", None) for name in node.named("data")]
+    prompt += sum(each.max_tokens for each in stored if each is not None)  # completions that are continued
     length = prompt + section.sampling.max_tokens
     shard = max(section.k, section.rows_per_shard // section.k * section.k)
     if section.problems is not None:

@@ -26,12 +26,13 @@ OF_KIND = {
         "correct_by_difficulty",
         "pairs",
         "segments",
+        "steps",
         "graded",
         "compared",
     ),
     "length": ("segments",),
     "prefer": ("segments",),
-    "discount": ("segments",),
+    "discount": ("segments", "steps"),
     "grades": ("graded", "compared"),
     "noise": ("graded", "compared"),
     "instruction": ("graded", "compared"),
@@ -55,12 +56,14 @@ class Selection(Settings):
     """Records out of the scored completions of a problem; repeated texts of a problem count once."""
 
     kind: Literal[
-        "best", "correct", "shortest_correct", "correct_by_difficulty", "majority", "pairs", "segments", "pass_rate", "graded", "compared"
+        "best", "correct", "shortest_correct", "correct_by_difficulty", "majority", "pairs", "segments", "steps", "pass_rate",
+        "graded", "compared",
     ]  # fmt: skip
     """best: highest score first. correct: in the order of the draws. shortest_correct: fewest tokens first. correct_by_difficulty: those
     first whose length is nearest to what the share of incorrect completions asks for (ARES). majority: the most frequent answer as the
     record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the problem itself.
     segments: two parts of its episodes, which may begin in different states (a sample stage with `episodes`).
+    steps: completions with a label for each step (a sample stage with `step_labels`), or turns of its episodes with their mean return.
     graded, compared: a judge's question about a completion, or about two; answer and solution are the grades that their scores mean."""
     low: float | None = Field(None, ge=0, le=1)
     high: float | None = Field(None, ge=0, le=1)
@@ -93,7 +96,7 @@ class Selection(Settings):
     """segments: the part with less regret (what the best that is known from its states would have got beyond it), or with the larger sum of
     rewards."""
     discount: float = Field(1.0, gt=0, le=1)
-    """segments: of the rewards, by turns."""
+    """segments, steps: of the rewards, by turns."""
     truncate: float | None = Field(None, gt=0, lt=1)
     """Keep this share of a completion's characters, cut back to white space where there is some: a prefix."""
 

@@ -81,9 +81,9 @@ def _within(chosen: Tensor, rejected: Tensor, prompts: Sequence[tuple[str, str]]
     return float((sum(variances) / len(variances)) ** 0.5)
 
 
-def text(name: str, about: dict[str, Any], metrics: dict[str, float]) -> str:
-    """The card, as markdown."""
+def text(name: str, about: dict[str, Any], metrics: dict[str, float], of: str = "pairs") -> str:
+    """The card, as markdown; `of` says what was held out."""
     lines = [f"# Reward model: {name}", "", *(f"- {key}: {value}" for key, value in about.items())]
     if metrics:
-        lines += ["", "| held-out pairs | |", "|---|---|", *(f"| {k} | {v:.4f} |" for k, v in metrics.items())]
+        lines += ["", f"| held-out {of} | |", "|---|---|", *(f"| {k} | {v:.4f} |" for k, v in metrics.items())]
     return "\n".join(lines) + "\n"

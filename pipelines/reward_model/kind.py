@@ -38,14 +38,17 @@ CRITIQUE_TEXT = ("chosen_critique_logp", "rejected_critique_logp")
 """A loss that reads one of these trains the language head, on the answers or on their critiques."""
 
 
+STEP_LABEL = "step_label"
+"""A loss that reads this column learns from labelled steps, any other from pairs."""
+
+
 class RewardModelKind(Kind):
-    """A model that scores answers, trained on pairs of them."""
+    """A model that scores answers, trained on pairs of them or on labels of their steps."""
 
     name, settings, module, makes = "reward_model", RewardModel, "pipelines.reward_model", REWARD_MODEL
     slots = (LOSS,)
     ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
     trains = True
-    slots = (LOSS,)
     headlines = ("accuracy/heldout", "loss/heldout", "loss/train")
 
     def reads(self, node: Node) -> Reads:
@@ -68,17 +71,49 @@ class RewardModelKind(Kind):
         for field in ("split", "heldout"):
             check_split(node, f"reward_model.{field}", getattr(node.settings, field))
         check_heldout("reward_model", node.settings)
-        check_pairs("reward_model", node)
+        if node.settings.step_labels is None:
+            check_pairs("reward_model", node)
         check_trained(node)
         loss = bound_loss(node.settings)
         if LENGTH_HEAD in loss.needs and node.settings.heads > 1:
             raise RecipeError(
                 f"reward_model.heads: {loss.name} has its own two heads. Set heads: 1, and make an ensemble of several stages."
             )
+        _check_steps(loss, node)
         _check_critique(loss, node.settings)
         _check_users(loss, node.settings)
         check_monitors("reward_model", node.settings)
         check_warmup("reward_model", node.settings.optimizer, node.settings.steps)
+
+
+def _check_steps(loss: Bound, node: Node) -> None:
+    settings: RewardModel = node.settings
+    if STEP_LABEL in loss.needs and settings.step_labels is None:
+        raise RecipeError(
+            f"reward_model.step_labels: {loss.name} learns from labelled steps. Give `step_labels: {{separator: ...}}`, what stands "
+            "between two steps."
+        )
+    if STEP_LABEL not in loss.needs and settings.step_labels is not None:
+        raise RecipeError(
+            f"reward_model.loss: {loss.name} learns from pairs, and `step_labels` asks for labelled steps. Use loss: step_bce, or leave "
+            "`step_labels` out."
+        )
+    if settings.step_labels is None:
+        return
+    for name in node.named("data"):
+        for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
+            kind = (
+                source.select.kind
+                if source.select is not None
+                else "steps"
+                if source.kind in ("file", "hub")
+                else source.kind
+            )
+            if kind != "steps":
+                raise RecipeError(
+                    f"reward_model.data: {name} makes records of {kind} (sources.{number}), and {loss.name} learns from steps. Use select: "
+                    "steps, or a file with completions and labels."
+                )
 
 
 def _check_critique(loss: Bound, settings: RewardModel) -> None:

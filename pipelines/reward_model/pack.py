@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,18 @@ from pipelines.data.pairs import CRITIQUES, Pair
 from pipelines.engine.answers import Answers
 from pipelines.engine.critiques import critique_prompt
 from pipelines.errors import DataError
+
+
+class Example(Protocol):
+    """What is learned from, as token ids."""
+
+    @property
+    def size(self) -> int:
+        """Tokens of all its conversations."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of its longest conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +160,16 @@ def critique_tokens(
     return Tokens(pair, chosen, rejected, plain.start, Critiques((first, second), plain.lengths))
 
 
-def chunks(pairs: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
-    """Indices of pairs whose passes are computed together, at most `budget` tokens (one pair at least), in order."""
+def chunks(examples: Sequence[Example], budget: int) -> Iterator[list[int]]:
+    """Indices of examples whose passes are computed together, at most `budget` tokens (one example at least), in order."""
     part: list[int] = []
     size = 0
-    for i, pair in enumerate(pairs):
-        if part and size + pair.size > budget:
+    for i, example in enumerate(examples):
+        if part and size + example.size > budget:
             yield part
             part, size = [], 0
         part.append(i)
-        size += pair.size
+        size += example.size
     if part:
         yield part
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,27 +13,25 @@ from torch import Tensor
 
 from pipelines.data import dataset, pairs
 from pipelines.data.records import Stop
-from pipelines.engine import models, optimizer, reward_model
+from pipelines.engine import reward_model
 from pipelines.engine.critiques import CritiqueSampler
-from pipelines.engine.loop import HELDOUT, Epochs, Loop
-from pipelines.engine.policy import without_dropout
+from pipelines.engine.loop import HELDOUT
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Model
 from pipelines.reward_model import card
-from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, LENGTH_HEAD, bound_loss
+from pipelines.reward_model.base import RewardTrainer
+from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, LENGTH_HEAD
 from pipelines.reward_model.pack import Tokens, answers, chunks, critique_tokens, data_columns, tokens_of
 from pipelines.reward_model.settings import RewardModel
 from pipelines.reward_model.users import Context, UserPairs
-from pipelines.stage.files import write_atomic
 from pipelines.stage.report import Report
 
 HELDOUT_PAIRS = 2048
 """Held-out pairs scored per measurement, at most."""
-CARD, ABOUT = "card.md", "reward_model.json"
 
 
-class Trainer(Loop):
-    """One run; arguments as in `Loop`."""
+class Trainer(RewardTrainer):
+    """One run on pairs; arguments as in `Loop`."""
 
     def __init__(
         self,
@@ -48,16 +45,10 @@ class Trainer(Loop):
         seed: int,
         start: str | None = None,
     ) -> None:
-        super().__init__(
-            "reward_model", settings, model, data=data, out=out, work=work, report=report, seed=seed, start=start
-        )
-        self.section_settings = settings
-        self.loss = bound_loss(settings)
+        super().__init__(settings, model, data=data, out=out, work=work, report=report, seed=seed, start=start)
         self.two_heads = LENGTH_HEAD in self.loss.needs
         self.text = bool({*ANSWER_TEXT, *CRITIQUE_TEXT} & set(self.loss.needs))
         self.own_critiques = settings.critique is not None and settings.critique.source == "own"
-        models.check_template(dataset.about(data).get("template"), self.tokenizer, "reward_model")
-        self.system = models.system_prompt_of(self.origin) if self.origin is not None else None
         self.pairs = self._pairs(data, settings.split)
         self.heldout = self._pairs(data, settings.heldout)[:HELDOUT_PAIRS] if settings.heldout else []
         self.measures = bool(self.heldout)
@@ -72,9 +63,7 @@ class Trainer(Loop):
         if settings.users is not None:
             count = settings.users.context
             self.user_pairs = UserPairs(self.pairs, self.heldout, count=count, seed=self.seed, embed=self._embed)
-        self.epochs = Epochs(self._order, settings.pairs_per_step)
-        per_epoch = len(self.pairs) / settings.pairs_per_step
-        self.schedule(settings.steps or max(1, int(per_epoch * (settings.epochs or 1))))
+        self.plan_steps(len(self.pairs))
 
     def _pairs(self, data: Path, split: str) -> list[Tokens]:
         read = dataset.read_split(data, split)
@@ -86,16 +75,7 @@ class Trainer(Loop):
         critique = self.section_settings.critique
         if critique is not None and self.own_critiques:
             limit -= critique.sampling.max_tokens
-        fitting = [pair for pair in tokens if pair.longest <= limit]
-        if len(fitting) < len(tokens):
-            self.report.event(
-                "dropped pairs longer than reward_model.max_length", split=split, pairs=len(tokens) - len(fitting)
-            )
-        if not fitting:
-            raise DataError(
-                f"reward_model.max_length: all {len(tokens)} pairs of {split} are longer than {limit} tokens."
-            )
-        return fitting
+        return self.fitting(tokens, limit, "pairs", split)
 
     def _tokens(self, pair: pairs.Pair, tools: list[dict[str, Any]] | None) -> Tokens:
         critique = self.section_settings.critique
@@ -111,24 +91,11 @@ class Trainer(Loop):
 
     def load(self) -> None:
         """The starting model with its heads, and the optimizer."""
-        settings = self.section_settings
-        causal = self._model()
-        without_dropout(causal)
-        self.device = models.device()
-        causal.to(self.device)
-        causal.train(settings.gradient_checkpointing)
-        heads = 2 if self.two_heads else settings.heads
-        self.model = reward_model.RewardNetwork(
-            causal, heads, seed=self.seed, text=self.text, dtype=self.settings.dtype,
-            users=(settings.users.latent, settings.users.hidden) if settings.users else None,
+        users = self.section_settings.users
+        self.load_network(
+            2 if self.two_heads else self.section_settings.heads, text=self.text,
+            users=(users.latent, users.hidden) if users else None,
         )  # fmt: skip
-        self.policy = self.model.policy
-        self.optimizer = optimizer.make(self.model, settings.optimizer)
-
-    def _order(self, epoch: int) -> list[int]:
-        order = list(range(len(self.pairs)))
-        random.Random(f"{self.seed} {epoch}").shuffle(order)
-        return order
 
     def begin(self) -> None:
         """Let the starting model write critiques, and score the answers by it where the loss compares with it."""
@@ -325,10 +292,6 @@ class Trainer(Loop):
         lengths = columns[0]["chosen_length"], columns[0]["rejected_length"]
         return card.measures(chosen, rejected, *lengths, prompts)
 
-    def summary(self) -> dict[str, float]:
-        """The card's metrics."""
-        return self.final
-
     def extra_state(self) -> dict[str, Any]:
         """What the loss remembers, and what the starting model found and wrote."""
         return {"loss": self.loss.fn.state_dict(), "reference": self.reference, "critiques": self.critiques}
@@ -363,12 +326,8 @@ class Trainer(Loop):
             self.model, self.tokenizer, folder, about, lora=lora, only_first=self.two_heads, language_head=critique is not None,
             latents=latents,
         )  # fmt: skip
-        described = {
-            "loss": self.loss.name, "heads": self.model.heads.out_features, "pairs": len(self.pairs),
-            "heldout pairs": len(self.heldout), "steps": self.total,
-        }  # fmt: skip
-        write_atomic(self.out / CARD, card.text(self.loss.name, described, self.final))
-        write_atomic(self.out / ABOUT, json.dumps({**described, "heldout": self.final}, indent=1, sort_keys=True))
+        described = {"pairs": len(self.pairs), "heldout pairs": len(self.heldout)}
+        self.write_card(described, "pairs")
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

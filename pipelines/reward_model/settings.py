@@ -33,8 +33,17 @@ class Users(Settings):
     """Pairs that it is inferred from, at most."""
 
 
+class StepLabels(Settings):
+    """A process reward model: rewards are read at the ends of steps, and learned from labels of steps."""
+
+    separator: str = Field("\n\n", min_length=1, max_length=40)
+    """Goes between two steps of which the first does not end with it; `reward: process_model` divides answers at it."""
+    labels: Literal["soft", "any"] = "soft"
+    """soft: as they are, shares too; any: every label above 0 is 1 (one correct continuation shows that a step can be right)."""
+
+
 class RewardModel(Settings):
-    """Scalar heads on the policy's architecture, learned from pairs of answers."""
+    """Scalar heads on the policy's architecture, learned from pairs of answers or from labelled steps."""
 
     split: Label = "train"
     heldout: Label | None = "heldout"
@@ -47,13 +56,16 @@ class RewardModel(Settings):
     """The model writes a critique of the answer first, and the head reads it (CLoud)."""
     users: Users | None = None
     """Rewards depend on who the pair's user is (VPL)."""
+    step_labels: StepLabels | None = None
+    """Learn from answers with labelled steps instead of pairs: a process reward model, with `loss: step_bce`."""
     epochs: float | None = Field(None, gt=0)
     steps: int | None = Field(None, ge=1)
     pairs_per_step: int = Field(64, ge=1, le=10_000_000)
+    """Pairs of an update, or answers with labelled steps."""
     micro_batch_tokens: int = Field(8_192, ge=1)
     """Tokens of a forward pass; a pair's two answers share the prompt's."""
     max_length: int = Field(2048, ge=2)
-    """Pairs with a longer conversation are dropped and counted."""
+    """Pairs, or answers, with a longer conversation are dropped and counted."""
     optimizer: Optimizer = Optimizer(learning_rate=1e-5)
     lora: Lora | None = None
     """Adapters on the decoder; the heads are trained whole."""
@@ -76,6 +88,8 @@ class RewardModel(Settings):
             raise ValueError("checkpoint_selection: best compares held-out losses; name a `heldout` split")
         if self.users is not None and (self.heads > 1 or self.critique is not None):
             raise ValueError("users works with one head and without `critique`: make an ensemble of several stages")
+        if self.step_labels is not None and (self.users is not None or self.critique is not None):
+            raise ValueError("step_labels reads answers in steps, which have neither `users` nor `critique`")
         if self.critique is not None and self.critique.sampling.max_tokens >= self.max_length:
             raise ValueError("critique.sampling.max_tokens leaves no room for an answer in max_length tokens")
         if self.micro_batch_tokens < 2 * self.max_length:

@@ -9,6 +9,7 @@ from pipelines.recipe.search_models import scorers
 from pipelines.recipe.settings import Model
 from pipelines.sample.run import run
 from pipelines.sample.settings import Sample
+from pipelines.sample.steps import label_steps
 from pipelines.stage import process
 from pipelines.stage.report import Report
 
@@ -17,19 +18,26 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's sample section, on its data, with the model of another stage or the recipe's own."""
     report = Report(folder)
     settings = Sample.model_validate(job["settings"]["sample"])
-    metrics = run(
-        settings,
-        Model.model_validate(job["settings"]["model"]),
-        start=str(process.model_of(job)),
-        reward_model=f"{job['inputs']['reward_model']}/model" if "reward_model" in job["inputs"] else None,
-        reference=f"{job['inputs']['reference']}/model" if "reference" in job["inputs"] else None,
-        guide=f"{job['inputs']['guidance.base']}/model" if "guidance.base" in job["inputs"] else None,
-        scorer=scorers([settings.search] if settings.search else [], job["inputs"]).get(0),
-        data=Path(job["inputs"]["data"]),
-        out=folder / "out",
-        report=report,
-        seed=job["seed"],
-    )
+    model = Model.model_validate(job["settings"]["model"])
+    places: dict[str, Any] = {
+        "start": str(process.model_of(job)),
+        "guide": f"{job['inputs']['guidance.base']}/model" if "guidance.base" in job["inputs"] else None,
+        "data": Path(job["inputs"]["data"]),
+        "out": folder / "out",
+    }
+    if settings.step_labels is not None:
+        metrics = label_steps(settings, model, report=report, seed=job["seed"], **places)
+    else:
+        metrics = run(
+            settings,
+            model,
+            report=report,
+            seed=job["seed"],
+            reward_model=f"{job['inputs']['reward_model']}/model" if "reward_model" in job["inputs"] else None,
+            reference=f"{job['inputs']['reference']}/model" if "reference" in job["inputs"] else None,
+            scorer=scorers([settings.search] if settings.search else [], job["inputs"]).get(0),
+            **places,
+        )
     report.close()
     return metrics
 

@@ -41,7 +41,7 @@ class SampleKind(Kind):
 
     name, settings, module, makes = "sample", Sample, "pipelines.sample", SAMPLES
     ports: ClassVar[dict[str, Port]] = {
-        "data": Port((DATA,)),
+        "data": Port((DATA, SAMPLES)),
         "model": Port((MODEL,), required=False),
         "reward_model": Port((REWARD_MODEL,), required=False),
     }
@@ -88,6 +88,7 @@ class SampleKind(Kind):
         """The split exists, and there is a model that can be sampled."""
         check_split(node, "sample.split", node.settings.split)
         check_trained(node)
+        _check_labelled(node)
         search_models.check(_strategies(node.settings), "sample.search")
         if node.settings.episodes is not None:
             check_sampled_games(node)
@@ -118,6 +119,28 @@ class SampleKind(Kind):
 
 def _strategies(settings: Sample) -> list[Search]:
     return [] if settings.search is None else [settings.search]
+
+
+def _check_labelled(node: Node) -> None:
+    """Completions are what `step_labels` needs, and what nothing else can use."""
+    stored = [name for name in node.named("data") if node.recipe.node(name).kind.makes == SAMPLES]
+    if node.settings.step_labels is None:
+        if stored:
+            raise RecipeError(
+                f"sample.data: {stored[0]} makes completions, which only `step_labels` reads. Give it, or name the data with the problems."
+            )
+        return
+    if not stored:
+        raise RecipeError("sample.data: step_labels labels completions. Name the sample stage that drew them.")
+    if node.named("reward_model"):
+        raise RecipeError(
+            "sample.reward_model: it scores new completions, and `step_labels` draws none. Leave one of the two out."
+        )
+    if node.recipe.node(stored[0]).settings.episodes is not None:
+        raise RecipeError(
+            f"sample.step_labels: {stored[0]} plays episodes, whose turns get their labels without more sampling: curate them with "
+            "select: steps."
+        )
 
 
 KIND = SampleKind()

@@ -89,7 +89,7 @@ def run(
         report.event("resumed", shards=len(parts) - len(missing))
     if missing:
         with (
-            _Drawer(settings, model, start, tokenizer, seed, report, reward_model, reference, guide, scorer) as drawer,
+            Drawer(settings, model, start, tokenizer, seed, report, reward_model, reference, guide, scorer) as drawer,
             ThreadPoolExecutor(1) as writer,
         ):
             writing: tuple[int, Future[dict[str, float]]] | None = None
@@ -136,7 +136,7 @@ class _Shard:
         return len(self.rows["sample"])
 
 
-class _Drawer:
+class Drawer:
     """The loaded model or the servers that hold it, and what they are asked with."""
 
     def __init__(
@@ -197,7 +197,7 @@ class _Drawer:
                 event=report.event,
             )
 
-    def __enter__(self) -> _Drawer:
+    def __enter__(self) -> Drawer:
         if self.server is not None:
             self.server.push(self.policy, self.tokenizer)
         return self

@@ -46,6 +46,14 @@ class Episodes(Settings):
     """`sampling.max_tokens` are those of a turn."""
 
 
+class StepLabels(Settings):
+    """Where the steps end whose labels are drawn; as the fields of `reward: process_model`."""
+
+    separator: str = Field("\n\n", min_length=1, max_length=40)
+    most: int = Field(64, ge=1, le=1000)
+    shortest: int = Field(1, ge=1, le=1000)
+
+
 class Sample(Settings):
     """Completions of a model on the problems of a split."""
 
@@ -72,6 +80,9 @@ class Sample(Settings):
     `scored_tokens`. Log-probabilities stay the model's own, which is not what searched completions are distributed by."""
     self_judge: SelfJudge | None = None
     """The sampled model also grades its completions: the component `judge`, from 0 to 1, null where it cannot be read."""
+    step_labels: StepLabels | None = None
+    """`data` is another sample stage, whose completions are labelled: from the end of each step `k` continuations are drawn and verified,
+    and the share that is correct is the step's label; `select: steps` makes records of them."""
     sampler: Server | None = free(None)
     """vLLM servers that decode instead of this process; they report no entropies."""
 
@@ -90,6 +101,14 @@ class Sample(Settings):
                 raise ValueError(
                     "search: sampling is greedy, so all candidates would be equal; give it a temperature above 0"
                 )
+        if self.step_labels is not None:
+            for name in ("episodes", "reference", "self_judge", "search"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"step_labels: it labels completions that are there, and `{name}` is about new ones; leave it out"
+                    )
+            if self.split != "train":
+                raise ValueError("step_labels: the stage that drew the completions chose the split; leave `split` out")
         if self.episodes is not None:
             for name in ("reference", "self_judge", "search"):
                 if getattr(self, name) is not None:

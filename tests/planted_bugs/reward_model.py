@@ -9,6 +9,7 @@ RUN, LOSS, ENGINE = (
 )
 STAGE, LOSSES = "tests/pipelines/reward_model/test_run.py", "tests/pipelines/reward_model/test_loss.py"
 REWARD, MODEL = "tests/pipelines/rlvr/reward/test_model.py", "tests/pipelines/engine/test_reward_model.py"
+STEPS = "tests/pipelines/reward_model/test_steps.py"
 COLUMNS = "tests/pipelines/rlvr/providers/test_reward_model.py"
 TRL = f"{STAGE}::test_loss_and_gradient_are_those_of_trl"
 PLANTED = {
@@ -22,5 +23,9 @@ PLANTED = {
     "the ensemble's minimum is its mean": ("pipelines/rlvr/reward/_ensemble.py", '"min": known.min()', '"min": known.mean()', [f"{REWARD}::test_members_are_all_heads_of_all_models_and_normalised_each"]),
     "a reward model's stage is no input": ("pipelines/rlvr/kind.py", "return {each.label: each.value for each in reward_models.named(resolve(settings)) if each.is_stage}", "return {}", [f"{REWARD}::test_a_stage_is_an_input_and_a_path_is_in_the_key"]),
     "values include the token itself": ("pipelines/rlvr/providers/reward_prefix.py", "self.model.pass_(layout).mean(1)", "self.model.pass_(layout).mean(1).roll(-1)", [f"{COLUMNS}::test_values_are_scores_of_prefixes_and_the_reward_is_that_of_the_whole"]),
+    "a step is read a token early": (ENGINE, "read_before = torch.nn.functional.pad(places, (1, 0))", "read_before = torch.nn.functional.pad(places, (0, 1))", [f"{STEPS}::test_rewards_within_a_row_are_those_of_its_prefixes"]),
+    "answers count alike, however many steps they have": ("pipelines/reward_model/steps.py", "self._labels(some)).sum() / count", "self._labels(some)).mean() / len(batch)", [f"{STEPS}::test_a_step_is_one_update_however_it_is_divided"]),
+    "the answer's end token is not read": ("pipelines/reward_model/steps.py", "        read[-1] += 1\n", "        pass\n", [f"{STEPS}::test_steps_end_with_their_separator_and_the_answer_with_its_end_token"]),
+    "any error counts as the first": ("pipelines/reward_model/step_card.py", "append(first == told)", "append((first is None) == (told is None))", [f"{STEPS}::test_the_card_is_what_a_loop_over_the_answers_finds"]),
     "attention of the whole prompt counts": (ENGINE, ".mean(1) * mask[rows, :width]", ".mean(1)", [f"{COLUMNS}::test_attention_is_what_transformers_says"]),
 }  # fmt: skip

@@ -1,1 +1,1 @@
-"""How a reward model learns from pairs: one file a loss, called with columns of `REWARD_MODEL_COLUMNS`; each gives a value per pair."""
+"""How a reward model learns: one file a loss, called with columns of `REWARD_MODEL_COLUMNS`; each gives a value per pair or step."""

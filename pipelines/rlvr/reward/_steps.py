@@ -1,38 +1,30 @@
-"""Where the steps of a single answer end."""
+"""Where the steps of a single answer end, and the probability that a score means."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import exp
 
 from pipelines.data.records import Role, Trajectory
-from pipelines.judges.spans import token_at
+from pipelines.data.steps import step_ends
 
 
 def split_steps(
     row: Trajectory, decode: Callable[[Sequence[int]], str], separator: str, *, most: int, shortest: int = 1
 ) -> list[str]:
-    """The text up to the end of each step; fills the row's `turn` with each policy token's step.
-
-    A step ends with the token that completes the separator. One without text, or of fewer than `shortest` tokens, belongs to the next,
-    at the end of the row to the one before; steps beyond `most` belong to the last.
-    """
+    """The text up to the end of each step, as `step_ends` divides it; fills the row's `turn` with each policy token's step."""
     tokens = row.sampled()
-    text = decode(tokens)
-    ends: list[int] = []
-    texts: list[str] = []
-    begin, place = 0, text.find(separator)
-    while place >= 0 and len(ends) < most - 1:
-        end = place + len(separator)
-        last = token_at(end, text, tokens, decode)
-        long_enough = last - (ends[-1] if ends else -1) >= shortest
-        if text[begin:place].strip() and text[end:].strip() and long_enough:
-            ends.append(last)
-            texts.append(text[:end])
-            begin = end
-        place = text.find(separator, end)
-    if ends and len(tokens) - 1 - ends[-1] < shortest:
-        del ends[-1], texts[-1]
+    ends, texts = step_ends(tokens, decode, separator, most=most, shortest=shortest)
     policy = iter(range(len(tokens)))
     step_of = [sum(end < index for end in ends) for index in range(len(tokens))]
     row.turn = [step_of[next(policy)] if role == Role.POLICY else -1 for role in row.role]
-    return [*texts, text]
+    return texts
+
+
+def sigmoid(score: float) -> float:
+    """1 / (1 + exp(-score)), without overflow.
+
+    >>> sigmoid(0.0), sigmoid(-1000.0), sigmoid(1000.0)
+    (0.5, 0.0, 1.0)
+    """
+    return 1 / (1 + exp(-score)) if score >= 0 else exp(score) / (1 + exp(score))

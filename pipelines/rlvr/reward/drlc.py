@@ -11,6 +11,7 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.fields import Identifier
 from pipelines.data.chat import after_thinking, completion_text
 from pipelines.data.records import Problem, Role, Stop, Trajectory
+from pipelines.data.steps import token_at
 from pipelines.errors import RecipeError
 from pipelines.judges import asker, questions, spans
 from pipelines.rlvr.reward._judged import Judged
@@ -105,7 +106,7 @@ class drlc(Judged):
         places = [place for place, role in enumerate(row.role) if role == Role.POLICY]
         parts = []
         for span in located:
-            first, last = (spans.token_at(end, text, tokens, self._decode) for end in (span.start + 1, span.end))
+            first, last = (token_at(end, text, tokens, self._decode) for end in (span.start + 1, span.end))
             parts.append((places[first : last + 1], span.good))
         return parts, lost
 

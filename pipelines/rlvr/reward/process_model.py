@@ -1,9 +1,8 @@
-"""A reward model's opinion of the reasoning up to the end of each step."""
+"""A reward model's score of the reasoning up to the end of each step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -14,10 +13,12 @@ from pipelines.contract.scorer import Scorer
 from pipelines.data import chat
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
-from pipelines.rlvr.reward._steps import split_steps
+from pipelines.rlvr.reward._steps import sigmoid, split_steps
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward.model"
+SEPARATOR = "\n\n"
+"""Between steps, where neither the recipe nor the model says it."""
 
 
 @method(
@@ -34,6 +35,7 @@ class process_model(Reward):
     the advantages that read steps; the row's own score is the last one. Stand it beside the verifier with `weight: 0.0` where only the
     steps are wanted. `model` is a stage of kind reward_model or a checkpoint for sequence classification with one label by its path,
     as for the reward `model`; one with the policy's tokenizer and template reads the rollout's own token ids, any other the text.
+    Train it with `step_labels`: such a model was read at ends of steps, and its separator is the default here (otherwise an empty line).
     A row with a prefix beyond the model's context is unscored. `correct` stays the verifier's verdict. Component: `steps`.
     """
 
@@ -44,11 +46,11 @@ class process_model(Reward):
         self,
         *,
         model: Annotated[str, Field(min_length=1, max_length=4096)],
-        separator: Annotated[str, Field(min_length=1, max_length=40)] = "\n\n",
+        separator: Annotated[str | None, Field(min_length=1, max_length=40)] = None,
         most: Annotated[int, Field(ge=1, le=1000)] = 64,
         shortest: Annotated[int, Field(ge=1, le=1000)] = 1,
     ) -> None:
-        self.path, self.separator, self.most, self.shortest = model, separator, most, shortest
+        self.path, self.own_separator, self.most, self.shortest = model, separator, most, shortest
 
     def connect(self, scorer: Scorer) -> None:
         """Load the reward model.
@@ -58,6 +60,7 @@ class process_model(Reward):
         """
         self.tokenizer = scorer.tokenizer()
         self.member = scorer.reward_model(self.path, FIELD)
+        self.separator = self.own_separator or self.member.separator or SEPARATOR
         if self.member.critiques:
             raise RecipeError(
                 f"{FIELD}: {self.path} scores behind its own critique, so a prefix of an answer has no score. Name a reward model "
@@ -106,18 +109,16 @@ class process_model(Reward):
     def _prefixes(self, row: Trajectory, texts: list[str], problem: Problem) -> list[tuple[list[int], int]]:
         """(token ids up to the end of each step, index of the answer's first token), as the model reads them."""
         if not self.member.reads(self.tokenizer):
-            own = self.member.tokenizer
-            return [chat.render_answer(own, problem.prompt, text, problem.uid, problem.tools) for text in texts]
+            own, last = self.member.tokenizer, len(texts) - 1
+            # One that was trained on steps has seen no end token behind a step that others follow.
+            ended = [
+                self.member.separator is None or (i == last and row.stop != Stop.LENGTH) for i in range(len(texts))
+            ]
+            return [
+                chat.render_answer(own, problem.prompt, text, problem.uid, problem.tools, ended=end)
+                for text, end in zip(texts, ended, strict=True)
+            ]
         assert row.turn is not None
         start = next(i for i, role in enumerate(row.role) if role != Role.PROMPT)
         ends = [max(i for i, step in enumerate(row.turn) if step == k) for k in range(len(texts))]
         return [(row.tokens[: end + 1], start) for end in ends]
-
-
-def sigmoid(score: float) -> float:
-    """1 / (1 + exp(-score)), without overflow.
-
-    >>> sigmoid(0.0), sigmoid(-1000.0), sigmoid(1000.0)
-    (0.5, 0.0, 1.0)
-    """
-    return 1 / (1 + exp(-score)) if score >= 0 else exp(score) / (1 + exp(score))

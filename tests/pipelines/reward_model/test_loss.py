@@ -16,7 +16,8 @@ from pipelines.reward_model.loss.odin import correlation
 from pipelines.stage.files import contents
 
 SLOT = "reward_model.loss"
-LOSSES = names(SLOT)
+LOSSES = [name for name in names(SLOT) if "chosen_reward" in bind(SLOT, name).needs]
+"""Those of pairs."""
 REWARDS = st.lists(st.tuples(st.floats(-4, 4), st.floats(-4, 4)), min_size=2, max_size=6)
 
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from pipelines.curate.run import run as curate
 from pipelines.data import chat, dataset, samples
 from pipelines.data.pairs import Pair, pair_of, read_pairs
+from pipelines.data.steps import steps_of
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.environments.frozen_lake import World
@@ -30,6 +31,7 @@ from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Curate, Model
 from pipelines.reward_model.pack import answers, tokens_of
 from pipelines.reward_model.settings import RewardModel
+from pipelines.reward_model.steps import StepTrainer
 from pipelines.sample import run as sample
 from pipelines.sample.settings import Sample
 from pipelines.stage.files import contents, read_json
@@ -130,6 +132,39 @@ def test_the_score_of_a_part_is_the_sum_over_its_turns(played, tmp_path):
             scores.append(float(scorer.score([row for row, _ in ids], [start for _, start in ids]).sum()))
         won.append(0.5 * (scores[0] > scores[1]) + 0.5 * (scores[0] >= scores[1]))
     assert metrics["accuracy"] == pytest.approx(sum(won) / len(won), abs=0.02)
+
+
+def test_the_turns_of_episodes_are_labelled_steps(lake, tmp_path):
+    """AgentPRM's targets, from the same episodes to a trained model: what reached the goal from its state has a label above 0."""
+    read = read_recipe(toys.lake(tmp_path))
+    select = {"kind": "steps", "discount": 0.9, "per_problem": 40}
+    section = Curate.model_validate(
+        {
+            "sources": [{"kind": "stage", "path": "x", "select": select}],
+            "splits": {"train": 0.8, "heldout": 0.2},
+            "near_duplicates": None,
+        }
+    )
+    (tmp_path / "data").mkdir()
+    curate(
+        section, read.model, out=tmp_path / "data", report=Report(tmp_path / "w"), seed=0, samples={0: lake / "drafts"}
+    )
+    turns = [steps_of(p) for split in ("train", "heldout") for p in dataset.read_split(tmp_path / "data", split)]
+    rows = [json.loads(row["episode"])["turns"] for row in samples.read(lake / "drafts")]
+    spoken = {(row[0]["message"], len(row)) for row in rows}
+    assert len(turns) > len(spoken) and {len(turn.prompt) % 2 for turn in turns} == {1}
+    labels = [turn.labels[0] for turn in turns]
+    won = [turn["message"] for row in rows if sum(t["reward"] for t in row) for turn in row]
+    assert all(0 <= label <= 1 for label in labels) and 0 < sum(label > 0 for label in labels) < len(labels)
+    assert {turn.steps[0] for turn in turns if turn.labels[0] > 0} <= {message.strip() for message in won}
+    (tmp_path / "run" / "out").mkdir(parents=True)
+    model = str(lake / "sft/out/model")
+    settings = RewardModel.model_validate(SETTINGS | {"steps": 20, "loss": "step_bce", "step_labels": {}})
+    metrics = StepTrainer(
+        settings, Model(path=model), data=tmp_path / "data", out=tmp_path / "run" / "out", work=tmp_path / "run",
+        report=Report(tmp_path / "run", committed=True), seed=3, start=model,
+    ).run()  # fmt: skip
+    assert metrics["brier"] < 0.25 and 0 <= metrics["best_of_n/last"] <= 1
 
 
 def test_it_learns_what_an_earlier_turn_says(tmp_path):

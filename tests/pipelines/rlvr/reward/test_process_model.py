@@ -80,6 +80,25 @@ def test_a_policy_of_another_tokenizer_is_read_as_text(scorer):
     assert row.potential == pytest.approx([alone(scorer, ids) for ids in texts], abs=1e-5)
 
 
+def test_a_model_of_steps_says_what_ends_them_and_has_seen_no_end_token_behind_one(tmp_path):
+    about = {"steps": {"separator": "+"}}
+    save(RewardNetwork(toys.model(vocab=128), 1, seed=0, text=False), tokenizer(), tmp_path / "prm", about)
+    row, cut = scored(tmp_path / "prm", answered(UID, "2+2#4"), answered(UID, "2+4", Stop.LENGTH), separator=None)
+    assert row.turn_state == [0, 1] and row.turn[2:] == [0, 0, 1, 1, 1, 1]
+    other = models.train_tokenizer("char", 60, ["2 + 4?#"])
+    for text, each in (("2+2#4", row), ("2+4", cut)):
+        again = answered(UID, text, each.stop)
+        again.tokens[2:] = [*other(text, add_special_tokens=False)["input_ids"], other.eos_token_id][
+            : len(again.tokens) - 2
+        ]
+        scored(tmp_path / "prm", again, own=other, separator=None)
+        from pipelines.data.chat import render_answer
+
+        ids, start = render_answer(tokenizer(), PROMPT, text, UID, None, ended=each.stop != Stop.LENGTH)
+        ends = [start + 2, len(ids)]
+        assert again.potential == pytest.approx([alone(tmp_path / "prm", ids[:end]) for end in ends], abs=1e-5)
+
+
 def test_what_failed_or_does_not_fit_is_unscored(scorer, tmp_path):
     save(RewardNetwork(toys.model("gpt2", vocab=128), 1, seed=0, text=False), tokenizer(), tmp_path / "short", {})
     fine, long, failed = scored(

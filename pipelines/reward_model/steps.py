@@ -1,0 +1,228 @@
+"""Learning from labelled steps: a process reward model, whose rewards are read where steps end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipelines.data import dataset
+from pipelines.data.chat import render_answer, with_system_prompt
+from pipelines.data.steps import StepAnswer, steps_of, token_at
+from pipelines.engine import reward_model
+from pipelines.engine.loop import HELDOUT
+from pipelines.errors import DataError
+from pipelines.recipe.settings import Model
+from pipelines.reward_model import step_card
+from pipelines.reward_model.base import RewardTrainer
+from pipelines.reward_model.pack import chunks
+from pipelines.reward_model.settings import RewardModel
+from pipelines.stage.report import Report
+
+HELDOUT_ANSWERS = 2048
+"""Held-out answers scored per measurement, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A conversation that ends with an answer in steps."""
+
+    prompt: str
+    """Equal for equal prompts."""
+    ids: list[int]
+    ends: list[int]
+    """Index of the token that each labelled step is read at: of the last one of a whole answer the end token, which a policy samples."""
+    labels: list[float]
+    places: list[int]
+    """Number of each labelled step in the answer, from 0."""
+
+    @property
+    def size(self) -> int:
+        """Tokens."""
+        return len(self.ids)
+
+    @property
+    def longest(self) -> int:
+        """Tokens."""
+        return len(self.ids)
+
+
+def tokens_of(
+    answer: StepAnswer, tokenizer: Any, system: str | None, tools: list[dict[str, Any]] | None, separator: str
+) -> Steps | None:
+    """Render an answer and find its steps' last tokens.
+
+    Args:
+        system: what the model that is started from was trained with.
+        tools: that the prompt offers.
+        separator: as in `StepAnswer.ends`.
+
+    Returns:
+        None where no step has a label, or the chat template changes the answer's text, so that its steps cannot be found.
+    """
+    text, ends = answer.ends(separator)
+    prompt = with_system_prompt(answer.prompt, system)
+    ids, start = render_answer(tokenizer, prompt, text, answer.uid, tools, ended=not answer.cut)
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(tokenizer.decode(tokens, skip_special_tokens=True))
+
+    own = ids[start:]
+    decoded = decode(own)
+    labelled = [(place, label) for place, label in enumerate(answer.labels) if label is not None]
+    if not labelled or not decoded.startswith(text):
+        return None
+    read = [start + token_at(ends[place], decoded, own, decode) for place, _ in labelled]
+    ends_answer = labelled[-1][0] == len(answer.steps) - 1 and not answer.cut
+    # What scores answers leaves padding at their end out, which may be the end token.
+    if ends_answer and read[-1] + 1 < len(ids) and ids[read[-1] + 1] != tokenizer.pad_token_id:
+        read[-1] += 1
+    labels = [label for _, label in labelled]
+    return Steps(json.dumps(answer.prompt), ids, read, labels, [place for place, _ in labelled])
+
+
+class StepTrainer(RewardTrainer):
+    """One run on answers with labelled steps; arguments as in `Loop`."""
+
+    def __init__(
+        self,
+        settings: RewardModel,
+        model: Model,
+        *,
+        data: Path,
+        out: Path,
+        work: Path,
+        report: Report,
+        seed: int,
+        start: str | None = None,
+    ) -> None:
+        super().__init__(settings, model, data=data, out=out, work=work, report=report, seed=seed, start=start)
+        assert settings.step_labels is not None, "the plan refuses a loss of steps without it"
+        self.labels = settings.step_labels
+        self.answers = self._answers(data, settings.split)
+        self.heldout = self._answers(data, settings.heldout)[:HELDOUT_ANSWERS] if settings.heldout else []
+        self.measures = bool(self.heldout)
+        self.load()
+        self.plan_steps(len(self.answers))
+
+    def load(self) -> None:
+        """The starting model with its heads, and the optimizer."""
+        self.load_network(self.section_settings.heads, text=False)
+
+    def _answers(self, data: Path, split: str) -> list[Steps]:
+        read = dataset.read_split(data, split)
+        answers = []
+        for number, problem in enumerate(read, 1):
+            answer = steps_of(problem)
+            answers.append(tokens_of(answer, self.tokenizer, self.system, problem.tools, self.labels.separator))
+            self.report.progress(number, len(read), f"tokenising {split}", unit="answer")
+        readable = [each for each in answers if each is not None]
+        if len(readable) < len(answers):
+            dropped = len(answers) - len(readable)
+            self.report.event(
+                "dropped answers without a label, or changed by the template", split=split, answers=dropped
+            )
+        if not readable:
+            raise DataError(
+                f"reward_model.data: none of the {len(answers)} answers of {split} has a labelled step that the chat template leaves as it "
+                "is. Look at the records' info.steps and info.step_labels, and at the template."
+            )
+        return self.fitting(readable, self.section_settings.max_length, "answers", split)
+
+    def _step(self, step: int) -> dict[str, float]:
+        began = time.perf_counter()
+        batch = [self.answers[i] for i in self.epochs.step(step)]
+        labels, count = self._labels(batch), sum(len(each.ends) for each in batch)
+        rewards, total = [], 0.0
+        for part in chunks(batch, self.section_settings.micro_batch_tokens):
+            some = [batch[i] for i in part]
+            scored = self._rewards(some)
+            loss = self._loss(scored, self._labels(some)).sum() / count
+            loss.backward()
+            total += float(loss.detach())
+            rewards.append(scored.detach().mean(1))
+        joined = torch.cat(rewards)
+        metrics = {
+            "loss/train": total,
+            "accuracy/train": step_card.accuracy(torch.sigmoid(joined), labels),
+            "reward/mean": float(joined.mean()),
+            **{f"optimizer/{k}": v for k, v in self.stepper.step(step).items()},
+        }
+        tokens = sum(each.size for each in batch)
+        self.tokens_seen += tokens
+        seconds = time.perf_counter() - began
+        return metrics | {"time/step_s": seconds, "tokens/per_s": tokens / seconds}
+
+    def _labels(self, batch: Sequence[Steps]) -> Tensor:
+        """Of all labelled steps, answer by answer, float32 [N]."""
+        labels = torch.tensor([label for each in batch for label in each.labels])
+        return (labels > 0).float() if self.labels.labels == "any" else labels
+
+    def _rewards(self, batch: Sequence[Steps]) -> Tensor:
+        """Of all labelled steps, answer by answer, float32 [N, heads]."""
+        pad = self.tokenizer.pad_token_id
+        tokens = torch.full((len(batch), max(each.size for each in batch)), pad, dtype=torch.int64)
+        read = torch.zeros(tokens.shape, dtype=torch.bool)
+        for row, each in enumerate(batch):
+            tokens[row, : each.size] = torch.tensor(each.ids)
+            read[row, each.ends] = True
+        settings = self.section_settings
+        return self.model.scores_at(
+            tokens, read, settings.micro_batch_tokens, prefixes=not settings.gradient_checkpointing
+        )
+
+    def _loss(self, rewards: Tensor, labels: Tensor) -> Tensor:
+        """Loss of each step, mean over the heads, float32 [N]."""
+        return torch.stack([self.loss({"step_reward": head, "step_label": labels}) for head in rewards.unbind(1)]).mean(
+            0
+        )
+
+    @torch.no_grad()
+    def _scored(self, answers: Sequence[Steps]) -> Tensor:
+        """Rewards of all labelled steps without gradient, float32 [N, heads]."""
+        parts = chunks(answers, self.section_settings.micro_batch_tokens)
+        return torch.cat([self._rewards([answers[i] for i in part]) for part in parts])
+
+    def measure(self) -> dict[str, float]:
+        """Loss, accuracy and the card's other metrics of the held-out answers, by the mean of the heads."""
+        rewards = self._scored(self.heldout)
+        loss = float(self._loss(rewards, self._labels(self.heldout)).mean())
+        measured = self._card(rewards)
+        accuracy = measured.pop("accuracy")
+        return {HELDOUT: loss, "accuracy/heldout": accuracy} | {f"heldout/{k}": v for k, v in measured.items()}
+
+    def _card(self, rewards: Tensor) -> dict[str, float]:
+        p, labels = torch.sigmoid(rewards.mean(1)), self._labels(self.heldout)
+        sizes = [len(each.ends) for each in self.heldout]
+        # A step without a label may hide the first incorrect one.
+        gapless = [each.places == list(range(len(each.places))) for each in self.heldout]
+        prompts = [each.prompt for each in self.heldout]
+        return step_card.measures(p, labels, sizes, prompts, gapless)
+
+    def extra_state(self) -> dict[str, Any]:
+        """What the loss remembers."""
+        return {"loss": self.loss.fn.state_dict()}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Take up what `extra_state` gave."""
+        self.loss.fn.load_state_dict(state["loss"])
+
+    def _save(self) -> None:
+        """The checkpoint, and its card."""
+        scores = self._scored(self.heldout or self.answers[:HELDOUT_ANSWERS])
+        self.final = self._card(scores) if self.heldout else {}
+        about = {
+            "stage": "reward_model", "base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code,
+            "loss": self.loss.name, "score_mean": scores.mean(0).tolist(), "score_std": scores.std(0, correction=0).tolist(),
+            "steps": {"separator": self.labels.separator}, **({"system_prompt": self.system} if self.system else {}),
+        }  # fmt: skip
+        lora = self.section_settings.lora is not None
+        reward_model.save(self.model, self.tokenizer, self.out / "model", about, lora=lora)
+        counts = {"answers": len(self.answers), "steps of answers": sum(len(each.ends) for each in self.answers)}
+        self.write_card(counts | {"heldout answers": len(self.heldout)}, "steps")
