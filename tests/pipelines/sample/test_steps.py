@@ -153,6 +153,18 @@ def test_the_plan_knows_what_is_labelled(tmp_path):
     check(graph(tmp_path))
 
 
+def test_a_preference_stage_refuses_labelled_steps(tmp_path):
+    path = tmp_path / "labels.yaml"
+    graph(tmp_path)
+    body = yaml.safe_load(path.read_text())
+    body["stages"]["liked"] = {"kind": "preference", "data": "steps", "model": "cold", "loss": "dpo", "steps": 1}
+    path.write_text(yaml.safe_dump(body, sort_keys=False))
+    with pytest.raises(
+        RecipeError, match=r"liked\.data: steps makes answers with labelled steps .* with loss: step_bce"
+    ):
+        check(read_recipe(path))
+
+
 @pytest.mark.parametrize(("fields", "words"), [
     ({"step_labels": None}, r"labels\.data: drafts makes completions, which only `step_labels` reads"),
     ({"data": "data"}, r"labels\.data: step_labels labels completions"),
