@@ -134,7 +134,7 @@ def test_the_score_of_a_part_is_the_sum_over_its_turns(played, tmp_path):
     assert metrics["accuracy"] == pytest.approx(sum(won) / len(won), abs=0.02)
 
 
-def test_the_turns_of_episodes_are_labelled_steps(lake, tmp_path):
+def test_the_turns_of_episodes_are_labelled_steps(played, tmp_path):
     """AgentPRM's targets, from the same episodes to a trained model: what reached the goal from its state has a label above 0."""
     read = read_recipe(toys.lake(tmp_path))
     select = {"kind": "steps", "discount": 0.9, "per_problem": 40}
@@ -147,10 +147,15 @@ def test_the_turns_of_episodes_are_labelled_steps(lake, tmp_path):
     )
     (tmp_path / "data").mkdir()
     curate(
-        section, read.model, out=tmp_path / "data", report=Report(tmp_path / "w"), seed=0, samples={0: lake / "drafts"}
+        section,
+        read.model,
+        out=tmp_path / "data",
+        report=Report(tmp_path / "w"),
+        seed=0,
+        samples={0: played / "drafts"},
     )
     turns = [steps_of(p) for split in ("train", "heldout") for p in dataset.read_split(tmp_path / "data", split)]
-    rows = [json.loads(row["episode"])["turns"] for row in samples.read(lake / "drafts")]
+    rows = [json.loads(row["episode"])["turns"] for row in samples.read(played / "drafts")]
     spoken = {(row[0]["message"], len(row)) for row in rows}
     assert len(turns) > len(spoken) and {len(turn.prompt) % 2 for turn in turns} == {1}
     labels = [turn.labels[0] for turn in turns]
@@ -158,7 +163,7 @@ def test_the_turns_of_episodes_are_labelled_steps(lake, tmp_path):
     assert all(0 <= label <= 1 for label in labels) and 0 < sum(label > 0 for label in labels) < len(labels)
     assert {turn.steps[0] for turn in turns if turn.labels[0] > 0} <= {message.strip() for message in won}
     (tmp_path / "run" / "out").mkdir(parents=True)
-    model = str(lake / "sft/out/model")
+    model = str(played / "sft/out/model")
     settings = RewardModel.model_validate(SETTINGS | {"steps": 20, "loss": "step_bce", "step_labels": {}})
     metrics = StepTrainer(
         settings, Model(path=model), data=tmp_path / "data", out=tmp_path / "run" / "out", work=tmp_path / "run",

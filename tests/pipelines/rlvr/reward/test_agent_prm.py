@@ -97,13 +97,12 @@ def test_what_cannot_score_turns_is_refused(folder):
         paid(folder / "prm", single)
 
 
-def test_a_run(tmp_path):
+def test_a_run(tmp_path, lake):
     """The preset on FrozenLake: the policy learns from Q less the critic's value, and the environment's verdict is what is reported."""
-    begun = toys.start(tmp_path, toys.lake(tmp_path), ["sft.steps=6"])
-    own = models.load_tokenizer(begun / "sft/out/model")
+    own = models.load_tokenizer(lake / "sft/out/model")
     save(RewardNetwork(toys.model(vocab=len(own)), 1, seed=0, text=False), own, tmp_path / "prm", STEPS)
     made = toys.trainer(
-        tmp_path, begun, toys.lake(tmp_path), "presets=[agent_prm]", "rlvr.rollout={kind: multi_turn, max_turns: 3}",
+        tmp_path, lake, toys.lake(tmp_path), "presets=[agent_prm]", "rlvr.rollout={kind: multi_turn, max_turns: 3}",
         f"rlvr.reward={{kind: agent_prm, model: '{tmp_path / 'prm'}'}}", "rlvr.steps=2",
     )  # fmt: skip
     made.run()
