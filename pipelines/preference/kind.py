@@ -70,11 +70,6 @@ class PreferenceKind(Kind):
                         f"preference.data: {name} makes pairs of parts of episodes (sources.{number}.select: segments), and a preference "
                         "loss compares two answers to one prompt. Train a stage of kind reward_model on them."
                     )
-                if source.select is not None and source.select.kind == "steps":
-                    raise RecipeError(
-                        f"preference.data: {name} makes answers with labelled steps (sources.{number}.select: steps), and a preference "
-                        "loss compares answers. Train a stage of kind reward_model on them, with loss: step_bce."
-                    )
 
 
 KIND = PreferenceKind()

@@ -71,8 +71,6 @@ class RewardModelKind(Kind):
         for field in ("split", "heldout"):
             check_split(node, f"reward_model.{field}", getattr(node.settings, field))
         check_heldout("reward_model", node.settings)
-        if node.settings.step_labels is None:
-            check_pairs("reward_model", node)
         check_trained(node)
         loss = bound_loss(node.settings)
         if LENGTH_HEAD in loss.needs and node.settings.heads > 1:
@@ -80,6 +78,8 @@ class RewardModelKind(Kind):
                 f"reward_model.heads: {loss.name} has its own two heads. Set heads: 1, and make an ensemble of several stages."
             )
         _check_steps(loss, node)
+        if node.settings.step_labels is None:
+            check_pairs("reward_model", node)
         _check_critique(loss, node.settings)
         _check_users(loss, node.settings)
         check_monitors("reward_model", node.settings)

@@ -159,9 +159,7 @@ def test_a_preference_stage_refuses_labelled_steps(tmp_path):
     body = yaml.safe_load(path.read_text())
     body["stages"]["liked"] = {"kind": "preference", "data": "steps", "model": "cold", "loss": "dpo", "steps": 1}
     path.write_text(yaml.safe_dump(body, sort_keys=False))
-    with pytest.raises(
-        RecipeError, match=r"liked\.data: steps makes answers with labelled steps .* with loss: step_bce"
-    ):
+    with pytest.raises(RecipeError, match=r"liked\.data: steps\.sources\.0 .* makes no pairs of answers"):
         check(read_recipe(path))
 
 
