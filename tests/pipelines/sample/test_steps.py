@@ -153,6 +153,12 @@ def test_the_plan_knows_what_is_labelled(tmp_path):
     check(graph(tmp_path))
 
 
+def test_turns_need_no_continuations(tmp_path):
+    node = graph(tmp_path, drafts={"episodes": {}}).node("labels")
+    with pytest.raises(RecipeError, match="drafts plays episodes, whose turns get their labels without more sampling"):
+        node.kind.check(node)
+
+
 def test_a_preference_stage_refuses_labelled_steps(tmp_path):
     path = tmp_path / "labels.yaml"
     graph(tmp_path)
@@ -168,7 +174,6 @@ def test_a_preference_stage_refuses_labelled_steps(tmp_path):
     ({"data": "data"}, r"labels\.data: step_labels labels completions"),
     ({"split": "heldout"}, "the stage that drew the completions chose the split"),
     ({"self_judge": {}}, "`self_judge` is about new ones"),
-    ({"drafts": {"episodes": {}}}, r"labels\.step_labels: drafts plays episodes, whose turns get their labels without more sampling"),
     ({"records": {"path": "drafts"}}, r"steps\.sources\.0\.select: drafts labels no steps"),
     ({"records": {"select": {"kind": "steps", "discount": 0.9}}}, r"select\.discount: it is of the turns of episodes"),
 ])  # fmt: skip
