@@ -29,3 +29,21 @@ class PlayedTask(Settings):
     max_tokens: int = Field(16, ge=1)
     """Per turn."""
     temperature: float = Field(1.0, ge=0, le=100)
+
+
+def check_beside(played: PlayedTask, task: Any) -> None:
+    """What else an evaluation's task says has a meaning for episodes.
+
+    Raises:
+        ValueError: a field that episodes do not read.
+    """
+    if task.benchmark:
+        raise ValueError(f"{task.name}: episodes of an environment have no `benchmark`")
+    if task.prefill and played.max_turns > 1:
+        raise ValueError(f"{task.name}.prefill: episodes of several turns have none. Leave it out, or set max_turns: 1")
+    for name in ("few_shot", "sampling", "chat"):
+        if getattr(task, name) not in (None, {}):
+            raise ValueError(
+                f"{task.name}.{name}: episodes of an environment do not read it; `environment` has their max_tokens, temperature "
+                "and max_turns"
+            )

@@ -14,6 +14,7 @@ from pipelines.contract.fields import Day, Identifier, Label, Line, Seed, Settin
 from pipelines.recipe.guidance import GuidedColumns
 from pipelines.recipe.monitors import DEFAULT_MONITORS, Rollback
 from pipelines.recipe.played import PlayedTask as PlayedTask
+from pipelines.recipe.played import check_beside
 from pipelines.recipe.sampling import AdaptiveTemperature as AdaptiveTemperature
 from pipelines.recipe.sampling import Mismatch, Sampling
 from pipelines.recipe.search import SearchColumns, distinct
@@ -103,9 +104,9 @@ class Model(Settings):
     def _one_origin(self) -> Model:
         if (self.path is None) == (self.fresh is None):
             raise ValueError("give either `path` (folder or hub name) or `fresh` (a new model), not both or neither")
-        of_files = [name for name in ("revision", "allow_missing", "allow_unexpected") if getattr(self, name)]
-        if self.fresh is not None and of_files:
-            raise ValueError(f"{of_files[0]} is about the files of `path`, and a fresh model has none; leave it out")
+        for name in ("revision", "allow_missing", "allow_unexpected"):
+            if self.fresh is not None and getattr(self, name):
+                raise ValueError(f"{name} is about the files of `path`, and a fresh model has none; leave it out")
         return self
 
 
@@ -427,19 +428,8 @@ class Task(Settings):
 
     @model_validator(mode="after")
     def _mode(self) -> Task:
-        if self.environment is not None and self.benchmark:
-            raise ValueError(f"{self.name}: episodes of an environment have no `benchmark`")
-        if self.environment is not None and self.prefill and self.environment.max_turns > 1:
-            raise ValueError(
-                f"{self.name}.prefill: episodes of several turns have none. Leave it out, or set max_turns: 1"
-            )
         if self.environment is not None:
-            unread = [name for name in ("few_shot", "sampling", "chat") if getattr(self, name) not in (None, {})]
-            if unread:
-                raise ValueError(
-                    f"{self.name}.{unread[0]}: episodes of an environment do not read it; `environment` has their max_tokens, temperature "
-                    "and max_turns"
-                )
+            check_beside(self.environment, self)
         if self.chat is False and (self.system or self.prefill):
             raise ValueError(
                 f"{self.name}: `system` and `prefill` go through the chat template; leave `chat: false` out"

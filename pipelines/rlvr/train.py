@@ -85,11 +85,8 @@ class Trainer:
         self.log = OutputLog(work / "out")
         self.start_step = 0
         best = rlvr.commit.keep_best if rlvr.checkpoint_selection == "best" else 0
-        self.monitors = Monitors("rlvr", rlvr.monitors, rlvr.rollback)
+        self.monitors = self._monitors()
         self.monitor_scorer = self.learner.text_scorer(self.tokenizer, start, parallel.World())  # one process measures
-        for each in self.monitors.watched:
-            if each.method.settings.get("function"):
-                scoring.load_function(each.method.settings["function"], "rlvr.monitors")
         self.committer = checkpoint.Committer(
             work / "checkpoints", keep_last=rlvr.commit.keep_last, keep_best=best, written=report.publish,
             keep_good=int(self.monitors.acts),
@@ -109,6 +106,14 @@ class Trainer:
         self.overlap: Overlap | None = None
         if self.server is not None and rlvr.staleness:
             self.overlap = Overlap(rlvr, model, self.collector, self.learner, self.server)
+
+    def _monitors(self) -> Monitors:
+        """The run's monitors; functions of theirs that cannot be loaded are known now."""
+        monitors = Monitors("rlvr", self.rlvr.monitors, self.rlvr.rollback)
+        for each in monitors.watched:
+            if each.method.settings.get("function"):
+                scoring.load_function(each.method.settings["function"], "rlvr.monitors")
+        return monitors
 
     def _collector(self, start: str) -> Collector:
         """The sampling side of a step, its scorer of text, and the methods connected to theirs.
