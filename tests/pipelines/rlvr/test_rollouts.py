@@ -218,8 +218,11 @@ def test_a_need_nobody_serves_is_refused_with_the_way_out(tmp_path, overrides, w
         check(read_recipe(toys.recipe(tmp_path), overrides))
 
 
-def test_multi_turn_needs_an_environment(tmp_path, start):
-    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), *TURNS)
+def test_multi_turn_needs_an_environment(tmp_path, start, lake):
+    """Known of what a recipe generates before the run, and of the records of files where an episode would begin."""
+    with pytest.raises(RecipeError, match="Use a source of kind environment"):
+        toys.trainer(tmp_path, start, toys.recipe(tmp_path), *TURNS)
+    made = toys.trainer(tmp_path / "files", start, toys.lake(tmp_path), *TURNS)
     with pytest.raises(RecipeError, match="kind: environment"):
         made.collect(0)
 

@@ -10,7 +10,7 @@ import torch
 import toys
 from transformers import AutoModelForCausalLM
 
-from pipelines.data import chat
+from pipelines.data import chat, dataset
 from pipelines.data.records import Role
 from pipelines.rlvr.providers.answer_log_prob import answer_log_prob
 
@@ -126,7 +126,13 @@ def test_feedback_that_is_the_placeholder_tells_nothing(tmp_path, lake):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_the_context_is_masked_and_the_question_is_not(tmp_path, start, temperature):
+def test_the_context_is_masked_and_the_question_is_not(tmp_path, start, temperature, monkeypatch):
+    def with_letters(problem):
+        letters = problem.prompt[-1]["content"].removeprefix("palindrome ")
+        return dataclasses.replace(problem, info=problem.info | {"metadata": {"letters": letters}})
+
+    read = dataset.read_split
+    monkeypatch.setattr(dataset, "read_split", lambda *args: [with_letters(problem) for problem in read(*args)])
     context = "rlvr.providers=[{kind: masked_context, field: metadata.letters, unit: character, share: %s, mark: x}]"
     made = toys.trainer(
         tmp_path,
@@ -136,12 +142,7 @@ def test_the_context_is_masked_and_the_question_is_not(tmp_path, start, temperat
         f"rlvr.sampling.temperature={temperature}",
         context % 0.5,
     )
-    for uid, problem in made.by_uid.items():
-        content = problem.prompt[-1]["content"]
-        letters = content.removeprefix("palindrome ")
-        made.by_uid[uid] = dataclasses.replace(problem, info=problem.info | {"metadata": {"letters": letters}})
     provider = made.learner.providers["masked_context"]
-    provider.problems = {int(uid[:15], 16): problem for uid, problem in made.by_uid.items()}
     rows, columns = filled(made)
     model = model_of(start)
     changed = 0

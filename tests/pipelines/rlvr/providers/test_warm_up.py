@@ -117,10 +117,10 @@ def test_what_cannot_be_is_refused(tmp_path, overrides, words):
 
 
 def test_a_critic_of_turns_with_the_advantages_own_settings_is_none_of_these(tmp_path):
-    check(read_recipe(toys.recipe(tmp_path), ["presets=[era]"]))
+    check(read_recipe(toys.lake(tmp_path), ["presets=[era]"]))
     turns = [
         "rlvr.rollout=multi_turn",
         "rlvr.providers=[{kind: critic, at: turns, discount: 0.5}]",
         "rlvr.advantage=gae",
     ]
-    check(read_recipe(toys.recipe(tmp_path), turns))
+    check(read_recipe(toys.lake(tmp_path), turns))
