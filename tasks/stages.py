@@ -85,7 +85,7 @@ def plan(recipe: Recipe, *, fresh: bool = False, only: list[str] | None = None) 
     planned: list[Planned] = []
     for stage in recipe.stage_names():
         sources = inputs_of(recipe, stage)
-        waiting = [s for s in sources.values() if s not in done]
+        waiting = list(dict.fromkeys(s for s in sources.values() if s not in done))
         forced = fresh and (only is None or stage in only)
         if waiting:
             planned.append(Planned(stage, "run", f"{' and '.join(waiting)} will run"))

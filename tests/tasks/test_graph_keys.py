@@ -111,3 +111,7 @@ def test_from_and_until_follow_the_edges(tmp_path):
     assert Selection(until="a1").of(recipe) == ["data", "cold", "a0", "a1"]
     assert Selection(start="a0", until="mid").of(recipe) == ["a0", "a1", "mid"]
     assert Selection(only=("end", "b3")).of(recipe) == ["b3", "end"]
+
+
+def test_a_stage_that_is_read_in_several_places_is_waited_for_once(home):
+    assert plan(read_recipe(toys.ROOT / "recipes/search.yaml"))[-1].why == "cold and scorer will run"
