@@ -23,7 +23,6 @@ from pipelines.recipe.stage_kind import (
     check_pairs,
     check_split,
     check_trained,
-    check_warmup,
     model_settings,
 )
 
@@ -62,7 +61,6 @@ class PreferenceKind(Kind):
         check_pairs("preference", node)
         check_trained(node)
         check_monitors("preference", node.settings)
-        check_warmup("preference", node.settings.optimizer, node.settings.steps)
         for name in node.named("data"):
             for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
                 if source.select is not None and source.select.kind == "segments":

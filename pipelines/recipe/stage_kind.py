@@ -19,7 +19,7 @@ from pipelines.stage.files import read_object
 
 if TYPE_CHECKING:
     from pipelines.recipe.graph import Node
-    from pipelines.recipe.settings import Optimizer, Source
+    from pipelines.recipe.settings import Source
 
 BASE = "base"
 """As an input: the recipe's own model."""
@@ -258,22 +258,6 @@ def check_episodes(node: Node, field_name: str, split: str, plays: bool) -> None
                 f"{field_name} asks for single answers, and the problems of {where} ({environment}) have none: only an episode scores "
                 "them. Play it: rollout: multi_turn in rlvr, episodes: {max_turns: 10} in a sample stage."
             )
-
-
-def check_warmup(section: str, optimizer: Optimizer, updates: int | None) -> None:
-    """The learning rate reaches its peak.
-
-    Args:
-        updates: of the optimizer, in the whole stage; None where that depends on the data.
-
-    Raises:
-        RecipeError: the warm-up goes on beyond the last update.
-    """
-    if updates is not None and optimizer.warmup > max(1, updates):
-        raise RecipeError(
-            f"{section}.optimizer.warmup: {optimizer.warmup:g} updates of warm-up, and the stage makes {updates}: the learning rate never "
-            "reaches its value. Lower it, or give a share of all updates below 1."
-        )
 
 
 def check_split(node: Node, field_name: str, split: str | None) -> None:

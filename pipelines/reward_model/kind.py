@@ -23,7 +23,6 @@ from pipelines.recipe.stage_kind import (
     check_pairs,
     check_split,
     check_trained,
-    check_warmup,
     model_settings,
 )
 from pipelines.reward_model.settings import RewardModel
@@ -83,7 +82,6 @@ class RewardModelKind(Kind):
         _check_critique(loss, node.settings)
         _check_users(loss, node.settings)
         check_monitors("reward_model", node.settings)
-        check_warmup("reward_model", node.settings.optimizer, node.settings.steps)
 
 
 def _check_steps(loss: Bound, node: Node) -> None:

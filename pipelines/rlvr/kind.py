@@ -33,7 +33,6 @@ from pipelines.recipe.stage_kind import (
     check_episodes,
     check_split,
     check_trained,
-    check_warmup,
     data_environments,
     environment_settings,
     model_settings,
@@ -105,7 +104,6 @@ class RlvrKind(Kind):
         rl: Rlvr = node.settings
         check.methods(rl)
         check_trained_games(node)
-        check_warmup("rlvr", rl.optimizer, rl.steps * rl.epochs * min(rl.mini_batches, rl.prompts))
         _check_samples(node)
         rollout = str(rl.rollout.get("kind"))
         check_episodes(node, f"rlvr.rollout: {rollout}", rl.split, PLAYS in card(load("rlvr.rollout", rollout)).makes)

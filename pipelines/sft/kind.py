@@ -21,7 +21,6 @@ from pipelines.recipe.stage_kind import (
     base_files,
     check_heldout,
     check_split,
-    check_warmup,
     feeding,
     model_settings,
 )
@@ -65,7 +64,6 @@ class SftKind(Kind):
         check_heldout("sft", node.settings)
         _check_sources(node)
         check_monitors("sft", node.settings)
-        check_warmup("sft", node.settings.optimizer, updates(node.settings))
 
     def info_fields(self, settings: Sft) -> dict[str, str]:
         """Where records have weights of their own."""
@@ -84,11 +82,6 @@ def _check_sources(node: Node) -> None:
                 raise RecipeError(
                     f"sft.{field}: {node.settings.split} has no records of a source {name[:80]!r}. {did_you_mean(name[:80], known)}"
                 )
-
-
-def updates(settings: Sft) -> int | None:
-    """Optimizer updates of the stage, at most; None where epochs of the data decide."""
-    return None if settings.steps is None else settings.steps * settings.mini_batches
 
 
 KIND = SftKind()

@@ -379,7 +379,6 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["sft.weights={gsm8k: 0.5}"], "sft.weights: train has no records of a source 'gsm8k'"),
     (["sft.mixture={gsm8k: 0.5}"], "sft.mixture: train has no records of a source 'gsm8k'. Known: palindrome_generation"),
     (["sft.heldout=train"], "sft.heldout: train is what the stage trains on"),
-    (["sft.optimizer.warmup=50"], "sft.optimizer.warmup: 50 updates of warm-up, and the stage makes 12"),
     (["rlvr.batch_size=64"], "rlvr.batch_size: no such field. A step has `prompts` problems"),
     (["rlvr.kl=0.01"], "rlvr.kl: no such field. Write divergence"),
     (["rlvr.beta=0.01"], "rlvr.beta: no such field. Write divergence"),
