@@ -426,7 +426,7 @@ class RewardScorer:
             weights = self._attention(tokens[rows, :width])
             at_end = weights[torch.arange(len(rows)), :, lengths[rows] - 1].mean(1) * mask[rows, :width]
             total = at_end.sum(1, keepdim=True)
-            shares[rows, :width] = torch.where(total > 0, at_end / total.clamp(min=1e-30), at_end)
+            shares[rows, :width] = at_end / total.where(total > 0, 1.0)
         return shares
 
     def _attention(self, ids: Tensor) -> Tensor:

@@ -157,6 +157,7 @@ TOY = (
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_recipe_runs_at_toy_size(tmp_path):
     """Drafts, pairs, reward model and all seven searched columns through the flow."""
     overrides = [text for override in TOY for text in ("--set", override)]

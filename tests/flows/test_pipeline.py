@@ -222,6 +222,7 @@ def test_a_killed_pipeline_goes_on_from_its_last_commit(ran, stage, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_named_stage_goes_on_and_what_reads_it_follows(tmp_path):
     """The same in a graph: SIGKILL in `short`, whose model is merged with the one it started from, and both are scored."""
     body = yaml.safe_load(toys.recipe(tmp_path, sft={"steps": 12}, rlvr={"steps": 60}).read_text())

@@ -74,7 +74,9 @@ def run(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tests", [["tests/pipelines/rlvr/filter"], []], ids=["whole", "a_test_less"])
+@pytest.mark.parametrize(
+    "tests", [pytest.param(["tests/pipelines/rlvr/filter"], marks=pytest.mark.long), []], ids=["whole", "a_test_less"]
+)
 def test_a_survivor_that_is_not_listed_fails_the_run(tests):
     """The docstring's example of this filter has no row that is incorrect and out of the loss; a test beside it has."""
     file = "pipelines/rlvr/filter/incorrect.py"
@@ -85,6 +87,7 @@ def test_a_survivor_that_is_not_listed_fails_the_run(tests):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_fixed_sample_of_mutants_is_noticed_or_listed():
     """The same mutants every time, spread over all files; `make test-mutants` runs all of them."""
     code, output = run("--quick", "--sample", "15")

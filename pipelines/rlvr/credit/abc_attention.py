@@ -48,6 +48,6 @@ def token_rewards(reward: Tensor, attention: Tensor, mask: Tensor, beta: float) 
     attended = attention.double() * mask
     total = attended.sum(1, keepdim=True)
     last = mask & (next_place(mask) == mask.shape[1])
-    shares = attended / total.clamp(min=1e-30)
+    shares = attended / total.where(total > 0, 1.0)
     kept = (1 - beta * (total > 0)) * last
     return (beta * shares + kept) * reward.double()[:, None]

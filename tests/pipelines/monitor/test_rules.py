@@ -126,6 +126,7 @@ def test_healthy_runs_raise_few_alarms(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_rules_together_raise_few_alarms():
     """All rules at once, on 1,000 other runs: at most 1 % raise an alarm."""
     kinds = [spec(kind) for kind in names("monitor")]

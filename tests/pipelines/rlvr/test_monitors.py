@@ -186,6 +186,7 @@ stage.work(json.loads((folder / "job.json").read_text()), folder)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_kills_change_no_alarm_and_no_byte(tmp_path, start):
     """SIGKILL around an alarm, inside its rollback and after it: the same alarms at the same steps, the same weights."""
     warning = "{kind: metric, metric: policy/entropy, above: 0, patience: 2}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import toys
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipelines.engine import models
@@ -95,6 +95,7 @@ def test_a_model_of_other_tokens_is_refused(begun, tmp_path, monkeypatch, provid
     st.lists(st.tuples(st.floats(-3, 3), st.lists(st.floats(0, 1), min_size=4, max_size=4)), min_size=1, max_size=5),
     st.floats(0, 1),
 )
+@example([(1.0, [0.0, 0.0, 0.0, 1e-39])], 1.0)
 def test_token_rewards_add_up_to_the_reward_and_have_its_sign(rows, beta):
     reward, attention = torch.tensor([r for r, _ in rows]), torch.tensor([a for _, a in rows])
     mask = torch.tensor([[False, True, True, True]]).expand(len(rows), 4)
