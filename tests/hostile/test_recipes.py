@@ -424,8 +424,6 @@ STAGED: list[tuple[list[str], str]] = [
     (["scorer.data=data"], "scorer.data: data.sources.0 .* makes no pairs of answers"),
     (["dpo.beta=0.1"], "dpo.beta: no such field. It is a setting of the loss"),
     (["dpo.batch_size=8"], "dpo.batch_size: no such field. It is `pairs_per_step`"),
-    (["dpo.epochs=null", "dpo.steps=3", "dpo.optimizer.warmup=10"], "dpo.optimizer.warmup: 10 updates .* makes 3"),
-    (["scorer.epochs=null", "scorer.steps=3", "scorer.optimizer.warmup=9"], "scorer.optimizer.warmup: 9 updates .* makes 3"),
     (["rl.reward={kind: model, model: scorer, user: ann}"], "rl.reward.model: scorer knows no users"),
     (["rl.reward={kind: model, model: scorr}"], "rl.reward.model: there is no stage called 'scorr'. Did you mean 'scorer'"),
     (["rl.samples=drafts"], "rl.samples: the rollout single_turn draws its own"),
