@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.contract.provider import ProviderContext
 from pipelines.engine import distribution
 from pipelines.engine.critic import Critic
 from pipelines.rlvr.ops_turns import turn_ends, turn_starts, turns_taken, turns_to_tokens
+from pipelines.rlvr.providers._learned_head import LearnedHead
 from pipelines.rlvr.turn_values import following_values, turn_payments
 
 DRAWS = 7
@@ -29,7 +30,7 @@ EPISODE = {"token": 0, "turn": -1, "mask": 0, "paid": 0}
     checked="official code (read)",
     makes=("turn_value", "turn_action_value"),
 )
-class archer(Provider):
+class archer(LearnedHead):
     """Two estimates each of Q(state, turn) and V(state), over a copy of the policy's body, with target copies and a store of episodes.
 
         Q_i <- r + discount V'_i(next state), 0 behind the last turn;   V_i <- Q'_i(state, turn);   ' <- (1 - tau) ' + tau present
@@ -63,13 +64,9 @@ class archer(Provider):
 
     def setup(self, context: ProviderContext) -> None:
         """Copy the body."""
-        self.passes, self.max_grad_norm, self.seed = context.passes, context.rlvr.optimizer.max_grad_norm, context.seed
-        self.outcome_tokens = context.outcome_tokens
-        torch.manual_seed(context.seed)
-        policy = context.policy
-        self.network = Critic(policy.decoder, TurnHeads(policy.head.in_features), dtype=context.model.dtype)
+        self.seed, self.outcome_tokens = context.seed, context.outcome_tokens
+        self.build(context, TurnHeads)
         self.target = copy.deepcopy(self.network).requires_grad_(False)
-        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
 
     @torch.no_grad()
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
@@ -140,9 +137,7 @@ class archer(Provider):
             error = _weighted(predicted, *own)
             error.sum().backward()
             losses = [losses[at] + float(error[:, 2 * at : 2 * at + 2].detach().sum()) for at in (0, 1)]
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.learn()
         with torch.no_grad():
             for target, present in zip(self.target.parameters(), self.network.parameters(), strict=True):
                 target.lerp_(present, self.tau)
@@ -166,14 +161,12 @@ class archer(Provider):
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, targets, optimizer and stored episodes."""
-        networks = {"network": self.network.state_dict(), "target": self.target.state_dict()}
-        return {**networks, "optimizer": self.optimizer.state_dict(), "store": list(self.store)}
+        return {**super().state_dict(), "target": self.target.state_dict(), "store": list(self.store)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        self.network.load_state_dict(state["network"])
+        super().load_state_dict(state)
         self.target.load_state_dict(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
         self.store = list(state["store"])
 
 

@@ -9,12 +9,13 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.provider import Provider, ProviderContext
-from pipelines.engine.critic import Critic, zero_head
+from pipelines.contract.provider import ProviderContext
+from pipelines.engine.critic import zero_head
 from pipelines.errors import RecipeError
 from pipelines.rlvr.algorithm import returns
 from pipelines.rlvr.ops_turns import turn_starts, turns_to_tokens
 from pipelines.rlvr.providers._heuristic import FIELD, Heuristic
+from pipelines.rlvr.providers._learned_head import LearnedHead
 from pipelines.rlvr.turn_values import turn_advantages, turn_values
 from pipelines.rlvr.value_heads import Mapped, ValueHeads
 
@@ -28,7 +29,7 @@ AVERAGING = 0.1
     checked="closed form",
     makes=("value",),
 )
-class critic(Provider):
+class critic(LearnedHead):
     """The policy's body, copied at the start, with a scalar head from zero; fitted after the policy's updates.
 
     The target of each token is the undiscounted reward still to come: unbiased, whatever lambda the policy uses. Rows whose
@@ -91,16 +92,12 @@ class critic(Provider):
 
     def setup(self, context: ProviderContext) -> None:
         """Copy the body."""
-        self.passes, self.max_grad_norm = context.passes, context.rlvr.optimizer.max_grad_norm
         self.outcome_tokens = context.outcome_tokens
         if self.heuristic is not None:
             self.heuristic.setup(context)
-        torch.manual_seed(context.seed)
-        policy = context.policy
         self.value_heads = ValueHeads(self.heads, context.reward_terms) if self.heads else None
         count = len(self.value_heads) if self.value_heads else 1
-        self.network = Critic(policy.decoder, zero_head(policy.head.in_features, count), dtype=context.model.dtype)
-        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
+        self.build(context, lambda width: zero_head(width, count))
 
     @torch.no_grad()
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
@@ -132,9 +129,7 @@ class critic(Provider):
                 loss = 0.5 * error.square().sum() / mask.sum()
                 loss.backward()
                 total += float(loss.detach())
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            self.learn()
         mean = float(columns["value"][mask].mean()) if mask.any() else 0.0
         return {"critic/loss": total, "critic/value_mean": mean}
 
@@ -151,12 +146,3 @@ class critic(Provider):
         )  # fmt: skip
         starts = turn_starts(columns["turn"], mask)
         return starts, turns_to_tokens(advantages + values, columns["turn"]).flatten()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizer."""
-        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up where `state_dict` left off."""
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])

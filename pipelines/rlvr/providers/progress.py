@@ -9,9 +9,10 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.provider import Provider, ProviderContext
-from pipelines.engine.critic import Critic, zero_head
+from pipelines.contract.provider import ProviderContext
+from pipelines.engine.critic import zero_head
 from pipelines.rlvr.ops_turns import turn_ends
+from pipelines.rlvr.providers._learned_head import LearnedHead
 from pipelines.rlvr.providers._rows import read_behind
 
 
@@ -21,7 +22,7 @@ from pipelines.rlvr.providers._rows import read_behind
     checked="official code (read; it learns beside the policy instead of before it)",
     makes=("turn_progress",),
 )
-class progress(Provider):
+class progress(LearnedHead):
     """c_k = head(last hidden state behind turn k), by the starting policy's body with a scalar head from zero, trained in
 
         loss = mean over rows of (sum_k c_k - outcome)^2
@@ -44,12 +45,8 @@ class progress(Provider):
 
     def setup(self, context: ProviderContext) -> None:
         """Copy the policy's body."""
-        self.passes, self.max_grad_norm = context.passes, context.rlvr.optimizer.max_grad_norm
         self.outcome_tokens = context.outcome_tokens
-        torch.manual_seed(context.seed)
-        policy = context.policy
-        self.network = Critic(policy.decoder, zero_head(policy.head.in_features), dtype=context.model.dtype)
-        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
+        self.build(context, zero_head)
         self.metrics: dict[str, float] = {}
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
@@ -89,18 +86,7 @@ class progress(Provider):
             for layout in self.passes.layouts(ids, places, rows):
                 values = self.network(layout)
                 (values * slope[layout.target].to(values.device)).sum().backward()
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            self.learn()
             mean = float(total[rows].mean())
             metrics = {"progress/loss": float(error[rows].square().mean()), "progress/outcome_mean": mean}
         return metrics
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizer."""
-        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up where `state_dict` left off."""
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])

@@ -10,11 +10,12 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.provider import Provider, ProviderContext
-from pipelines.engine.critic import Critic, zero_head
+from pipelines.contract.provider import ProviderContext
+from pipelines.engine.critic import zero_head
 from pipelines.engine.layout import Layout
 from pipelines.errors import RecipeError
 from pipelines.rlvr.pack import padded
+from pipelines.rlvr.providers._learned_head import LearnedHead
 from pipelines.rlvr.providers._rows import scored_rows, texts_of, tokens_before
 
 ANSWER = "answer"
@@ -27,7 +28,7 @@ ANSWER = "answer"
     checked="official code (read; the text form is ours)",
     makes=("target_probability", "target_prior"),
 )
-class target_discriminator(Provider):
+class target_discriminator(LearnedHead):
     r"""q(target | what the policy wrote), by the starting policy's body with a classifier over the targets of the split.
 
         loss = -mean over rows of log q(target);   one step with the step's rows, after they were paid
@@ -59,7 +60,6 @@ class target_discriminator(Provider):
         Raises:
             RecipeError: a record has no such field, or all have the same target.
         """
-        self.passes, self.max_grad_norm = context.passes, context.rlvr.optimizer.max_grad_norm
         self.tokenizer = context.scorer.tokenizer()
         targets = {
             number: problem.answer if self.target == ANSWER else problem.info.get(self.target)
@@ -80,12 +80,7 @@ class target_discriminator(Provider):
         self.targets = {problem: number_of[str(value)] for problem, value in targets.items()}
         shares = torch.tensor([counts[value] for value in sorted(counts)]) / counts.total()
         self.priors = shares if self.prevalence == "frequency" else torch.full_like(shares, 1 / len(counts))
-        torch.manual_seed(context.seed)
-        policy = context.policy
-        self.network = Critic(
-            policy.decoder, zero_head(policy.head.in_features, len(counts)), dtype=context.model.dtype
-        )
-        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
+        self.build(context, lambda width: zero_head(width, len(counts)))
 
     @torch.no_grad()
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
@@ -111,9 +106,7 @@ class target_discriminator(Provider):
                 loss = -self._log_probs(layout, mask, targets).sum() / len(rows)
                 loss.backward()
                 total += float(loss.detach())
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.max_grad_norm)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            self.learn()
         probability = float(columns["target_probability"][rows].mean())
         return {"discriminator/loss": total, "discriminator/target_probability": probability}
 
@@ -145,12 +138,3 @@ class target_discriminator(Provider):
         """Log-probability of the target of each of the layout's rows, float32 [M]."""
         chosen = targets[layout.target // mask.shape[1]].to(self.network.device)
         return self.network(layout).log_softmax(-1).gather(1, chosen[:, None]).squeeze(1)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizer."""
-        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up where `state_dict` left off."""
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
