@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, ClassVar, Literal
 
 from pipelines.data.records import Message, Problem
@@ -160,13 +161,30 @@ def demonstrated(world: GameWorld, info: dict[str, Any], errors: float, draw: ra
     return path
 
 
-def rows_of(
-    world: type[GameWorld], info: dict[str, Any], path: list[str], demonstrations: bool
+def rows(
+    world: type[GameWorld],
+    infos: Iterable[dict[str, Any]],
+    size: int,
+    demonstrations: bool,
+    errors: float,
+    draw: random.Random,
 ) -> Iterator[dict[str, Any]]:
-    """The row of a game, or one for each of its messages in `path` with those before it as the conversation."""
+    """At most `size` rows: one for each game, or with demonstrations one for each message of the policy's seat in it.
+
+    Args:
+        infos: of the games; read as they are needed, and may have no end.
+        errors, draw: as for `demonstrated`.
+    """
+    return islice((row for info in infos for row in _of_game(world, info, demonstrations, errors, draw)), size)
+
+
+def _of_game(
+    world: type[GameWorld], info: dict[str, Any], demonstrations: bool, errors: float, draw: random.Random
+) -> Iterator[dict[str, Any]]:
     if not demonstrations:
         yield starting_row(world(), "win", info)
         return
+    path = demonstrated(world(), info, errors, draw)
     for turn, message in enumerate(path):
         yield starting_row(world(), message, {**info, "walked": path[:turn], "solution": message})
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from pydantic import Field, validate_call
 
 from pipelines.data.records import Message
-from pipelines.environments._game import GameWorld, Opponent, demonstrated, rows_of, seats_of
+from pipelines.environments._game import GameWorld, Opponent, rows, seats_of
 
 CARDS = "JQK"
 HANDS = [first + second for first, second in itertools.permutations(CARDS, 2)]
@@ -198,9 +198,8 @@ def problems(
         RecipeError: demonstrations against the policy.
     """
     draw = random.Random(f"kuhn_poker {seed}")
-    yielded = 0
-    while yielded < size:
-        info: dict[str, Any] = {
+    infos = (
+        {
             "environment": "kuhn_poker",
             "opponent": opponent,
             "seats": seats_of(opponent, draw.randrange(2), demonstrations),
@@ -208,9 +207,6 @@ def problems(
             "cards": draw.choice(HANDS),
             "seed": draw.randrange(2**31),
         }
-        path = demonstrated(World(), info, errors, draw) if demonstrations else []
-        for row in rows_of(World, info, path, demonstrations):
-            if yielded == size:
-                return
-            yield row
-            yielded += 1
+        for _ in itertools.count()
+    )
+    return rows(World, infos, size, demonstrations, errors, draw)

@@ -13,12 +13,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from functools import cache
+from itertools import cycle
 from typing import Annotated, Any
 
 from pydantic import Field, validate_call
 
 from pipelines.environments._answered import Part, belongs
-from pipelines.environments._game import GameWorld, Opponent, demonstrated, rows_of, seats_of
+from pipelines.environments._game import GameWorld, Opponent, rows, seats_of
 
 EMPTY = "123456789"
 MARKS = "XO"
@@ -164,23 +165,16 @@ def problems(
     draw = random.Random(f"tic_tac_toe {seed}")
     boards = [board for board in positions(opening) if part is None or belongs(board, part)]
     draw.shuffle(boards)
-    yielded = 0
-    while boards and yielded < size:
-        for board in boards:
-            moves = played_to(board)
-            info: dict[str, Any] = {
-                "environment": "tic_tac_toe",
-                "opponent": opponent,
-                "seats": seats_of(opponent, len(moves) % 2, demonstrations),
-                "opened": moves,
-                "value": value(board),
-                "seed": draw.randrange(2**31),
-            }
-            path = demonstrated(World(), info, errors, draw) if demonstrations else []
-            for row in rows_of(World, info, path, demonstrations):
-                if yielded == size:
-                    return
-                yield row
-                yielded += 1
-        if not demonstrations:
-            return
+    infos = (
+        {
+            "environment": "tic_tac_toe",
+            "opponent": opponent,
+            "seats": seats_of(opponent, len(moves) % 2, demonstrations),
+            "opened": moves,
+            "value": value(board),
+            "seed": draw.randrange(2**31),
+        }
+        for board in (cycle(boards) if demonstrations else boards)
+        for moves in (played_to(board),)
+    )
+    return rows(World, infos, size, demonstrations, errors, draw)
