@@ -22,7 +22,8 @@ from pipelines.stage.files import write_atomic
 from pipelines.stage.report import Report
 
 CARD, ABOUT = "card.md", "reward_model.json"
-
+HELDOUT_EXAMPLES = 2048
+"""Held-out pairs, or answers with labelled steps, scored per measurement, at most."""
 
 E = TypeVar("E", bound=Example)
 
@@ -51,6 +52,11 @@ class RewardTrainer(Loop):
         self.system = models.system_prompt_of(self.origin) if self.origin is not None else None
         self.final: dict[str, float] = {}
         """The card's metrics, of the weights that are handed on."""
+        self.prepare(data)
+
+    def prepare(self, data: Path) -> None:
+        """Read the examples, make the network and plan the steps: the end of the constructor."""
+        raise NotImplementedError
 
     def load_network(self, heads: int, *, text: bool, users: tuple[int, int] | None = None) -> None:
         """The starting model with its heads, and the optimizer; arguments as in `RewardNetwork`."""

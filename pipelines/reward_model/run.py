@@ -17,40 +17,24 @@ from pipelines.engine import reward_model
 from pipelines.engine.critiques import CritiqueSampler
 from pipelines.engine.loop import HELDOUT
 from pipelines.errors import DataError
-from pipelines.recipe.settings import Model
 from pipelines.reward_model import card
-from pipelines.reward_model.base import RewardTrainer
+from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
 from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, LENGTH_HEAD
 from pipelines.reward_model.pack import Tokens, answers, chunks, critique_tokens, data_columns, tokens_of
-from pipelines.reward_model.settings import RewardModel
 from pipelines.reward_model.users import Context, UserPairs
-from pipelines.stage.report import Report
-
-HELDOUT_PAIRS = 2048
-"""Held-out pairs scored per measurement, at most."""
 
 
 class Trainer(RewardTrainer):
     """One run on pairs; arguments as in `Loop`."""
 
-    def __init__(
-        self,
-        settings: RewardModel,
-        model: Model,
-        *,
-        data: Path,
-        out: Path,
-        work: Path,
-        report: Report,
-        seed: int,
-        start: str | None = None,
-    ) -> None:
-        super().__init__(settings, model, data=data, out=out, work=work, report=report, seed=seed, start=start)
+    def prepare(self, data: Path) -> None:
+        """Read the pairs, and make what the loss needs beside the network."""
+        settings = self.section_settings
         self.two_heads = LENGTH_HEAD in self.loss.needs
         self.text = bool({*ANSWER_TEXT, *CRITIQUE_TEXT} & set(self.loss.needs))
         self.own_critiques = settings.critique is not None and settings.critique.source == "own"
         self.pairs = self._pairs(data, settings.split)
-        self.heldout = self._pairs(data, settings.heldout)[:HELDOUT_PAIRS] if settings.heldout else []
+        self.heldout = self._pairs(data, settings.heldout)[:HELDOUT_EXAMPLES] if settings.heldout else []
         self.measures = bool(self.heldout)
         self.load()
         self.compares = "chosen_logp_ref" in self.loss.needs
@@ -304,7 +288,7 @@ class Trainer(RewardTrainer):
     def _save(self) -> None:
         """The checkpoint, and its card."""
         measured, indices = (self.heldout, [-1] * len(self.heldout)) if self.heldout else (
-            self.pairs[:HELDOUT_PAIRS], list(range(len(self.pairs[:HELDOUT_PAIRS])))
+            self.pairs[:HELDOUT_EXAMPLES], list(range(len(self.pairs[:HELDOUT_EXAMPLES])))
         )  # fmt: skip
         columns = self._all_columns(measured, indices)
         scores = torch.stack([torch.cat([each["chosen_reward"], each["rejected_reward"]]) for each in columns])

@@ -18,15 +18,9 @@ from pipelines.data.steps import StepAnswer, steps_of, token_at
 from pipelines.engine import reward_model
 from pipelines.engine.loop import HELDOUT
 from pipelines.errors import DataError
-from pipelines.recipe.settings import Model
 from pipelines.reward_model import step_card
-from pipelines.reward_model.base import RewardTrainer
+from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
 from pipelines.reward_model.pack import chunks
-from pipelines.reward_model.settings import RewardModel
-from pipelines.stage.report import Report
-
-HELDOUT_ANSWERS = 2048
-"""Held-out answers scored per measurement, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +84,13 @@ def tokens_of(
 class StepTrainer(RewardTrainer):
     """One run on answers with labelled steps; arguments as in `Loop`."""
 
-    def __init__(
-        self,
-        settings: RewardModel,
-        model: Model,
-        *,
-        data: Path,
-        out: Path,
-        work: Path,
-        report: Report,
-        seed: int,
-        start: str | None = None,
-    ) -> None:
-        super().__init__(settings, model, data=data, out=out, work=work, report=report, seed=seed, start=start)
+    def prepare(self, data: Path) -> None:
+        """Read the answers, and make the network."""
+        settings = self.section_settings
         assert settings.step_labels is not None, "the plan refuses a loss of steps without it"
         self.labels = settings.step_labels
         self.answers = self._answers(data, settings.split)
-        self.heldout = self._answers(data, settings.heldout)[:HELDOUT_ANSWERS] if settings.heldout else []
+        self.heldout = self._answers(data, settings.heldout)[:HELDOUT_EXAMPLES] if settings.heldout else []
         self.measures = bool(self.heldout)
         self.load()
         self.plan_steps(len(self.answers))
@@ -215,7 +199,7 @@ class StepTrainer(RewardTrainer):
 
     def _save(self) -> None:
         """The checkpoint, and its card."""
-        scores = self._scored(self.heldout or self.answers[:HELDOUT_ANSWERS])
+        scores = self._scored(self.heldout or self.answers[:HELDOUT_EXAMPLES])
         self.final = self._card(scores) if self.heldout else {}
         about = {
             "stage": "reward_model", "base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code,
