@@ -87,6 +87,19 @@ class Asker:
         self.model, self.path, self.field, self.settings = model, path, field, settings
         self._asked: ChatEndpoint | LocalJudge | None = None
 
+    @classmethod
+    def optional(cls, *, model: str | None, path: str | None, field: str, **settings: Any) -> Asker | None:
+        """A greedy judge that stores replies, or none where a recipe names neither a `model` nor a `path`.
+
+        Raises:
+            RecipeError: both, or an endpoint's settings without its model.
+        """
+        if model is None and path is None:
+            if settings["url"] or settings["api_key_env"]:
+                raise RecipeError(f"{field}: url and api_key_env are those of a judge. Name its `model`.")
+            return None
+        return cls(model=model, path=path, field=field, temperature=0.0, cache=True, **settings)
+
     def connect(self, scorer: Scorer) -> None:
         """Load the model at `path`."""
         if self.path is not None:

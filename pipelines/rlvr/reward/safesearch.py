@@ -103,14 +103,10 @@ class safesearch(Reward):
         concurrency: asker.Concurrency = 16,
         timeout_s: asker.Timeout = 120.0,
     ) -> None:
-        self.asker = None
-        if model is not None or path is not None:
-            self.asker = asker.Asker(
-                model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=0.0, max_tokens=max_tokens,
-                concurrency=concurrency, timeout_s=timeout_s, cache=True,
-            )  # fmt: skip
-        elif url or api_key_env:
-            raise RecipeError(f"{FIELD}: url and api_key_env are those of a judge. Name its `model`.")
+        self.asker = asker.Asker.optional(
+            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, max_tokens=max_tokens,
+            concurrency=concurrency, timeout_s=timeout_s,
+        )  # fmt: skip
         self.unsafe, self.tool, self.argument = list(unsafe), tool, argument
         self.paid_final = {"weight": answer_weight, "unsafe": unsafe_answer, "penalty": format_penalty}
         self.paid_queries: dict[str, Any] = {

@@ -13,7 +13,6 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.fields import Identifier
 from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Message, Problem, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.judges import asker, questions
 from pipelines.rlvr.reward._judged import Judged
 from pipelines.rlvr.reward._turns import add_to_turns, calls_of, scored_with_turns
@@ -57,14 +56,13 @@ class steptool(Judged):
         timeout_s: asker.Timeout = 120.0,
     ) -> None:
         self.weight, self.threshold = weight, threshold
-        self.judged = model is not None or path is not None
-        if self.judged:
-            self.asker = asker.Asker(
-                model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=0.0, max_tokens=max_tokens,
-                concurrency=concurrency, timeout_s=timeout_s, cache=True,
-            )  # fmt: skip
-        elif url or api_key_env:
-            raise RecipeError(f"{FIELD}: url and api_key_env are those of a judge. Name its `model`.")
+        judge = asker.Asker.optional(
+            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, max_tokens=max_tokens,
+            concurrency=concurrency, timeout_s=timeout_s,
+        )  # fmt: skip
+        self.judged = judge is not None
+        if judge is not None:
+            self.asker = judge
 
     def connect(self, scorer: Scorer) -> None:
         """Keep what a judge needs."""
