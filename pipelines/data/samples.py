@@ -37,6 +37,18 @@ def shard_name(number: int) -> str:
     return f"shard-{number:05d}.parquet"
 
 
+def missing_shards(folder: Path, count: int) -> dict[int, Path]:
+    """Number and path of each of `count` shards that is not there yet.
+
+    Makes the folder, and removes files that a kill left half written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {number: folder / shard_name(number) for number in range(count)}
+    for path in set(folder.iterdir()) - set(paths.values()):
+        path.unlink()
+    return {number: path for number, path in paths.items() if not path.exists()}
+
+
 def write_columns(path: Path, columns: dict[str, list[Any]], problems: dict[str, list[Any]] | None = None) -> None:
     """One shard, whole or not at all; equal columns give equal bytes.
 

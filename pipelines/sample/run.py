@@ -77,14 +77,9 @@ def run(
     tokenizer = models.load_tokenizer(start, model)
     models.check_template(dataset.about(data).get("template"), tokenizer, "sample")
     problems = dataset.read_split(data, settings.split)[: settings.problems]
-    folder = out / samples.FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
     per_shard = max(1, settings.rows_per_shard // settings.k)
     parts = [problems[first : first + per_shard] for first in range(0, len(problems), per_shard)]
-    paths = [folder / samples.shard_name(number) for number in range(len(parts))]
-    for path in set(folder.iterdir()) - set(paths):  # what a kill left half written
-        path.unlink()
-    missing = [number for number, path in enumerate(paths) if not path.exists()]
+    missing = samples.missing_shards(out / samples.FOLDER, len(parts))
     if len(missing) < len(parts):
         report.event("resumed", shards=len(parts) - len(missing))
     if missing:
@@ -93,14 +88,14 @@ def run(
             ThreadPoolExecutor(1) as writer,
         ):
             writing: tuple[int, Future[dict[str, float]]] | None = None
-            for number in missing:
+            for number, path in missing.items():
                 report.progress(number, len(parts), "sampling", unit="shard", force=True)
                 began = time.monotonic()
                 shard = drawer.shard(parts[number], number)
                 seconds = time.monotonic() - began
                 if writing is not None:
                     report.metrics(writing[0], writing[1].result())
-                writing = number, writer.submit(_write_shard, shard, parts[number], paths[number], seconds)
+                writing = number, writer.submit(_write_shard, shard, parts[number], path, seconds)
             assert writing is not None
             report.metrics(writing[0], writing[1].result())
     report.progress(len(parts), len(parts), "sampling", unit="shard", force=True)

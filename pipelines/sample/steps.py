@@ -61,12 +61,7 @@ def label_steps(
     problems = min(stored["problems"], settings.problems or stored["problems"])
     per_shard = max(1, settings.rows_per_shard // (settings.k * stored["k"]))
     count = -(-problems // per_shard)
-    folder = out / samples.FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / samples.shard_name(number) for number in range(count)]
-    for path in set(folder.iterdir()) - set(paths):  # what a kill left half written
-        path.unlink()
-    missing = {number for number, path in enumerate(paths) if not path.exists()}
+    missing = samples.missing_shards(out / samples.FOLDER, count)
     if len(missing) < count:
         report.event("resumed", shards=count - len(missing))
     if missing:
@@ -75,7 +70,7 @@ def label_steps(
                 report.progress(number, count, "labelling", unit="shard", force=True)
                 if number in missing:
                     labels = _Labeller(drawer).label(table.select(READ).to_pylist())
-                    samples.write_table(paths[number], _with_steps(table, labels))
+                    samples.write_table(missing[number], _with_steps(table, labels))
                     report.metrics(number, _metrics(labels))
     report.progress(count, count, "labelling", unit="shard", force=True)
     tokenizer.save_pretrained(out / "tokenizer")
