@@ -15,6 +15,7 @@ import argparse
 import logging
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,12 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 """Without `samples`, greedy answers are measured alone."""
+MODELS: dict[str, Callable[[Path], Path]] = {
+    "quickstart": lambda folder: step.job("quickstart", folder).model,
+    "smollm2": lambda folder: step.job("smollm2", folder).model,
+    "gsm8k": lambda folder: sides.smollm2(folder / "smollm2")[0],
+}
+"""Where a case's checkpoint is, made if it is not there, below the benchmarks' folder."""
 
 
 class PeerLM(HFLM):
@@ -124,9 +131,7 @@ def main() -> None:
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
     case = CASES[args.case]
-    folder = (
-        sides.smollm2(args.folder / "smollm2")[0] if args.case == "gsm8k" else step.job(args.case, args.folder).model
-    )
+    folder = MODELS[args.case](args.folder)
     model, tokenizer = models.load_model(folder, Model(path=str(folder))), models.load_tokenizer(folder)
     model.eval()
     asked = [Task(name=name) for name in (case["task"], *case["choices"])]
