@@ -12,7 +12,7 @@ import torch
 
 from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
 from pipelines.data.records import Problem, Stop, Trajectory
-from pipelines.recipe.settings import Sampling
+from pipelines.recipe.settings import Model, Sampling
 
 Script = Callable[[str, int], str]
 """(text of the prefix, number of the completion in its call, from 0) → what the policy says; "" says nothing."""
@@ -117,3 +117,34 @@ def answered(uid: str, text: str, stop: Stop = Stop.END, **more: Any) -> Traject
         uid=uid, group=0, tokens=tokens, role=[0, 0] + [3] * (count - 2), logp_old=[0.0] * count, max_tokens=99, stop=stop, version=0,
         text=text, **more,
     )  # fmt: skip
+
+
+def conversation(uid: str, *messages: str, outcome: float = 1.0, earlier: float = 0.0, **more: Any) -> Trajectory:
+    """The policy's messages, with what the environment says between them; each earlier turn is paid `earlier`."""
+    tokens, role, turn = [1], [0], [-1]
+    for place, text in enumerate(messages):
+        said = ids(text)
+        tokens += said
+        role += [4 if place % 2 else 3] * len(said)
+        turn += [-1 if place % 2 else place // 2] * len(said)
+    turns = (len(messages) + 1) // 2
+    return Trajectory(
+        uid=uid, group=0, tokens=tokens, role=role, logp_old=[0.0] * len(tokens), turn=turn, max_tokens=9, stop=Stop.ENVIRONMENT,
+        version=0, turn_reward=[*[earlier] * (turns - 1), outcome], score=outcome, correct=outcome == 1, status="correct", text="x",
+        **more,
+    )  # fmt: skip
+
+
+class RewardModels:
+    """What a reward connects to: a tokenizer, and reward models of folders."""
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+
+    def tokenizer(self, model: str = "policy") -> Any:
+        return self.own
+
+    def reward_model(self, path: str, field: str) -> Any:
+        from pipelines.engine.reward_model import RewardScorer
+
+        return RewardScorer(path, Model(path=path), budget=256, field=field)

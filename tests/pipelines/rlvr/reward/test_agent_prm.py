@@ -6,10 +6,10 @@ import json
 
 import pytest
 import toys
-from scripted import tokenizer
+from scripted import RewardModels, conversation, tokenizer
 
 from pipelines.contract.catalogue import bind
-from pipelines.data.records import Problem, Stop, Trajectory
+from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
 from pipelines.errors import RecipeError
@@ -34,37 +34,13 @@ def folder(tmp_path_factory):
     return folder
 
 
-class Lends:
-    """A scorer that lends reward models of a folder and the policy's tokenizer."""
-
-    def __init__(self, own):
-        self.own = own
-
-    def tokenizer(self, model="policy"):
-        return self.own
-
-    def reward_model(self, path, field):
-        return RewardScorer(path, Model(path=path), budget=256, field=field)
-
-
-def row(*messages, outcome=1.0, **fields):
-    """The policy's messages, with what the environment says between them."""
-    ids, role, turn = [1], [0], [-1]
-    for place, text in enumerate(messages):
-        tokens = tokenizer()(text, add_special_tokens=False)["input_ids"]
-        ids += tokens
-        role += [4 if place % 2 else 3] * len(tokens)
-        turn += [-1 if place % 2 else place // 2] * len(tokens)
-    turns = (len(messages) + 1) // 2
-    return Trajectory(
-        uid=UID, group=0, tokens=ids, role=role, logp_old=[0.0] * len(ids), turn=turn, max_tokens=9, stop=Stop.ENVIRONMENT, version=0,
-        turn_reward=[*[0.0] * (turns - 1), outcome], score=outcome, correct=outcome == 1, status="correct", text="x", **fields,
-    )  # fmt: skip
+def row(*messages, **more):
+    return conversation(UID, *messages, **more)
 
 
 def paid(path, *rows, own=None):
     part = bind("rlvr.reward", {"kind": "agent_prm", "model": str(path)}).fn
-    part.connect(Lends(own or tokenizer()))
+    part.connect(RewardModels(own or tokenizer()))
     part.score(list(rows), PROBLEM)
     return rows
 

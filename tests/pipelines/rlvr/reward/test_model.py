@@ -10,6 +10,7 @@ import toys
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import RewardModels
 
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Role, Stop, Trajectory
@@ -40,19 +41,6 @@ def saved(tmp_path_factory):
     return folder
 
 
-class Lends:
-    """A scorer that lends reward models of folders and the policy's tokenizer."""
-
-    def __init__(self, tokenizer):
-        self.own = tokenizer
-
-    def tokenizer(self, model="policy"):
-        return self.own
-
-    def reward_model(self, path, field):
-        return RewardScorer(path, Model(path=path), budget=256, field=field)
-
-
 def rollout(tokenizer, text, stop=Stop.END):
     from pipelines.data.chat import render_answer
 
@@ -74,7 +62,7 @@ def rollout(tokenizer, text, stop=Stop.END):
 def scored(saved, texts, tokenizer=None, **settings):
     tokenizer = tokenizer or models.load_tokenizer(saved / "a")
     reward = bind("rlvr.reward", {"kind": "model", **settings}).fn
-    reward.connect(Lends(tokenizer))
+    reward.connect(RewardModels(tokenizer))
     rows = [rollout(tokenizer, text) for text in texts]
     reward.score(rows, PROBLEMS)
     return rows
@@ -118,7 +106,7 @@ def test_what_failed_or_does_not_fit_is_unscored(saved, tmp_path):
     tokenizer = models.train_tokenizer("char", 100, ["".join(map(chr, range(33, 120)))])
     save(RewardNetwork(toys.model("gpt2"), 1, seed=0, text=False), tokenizer, tmp_path / "short", {})
     reward = bind("rlvr.reward", {"kind": "model", "model": str(tmp_path / "short")}).fn
-    reward.connect(Lends(tokenizer))
+    reward.connect(RewardModels(tokenizer))
     rows = [rollout(tokenizer, "4"), rollout(tokenizer, "5" * 140), rollout(tokenizer, "4", Stop.ERROR)]
     reward.score(rows, PROBLEMS)
     assert [row.score is None for row in rows] == [False, True, True]

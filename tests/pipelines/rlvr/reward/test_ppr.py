@@ -6,10 +6,10 @@ import judge_server
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import JudgeScorer, tokenizer
+from scripted import JudgeScorer, conversation
 
 from pipelines.contract.catalogue import bind
-from pipelines.data.records import Problem, Stop, Trajectory
+from pipelines.data.records import Problem
 from pipelines.errors import RecipeError
 from pipelines.rlvr.reward.ppr import renorm
 
@@ -21,19 +21,8 @@ def problem(**info):
     return {UID: Problem(uid=UID, prompt=prompt, answer="4", verifier="number", source="s", licence="l", info=info)}
 
 
-def row(*messages, outcome=1.0):
-    """The policy's messages, with what the environment says between them."""
-    ids, role, turn = [1], [0], [-1]
-    for place, text in enumerate(messages):
-        tokens = tokenizer()(text, add_special_tokens=False)["input_ids"]
-        ids += tokens
-        role += [4 if place % 2 else 3] * len(tokens)
-        turn += [-1 if place % 2 else place // 2] * len(tokens)
-    turns = (len(messages) + 1) // 2
-    return Trajectory(
-        uid=UID, group=0, tokens=ids, role=role, logp_old=[0.0] * len(ids), turn=turn, max_tokens=9, stop=Stop.ENVIRONMENT, version=0,
-        turn_reward=[*[0.3] * (turns - 1), outcome], score=outcome, correct=outcome == 1, status="correct", text="x",
-    )  # fmt: skip
+def row(*messages, **more):
+    return conversation(UID, *messages, earlier=0.3, **more)
 
 
 def paid(rule, *rows, info=None, **settings):

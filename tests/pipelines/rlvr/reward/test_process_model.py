@@ -10,7 +10,7 @@ import torch
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import answered, tokenizer
+from scripted import RewardModels, answered, tokenizer
 
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Role, Stop
@@ -34,22 +34,9 @@ def scorer(tmp_path_factory):
     return folder / "rm"
 
 
-class Lends:
-    """A scorer that lends a reward model and the policy's tokenizer."""
-
-    def __init__(self, own):
-        self.own = own
-
-    def tokenizer(self, model="policy"):
-        return self.own
-
-    def reward_model(self, path, field):
-        return RewardScorer(path, Model(path=path), budget=256, field=field)
-
-
 def scored(scorer, *rows, own=None, **settings):
     part = bind("rlvr.reward", {"kind": "process_model", "model": str(scorer), "separator": "#", **settings}).fn
-    part.connect(Lends(own or tokenizer()))
+    part.connect(RewardModels(own or tokenizer()))
     part.score(list(rows), PROBLEMS)
     return rows
 
@@ -122,7 +109,7 @@ def test_beside_a_verifier_the_steps_stay_with_the_row(scorer):
     right, wrong = answered(UID, "2#4"), answered(UID, "2#5")
     terms = ["verifier", {"kind": "process_model", "model": str(scorer), "separator": "#", "weight": 0.0}]
     part = bind("rlvr.reward", {"kind": "composite", "terms": terms}).fn
-    part.connect(Lends(tokenizer()))
+    part.connect(RewardModels(tokenizer()))
     part.score([right, wrong], PROBLEMS)
     assert [right.score, wrong.score] == [1.0, 0.0]
     alone = scored(scorer, answered(UID, "2#4"))[0]
