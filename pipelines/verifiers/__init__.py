@@ -22,8 +22,8 @@ from pipelines.errors import DataError, RecipeError, did_you_mean
 
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 VERIFIERS = (
-    "choice", "exact", "grades", "instructions", "json_schema", "math", "number", "overlap", "python", "reasoning_gym", "regex",
-    "retrieval", "semantic", "sql", "staged", "tool_calls",
+    "choice", "exact", "grades", "instructions", "inverse_dynamics", "json_schema", "math", "number", "overlap", "python",
+    "reasoning_gym", "regex", "retrieval", "semantic", "sql", "staged", "tool_calls",
 )  # fmt: skip
 """Every verifier: a module of this package that defines `verify`."""
 POOLED: dict[str, tuple[str, ...]] = {

@@ -41,6 +41,7 @@ _PLAN = {
     "soft": [{"path": "costs", "of": "count", "at_least": 1}, {"path": "costs.*", "of": "count", "at_least": 2}],
     "hard": [{"path": "costs.*", "of": "sum", "at_most": 9}, {"verifier": "regex", "answer": r"(?s)\{.*\}"}],
 }
+_STEPS = {"world": "frozen_lake", "board": "A..\n.OG", "actions": ["right", "right"]}
 _GYM = {"task": "game_of_life_halting"}
 
 
@@ -65,6 +66,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     ),
     "instructions": _examples(
         "", _ORDERS, gold="Well yes.", junk="No, no.", hedged="yes, or no", bomb="*[<<," * 20_000
+    ),
+    "inverse_dynamics": _examples(
+        ".A.\n.OG\n\n..A\n.OG",
+        _STEPS,
+        gold=".A.\n.OG\n\n..A\n.OG",
+        junk="..A\n.OG\n\n.A.\n.OG",
+        hedged=".A.\n.OG\n\n..A\n.OG\n\n.A.\n.OG",
+        bomb="A\n\n" * 20_000,
     ),
     "json_schema": _examples(
         "", _SCHEMA, gold='```json\n{"a": "bb"}\n```', junk='{"a": 1}', hedged='{"a": "b", "a": 1}', bomb="[" * 100_000

@@ -110,4 +110,6 @@ PLANTED = {
     "noisy: levels rise over the run": (f"{RLVR}/rollout/noisy.py", "(1 - (1 - self.last) * context.progress)", "(1 + (1 - self.last) * context.progress)", [f"{TESTS}/rollout/test_noisy.py::test_levels_fall_over_the_run_to_a_share_of_what_they_were"]),
     "answer_mass: the phases are exchanged": ("pipelines/monitor/answer_mass.py", "rare - begun[1] > likely - begun[0]", "rare - begun[1] < likely - begun[0]", ["tests/pipelines/monitor/test_answer_mass.py::test_two_phases_by_hand"]),
     "answer_mass: answers are stored again": ("pipelines/monitor/answer_mass.py", "not row.correct or row.uid in self.stored or", "not row.correct or", ["tests/pipelines/monitor/test_answer_mass.py::test_two_phases_by_hand"]),
+    "rlir: boards are read against the given one": ("pipelines/verifiers/inverse_dynamics.py", 'pairwise([info["board"], *boards])', '((info["board"], board) for board in boards)', ["tests/pipelines/verifiers/test_inverse_dynamics.py::test_the_share_of_frames_by_hand"]),
+    "rlir: the first of several actions is recovered": ("pipelines/environments/_boards.py", "return fitting[0] if len(fitting) == 1 else None", "return fitting[0] if fitting else None", ["tests/pipelines/environments/test_world_model.py::test_boards_change_as_the_environments_do"]),
 }  # fmt: skip

@@ -1,0 +1,45 @@
+"""Boards that a world model wrote, judged by the actions that they give away (RLIR, arXiv 2509.23958).
+
+The reward of boards b_1, ..., b_n that were written for a board b_0 and actions a_1, ..., a_n is the share of i for which the
+action that is recovered from (b_(i-1), b_i) is a_i. As in the paper only b_0 is given. Its inverse dynamics are a network that
+reads frames; here they are exact: the only action that would have left the player where b_i has it. What else b_i shows is not
+looked at, so the component `exact`, 1 where all boards are the environment's, stands beside it. Correct is a text whose boards
+give all the actions away. `info`: `world` (frozen_lake, sokoban or tic_tac_toe), `board`, `actions`; the answer holds the true
+boards.
+"""
+
+from __future__ import annotations
+
+import importlib
+from itertools import pairwise
+from typing import Any
+
+from pipelines.verifiers import UNPARSABLE, Verdict, answer_text
+
+
+def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
+    """The share of the actions that are recovered; another number of boards than of actions is unparsable."""
+    # by name: an import would put the code of three environments into the key of every stage that verifies
+    recovered = importlib.import_module("pipelines.environments._boards").recovered
+    boards, actions = boards_of(answer_text(completion)), info["actions"]
+    if len(boards) != len(actions):
+        return UNPARSABLE
+    steps = pairwise([info["board"], *boards])
+    followed = [recovered(info["world"], *step) == action for step, action in zip(steps, actions, strict=True)]
+    exact = float(boards == boards_of(answer))
+    return Verdict(sum(followed) / len(followed), "correct" if all(followed) else "incorrect", {"exact": exact})
+
+
+def boards_of(text: str) -> list[str]:
+    """The boards of a text: lines without blanks around them; an empty line ends a board.
+
+    >>> boards_of("A.\\n.G\\n \\n\\n .A \\n.G\\n")
+    ['A.\\n.G', '.A\\n.G']
+    """
+    boards: list[list[str]] = [[]]
+    for line in map(str.strip, text.splitlines()):
+        if line:
+            boards[-1].append(line)
+        elif boards[-1]:
+            boards.append([])
+    return ["\n".join(board) for board in boards if board]
