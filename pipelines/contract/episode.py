@@ -43,6 +43,8 @@ class Episode:
     """Key of the environment's state that each turn began in, whatever the turn is compared by."""
     replies: list[Message] = field(default_factory=list)
     """What the policy was told after each turn but the last."""
+    observations: list[str] = field(default_factory=list)
+    """What the environment showed after each turn, the last one too."""
     cuts: list[bool] = field(default_factory=list)
     """Whether each turn was cut at the token limit."""
     valid: list[float] = field(default_factory=list)
@@ -108,6 +110,7 @@ class Episode:
             turn_components=self.components if any(self.components) else None,
             turn_belief=[parts.get(BELIEF, 0.0) for parts in self.components],
             turn_valid=self.valid,
+            turn_observation=self.observations,
             turn_calls=self.calls if any(self.calls) else None,
             node=self.node if with_nodes else None,
             score=float(sum(self.rewards)) if scored else None,
@@ -298,6 +301,7 @@ def _receive(
     if step.key is not None:
         episode.states[-1] = environments.key_number(step.key)
     episode.valid.append(float(not step.info.get("invalid")))
+    episode.observations.append(step.observation)
     episode.success = bool(step.info.get("success"))
     if step.done:
         _end(episode, Stop.ENVIRONMENT)

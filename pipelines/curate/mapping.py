@@ -89,7 +89,7 @@ def _raw_text(row: dict[str, Any], source: Source) -> Problem:
     text = "" if _missing(value) else normalise(text_of(value, column))
     if not text:
         raise RowError(column, "no text")
-    name = _name(row, "data_source") or str(source.path)
+    name = _name(row, "data_source") or str(source.task or source.path)
     info = {"split": source.split, RAW_TEXT: text}
     uid = problem_uid(name, [{"role": "text", "content": text}])
     return Problem(uid=uid, prompt=[], answer="", verifier="exact", source=name, licence=source.licence, info=info)

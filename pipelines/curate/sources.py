@@ -90,7 +90,13 @@ def _reasoning_gym(source: Source) -> Iterator[Row]:
 
 def _environment(source: Source) -> Iterator[Row]:
     from pipelines import environments
+    from pipelines.environments import _observed
 
+    if source.text_column is not None:
+        texts = _observed.of_experts(str(source.task), source.seed, source.config)
+        for number, text in enumerate(itertools.islice(texts, source.size), 1):
+            yield Row(str(source.task), number, {source.text_column: text})
+        return
     problems = environments.problems(str(source.task), int(source.size or 0), source.seed, source.config)
     for number, columns in enumerate(problems, 1):
         yield Row(str(source.task), number, columns)

@@ -107,6 +107,8 @@ class Trajectory:
     """[S] what each turn's reward has for the belief that it states."""
     turn_valid: list[float] | None = None
     """[S] 1 where the environment could execute the turn's action, else 0."""
+    turn_observation: list[str] | None = None
+    """[S] what the environment showed after each turn; the policy may not have read the last one."""
     turn_calls: list[list[dict[str, Any]]] | None = None
     """[S] tool calls of each turn: `name`, `arguments`, `outcome` (`pipelines.tools.Outcome`), `text` of the reply."""
     node: list[int] | None = None

@@ -35,6 +35,8 @@ OF_QUESTIONS = ("columns", "verifier", "answer_from", "prompt_template", "system
 """Those that say which problem a row is."""
 
 
+OBSERVATIONS = "observations"
+"""The column of texts that an environment's sources have."""
 _PLACE = re.compile(r"(?<![\w\\{}$^])\{(?!metadata\.\w+\})([A-Za-z_]\w*(?:\.\w+)*)\}")
 """A name in braces; not \\boxed{x}, x_{i} or {{x}}."""
 
@@ -83,7 +85,7 @@ class Source(Settings):
     """file, hub: what the verifier `retrieval` and the tool `search` of the rows search: a file of passages, or `generated:ENVIRONMENT`."""
     text_column: Line | None = None
     """file, hub: the column of raw texts, for continued pre-training. Each becomes a record without a question (`info.text`), which
-    an sft stage trains whole; every other column stays unread."""
+    an sft stage trains whole; every other column stays unread. environment: `observations`, what its expert is shown in an episode."""
     self_supervised: Literal["sentence_order", "masked_span", "next_sentence"] | None = None
     """file, hub: such problems are made of the texts in the column `columns.prompt` (default: text); none needs a label."""
     prompt_template: str | None = None
@@ -111,8 +113,11 @@ class Source(Settings):
         if self.self_supervised and self.kind not in ("file", "hub"):
             raise ValueError("`self_supervised` makes problems of the texts of a file or hub source")
         if self.text_column is not None:
-            if self.kind not in ("file", "hub") or self.self_supervised:
-                raise ValueError("`text_column` makes records of the texts of a file or hub source")
+            watched = self.kind == "environment" and self.text_column == OBSERVATIONS
+            if not watched and (self.kind not in ("file", "hub") or self.self_supervised):
+                raise ValueError(
+                    "`text_column` makes records of the texts of a file or hub source, or of the `observations` of an environment's expert"
+                )
             for name in OF_QUESTIONS:
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} is about questions; raw texts have none: leave it out")

@@ -112,4 +112,6 @@ PLANTED = {
     "answer_mass: answers are stored again": ("pipelines/monitor/answer_mass.py", "not row.correct or row.uid in self.stored or", "not row.correct or", ["tests/pipelines/monitor/test_answer_mass.py::test_two_phases_by_hand"]),
     "rlir: boards are read against the given one": ("pipelines/verifiers/inverse_dynamics.py", 'pairwise([info["board"], *boards])', '((info["board"], board) for board in boards)', ["tests/pipelines/verifiers/test_inverse_dynamics.py::test_the_share_of_frames_by_hand"]),
     "rlir: the first of several actions is recovered": ("pipelines/environments/_boards.py", "return fitting[0] if len(fitting) == 1 else None", "return fitting[0] if fitting else None", ["tests/pipelines/environments/test_world_model.py::test_boards_change_as_the_environments_do"]),
+    "viper: the line between two observations belongs to the first": (f"{RLVR}/reward/viper.py", "turns[bisect_right(ends, start)]", "turns[bisect_right(ends, start - 1)]", [f"{TESTS}/reward/test_viper.py::test_a_turn_is_paid_the_likelihood_of_what_it_leads_to"]),
+    "viper: the last observation is not told": ("pipelines/contract/episode.py", "    episode.observations.append(step.observation)\n", '    episode.observations.append("" if step.done else step.observation)\n', [f"{TESTS}/reward/test_viper.py::test_a_run"]),
 }  # fmt: skip

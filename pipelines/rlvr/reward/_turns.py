@@ -37,3 +37,11 @@ def add_to_turns(row: Trajectory, name: str, values: Sequence[float]) -> None:
     row.turn_components = [{**part, name: value} for part, value in zip(parts, values, strict=True)]
     row.score = (row.score or 0.0) + sum(values)
     row.components = {**row.components, f"turn.{name}": float(sum(values))}
+
+
+def pay_turns(row: Trajectory, name: str, values: Sequence[float]) -> None:
+    """Pay the turns these values and nothing else; what the environment paid is the component `outcome`."""
+    row.components = {**row.components, "outcome": sum(row.turn_reward or []), f"turn.{name}": float(sum(values))}
+    row.turn_reward = list(values)
+    row.turn_components = [{name: value} for value in values]
+    row.score = float(sum(values))

@@ -13,7 +13,7 @@ from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Problem, Role, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.rlvr.reward._steps import sigmoid
-from pipelines.rlvr.reward._turns import scored_with_turns
+from pipelines.rlvr.reward._turns import pay_turns, scored_with_turns
 
 FIELD = "rlvr.reward.model"
 
@@ -66,15 +66,11 @@ class agent_prm(Reward):
         starts = [end for own in ends for end in own]
         scores = iter(self.member.score(passages, starts).mean(1).tolist())
         for row, own in zip(scored, ends, strict=True):
-            outcome, values = sum(row.turn_reward or []), [next(scores) for _ in own]
-            row.components = {**row.components, "outcome": outcome}
+            values = [next(scores) for _ in own]
             if any(value != value for value in values):
                 row.score = None
                 continue
-            row.turn_reward = [sigmoid(value) for value in values]
-            row.turn_components = [{"agent_prm": value} for value in row.turn_reward]
-            row.score = sum(row.turn_reward)
-            row.components["turn.agent_prm"] = row.score
+            pay_turns(row, "agent_prm", [sigmoid(value) for value in values])
 
 
 def turn_ends(row: Trajectory) -> list[int]:

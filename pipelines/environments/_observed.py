@@ -1,0 +1,57 @@
+"""What an agent is shown, without what it does: the observations of an episode as one text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+from pipelines import environments
+from pipelines.data.records import Message, Problem
+from pipelines.errors import DataError
+
+SEPARATOR = "\n\n"
+"""Between two observations."""
+ALL = 1_000_000_000
+"""Messages of the expert asked for: as many as are taken."""
+MOST_MESSAGES = 1_000
+"""Of experts in a row that end no episode before `of_experts` raises."""
+
+
+def shown(messages: Iterable[Message]) -> list[str]:
+    """The observations of a conversation, in order."""
+    return [message["content"] for message in messages if message["role"] in ("user", "tool")]
+
+
+def text_of(observations: Sequence[str]) -> tuple[str, list[int]]:
+    """The text of observations, and where in it each ends.
+
+    >>> text_of(["A.", ".A"])
+    ('A.\\n\\n.A', [2, 6])
+    """
+    lengths = (len(text) + len(SEPARATOR) for text in observations)
+    return SEPARATOR.join(observations), [end - len(SEPARATOR) for end in accumulate(lengths)]
+
+
+def of_experts(name: str, seed: int, config: dict[str, Any]) -> Iterator[str]:
+    """What an environment's expert is shown in each of its episodes, up to what it sees when the episode is over.
+
+    Raises:
+        DataError: the environment has no expert whose messages end episodes.
+    """
+    without = 0
+    for row in environments.problems(name, ALL, seed, {**config, "demonstrations": True}):
+        world, info = environments.make(name), row["info"]
+        before = world.reset(
+            Problem(uid="", prompt=row["prompt"], answer="", verifier="exact", source="", licence="", info=info)
+        )
+        step = world.step(str(info.get("solution", "")))
+        observations = [text for text in (*shown(before), step.observation) if text]
+        if step.done and len(observations) > 1:
+            without = 0
+            yield text_of(observations)[0]
+        elif (without := without + 1) == MOST_MESSAGES:
+            raise DataError(
+                f"curate.sources.text_column: none of {without:,} messages of the expert of {name} ended an episode in which more "
+                "than a question is shown. Choose an environment with turns and an expert, such as frozen_lake."
+            )
