@@ -114,4 +114,6 @@ PLANTED = {
     "rlir: the first of several actions is recovered": ("pipelines/environments/_boards.py", "return fitting[0] if len(fitting) == 1 else None", "return fitting[0] if fitting else None", ["tests/pipelines/environments/test_world_model.py::test_boards_change_as_the_environments_do"]),
     "viper: the line between two observations belongs to the first": (f"{RLVR}/reward/viper.py", "turns[bisect_right(ends, start)]", "turns[bisect_right(ends, start - 1)]", [f"{TESTS}/reward/test_viper.py::test_a_turn_is_paid_the_likelihood_of_what_it_leads_to"]),
     "viper: the last observation is not told": ("pipelines/contract/episode.py", "    episode.observations.append(step.observation)\n", '    episode.observations.append("" if step.done else step.observation)\n', [f"{TESTS}/reward/test_viper.py::test_a_run"]),
+    "contrasting_goals: the bounds are not kept": (f"{RLVR}/reward/contrasting_goals.py", "min(max(value, low), high)", "max(value, low)", [f"{TESTS}/reward/test_near_goals.py::test_the_released_bounds_pay_in_full_what_is_as_near_to_both"]),
+    "roboclip: every turn is paid": (f"{RLVR}/reward/roboclip.py", "[*[0.0] * (len(row.turn_reward) - 1), value]", "[value] * len(row.turn_reward)", [f"{TESTS}/reward/test_near_goals.py::test_an_episode_is_paid_its_likeness_to_the_demonstration_at_its_end"]),
 }  # fmt: skip
