@@ -8,10 +8,10 @@ import re
 from typing import Any
 
 from pipelines import environments, tools, verifiers
-from pipelines.curate import labelled
+from pipelines.curate import labelled, preferences
 from pipelines.curate.values import RowError, check_text, kind, normalise, parse_json, plain, scalar_text, text_of
-from pipelines.data import pairs, steps
-from pipelines.data.records import RAW_TEXT, TURN_WEIGHTS, Message, Problem
+from pipelines.data import chat, pairs, steps
+from pipelines.data.records import PREFERENCES, RAW_TEXT, TURN_WEIGHTS, Message, Problem
 from pipelines.errors import DataError, UserError
 from pipelines.recipe.settings import Source
 from pipelines.stage.files import dumps
@@ -59,6 +59,9 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     _tools(row, source, info)
     if solution:
         info["solution"] = solution
+    if source.preferences:
+        info[PREFERENCES] = preferences.drawn(source.preferences, source.seed, prompt)
+        prompt = chat.with_preferences(prompt, info[PREFERENCES])
     if weights := _turn_weights(row, source):
         info[TURN_WEIGHTS] = weights
     name = _name(row, "data_source") or str(source.task or source.path)

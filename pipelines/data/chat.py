@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,8 @@ _HEAD, _TAIL = "{#- whetstone options ", "{#- end of whetstone options #}{{ '' }
 _BLOCK = re.compile(re.escape(_HEAD) + r"(.*?) -#}.*?" + re.escape(_TAIL), re.DOTALL)
 _DATE_CALL = re.compile(r"""strftime_now\(\s*(?:'([^']*)'|"([^"]*)")""")
 _EFFORT = re.compile(r"\s*Reasoning effort: \w+\.")
+_WORTH = r"[\w.+-]+ [\d.]+"
+_PREFERENCES = re.compile(rf"\s*Preferences: {_WORTH}(?:, {_WORTH})*\.")
 _MARK = "\u2042mark\u2042"
 
 
@@ -304,10 +306,27 @@ def with_effort(messages: list[Message], effort: str) -> list[Message]:
     >>> with_effort([{"role": "system", "content": "Be brief. Reasoning effort: high."}, {"role": "user", "content": "2 + 2?"}], "low")
     [{'role': 'system', 'content': 'Be brief. Reasoning effort: low.'}, {'role': 'user', 'content': '2 + 2?'}]
     """
-    system = [_EFFORT.sub("", message["content"]) for message in messages if message["role"] == "system"]
+    return _asking(messages, f"Reasoning effort: {effort}.", _EFFORT)
+
+
+def with_preferences(messages: list[Message], preferences: Mapping[str, float]) -> list[Message]:
+    """A conversation whose system message says what each aim is worth, in place of what it said before.
+
+    >>> with_preferences([{"role": "user", "content": "2 + 2?"}], {"correct": 0.7, "brief": 0.3})[0]["content"]
+    'Preferences: correct 0.7, brief 0.3.'
+    >>> asked = with_preferences([{"role": "system", "content": "Hi."}], {"correct": 1, "brief": 0})
+    >>> with_preferences(asked, {"correct": 0.5})
+    [{'role': 'system', 'content': 'Hi. Preferences: correct 0.5.'}]
+    """
+    listed = ", ".join(f"{name} {weight:g}" for name, weight in preferences.items())
+    return _asking(messages, f"Preferences: {listed}.", _PREFERENCES)
+
+
+def _asking(messages: list[Message], sentence: str, before: re.Pattern[str]) -> list[Message]:
+    """The conversation with a sentence at the end of its system message, in place of one like it."""
+    system = [before.sub("", message["content"]) for message in messages if message["role"] == "system"]
     others = [message for message in messages if message["role"] != "system"]
-    content = " ".join([*filter(None, system), f"Reasoning effort: {effort}."])
-    return [{"role": "system", "content": content}, *others]
+    return [{"role": "system", "content": " ".join([*filter(None, system), sentence])}, *others]
 
 
 def after_thinking(text: str) -> str:

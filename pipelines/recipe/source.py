@@ -20,6 +20,7 @@ OF_RAW_ROWS = (
     "answer_from",
     "prompt_template",
     "system",
+    "preferences",
     "text_column",
 )
 """Fields of a source that say how rows become records."""
@@ -31,7 +32,7 @@ OF_KINDS = {
     "revision": ("hub",),
 }
 """Fields that only sources of some kinds read."""
-OF_QUESTIONS = ("columns", "verifier", "answer_from", "prompt_template", "system")
+OF_QUESTIONS = ("columns", "verifier", "answer_from", "prompt_template", "system", "preferences")
 """Those that say which problem a row is."""
 
 
@@ -54,7 +55,7 @@ class Source(Settings):
     size: int | None = Field(None, ge=1, le=1_000_000_000)
     """reasoning_gym, environment: how many problems; file, hub and stage: read at most this many rows."""
     seed: Seed = 0
-    """reasoning_gym, environment: seed of the generator; stage: of random pairs."""
+    """reasoning_gym, environment: seed of the generator; stage: of random pairs; all kinds: of `preferences`."""
     config: dict[str, Any] = {}
     """reasoning_gym, environment: its own settings."""
     splits: list[Label] | None = None
@@ -92,6 +93,9 @@ class Source(Settings):
     """Text put around every question, with `{prompt}`, or with `{metadata.KEY}` from a reasoning-gym entry."""
     system: str | None = None
     """System message put before every prompt."""
+    preferences: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$", max_length=60)]] = Field([], max_length=20)
+    """Aims whose worth each record names in its system message and in `info.preferences`: weights that add up to 1, drawn from `seed` and
+    the prompt. Terms of a reward with `weight: preference` take theirs."""
 
     @model_validator(mode="after")
     def _complete(self) -> Source:
@@ -124,6 +128,8 @@ class Source(Settings):
         for name in OF_RAW_ROWS if self.kind == "stage" else ():
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is about raw rows; a sample stage holds records already: leave it out")
+        if self.preferences and len(set(self.preferences)) < max(2, len(self.preferences)):
+            raise ValueError("`preferences` weighs aims against each other: name two or more, each once")
         if self.prompt_template is not None and not (
             "{prompt}" in self.prompt_template or "{metadata." in self.prompt_template
         ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pipelines.data.records import Problem
+from pipelines.data.records import PREFERENCE, PREFERENCES, Problem
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import SLOTS, terms_of
@@ -22,6 +22,8 @@ def written(rlvr: Rlvr) -> Iterator[tuple[str, str]]:
                 for setting in reward_models.info_fields(f"rlvr.{slot}", str(each.get("kind"))):
                     if isinstance(each.get(setting), str):
                         yield f"{where}.{setting}", each[setting]
+                if each.get("weight") == PREFERENCE:
+                    yield f"{where}.weight", f"{PREFERENCES}.{each.get('name')}"
 
 
 def require(problems: Sequence[Problem], rlvr: Rlvr) -> None:

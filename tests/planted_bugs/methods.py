@@ -116,4 +116,5 @@ PLANTED = {
     "viper: the last observation is not told": ("pipelines/contract/episode.py", "    episode.observations.append(step.observation)\n", '    episode.observations.append("" if step.done else step.observation)\n', [f"{TESTS}/reward/test_viper.py::test_a_run"]),
     "contrasting_goals: the bounds are not kept": (f"{RLVR}/reward/contrasting_goals.py", "min(max(value, low), high)", "max(value, low)", [f"{TESTS}/reward/test_near_goals.py::test_the_released_bounds_pay_in_full_what_is_as_near_to_both"]),
     "roboclip: every turn is paid": (f"{RLVR}/reward/roboclip.py", "[*[0.0] * (len(row.turn_reward) - 1), value]", "[value] * len(row.turn_reward)", [f"{TESTS}/reward/test_near_goals.py::test_an_episode_is_paid_its_likeness_to_the_demonstration_at_its_end"]),
+    "preferences: terms get each other's weights": (f"{RLVR}/reward/composite.py", "{name: asked.get(name)", "{name: asked.get(names[-1])", [f"{TESTS}/reward/test_preference_weights.py::test_the_record_s_weights_by_hand"]),
 }  # fmt: skip

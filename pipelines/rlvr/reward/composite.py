@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from math import isfinite
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -14,13 +15,15 @@ from pipelines.contract.fields import Strict, message, place
 from pipelines.contract.method import Reward
 from pipelines.contract.rollout import SetupContext
 from pipelines.contract.scorer import Scorer
-from pipelines.data.records import Problem, Trajectory, by_group
-from pipelines.errors import RecipeError, did_you_mean
+from pipelines.data.records import PREFERENCE, PREFERENCES, Problem, Trajectory, by_group
+from pipelines.errors import DataError, RecipeError, did_you_mean
 from pipelines.recipe.settings import Sampling
 from pipelines.rlvr.ops import SAME
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward"
+NONE: dict[str, float] = {}
+"""Weights of a record that says none; not to be changed."""
 Number = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
@@ -88,12 +91,19 @@ class TermSettings(Strict):
 
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9_.+-]+$", max_length=60)
     """In gates and metrics; default: the reward's name."""
-    weight: Number | Ramp | Learned = 1.0
+    weight: Number | Ramp | Learned | Literal["preference"] = 1.0
+    """preference: what the record's `info.preferences` says that the term's name is worth."""
     operation: Literal["add", "multiply"] = "add"
     """Whether weight x value is added to the terms before it, or what they gave is multiplied by it."""
     gate: Gate | None = None
     unscored: Literal["row", "zero"] = "row"
     """Where the term has no value (a timeout, an unreadable judge): the row stays unscored, or the value is 0."""
+
+    @model_validator(mode="after")
+    def _named(self) -> TermSettings:
+        if self.weight == PREFERENCE and self.name is None:
+            raise ValueError("weight: preference is what records say that the term's name is worth: give it a name")
+        return self
 
 
 @dataclass(frozen=True)
@@ -105,9 +115,9 @@ class Term:
     reward: Bound
 
     def weight(self, step: int) -> float | None:
-        """Its weight in a step; None where it is learned."""
+        """Its weight in a step; None where it is learned, or the record's own."""
         weight = self.about.weight
-        return None if isinstance(weight, Learned) else weight.at(step) if isinstance(weight, Ramp) else weight
+        return weight.at(step) if isinstance(weight, Ramp) else None if isinstance(weight, Learned | str) else weight
 
 
 @method(
@@ -119,13 +129,14 @@ class Term:
 class composite(Reward):
     """Sum of `weight` x value over `terms`, each a reward of this slot; `reward: [a, b]` is its short form.
 
-    A term also takes `name`, `weight` (a number, `{start, end, steps, after}` for one that moves, or `{learn, start, low, high}` for
-    one that follows how well the term agrees with the verdict), `gate` (`{term, at_least, at_most, otherwise}`: the value counts only
-    where an earlier term's does), `operation` (`add`, or `multiply` what the terms before it gave) and `unscored` (what to do with a
-    row that it cannot score: leave the `row` out, or count `zero`). What a term pays single tokens (`drlc`) has its weight and gate,
-    and the factors of later terms. Where all terms are added, `terms` of a row says what each has added. Steps that a term tells apart
-    and their values (`exprl`, `process_model`) stay with the row. Every term's value is a component, so a metric. `correct` stays the
-    verdict of the problem's verifier, whether or not it is a term.
+    A term also takes `name`, `weight` (a number, `{start, end, steps, after}` for one that moves, `{learn, start, low, high}` for one
+    that follows how well the term agrees with the verdict, or `preference` for what the record's `info.preferences` gives the term's
+    name, which the policy reads in its prompt: multi-objective RL by one policy for all weights), `gate` (`{term, at_least, at_most,
+    otherwise}`: the value counts only where an earlier term's does), `operation` (`add`, or `multiply` what the terms before it gave)
+    and `unscored` (what to do with a row that it cannot score: leave the `row` out, or count `zero`). What a term pays single tokens
+    (`drlc`) has its weight and gate, and the factors of later terms. Where all terms are added, `terms` of a row says what each has
+    added. Steps that a term tells apart and their values (`exprl`, `process_model`) stay with the row. Every term's value is a
+    component, so a metric. `correct` stays the verdict of the problem's verifier, whether or not it is a term.
     """
 
     def __init__(self, *, terms: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=64)]) -> None:
@@ -140,6 +151,8 @@ class composite(Reward):
         learned = {term.name: term.about.weight for term in self.terms}
         self.learned = {name: weight.start for name, weight in learned.items() if isinstance(weight, Learned)}
         """Term → its weight, where it is learned."""
+        self.preferred = [term.name for term in self.terms if term.about.weight == PREFERENCE]
+        """Terms whose weight is the record's own."""
 
     def parts(self) -> list[Bound]:
         """The rewards that it is made of."""
@@ -164,30 +177,31 @@ class composite(Reward):
                 own = {k: v for k, v in copied.components.items() if k not in row.components}
                 parts.update({f"{term.name}.{k}": v for k, v in own.items()})
         for row, known, tokens, parts in zip(rows, values, paid, components, strict=True):
-            row.score = self.total(known)
-            row.terms = self.added(known) if self.term_names and row.score is not None else None
-            row.token_reward = self.of_tokens(known, tokens) if tokens else None
+            own = preferences(problems[row.uid], self.preferred)
+            row.score = self.total(known, own)
+            row.terms = self.added(known, own) if self.term_names and row.score is not None else None
+            row.token_reward = self.of_tokens(known, tokens, own) if tokens else None
             row.components = parts | {f"{name}.weight": weight for name, weight in self.learned.items()}
 
-    def total(self, values: Mapping[str, float | None]) -> float | None:
-        """The reward of a row, from the values of its terms; None where one that must be scored is not.
+    def total(self, values: Mapping[str, float | None], preferred: dict[str, float] = NONE) -> float | None:
+        """The reward of a row, from the values of its terms and its record's own weights; None where one that must be scored is not.
 
         Raises:
             KeyError: a term has no entry.
         """
         total = 0.0
         for term in self.terms:
-            value = self._weighted(term, values)
+            value = self._weighted(term, values, preferred)
             if value is None:
                 return None
             total = total * value if term.about.operation == "multiply" else total + value
         return total
 
-    def added(self, values: Mapping[str, float | None]) -> list[float]:
+    def added(self, values: Mapping[str, float | None], preferred: dict[str, float] = NONE) -> list[float]:
         """What each term adds to the reward of a row that has one, where all are added."""
-        return [self._weighted(term, values) or 0.0 for term in self.terms]
+        return [self._weighted(term, values, preferred) or 0.0 for term in self.terms]
 
-    def _weighted(self, term: Term, values: Mapping[str, float | None]) -> float | None:
+    def _weighted(self, term: Term, values: Mapping[str, float | None], preferred: dict[str, float]) -> float | None:
         """A term's value behind its gate, times its weight; None where it must be scored and is not."""
         value, gate = values[term.name], term.about.gate
         if gate is not None and not gate.holds(values[gate.term]):
@@ -196,18 +210,24 @@ class composite(Reward):
             if term.about.unscored == "row":
                 return None
             value = 0.0
-        return value * self._weight(term)
+        return value * self._weight(term, preferred)
 
-    def of_tokens(self, values: Mapping[str, float | None], paid: Mapping[str, list[float]]) -> list[float]:
+    def of_tokens(
+        self,
+        values: Mapping[str, float | None],
+        paid: Mapping[str, list[float]],
+        preferred: dict[str, float] = NONE,
+    ) -> list[float]:
         """What the terms pay each token, as `total` adds up rows: a closed gate pays no token, a factor holds for tokens too.
 
         Args:
             values: term → its value.
             paid: term → what it pays each token, of those that do.
+            preferred: term → its weight, where it is the record's own.
         """
         total = [0.0] * max(map(len, paid.values()))
         for term in self.terms:
-            gate, value, weight = term.about.gate, values[term.name], self._weight(term)
+            gate, value, weight = term.about.gate, values[term.name], self._weight(term, preferred)
             opened = gate is None or gate.holds(values[gate.term])
             if term.about.operation == "multiply":
                 factor = ((value or 0.0) if opened or gate is None else gate.otherwise) * weight
@@ -216,10 +236,10 @@ class composite(Reward):
                 total = [sum_so_far + weight * token for sum_so_far, token in zip(total, paid[term.name], strict=True)]
         return total
 
-    def _weight(self, term: Term) -> float:
+    def _weight(self, term: Term, preferred: dict[str, float]) -> float:
         """The weight of a term in this step."""
         weight = term.weight(self.step)
-        return self.learned[term.name] if weight is None else weight
+        return (preferred | self.learned)[term.name] if weight is None else weight
 
     def connect(self, scorer: Scorer) -> None:
         """Pass on to the terms."""
@@ -280,6 +300,23 @@ class composite(Reward):
         self.learned |= state["learned"]
         for term in self.terms:
             term.reward.fn.load_state_dict(state["terms"][term.name])
+
+
+def preferences(problem: Problem, names: Sequence[str]) -> dict[str, float]:
+    """What a record says that these terms are worth.
+
+    Raises:
+        DataError: it says nothing of one of them, or no number.
+    """
+    asked = problem.info.get(PREFERENCES)
+    weights: dict[str, Any] = {name: asked.get(name) if isinstance(asked, dict) else None for name in names}
+    for name, weight in weights.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not isfinite(weight):
+            raise DataError(
+                f"{FIELD}: the weight of {name} is what each record says, and {problem.uid} has no number in info.{PREFERENCES}.{name}. "
+                "Give its source `preferences` with the names of all such terms."
+            )
+    return weights
 
 
 def agreement(rows: list[Trajectory], name: str) -> float:
