@@ -1,0 +1,133 @@
+"""Answers behind the problem, and answers behind the problem with a hint, which train behind the problem alone too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+from pydantic import Field
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.method import Rollout
+from pipelines.data.records import by_group
+from pipelines.errors import RecipeError
+from pipelines.rlvr.rollout._answers import answers, solution_tokens, teacher_forced
+from pipelines.rlvr.rollout._groups import Groups
+
+if TYPE_CHECKING:
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.data.records import Message, Problem, Trajectory
+
+TEMPLATE = "{problem}\nHint: {hint}"
+
+
+@method(
+    paper="2505.14975",
+    title="Flattening Hierarchies with Policy Bootstrapping (SAW: the sub-goal policy is the policy with a hint)",
+    checked="official code (read; on text, where a sub-goal is a hint in the prompt)",
+    makes=("teacher_forced",),
+    forces_rows=True,
+    own_group_size=True,
+    requires=(("prompting", "plain"),),
+    reduces_to="share 0 is single_turn",
+)
+class saw(Rollout):
+    """A `share` of each problem's rollouts is drawn behind a prompt with a hint, and each of them becomes two rows:
+
+        behind the problem alone, teacher-forced     a draw of the policy that knows the sub-goal, in the problem's own group
+        behind the prompt with the hint              the policy that knows the sub-goal, in a group of its own
+
+    The hint is the record's `info` field of the name `field`, or else the beginning of its solution (its answer where it has none), cut
+    at a random place from `low` to `high` of its tokens: a way-point on a known way to the goal, as the paper takes one from a
+    trajectory of its data set. A problem has one hint a step, and none if there is no such field or the solution is a single token; then
+    all its rollouts are plain. With `hinted_rows: false` the second row is left out: the policy with the hint is then not trained.
+    `advantage: saw` says what each row weighs. Metrics of rewards are of all rows; evaluation never sees a hint.
+    """
+
+    info_fields: ClassVar[tuple[str, ...]] = ("field",)
+
+    def __init__(
+        self,
+        *,
+        share: Annotated[float, Field(ge=0, lt=1)] = 0.5,
+        field: Annotated[str, Field(min_length=1, max_length=200)] | None = None,
+        low: Annotated[float, Field(ge=0, le=1)] = 0.25,
+        high: Annotated[float, Field(gt=0, le=1)] = 0.75,
+        template: Annotated[str, Field(min_length=1, max_length=8000)] = TEMPLATE,
+        hinted_rows: bool = True,
+    ) -> None:
+        for place in ("{problem}", "{hint}"):
+            if place not in template:
+                raise RecipeError(
+                    f"rlvr.rollout.template: it has no {place}, so nothing would be put into it. Add {place}."
+                )
+        if low > high:
+            raise RecipeError(f"rlvr.rollout.low: {low:g} is above high, {high:g}. Exchange them.")
+        self.share, self.field, self.low, self.high = share, field, low, high
+        self.template, self.hinted_rows = template, hinted_rows
+
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
+        """The rows of each problem: plain ones, hinted ones behind the plain prompt, hinted ones behind their own."""
+        hinted = self._hinted(requests, context)
+        counts = {request.group: own.rollouts for request, own in hinted}
+        plain = [replace(request, rollouts=request.rollouts - counts.get(request.group, 0)) for request in requests]
+        groups = by_group(answers([*plain, *(own for _, own in hinted)], context))
+        told = {request.group: own for request, own in hinted}
+        rows = []
+        for request in requests:
+            rows += groups.get(request.group, [])
+            if request.group not in told:
+                continue
+            asked = told[request.group]
+            own = groups.get(asked.group, [])
+            rows += [
+                teacher_forced(
+                    request,
+                    request.prompt,
+                    row.tokens[len(asked.prompt) :],
+                    row.stop,
+                    context,
+                    drawn_elsewhere=not self.hinted_rows,
+                )
+                for row in own
+            ]
+            rows += own if self.hinted_rows else []
+        return rows
+
+    def _hinted(
+        self, requests: list[RolloutRequest], context: RolloutContext
+    ) -> list[tuple[RolloutRequest, RolloutRequest]]:
+        """Of each problem that gets a hint: its request, and that for its hinted rows."""
+        groups = Groups(requests, context)
+        places = torch.rand(len(requests), generator=context.generator, device=context.generator.device).tolist()
+        chosen = []
+        for request, place in zip(requests, places, strict=True):
+            count = round(self.share * request.rollouts)
+            hint = self._hint(request, self.low + (self.high - self.low) * place, context) if count else ""
+            if hint:
+                chosen.append((request, hint, count))
+        if not chosen:
+            return []
+        prompts = context.render(
+            [self._conversation(request.problem, hint) for request, hint, _ in chosen],
+            [request.problem.tools for request, _, _ in chosen],
+        )
+        return [
+            (request, replace(request, prompt=prompt, group=groups.next(request), rollouts=count))
+            for (request, _, count), prompt in zip(chosen, prompts, strict=True)
+        ]
+
+    def _hint(self, request: RolloutRequest, share: float, context: RolloutContext) -> str:
+        """What the prompt tells; empty for nothing."""
+        if self.field is not None:
+            return str(request.problem.info.get(self.field) or "").strip()
+        tokens = solution_tokens(request, context)
+        length = min(max(1, round(share * len(tokens))), len(tokens) - 1)
+        return context.decode(tokens[: max(0, length)]).strip()
+
+    def _conversation(self, problem: Problem, hint: str) -> list[Message]:
+        """The problem with the hint in its last message."""
+        *before, question = problem.prompt
+        text = self.template.replace("{hint}", hint, 1).replace("{problem}", question["content"], 1)
+        return [*before, {**question, "content": text}]
