@@ -77,6 +77,12 @@ def teacher_forced(
     )
 
 
+def demonstration(request: RolloutRequest, context: RolloutContext) -> Trajectory:
+    """The record's solution (or answer) with an end token, as a row of the request's group."""
+    solution = [*solution_tokens(request, context), int(context.tokenizer.eos_token_id)]
+    return teacher_forced(request, request.prompt, solution, Stop.END, context)
+
+
 def grown(rows: list[Trajectory], context: RolloutContext) -> list[Trajectory]:
     """Rows that were cut at a window with another window each; a row that has no room left ends at its length."""
     drawn = [len(row.sampled()) for row in rows]

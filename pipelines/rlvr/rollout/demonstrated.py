@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
-from pipelines.data.records import Stop, Trajectory, by_group
-from pipelines.rlvr.rollout._answers import answers, solution_tokens, teacher_forced
+from pipelines.data.records import by_group
+from pipelines.rlvr.rollout._answers import answers, demonstration
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.data.records import Trajectory
 
 
 @method(
@@ -31,9 +32,4 @@ class demonstrated(Rollout):
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, each group with its demonstration at the end."""
         rows = by_group(answers(requests, context))
-        return [row for request in requests for row in (*rows.get(request.group, []), _demonstration(request, context))]
-
-
-def _demonstration(request: RolloutRequest, context: RolloutContext) -> Trajectory:
-    solution = [*solution_tokens(request, context), int(context.tokenizer.eos_token_id)]
-    return teacher_forced(request, request.prompt, solution, Stop.END, context)
+        return [row for request in requests for row in (*rows.get(request.group, []), demonstration(request, context))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import toys
 import yaml
 from scripted import context, ids, request, tokenizer
@@ -33,13 +34,13 @@ def row(text, prompt="pp", entropy=True, stop="end"):
     }
 
 
-def drawn(rows, *, order="drawn", rollouts=2, entropy=True):
+def drawn(rows, *, order="drawn", rollouts=2, entropy=True, kind="stored"):
     def never(prefix, number):
         raise AssertionError("nothing is sampled")
 
     made = context(never, entropy=entropy)
     object.__setattr__(made, "stored", lambda uid: rows)
-    return bind("rlvr.rollout", {"kind": "stored", "order": order}).fn.run([request("pp", rollouts, group=5)], made)
+    return bind("rlvr.rollout", {"kind": kind, "order": order}).fn.run([request("pp", rollouts, group=5)], made)
 
 
 def test_rows_are_those_of_the_samples():
@@ -52,6 +53,13 @@ def test_rows_are_those_of_the_samples():
     assert second.text == "d" and second.stop == Stop.END and first.score is None
     assert [r.text for r in drawn([row("abc"), row("d"), row("ef")], order="shortest")] == ["d", "ef"]
     assert drawn([row("abc", entropy=False)], entropy=False)[0].entropy_old is None
+
+
+def test_a_demonstration_stands_behind_them():
+    *stored_rows, demonstration = drawn([row("abc"), row("d"), row("ef")], order="shortest", kind="stored_demonstrated")
+    assert stored_rows == drawn([row("abc"), row("d"), row("ef")], order="shortest")
+    assert demonstration.tokens == [*ids("ppok"), tokenizer().eos_token_id] and demonstration.group == 5
+    assert demonstration.role == [0, 0] + [int(Role.TEACHER_FORCED)] * 3 and demonstration.version == 3
 
 
 def test_another_prompt_and_missing_entropies_are_refused():
@@ -123,6 +131,38 @@ def test_a_run_reads_stored_rows_and_samples_nothing(tmp_path, begun, monkeypatc
     assert len(metrics) == 4 and any(values["optimizer/grad_norm"] > 0 for values in metrics)
 
 
+IMITATION = ("rlvr.credit=[]", "rlvr.divergence=null", "rlvr.optimizer.learning_rate=0.0005")
+DUAL = {
+    "recoil": (
+        "rlvr.rollout=stored_demonstrated",
+        "rlvr.objective=recoil",
+        "rlvr.advantage=grpo",
+        "rlvr.loss_aggregation=row_mean",
+    ),
+    "f_dvl": ("rlvr.advantage=f_dvl", "rlvr.loss_aggregation=fixed_length"),
+}
+
+
+@pytest.mark.parametrize("name", DUAL)
+def test_the_duals_learn_offline(tmp_path, begun, monkeypatch, name):
+    """A few steps on stored rows make the demonstrations, or the answers that are paid best, more likely."""
+    made = trainer(tmp_path, begun, *IMITATION, *DUAL[name], "rlvr.steps=8", "rlvr.prompts=30")
+    monkeypatch.setattr(made.sampler, "extend", None)
+    rows, _ = made.collect(0)
+    columns = made.collector.pack(rows, 0, 8)
+    wanted = columns["teacher_forced"] if name == "recoil" else columns["mask"] & (columns["reward"] > 0.5)[:, None]
+    assert wanted.any()
+
+    def likelihood():
+        with torch.no_grad():
+            logp = made.learner.passes.per_token(made.learner.passes.log_probs, columns["token"], columns["mask"])
+        return float((logp * wanted).sum() / wanted.sum())
+
+    before = likelihood()
+    made.run()
+    assert likelihood() > before + 0.02
+
+
 def test_at_the_start_only_decisions_have_a_gradient_and_far_thresholds_leave_the_anchor_alone(tmp_path, begun):
     """With a threshold that no token reaches the loss is the anchor's, 0 with gradient 0 at the starting weights."""
     (tmp_path / "a").mkdir()
@@ -158,7 +198,7 @@ def test_a_killed_run_ends_with_the_same_bytes(tmp_path, begun):
     ("stage", "words"),
     [
         ({"rollout": "stored"}, r"rl\.samples: the rollout stored reads stored completions"),
-        ({"samples": "drafts"}, r"rl\.samples: the rollout single_turn draws its own"),
+        ({"samples": "drafts"}, r"rl\.samples: the rollout single_turn draws its own.*stored_demonstrated"),
         ({"samples": "drafts", "rollout": "stored", "window": 4}, r"rl\.window"),
         (
             {"samples": "drafts", "rollout": "stored", "curriculum": "self_curation"},
