@@ -260,6 +260,9 @@ def _majority(problem: Problem, rows: list[Completion], select: Selection) -> It
 
 
 def _pairs(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:
+    if select.pair == "demonstration":
+        yield from _demonstrated(problem, rows, select, seed)
+        return
     if select.pair == "random":
         draw = random.Random(f"{seed} {problem.uid}")
         chosen, rejected = ([row for row in rows if row["correct"] is wanted] for wanted in (True, False))
@@ -276,6 +279,20 @@ def _pairs(problem: Problem, rows: list[Completion], select: Selection, seed: in
         scores = {"chosen_score": better["score"], "rejected_score": worse["score"]}
         cut = {name: True for name, row in zip(pairs.CUT, (better, worse), strict=True) if row["stop"] == "length"}
         yield _with(problem, {"chosen": better["text"], "rejected": worse["text"], **scores, **cut})
+
+
+def _demonstrated(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:
+    """Pairs of the record's solution with completions of another text, in an order drawn by seed and problem; without scores."""
+    solution = str(problem.info.get("solution") or problem.answer).strip()
+    others = [
+        row
+        for row in rows
+        if row["text"].strip() != solution and select.against in ("all", "correct" if row["correct"] else "incorrect")
+    ]
+    random.Random(f"{seed} {problem.uid}").shuffle(others)
+    for row in others[: select.per_problem] if solution else ():
+        cut = {pairs.CUT[1]: True} if row["stop"] == "length" else {}
+        yield _with(problem, {"chosen": solution, "rejected": row["text"], **cut})
 
 
 def _ranked(

@@ -13,6 +13,7 @@ OF_KIND = {
     "min_score": ("best",),
     "min_share": ("majority",),
     "pair": ("pairs",),
+    "against": ("pairs",),
     "by": ("best", "pairs"),
     "factors": ("pairs",),
     "margin": ("pairs", "segments"),
@@ -81,9 +82,12 @@ class Selection(Settings):
     """majority: least share of the completions that must have the answer."""
     by: Line = "score"
     """What the best are the highest of: the score, or as a factor's `name`."""
-    pair: Literal["extremes", "random", "ranked"] = "extremes"
+    pair: Literal["extremes", "random", "ranked", "demonstration"] = "extremes"
     """extremes: the best against the worst, the second best against the second worst, ...; random: a correct against an incorrect
-    completion, drawn by the source's `seed`; ranked: two drawn ones of which `factors` say which is better (HERON)."""
+    completion, drawn by the source's `seed`; ranked: two drawn ones of which `factors` say which is better (HERON); demonstration: the
+    record's solution, or its answer, against a drawn one with another text (DIP-RL)."""
+    against: Literal["all", "correct", "incorrect"] = "all"
+    """demonstration: which completions are the other side. Beside correct ones the solution has only what the verifier does not ask for."""
     factors: list[Annotated[Factor, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)]] = Field(
         [], max_length=20
     )
@@ -123,6 +127,10 @@ class Selection(Settings):
                 raise ValueError(f"{name} is read by {', '.join(wanted)}, not by {self.kind}; leave it out")
         if (self.pair == "ranked") != bool(self.factors):
             raise ValueError("pair: ranked needs `factors`, the most important first, and nothing else takes them")
+        if self.against != "all" and self.pair != "demonstration":
+            raise ValueError("against is read by pair: demonstration; leave it out")
+        if self.pair == "demonstration" and self.margin:
+            raise ValueError("margin compares scores, and a demonstration has none; leave it out")
         if self.pair != "extremes" and self.by != "score":
             raise ValueError("by is read by best, and by pairs of extremes; leave it out")
         if not -1000 <= self.grades[0] < self.grades[1] <= 1000:

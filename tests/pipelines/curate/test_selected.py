@@ -157,6 +157,40 @@ def test_answers_that_were_cut_are_marked(tmp_path):
     assert pair.rejected_cut and not pair.chosen_cut
 
 
+def test_demonstrations_against_drawn_answers(tmp_path):
+    """The solution, or the answer 7, against other texts: all of them, those that are as correct, or those that are not."""
+    drafts = write(tmp_path / "drafts", info={"b": {"solution": "so 1 "}}, cut={"1"})
+
+    def couples(**select):
+        pairs = chosen(drafts, kind="pairs", pair="demonstration", per_problem=9, **select)
+        return {(p.info["sampled_from"], p.info["chosen"], p.info["rejected"]) for p in pairs}
+
+    correct = {("a", "7", "it is 7"), ("b", "so 1", "1")}
+    incorrect = {("a", "7", "no 3"), ("a", "7", "5 or 3"), ("c", "7", "2"), ("c", "7", "it is 2"), ("c", "7", "4")}
+    assert couples(against="correct") == correct and couples(against="incorrect") == incorrect
+    assert couples() == correct | incorrect
+    pairs = {p.info["rejected"]: p for p in chosen(drafts, kind="pairs", pair="demonstration", against="correct")}
+    assert pair_of(pairs["1"]).rejected_cut and not pair_of(pairs["1"]).chosen_cut
+    assert not any("score" in name for name in pairs["1"].info)
+    drawn = {
+        tuple(p.info["rejected"] for p in chosen(drafts, seed, kind="pairs", pair="demonstration")) for seed in range(9)
+    }
+    assert len(drawn) > 2, "one a problem, drawn by the seed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"pair": "random", "against": "correct"}, "against is read by pair: demonstration"),
+        ({"pair": "demonstration", "margin": 0.5}, "margin compares scores"),
+        ({"kind": "best", "against": "correct"}, "against is read by pairs"),
+    ],
+)
+def test_what_a_demonstration_is_not_asked(fields, words):
+    with pytest.raises(ValueError, match=words):
+        Selection.model_validate({"kind": "pairs", **fields})
+
+
 def test_pairs(folder):
     assert pairs(folder) == [("7", "no 3")]
     assert pairs(folder, per_problem=9) == [("7", "no 3"), ("it is 7", "5 or 3")]
