@@ -13,7 +13,7 @@ ADDED = (
     "logp_prompt", "logp_masked", "answer_logp", "feedback_gain", "record_weight", "step_potential", "logp_demonstration",
     "noise", "reward_terms", "turn_value", "turn_action_value",
     "target_probability", "target_prior", "demonstration_logit",
-    "turn_valid", "turn_progress", "velocity_deviation",
+    "turn_valid", "turn_progress", "velocity_deviation", "instruction_value",
 )  # fmt: skip
 """Drawn last: the other columns' examples stay as they were."""
 

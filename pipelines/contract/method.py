@@ -179,6 +179,8 @@ class Rollout(Method):
 
     reads_samples: ClassVar[bool] = False
     """Whether it takes completions from a sample stage (`context.stored`), which the recipe then names as `samples`."""
+    reads_episodes: ClassVar[bool] = False
+    """Whether these are episodes."""
 
     @abstractmethod
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:

@@ -87,6 +87,7 @@ RLVR = {
     "layout/tokens": Metric("Tokens in it."),
     "critic/*": Metric("Of the critic.", when=_with_provider("critic"), hint="Add providers: [critic]."),
     "archer/*": Metric("Of the critics of whole turns.", when=_with_provider("archer"), hint="Add providers: [archer]."),
+    "digirl/*": Metric("Of the critics that classify.", when=_with_provider("digirl"), hint="Add providers: [digirl]."),
     "prm/*": Metric("Of the process reward model.", when=_with_provider("implicit_prm"), hint="Add providers: [implicit_prm]."),
     "discriminator/*": Metric("Of the discriminator.",
                               when=_with_provider("target_discriminator", "demonstration_discriminator"),

@@ -20,9 +20,10 @@ TEXTS = (*SCHEMA, "text", "stop", "status", "components")
 """Columns of text; `prompt`, `info` and `components` are JSON. The problem's own are repeated in each row, which Parquet's dictionaries
 make cheap, so that a shard can be read without the data."""
 EPISODE = "episode"
-"""Column of a stage that plays episodes, JSON: `{"turns": [{"state", "message", "reply", "role", "reward", "cut"}, ...], "end"}`. Of each
-turn the key of the state that it began in, what the policy said, what it was told (empty where the episode ended) and by whom, the reward,
-and whether it was cut at the token limit; `end` is the key of the last state, null where the environment ended the episode."""
+"""Column of a stage that plays episodes, JSON: `{"turns": [{"state", "message", "reply", "role", "reward", "cut", "span"}, ...], "end"}`.
+Of each turn the key of the state that it began in, what the policy said, what it was told (empty where the episode ended) and by whom, the
+reward, whether it was cut at the token limit, and where its tokens begin and end in the completion; `end` is the key of the last state,
+null where the environment ended the episode."""
 STEPS = "steps"
 """Column of a stage that labels steps, JSON: `[{"text", "correct", "drawn"}, ...]`. Of each step its text and how many of the continuations
 that were drawn and verified from its end are correct; of the last one the completion's own verdict. Null where nothing was sampled."""

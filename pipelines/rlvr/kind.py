@@ -127,17 +127,25 @@ def _check_users(node: Node) -> None:
 def _check_samples(node: Node) -> None:
     """Stored completions are named where the rollout reads them, and nowhere else."""
     kind = str(node.settings.rollout.get("kind"))
-    reads, named = load("rlvr.rollout", kind).reads_samples, bool(node.named("samples"))  # type: ignore[attr-defined]
+    rollout, named = load("rlvr.rollout", kind), bool(node.named("samples"))
+    reads, of_episodes = rollout.reads_samples, rollout.reads_episodes  # type: ignore[attr-defined]
     if reads and not named:
         raise RecipeError(f"rlvr.samples: the rollout {kind} reads stored completions. Name a stage of kind sample.")
     if named and not reads:
         raise RecipeError(
-            f"rlvr.samples: the rollout {kind} draws its own completions. Use rollout: stored, or leave samples out."
+            f"rlvr.samples: the rollout {kind} draws its own completions. Use rollout: stored or stored_demonstrated, or leave samples out."
         )
     for name in node.named("samples"):
-        if getattr(node.recipe.node(name).settings, "episodes", None) is not None:
+        plays = getattr(node.recipe.node(name).settings, "episodes", None) is not None
+        if plays and not of_episodes:
             raise RecipeError(
-                f"rlvr.samples: {name} plays episodes, and the rollout {kind} reads single answers. Name a stage that samples those."
+                f"rlvr.samples: {name} plays episodes, and the rollout {kind} reads single answers. Use rollout: stored_episodes, or name "
+                "a stage that samples those."
+            )
+        if of_episodes and not plays:
+            raise RecipeError(
+                f"rlvr.samples: {name} samples single answers, and the rollout {kind} reads episodes. Use rollout: stored, or give "
+                f"{name} `episodes: {{max_turns: 10}}`."
             )
     curriculum = str(node.settings.curriculum.get("kind"))
     if reads and card(load("rlvr.curriculum", curriculum)).tries_out:

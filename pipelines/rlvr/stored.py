@@ -12,6 +12,8 @@ from pipelines.engine import models
 from pipelines.errors import DataError
 
 COLUMNS = ("uid", "prompt_ids", "completion_ids", "logp", "entropy", "text", "stop")
+OF_EPISODES = (samples.EPISODE, "score", "correct", "status", "components")
+"""What is read beside them of a stage that played episodes."""
 ORIGIN = "sampled_from"
 """In a record's info: uid of the problem that its completions were drawn for."""
 
@@ -32,7 +34,8 @@ def read(folder: Path, problems: Mapping[str, Problem], tokenizer: Any) -> dict[
     for uid, problem in problems.items():
         origins.setdefault(str(problem.info.get(ORIGIN, uid)), []).append(uid)
     stored: dict[str, list[dict[str, Any]]] = {}
-    for row in samples.read(folder, COLUMNS):
+    played = samples.has_column(folder, samples.EPISODE)
+    for row in samples.read(folder, COLUMNS + OF_EPISODES if played else COLUMNS):
         if row["stop"] != "error":
             for uid in origins.get(row["uid"], ()):
                 stored.setdefault(uid, []).append(row)

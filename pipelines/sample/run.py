@@ -341,7 +341,7 @@ class Drawer:
 def _story(episode: Episode) -> dict[str, Any]:
     """What `samples.EPISODE` holds of an episode."""
     replies = [*episode.replies, {"role": "user", "content": ""}]
-    columns = (episode.worlds, episode.texts, replies, episode.rewards, episode.cuts)
+    columns = (episode.worlds, episode.texts, replies, episode.rewards, episode.cuts, _spans(episode))
     turns = [
         {
             "state": state,
@@ -350,12 +350,23 @@ def _story(episode: Episode) -> dict[str, Any]:
             "role": reply["role"],
             "reward": reward,
             "cut": cut,
+            "span": span,
         }
-        for state, text, reply, reward, cut in zip(
+        for state, text, reply, reward, cut, span in zip(
             *columns, strict=False
         )  # an episode without a turn has a reply too many
     ]
     return {"turns": turns, "end": None if episode.stop == Stop.ENVIRONMENT else episode.world.state_key()}
+
+
+def _spans(episode: Episode) -> list[list[int]]:
+    """Where the policy's tokens of each turn begin and end in the completion."""
+    start, spans = len(episode.request.prompt), [[-1, -1] for _ in episode.states]
+    for place, turn in enumerate(episode.turn):
+        if turn >= 0:
+            begin, _ = spans[turn]
+            spans[turn] = [begin if begin >= 0 else place - start, place - start + 1]
+    return spans
 
 
 def _write_shard(shard: _Shard, problems: list[Problem], path: Path, seconds: float) -> dict[str, float]:

@@ -15,13 +15,12 @@ from pipelines.contract.provider import ProviderContext
 from pipelines.engine import distribution
 from pipelines.engine.critic import Critic
 from pipelines.rlvr.ops_turns import turn_ends, turn_starts, turns_taken, turns_to_tokens
+from pipelines.rlvr.providers._episodes import drawn, ended, mlp, stacked
 from pipelines.rlvr.providers._learned_head import LearnedHead
-from pipelines.rlvr.turn_values import following_values, turn_payments
+from pipelines.rlvr.turn_values import following_values
 
 DRAWS = 7
 """RNG stream id of the episodes that an update draws."""
-EPISODE = {"token": 0, "turn": -1, "mask": 0, "paid": 0}
-"""Columns of a stored episode, and what stands behind its end."""
 
 
 @method(
@@ -64,29 +63,26 @@ class archer(LearnedHead):
 
     def setup(self, context: ProviderContext) -> None:
         """Copy the body."""
-        self.seed, self.outcome_tokens = context.seed, context.outcome_tokens
+        self.seed, self.outcome_tokens, self.own_rows = context.seed, context.outcome_tokens, 0
         self.build(context, TurnHeads)
         self.target = copy.deepcopy(self.network).requires_grad_(False)
 
     @torch.no_grad()
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """`turn_value` and `turn_action_value` [B, S]."""
+        self.own_rows = len(tokens)
         episodes = {"token": tokens, "turn": columns["turn"], "mask": columns["mask"], "paid": columns["turn_reward"]}
         actions, states = self._estimates(self.network, episodes)
         columns["turn_action_value"], columns["turn_value"] = actions.amin(-1), states.amin(-1)
 
     def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
         """Store the step's episodes, and fit both critics."""
-        latest = self._stored(tokens, columns)
+        latest = ended(tokens, columns, self.outcome_tokens(columns), self.own_rows)
         self.store = [*self.store, *latest][-self.capacity :]
         losses = [0.0, 0.0]
         for epoch in range(self.epochs if latest else 0):
             draw = distribution.generator(torch.device("cpu"), self.seed, int(columns["step"]), epoch, DRAWS)
-            drawn = [
-                [source[i] for i in torch.randint(len(source), (self.batch,), generator=draw).tolist()]
-                for source in (self.store, latest)
-            ]
-            losses = self._fit(stacked([*drawn[0], *drawn[1]]))
+            losses = self._fit(stacked([*drawn(self.store, self.batch, draw), *drawn(latest, self.batch, draw)]))
         filled = {f"archer/{name}": columns[f"turn_{name}"] for name in ("value", "action_value")}
         taken = turns_taken(columns["turn"], columns["mask"], columns["turn_reward"].shape[1])
         means = {name: float(value[taken].mean()) if taken.any() else 0.0 for name, value in filled.items()}
@@ -96,18 +92,6 @@ class archer(LearnedHead):
             "archer/episodes": float(len(self.store)),
             **means,
         }
-
-    def _stored(self, tokens: Tensor, columns: dict[str, Any]) -> list[dict[str, Tensor]]:
-        """The step's episodes whose outcome is known, each up to its last trained token."""
-        mask = self.outcome_tokens(columns)
-        turn = columns["turn"]
-        paid = turn_payments(columns["reward"], columns["turn_reward"], turn, mask, columns["token_penalty"]).float()
-        episodes = []
-        for row in (mask & (turn >= 0)).any(1).nonzero().flatten().tolist():
-            end = int(mask[row].nonzero().max()) + 1
-            values = {"token": tokens[row, :end], "turn": turn[row, :end], "mask": mask[row, :end], "paid": paid[row]}
-            episodes.append({name: value.clone() for name, value in values.items()})
-        return episodes
 
     def _fit(self, episodes: dict[str, Tensor]) -> list[float]:
         """One update of both critics and the targets: Q on the first `batch` episodes, V on the others; returns their losses."""
@@ -175,32 +159,13 @@ class TurnHeads(torch.nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.heads = torch.nn.ModuleList(_mlp(width) for _ in range(4))
+        self.heads = torch.nn.ModuleList(mlp(width) for _ in range(4))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """The four values of each state."""
         return torch.cat([head(hidden) for head in self.heads], -1)
 
 
-def _mlp(width: int) -> torch.nn.Sequential:
-    linear, relu = torch.nn.Linear, torch.nn.ReLU
-    return torch.nn.Sequential(linear(width, width), relu(), linear(width, width), relu(), linear(width, 1))
-
-
 def _weighted(predicted: Tensor, wanted: Tensor, weight: Tensor) -> Tensor:
     """Squared errors, each with its weight; an entry whose weight is 0 has no error."""
     return weight * (predicted - wanted).square()
-
-
-def stacked(episodes: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Episodes as padded columns.
-
-    >>> stacked([{"turn": torch.tensor([0, 1])}, {"turn": torch.tensor([0])}])["turn"].tolist()
-    [[0, 1], [0, -1]]
-    """
-    columns = {}
-    for name, fill in EPISODE.items():
-        rows = [episode[name] for episode in episodes if name in episode]
-        if rows:
-            columns[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
-    return columns

@@ -57,5 +57,4 @@ def append(columns: dict[str, Any], stored: list[dict[str, Tensor]]) -> dict[str
             width = max(part.shape[1] for part in parts)
             parts = [pad(part, (0, width - part.shape[1]), value=COLUMNS[name].fill) for part in parts]
         out[name] = torch.cat(parts)
-    out["on_policy"] = torch.arange(len(out["group"])) < len(columns["group"])
     return out

@@ -66,6 +66,11 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
             *TURNS, "presets=[archer]", "rlvr.rollout={kind: multi_turn, max_turns: 3}",
             "rlvr.providers=[{kind: archer, epochs: 2, batch: 8, warm_up: 1}]",
         ],
+        [
+            *TURNS, "presets=[digirl]", "rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.replay.share=0.5",
+            "rlvr.advantage.threshold=-0.3",
+            "rlvr.providers=[{kind: digirl, epochs: 2, batch: 8, warm_up: 1}]",
+        ],
         [*TURNS, "presets=[spa]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
         [*TURNS, "presets=[rebel]", "rlvr.rollout.max_turns=3", "rlvr.advantage.target_success=0.9"],
         [*TURNS, "presets=[activevln]", "rlvr.rollout={kind: multi_turn, max_turns: 3, tolerance: 1.5, regenerate: 1}"],
@@ -77,8 +82,8 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         ["presets=[tree_grpo]", *TREES],
     ],
     ids=[
-        "plain", "gigpo", "trloo", "seeupo", "era", "archer", "spa", "rebel", "activevln", "arpo", "epo", "trloo_turn_clip", "gated_gae",
-        "arpo_hard", "tree_grpo",
+        "plain", "gigpo", "trloo", "seeupo", "era", "archer", "digirl", "spa", "rebel", "activevln", "arpo", "epo", "trloo_turn_clip",
+        "gated_gae", "arpo_hard", "tree_grpo",
     ],
 )  # fmt: skip
 def test_turns_train(tmp_path, lake, more):
@@ -92,8 +97,9 @@ def test_turns_train(tmp_path, lake, more):
     assert len(values) == 3 and checked and max(checked) < 1e-4
 
 
-def test_critics_of_turns_and_their_episodes_survive_a_stop(tmp_path, lake):
-    """The store is in the commit, and so are the targets; the second step draws from both steps' episodes."""
+@pytest.mark.parametrize("critics", ["archer", "digirl"])
+def test_critics_of_turns_and_their_episodes_survive_a_stop(tmp_path, lake, critics):
+    """The store is in the commit, and so are targets and replayed rows; the second step draws from both steps' episodes."""
     results = []
     for name, run in (
         ("whole", lambda build: build().run()),
@@ -101,12 +107,12 @@ def test_critics_of_turns_and_their_episodes_survive_a_stop(tmp_path, lake):
     ):
         folder = tmp_path / name
         folder.mkdir()
-        providers = "rlvr.providers=[{kind: archer, learning_rate: 0.001, epochs: 2, batch: 6, warm_up: 1}]"
-        more = (*TURNS, "presets=[archer]", TURNS[0], providers, "rlvr.commit.every=1")
+        providers = f"rlvr.providers=[{{kind: {critics}, learning_rate: 0.001, epochs: 2, batch: 6, warm_up: 1}}]"
+        more = (*TURNS, f"presets=[{critics}]", TURNS[0], providers, "rlvr.commit.every=1")
         run(lambda folder=folder, more=more: toys.trainer(folder, lake, toys.lake(folder), *more))
         results.append(toys.result(folder / "work"))
     assert results[0] == results[1]
-    assert results[0][1][-1][1]["archer/episodes"] == 48
+    assert results[0][1][-1][1][f"{critics}/episodes"] == 48
 
 
 def test_a_progress_model_resumes_to_the_same_bytes_and_turns_say_whether_they_were_actions(tmp_path, lake):

@@ -128,6 +128,19 @@ def test_the_oldest_episodes_are_forgotten_and_what_is_left_comes_back(tmp_path)
         assert torch.equal(one, same)
 
 
+def test_rows_that_a_replay_puts_behind_the_step_s_own_are_no_news(tmp_path):
+    part = archer(tmp_path, epochs=1, batch=2)
+    tokens, columns = episodes([1.0, 0.5], [[1.0], [0.5]])
+    part.fill(tokens[:1], {name: value[:1] if torch.is_tensor(value) else value for name, value in columns.items()})
+    assert (
+        part.update(tokens, columns | {"turn_value": torch.zeros(2, 1), "turn_action_value": torch.zeros(2, 1)})[
+            "archer/episodes"
+        ]
+        == 1
+    )
+    assert part.store[0]["paid"].tolist() == [1.0]
+
+
 def test_a_step_without_an_outcome_changes_nothing(tmp_path):
     part = archer(tmp_path, epochs=2)
     tokens, columns = episodes([1.0], [[1.0]])
