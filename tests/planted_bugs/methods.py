@@ -19,7 +19,23 @@ PROGRESS, SPA, ELLIPTICAL = (
     f"{TESTS}/shaping/test_spa.py",
     f"{TESTS}/shaping/test_elliptical.py",
 )
+SAW, RECOIL, F_DVL = (
+    f"{TESTS}/{name}" for name in ("rollout/test_saw.py", "objective/test_recoil.py", "advantage/test_f_dvl.py")
+)
+DIGIRL = f"{TESTS}/providers/test_digirl.py"
 PLANTED = {
+    "saw: hinted rows train behind the hint": (f"{RLVR}/rollout/saw.py", "request.prompt,\n                    row.tokens[len(asked.prompt) :]", "asked.prompt,\n                    row.tokens[len(asked.prompt) :]", [f"{SAW}::test_a_step_by_hand"]),
+    "saw: the hint may be the whole solution": (f"{RLVR}/rollout/saw.py", "len(tokens) - 1)\n", "len(tokens))\n", [f"{SAW}::test_hints_are_beginnings_of_the_solution"]),
+    "saw: hinted rows are in the value": (f"{RLVR}/advantage/saw.py", "own = scored & ~told", "own = scored", [f"{TESTS}/advantage/test_saw.py::test_against_a_loop"]),
+    "saw: every row bootstraps": (f"{RLVR}/advantage/saw.py", "weight * bootstrapping * told", "weight * bootstrapping", [f"{TESTS}/advantage/test_saw.py::test_against_a_loop"]),
+    "recoil: the variance over rows": (f"{RLVR}/objective/recoil.py", "variance = group_sum(mixture * deviation**2, group)", "variance = group_sum(deviation**2, group)", [f"{RECOIL}::test_its_minimum_is_the_policy_of_the_primal"]),
+    "recoil: a quarter of the penalty": (f"{RLVR}/objective/recoil.py", "temperature / (4 * share) * variance", "temperature / (16 * share) * variance", [f"{RECOIL}::test_its_minimum_is_the_policy_of_the_primal"]),
+    "f_dvl: as many above as below": (f"{RLVR}/advantage/f_dvl.py", "slope = 1 - alpha - alpha *", "slope = alpha - alpha *", [f"{F_DVL}::test_the_value_minimises_the_released_loss"]),
+    "f_dvl: the mean of logarithms": (f"{RLVR}/advantage/f_dvl.py", "group_mean(((reward - top) / softness).exp(), group, every).log()", "group_mean((reward - top) / softness, group, every)", [f"{F_DVL}::test_the_value_minimises_the_released_loss"]),
+    "digirl: the problem is read at every turn": (f"{RLVR}/providers/digirl.py", "starts & (starts.cumsum(1) == 1)", "starts & (starts.cumsum(1) > 0)", [f"{DIGIRL}::test_losses_against_a_loop"]),
+    "digirl: replayed episodes are stored again": (f"{RLVR}/providers/_episodes.py", "mask & (torch.arange(len(mask)) < rows)[:, None]", "mask", [f"{DIGIRL}::test_what_is_stored_comes_back_and_episodes_without_an_outcome_are_not"]),
+    "digirl: the critic weighs as much near the end": (f"{RLVR}/advantage/digirl.py", "chosen = taken & (outcome + share * progress > threshold)", "chosen = taken & (outcome + progress > threshold)", [f"{TESTS}/advantage/test_digirl.py::test_by_hand"]),
+    "digirl: easy successes first": (f"{RLVR}/replay/digirl.py", 'columns["reward"] - columns["instruction_value"]', 'columns["reward"] + columns["instruction_value"]', [f"{TESTS}/replay/test_digirl.py::test_successes_at_hard_problems_come_first_and_come_back"]),
     "self-play: the other seat is not paid": ("pipelines/contract/episode.py", "other.rewards[-1] += paid", "other.rewards[-1] += 0.0", [f"{TESTS}/rollout/test_self_play.py::test_a_game_is_a_row_for_each_seat"]),
     "self-play: both seats are one group": ("pipelines/contract/episode.py", "request.group + place * context.prompts", "request.group", [f"{TESTS}/rollout/test_self_play.py::test_seats_of_a_group_lie_together_and_a_repeated_step_is_the_same"]),
     "kuhn_poker: seats are told the first player's card": ("pipelines/environments/kuhn_poker.py", "self.info['cards'][seat]}.", "self.info['cards'][0]}.", ["tests/pipelines/environments/test_players.py::test_a_hand_is_played_as_the_table_says"]),
