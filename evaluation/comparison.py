@@ -7,16 +7,18 @@ from the body that `compare` returns.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evaluation import paired
+from evaluation.risk_return import FEWEST, cheap_score, top_k
 from evaluation.samples import Sample
 from evaluation.weights import compare_weights
 from pipelines.errors import ModelError
+from pipelines.recipe.stage_kind import BASE
 
 SHOWN = 20
 """Lost problems whose texts are kept."""
@@ -49,6 +51,8 @@ class Subject:
     notes: list[str] = field(default_factory=list)
     model: Path | None = None
     """The folder of its weights; None where they are not on this machine."""
+    made_from: tuple[str, ...] = ()
+    """Artifacts of its chain in front of its own."""
 
     @property
     def first(self) -> str:
@@ -128,6 +132,7 @@ def compare(
         "settings": settings_table(arms),
         "curves": _curves(arms),
         "benchmarks": benchmarks,
+        "picking": _picking(arms, benchmarks),
         "cost": [_cost(arm) for arm in arms],
         "notes": list(dict.fromkeys(notes + _code_notes(arms))),
     }
@@ -189,6 +194,7 @@ def _benchmark(task: str, arms: Sequence[Arm], confidence: float, resamples: int
         ],
     }
     body["scores"] = [_scores(arm, table, ks) for arm, table in zip(arms, tables, strict=True)]
+    body["start"] = _start(task, subjects, shared)
     body["tests"] = []
     for number, table in list(enumerate(tables))[1:]:
         for column in dict.fromkeys((0, len(ks) - 1)):
@@ -219,6 +225,49 @@ def _scores(arm: Arm, table: np.ndarray, ks: list[int]) -> dict[str, Any]:
         f"pass@{ks[-1]}": float(table[:, :, -1].mean()),
         "seeds": by_seed.tolist(),
     }
+
+
+def _is_start(subject: Subject, subjects: Sequence[Subject]) -> bool:
+    """Whether others of them were trained from it: it is the base, or was evaluated alone as what they start from."""
+    alone = subject.first == subject.checkpoint
+    return subject.checkpoint == BASE or (alone and any(subject.artifact in other.made_from for other in subjects))
+
+
+def _start(task: str, subjects: Sequence[Subject], shared: list[str]) -> float | None:
+    """The highest pass@1 of what the checkpoints were trained from; None where none of it was asked these problems."""
+    asked = [_of(s)[task] for s in subjects if _is_start(s, subjects)]
+    asked += [s.samples[s.first].get(task, {}) for s in subjects if s.first != s.checkpoint]
+    complete = [rows for rows in asked if all(p in rows for p in shared)]
+    return max((float(paired.passes([rows[p].scores for p in shared], [1]).mean()) for rows in complete), default=None)
+
+
+def _picking(arms: Sequence[Arm], benchmarks: dict[str, Any]) -> dict[str, Any]:
+    """task → what the checkpoints come to that cheap scores pick: by the ends of learning curves, and by the other benchmarks."""
+    subjects = [s for arm in arms for s in arm.subjects]
+    places = [i for i, s in enumerate(subjects) if not _is_start(s, subjects)]
+    if len(places) < FEWEST:
+        return {}
+    scores = {}
+    for task, body in benchmarks.items():
+        values = [value for arm in body["scores"] for value in arm["seeds"]]
+        if values:
+            scores[task] = [values[i] for i in places]
+    curves = [subjects[i].curves for i in places]
+    ends = {name: [cheap_score(name, each.get(name, [])) for each in curves] for name in curves[0]}
+    known = {name: [value for value in values if value is not None] for name, values in ends.items()}
+    cheap = {name: values for name, values in known.items() if len(values) == len(places)}
+    told = {}
+    for task, values in scores.items():
+        start = benchmarks[task]["start"]
+        others = {f"{other}, pass@1": estimates for other, estimates in scores.items() if other != task}
+        picked = [
+            {"by": name, "top": [asdict(row) for row in top_k(estimates, values, start)]}
+            for name, estimates in (cheap | others).items()
+            if start is not None
+        ]
+        if picked:
+            told[task] = {"start": start, "checkpoints": len(places), "picked": picked}
+    return told
 
 
 def _lost(task: str, arms: Sequence[Arm], number: int, shared: list[str]) -> list[dict[str, Any]]:

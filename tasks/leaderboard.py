@@ -12,6 +12,7 @@ from typing import Any
 
 from evaluation import samples
 from evaluation.ranking import Standing, rank
+from evaluation.risk_return import tail_mean
 from pipelines.errors import UserError
 from pipelines.recipe.stage_kind import MODEL, SCORES
 from pipelines.stage.files import REPORT, json_lines
@@ -19,12 +20,9 @@ from pipelines.stage.report import SPOOL
 from tasks.record import last_of
 from tasks.sweep import START, Cell
 
-TAIL = 0.25
-"""Share of a trial's steps, at its end, over which its reward is taken."""
-
 
 def trial_score(summary: dict[str, Any]) -> float:
-    """Mean reward over the last part of a trial's training; minus infinity where it was never finite."""
+    """Mean reward over the last quarter of a trial's training; minus infinity where it was not finite there."""
     path = Path((last_of(summary, MODEL) or {})["artifact"]) / REPORT / SPOOL
     rewards = []
     for line in json_lines(path):
@@ -32,8 +30,8 @@ def trial_score(summary: dict[str, Any]) -> float:
             values = line["values"]
             value = values.get("reward/mean", -values["loss/heldout"] if "loss/heldout" in values else None)
             rewards += [] if value is None else [value]
-    tail = rewards[-max(1, round(TAIL * len(rewards))) :] if rewards else []
-    return statistics.fmean(tail) if tail and all(map(math.isfinite, tail)) else -math.inf
+    score = tail_mean(rewards)
+    return -math.inf if score is None else score
 
 
 def task_scores(summary: dict[str, Any], task: str) -> dict[str, float]:

@@ -225,6 +225,7 @@ def _subject(each: Evaluated, known: Known) -> Subject:
         seed=last.parts.get("seed"),
         checkpoint=each.checkpoint,
         artifact=last.name,
+        made_from=tuple(source.name for source in chain[:-1]),
         settings=settings,
         samples={c: _samples(artifact.path / "samples" / c) for c in dict.fromkeys((first, each.checkpoint))},
         reported=(results.get("evaluation") or {}).get(each.checkpoint) or {},

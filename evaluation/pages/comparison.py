@@ -103,6 +103,7 @@ def lines(body: dict[str, Any]) -> Iterator[str]:
             yield f"  {loss(body, entry)}"
         for note in benchmark["notes"]:
             yield f"  note: {note}"
+    yield from _picking_lines(body)
     yield from weights.lines(body)
     yield "\nCost, mean of a run"
     for cost in body["cost"]:
@@ -117,7 +118,15 @@ def html(body: dict[str, Any], title: str = "Comparison") -> str:
     names = [arm["name"] for arm in body["arms"]]
     arms = legend([(name, svg.colour(i)) for i, name in enumerate(names)])
     parts = [f"<h1>{text(title)}</h1>", arms, *_verdict(body), *_scores(body, names), *_settings(body, names)]
-    parts += [*_curves(body, names), *weights.html(body), *_lost(body), *_cost(body), *_runs(body), *_method(body)]
+    parts += [
+        *_picking(body),
+        *_curves(body, names),
+        *weights.html(body),
+        *_lost(body),
+        *_cost(body),
+        *_runs(body),
+        *_method(body),
+    ]
     return page(title, parts)
 
 
@@ -166,6 +175,50 @@ def _scores(body: dict[str, Any], names: list[str]) -> Iterator[str]:
         ]
         cards.append(f'<div class="card">{table(header, rows, range(1, len(header)))}</div>')
         yield f'<div class="grid2">{"".join(cards)}</div>'
+
+
+def _picking_lines(body: dict[str, Any]) -> Iterator[str]:
+    for task, about in body["picking"].items():
+        yield f"\n{_picking_title(task, about)}"
+        for picked in about["picked"]:
+            shown = [f"{ratio(row['sharpe'])} (k = {row['k']})" for row in picked["top"]]
+            yield f"  by {picked['by']}: SharpeRatio@k {', '.join(shown)}"
+
+
+def _picking(body: dict[str, Any]) -> Iterator[str]:
+    if not body["picking"]:
+        return
+    yield "<h2>Picking checkpoints by a cheap score</h2>"
+    yield (
+        '<p class="note">The k checkpoints that the cheap score ranks first, by what this benchmark gave them. SharpeRatio@k: what the '
+        "best of them has over the best checkpoint that they were trained from, at least 0, in standard deviations of the k. A cheap "
+        "score with a high one can choose what is worth evaluating; – where the k do not differ. Learning curves: mean of the last quarter."
+        "</p>"
+    )
+    header = ["picked by", "k", "best", "worst", "mean", "std", "SharpeRatio@k"]
+    for task, about in body["picking"].items():
+        rows = [
+            [picked["by"], str(row["k"]), *[points(row[name], False) for name in header[2:6]], ratio(row["sharpe"])]
+            for picked in about["picked"]
+            for row in picked["top"]
+        ]
+        yield f"<p>{text(_picking_title(task, about))}</p>{table(header, rows, range(1, len(header)))}"
+
+
+def _picking_title(task: str, about: dict[str, Any]) -> str:
+    start = points(about["start"], False)
+    return (
+        f"{task}, {about['checkpoints']} checkpoints to pick from; the best that they were trained from has {start} %"
+    )
+
+
+def ratio(value: float | None) -> str:
+    """A SharpeRatio@k.
+
+    >>> ratio(2.127624), ratio(None)
+    ('2.13', '–')
+    """
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _settings(body: dict[str, Any], names: list[str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Metric:
     """What to add to the recipe where it is not."""
     column: str = ""
     """The column of rollouts that it is made from, where that exists only if something asks for it."""
+    better: Literal["higher", "lower"] | None = None
+    """What a better model has of it, where it ranks models that were trained in the same way."""
 
 
 def _with_provider(*names: str) -> Callable[[Any], bool]:
@@ -41,8 +43,8 @@ OPTIMIZER = {
     "optimizer/skipped_steps": Metric("Updates left out so far because the gradient was not finite."),
 }
 RLVR = {
-    "reward/mean": Metric("Mean score of the step's rollouts."),
-    "reward/correct": Metric("Share that the problem's own verifier calls correct."),
+    "reward/mean": Metric("Mean score of the step's rollouts.", better="higher"),
+    "reward/correct": Metric("Share that the problem's own verifier calls correct.", better="higher"),
     "reward/group_std": Metric("Standard deviation of the scores inside a group, mean over groups."),
     "reward/player_*": Metric("Mean score of a seat, where games are played from several."),
     "reward/unscored_share": Metric("Share of rollouts without a score."),
@@ -101,8 +103,8 @@ RLVR = {
     **OPTIMIZER,
 }  # fmt: skip
 SFT = {
-    "loss/train": Metric("Nats per trained token of the step."),
-    "loss/heldout": Metric("Nats per token of the held-out rows, every `evaluate_every` steps.",
+    "loss/train": Metric("Nats per trained token of the step.", better="lower"),
+    "loss/heldout": Metric("Nats per token of the held-out rows, every `evaluate_every` steps.", better="lower",
                            when=lambda sft: sft.heldout is not None, hint="Name a heldout split."),
     "tokens/trained": Metric("Tokens in the loss."),
     "tokens/padding_share": Metric("Padding in the forward pass."),
@@ -134,10 +136,10 @@ PREFERENCE = {
     "loss/train": Metric("Loss of the step."),
     "loss/preference": Metric("The preference loss in it, mean over the step's items."),
     "loss/sft": Metric("Negative log-likelihood of the chosen answers, nats a token."),
-    "loss/heldout": Metric("Loss of the held-out items, every `evaluate_every` steps.",
+    "loss/heldout": Metric("Loss of the held-out items, every `evaluate_every` steps.", better="lower",
                            when=lambda preference: preference.heldout is not None, hint="Name a heldout split."),
     "accuracy/*": Metric("Share of pairs whose chosen answer has the larger reward; of labelled answers, share on their side of 0 "
-                         "(of the KL, where the loss has one). `train` and `heldout`."),
+                         "(of the KL, where the loss has one). `train` and `heldout`.", better="higher"),
     "ranking/*": Metric(f"Share of pairs whose chosen answer has the larger log-probability. {OF_PAIRS}"),
     "ranking_per_token/*": Metric(f"The same by mean log-probability of an answer's tokens. {OF_PAIRS}"),
     "ranking_reference/*": Metric(f"`ranking` of the model at the start, where a loss reads it or `track_drift` asks for it. {OF_PAIRS}"),

@@ -117,3 +117,44 @@ def test_changed_code_is_said():
 def test_many_arms_have_names_of_their_own(count):
     arms = comparison.arms_of([subject(0.3 + i / 100) for i in range(count)])
     assert len({arm.name for arm in arms}) == count
+
+
+def test_cheap_scores_pick_checkpoints_and_the_picking_is_judged():
+    """A reward that ranks as the benchmark does picks the best first; one that ranks the other way round picks the worst."""
+    rates = {0: 0.2, 1: 0.5, 2: 0.7, 3: 0.9}
+    subjects = [
+        subject(rate, seed=seed, problems=range(300), curves={
+            "rlvr: reward/mean": [(1, 0.0), (2, rate)], "rlvr: policy/entropy": [(1, 1.0)], "sft: loss/heldout": [(1, rate)],
+        })
+        for seed, rate in rates.items()
+    ]  # fmt: skip
+    body = comparison.compare(comparison.arms_of(subjects), resamples=100)["picking"]["sums"]
+    assert body["checkpoints"] == 4 and body["start"] == pytest.approx(1 / 8)
+    by = {each["by"]: each["top"] for each in body["picked"]}
+    assert list(by) == ["rlvr: reward/mean", "sft: loss/heldout"], "an entropy ranks nothing"
+    right, wrong = by["rlvr: reward/mean"], by["sft: loss/heldout"]
+    assert [row["k"] for row in right] == [2, 3, 4] and right[-1] == wrong[-1]
+    assert right[0]["best"] == pytest.approx(0.9, abs=0.03) and wrong[0]["best"] == pytest.approx(0.5, abs=0.03)
+    two = right[0]
+    assert two["std"] == pytest.approx((two["best"] - two["worst"]) / 2**0.5)
+    assert two["sharpe"] == pytest.approx((two["best"] - 1 / 8) / two["std"]) and two["sharpe"] > wrong[0]["sharpe"]
+
+
+def test_runs_of_a_sweep_are_picked_over_the_run_that_they_start_from():
+    """Each was evaluated alone; the start is known by its artifact, or is the base."""
+
+    def alone(rate, seed, **changes):
+        one = subject(rate, seed=seed)
+        return dataclasses.replace(
+            one, samples={"rlvr": one.samples["rlvr"]}, curves={"rlvr: reward/mean": [(1, rate)]}, **changes
+        )
+
+    runs = [alone(rate, seed, made_from=("curate-1", "sft-1")) for seed, rate in enumerate((0.3, 0.5, 0.7))]
+    begun = alone(0.25, 9, artifact="sft-1")
+    body = comparison.compare(comparison.arms_of([begun, *runs]), resamples=100)
+    told = body["picking"]["sums"]
+    assert told["checkpoints"] == 3 and told["start"] == pytest.approx(
+        body["benchmarks"]["sums"]["scores"][0]["pass@1"]
+    )
+    assert comparison.compare(comparison.arms_of(runs), resamples=100)["picking"] == {}, "no start was evaluated"
+    assert comparison.compare(comparison.arms_of([begun, *runs[:2]]), resamples=100)["picking"] == {}, "two are too few"

@@ -16,7 +16,11 @@ FILED = f"{STAGE}::test_every_number_is_of_the_checkpoint_it_is_filed_under"
 LIKELIHOODS, LIKELY = "evaluation/likelihoods.py", "tests/evaluation/test_likelihoods.py"
 AS_HFLM = f"{LIKELY}::test_the_numbers_of_hflm"
 KNOWN = f"{WHOLE}::test_summary_of_known_answers"
+PICKED = "tests/evaluation/test_risk_return.py"
 PLANTED = {
+    "SharpeRatio@k over the deviation of all k": ("evaluation/risk_return.py", "statistics.stdev(chosen)", "statistics.pstdev(chosen)", [f"{PICKED}::test_worked_by_hand"]),
+    "the worst checkpoints are picked": ("evaluation/risk_return.py", "key=lambda pair: -pair[0]", "key=lambda pair: pair[0]", [f"{PICKED}::test_worked_by_hand"]),
+    "a loss is a score": ("evaluation/risk_return.py", "else -value", "else value", [f"{PICKED}::test_only_metrics_that_rank_models_are_cheap_scores"]),
     "the normal interval instead of Wilson's": (STAT, "return max(0.0, centre - half), min(1.0, centre + half)", "half = z * (p * (1 - p) / n) ** 0.5\n    return max(0.0, p - half), min(1.0, p + half)", [WILSON]),
     "Wilson's interval is one-sided": (STAT, "z = NormalDist().inv_cdf(0.5 + confidence / 2)", "z = NormalDist().inv_cdf(confidence)", [WILSON]),
     "no interval where all problems agree": (STAT, "if proportion and np.ptp(x) == 0 and 0 <= x[0] <= 1:", "if False:", [f"{NUMBERS}::test_equal_values_do_not_claim_certainty"]),

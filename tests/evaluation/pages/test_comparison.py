@@ -27,7 +27,10 @@ def hostile_body() -> dict:
             cost={HOSTILE: 3.0}, notes=[HOSTILE],
         )  # fmt: skip
 
-    return comparison.compare(comparison.arms_of([subject("a", 1.0), subject("b", 0.0)]), resamples=200)
+    body = comparison.compare(comparison.arms_of([subject("a", 1.0), subject("b", 0.0)]), resamples=200)
+    top = {"k": 2, "best": 1.0, "worst": 0.5, "mean": 0.75, "std": 0.353553, "sharpe": 2.12132}
+    picked = [{"by": HOSTILE, "top": [top, {**top, "k": 3, "sharpe": None}]}]
+    return body | {"picking": {HOSTILE: {"start": 0.25, "checkpoints": 3, "picked": picked}}}
 
 
 def test_hostile_texts_stay_texts():
@@ -50,6 +53,7 @@ def test_any_text_is_escaped(value):
 def test_terminal_lines_say_what_the_page_says():
     body = hostile_body()
     lines = "\n".join(pages.lines(body))
+    assert "SharpeRatio@k 2.12 (k = 2), – (k = 3)" in lines and "trained from has 25.0 %" in lines
     assert "is worse than" in lines and "never solved any more" in lines and "What differs" in lines
 
 
