@@ -43,6 +43,7 @@ def page(
         f"<h1>{html.text(title)}</h1>",
         _scores(run),
         _stages(run["summary"]["stages"]),
+        _rewards(run["summary"]["stages"]),
         *[_flips(task) for task in pairs],
         _followed(followed, largest),
         _sampled(sampled, largest),
@@ -75,6 +76,16 @@ def _stages(stages: dict[str, dict[str, Any]]) -> str:
     edges = [(name, source) for name, entry in stages.items() for source in dict.fromkeys(entry["inputs"].values())]
     drawn = drawing({"name": "stages", "nodes": nodes, "edges": [(a, b) for a, b in edges if b in stages]})
     return f"<h2>Stages</h2><div class='card scroll'>{drawn}</div>"
+
+
+def _rewards(stages: dict[str, dict[str, Any]]) -> str:
+    """What each stage was rewarded by, and what that is made from."""
+    lines = [
+        f"<li>{html.text(f'{name}, {line}')}</li>"
+        for name, entry in stages.items()
+        for line in entry.get("rewards", [])
+    ]
+    return f"<h2>What the rewards are made from</h2><ul>{''.join(lines)}</ul>" if lines else ""
 
 
 def _did(name: str, entry: dict[str, Any]) -> str:

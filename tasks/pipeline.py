@@ -206,7 +206,8 @@ class Pipeline:
         """A stage's entry; of an evaluation, also which stage is meant by which label of its artifact."""
         node = self.recipe.node(name)
         names = {"checkpoints": node.kind.shown(node)} if node.kind.makes == SCORES and self.recipe.stages else {}
-        return result.summary() | names | {"inputs": node.inputs}
+        rewards = [reward.text for reward in node.kind.provenance(node)]
+        return result.summary() | names | {"inputs": node.inputs} | ({"rewards": rewards} if rewards else {})
 
     def _that_make(self, what: str, among: Container[str]) -> list[str]:
         """Stages of `among` that make something, in order."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipelines.project import ROOT
 from pipelines.recipe import kinds
+from pipelines.recipe.graph import Node
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.secrets import redact
 from tasks.alarms import sentence
@@ -71,6 +72,16 @@ def run_name(recipe: Recipe, overrides: list[str] | None) -> str:
     'toy seed=3 rlvr.advantage=rloo'
     """
     return redact(" ".join([recipe.name, *(overrides or [])]))[:200]
+
+
+def reward_tags(node: Node) -> dict[str, str]:
+    """What a stage's rewards are made from: to find runs by, and line by line to read."""
+    told = list(node.kind.provenance(node))
+    if not told:
+        return {}
+    made_from = sorted({source for each in told for source in each.made_from})
+    lines = "\n".join(each.text for each in told)[:5000]
+    return {"whetstone.reward_sources": ", ".join(made_from), "whetstone.rewards": lines}
 
 
 def source_tags(path: str | None, overrides: list[str] | None) -> dict[str, str]:

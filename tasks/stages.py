@@ -424,7 +424,7 @@ def _about(node: Node, parts: dict[str, Any], inputs: dict[str, Artifact]) -> di
     params |= {f"version.{k}": v for k, v in parts["versions"].items()}
     data = [a for label, a in inputs.items() if recipe.node(node.inputs[label]).kind.makes == DATA]
     tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(node.seed), **record.git()}
-    tags |= {"whetstone.stage_kind": node.kind.name}
+    tags |= {"whetstone.stage_kind": node.kind.name, **record.reward_tags(node)}
     tags |= {f"whetstone.input.{label}": a.name for label, a in inputs.items()}
     tags |= {f"whetstone.input_run.{label}": a.run_id for label, a in inputs.items() if a.run_id}
     models = [outbox.uploaded(a.path).models.get(a.stage) for a in inputs.values()]

@@ -27,6 +27,9 @@ CHECKED = ("official code", "third-party code", "paper", "closed form", "reconst
 """How a method's results were verified; "third-party code" may be followed by which in brackets."""
 
 
+PROVENANCE = ("rule", "preferences", "step labels", "demonstrations", "judge", "reward model", "model", "policy")
+"""What rewards are made from: a program, pairs of answers, labels of steps, somebody's solutions, a language model that is asked, a reward
+model of which nothing more is known, a model's probabilities or embeddings, the policy's own answers, probabilities and states."""
 DIVERGENCE = "rlvr.divergence"
 TERMS = (DIVERGENCE, "rlvr.auxiliary_loss")
 """Slots whose methods are terms of a sum: there `weight` is the term's factor, elsewhere a setting like any other."""
@@ -90,6 +93,9 @@ class Card:
     """For losses of reward models: its `on_epoch` wants the columns of all training pairs, for each head, after each pass over them."""
     adaptive_temperature: bool = False
     """Its `sampling` hook gives each token a temperature of its own."""
+    provenance: tuple[str, ...] = ()
+    """What the rewards that it pays are made from, of `PROVENANCE`; empty where it pays none, or where its settings say it: a reward
+    that names a judge, a reward model or a model to score with; any other is a rule."""
     reduces_to: str = ""
     """What it becomes for which settings."""
 

@@ -9,6 +9,7 @@ from pipelines.errors import RecipeError
 from pipelines.preference.settings import Preference
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.graph import Node
+from pipelines.recipe.provenance import Provenance, of_labels
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import (
     DATA,
@@ -51,6 +52,10 @@ class PreferenceKind(Kind):
             ],
             libraries=(*TEXT, *TORCH),
         )
+
+    def provenance(self, node: Node) -> tuple[Provenance]:
+        """The implicit reward of its loss."""
+        return (of_labels(node, "preferences"),)
 
     def check(self, node: Node) -> None:
         """The loss and its settings exist, the splits too, there is a trained model to start from, and its monitors can watch."""

@@ -6,7 +6,7 @@ kind of stage; recipes, keys, plans, runs and lineage know it from there, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +19,7 @@ from pipelines.stage.files import read_object
 
 if TYPE_CHECKING:
     from pipelines.recipe.graph import Node
+    from pipelines.recipe.provenance import Provenance
     from pipelines.recipe.settings import Source
 
 BASE = "base"
@@ -170,6 +171,10 @@ class Kind:
     def info_fields(self, settings: Any) -> dict[str, str]:
         """Setting, as KIND.FIELD → the field of the records' info that it names; some record must have it."""
         return {}
+
+    def provenance(self, node: Node) -> Iterable[Provenance]:
+        """What the rewards are made from that the stage learns from; nothing where it learns from none."""
+        return ()
 
     def check(self, node: Node) -> None:
         """What the types of the settings cannot say.

@@ -8,6 +8,7 @@ from pipelines.contract.catalogue import Bound, bind
 from pipelines.errors import RecipeError
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.graph import Node
+from pipelines.recipe.provenance import Provenance, of_labels
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import (
     DATA,
@@ -64,6 +65,10 @@ class RewardModelKind(Kind):
             ],
             libraries=(*TEXT, *TORCH),
         )
+
+    def provenance(self, node: Node) -> tuple[Provenance]:
+        """What its scores are learned from."""
+        return (of_labels(node, "preferences" if node.settings.step_labels is None else "step labels"),)
 
     def check(self, node: Node) -> None:
         """Its splits exist, it starts from a trained model, its loss and monitors can work."""

@@ -13,6 +13,7 @@ from pipelines.project import ROOT
 from pipelines.recipe import check
 from pipelines.recipe.graph import Node
 from pipelines.recipe.players import check_trained_games
+from pipelines.recipe.provenance import Provenance
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import SLOTS, terms_of
@@ -37,7 +38,7 @@ from pipelines.recipe.stage_kind import (
     environment_settings,
     model_settings,
 )
-from pipelines.rlvr import info_fields, reward_models
+from pipelines.rlvr import info_fields, provenance, reward_models
 
 PLAYS = "turn_reward"
 """The column of rollouts that play episodes."""
@@ -96,6 +97,10 @@ class RlvrKind(Kind):
     def info_fields(self, settings: Rlvr) -> dict[str, str]:
         """Those that methods read."""
         return dict(info_fields.written(settings))
+
+    def provenance(self, node: Node) -> Iterator[Provenance]:
+        """Of every part that pays."""
+        return provenance.rewards(node)
 
     def check(self, node: Node) -> None:
         """The methods fit each other, and there is a model that can be sampled."""

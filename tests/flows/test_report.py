@@ -39,6 +39,7 @@ def run(home, tmp_path):
             "run_id": None,
             "why": "",
             "inputs": inputs,
+            **({"rewards": ["reward: judge: judge (<b>)"]} if name == "rlvr" else {}),
         }
         for name, path, inputs in (("rlvr", trained, {"model": "base"}), ("evaluate", evaluated, {"rlvr": "rlvr"}))
     }
@@ -52,6 +53,7 @@ def test_the_page_is_whole_and_says_it_all(run, capsys):
     assert left.value.code == 0 and capsys.readouterr().out.strip() == str(run / "r.html")
     text = (run / "r.html").read_text()
     html_pages.check(text)
+    assert "<li>rlvr, reward: judge: judge (&lt;b&gt;)</li>" in text
     assert "toy seed=3" in text and "gained 1, lost 0, both 1, neither 0" in text
     assert text.index("palindrome 0") < text.index("palindrome 1"), "the flip comes first"
     assert text.count("<rect") == 2 and text.count('class="edge"') == 1 and "ran, 1 s" in text

@@ -22,7 +22,7 @@ from pipelines.recipe.slots import MONITORS
 GENERAL = {"ppo", "grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "dapo", "dapo_carry", "dr_grpo", "gspo", "cispo"}  # fmt: skip
 """Presets of papers that stand in none of the lists."""
 OTHERS = {"on_policy_distillation", "tree_grpo", "prime"}
-COMMANDS = {"compare", "overoptimisation", "rubric", "sweep"}
+COMMANDS = {"compare", "overoptimisation", "report", "rubric", "sweep"}
 USES = [(known.name, use) for known in systems.systems() for use in known.uses]
 
 

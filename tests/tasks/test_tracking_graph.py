@@ -62,6 +62,15 @@ def test_checkpoints_are_outputs_with_their_step_and_inputs_of_what_reads_them(t
     assert [i.model_id for i in run.inputs.model_inputs] == [sft.models["sft"]]
     assert {o.model_id: o.step for o in run.outputs.model_outputs} == {rlvr.models["rlvr"]: 4}
     assert run.data.tags["mlflow.parentRunId"] == first.parent
+    assert (
+        run.data.tags["whetstone.reward_sources"] == "rule"
+        and "whetstone.rewards" not in client.get_run(sft.run_id).data.tags
+    )
+    assert (
+        first.summary()["stages"]["rlvr"]["rewards"]
+        == [run.data.tags["whetstone.rewards"]]
+        == ["reward: verifier: rule"]
+    )
     inputs = {i.model_id for i in client.get_run(evaluated.run_id).inputs.model_inputs}
     assert inputs == {sft.models["base"], sft.models["sft"], rlvr.models["rlvr"]}
 

@@ -17,6 +17,7 @@ from pipelines.rlvr.ops_turns import returns_to_go, turns_to_tokens
     checked="official code (read; the two normalisations are the paper's, at second hand)",
     zero_variance_groups="learns",
     group_of_one="the turns of one episode are compared with each other",
+    provenance=("policy",),
 )
 def igpo(
     reward: PerRow,

@@ -13,6 +13,7 @@ from pipelines.contract.columns import PerToken
     title="On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes (GKD, reverse KL)",
     checked="closed form",
     reduces_to="weight 0 and task 1 leave the advantages as they are",
+    provenance=("model",),
 )
 def distillation(
     advantage: PerToken,

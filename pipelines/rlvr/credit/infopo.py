@@ -15,6 +15,7 @@ from pipelines.rlvr.ops_turns import turns_to_tokens
     paper="2603.00656",
     title="Information-Driven Policy Optimization for User-Centric Agents (InfoPO)",
     checked="reconstructed (the formulas, read at second hand; the standardisation is over a group's tokens)",
+    provenance=("policy",),
 )
 def infopo(
     advantage: PerToken,

@@ -29,6 +29,7 @@ VALUES = TokenStatistics(2, _values)
     title="Teacher Forcing Recovers Reward Functions for Text Generation",
     checked="paper (formulas; its code was not read; the maximum option)",
     makes=("process_reward",),
+    provenance=("model",),
 )
 class lm_reward(Provider):
     """r_t = q_t(y_t) - max_a q_{t+1}(a), with q the logits of a model trained by teacher forcing, less their mean over the vocabulary.

@@ -18,6 +18,7 @@ from pipelines.rlvr.scoring import verify
     title="Co-Reward: Self-supervised Reinforcement Learning for LLM Reasoning via Contrastive Agreement",
     checked="official code, 4 cases (a tied vote leaves the other wording unscored instead of taking the first)",
     requires=(("prompting", "paraphrase"),),
+    provenance=("policy",),
 )
 class co_reward(Reward):
     """1 for the answer that most rollouts of the problem's other wording gave, else 0. Needs `prompting: paraphrase`.

@@ -19,6 +19,7 @@ from pipelines.rlvr.scoring import verify
     paper="2509.25810",
     title="Learning to Reason as Action Abstractions with Scalable Mid-Training RL (RA3), the reward of its E-step",
     checked="reconstructed (no code; the M-step is an SFT stage on the record's actions behind sampled thoughts)",
+    provenance=("demonstrations", "model"),
 )
 class ra3(Reward):
     """sum over tokens of log pi(expert's action | prompt, thought) - switch_cost where the thought is not `stay`.

@@ -12,6 +12,7 @@ from pipelines.contract.columns import PerRow
     paper="2302.00270",
     title="Internally Rewarded Reinforcement Learning (the clipped linear reward)",
     checked="official code (read)",
+    provenance=("policy",),
 )
 def irrl(
     reward: PerRow,

@@ -18,6 +18,7 @@ from pipelines.contract.method import Method
     title="A Study of Global and Episodic Bonuses for Exploration in Contextual MDPs",
     checked="official code (the bonuses from counts; what a step of many episodes counts is ours)",
     shapes_turns=True,
+    provenance=("policy",),
 )
 class novelty(Method):
     """Adds weight * bonus of the state that it led to, s, to each turn's reward.

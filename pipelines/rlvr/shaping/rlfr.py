@@ -14,6 +14,7 @@ from pipelines.contract.columns import PerToken
     title="RLFR: Extending Reinforcement Learning for LLMs with Flow Environment (the flow reward)",
     checked="official code (read)",
     makes=("token_reward",),
+    provenance=("demonstrations", "policy"),
 )
 def rlfr(
     velocity_deviation: PerToken,

@@ -21,6 +21,7 @@ CLOSE, SMALLEST_RANGE = 0.5, 1e-6
     paper="2511.15605",
     title="SRPO: Self-Referential Policy Optimization for Vision-Language-Action Models, on language models",
     checked="paper (formulas; its code was not read and embeds with a world model, here the mean of last hidden states)",
+    provenance=("policy",),
 )
 class srpo(Method):
     """A row that is not correct gets scale * sigmoid(steepness (offset - d)), d its distance to the nearest cluster of successes.

@@ -1,0 +1,65 @@
+"""What rewards are made from, kept as metadata of a run: what the survey of inverse RL for language models (2507.13158) asks of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipelines.recipe.graph import Node
+    from pipelines.recipe.source import Source
+
+SCORE = "score"
+"""What selections order completions by where they name nothing else."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Of one thing that a stage is rewarded by."""
+
+    part: str
+    """Where the recipe says it: "reward: verifier"."""
+    made_from: tuple[str, ...]
+    """Of `pipelines.contract.catalogue.PROVENANCE`."""
+    about: str = ""
+    """Which judge, which reward model on which data."""
+
+    @property
+    def text(self) -> str:
+        """As a line.
+
+        >>> Provenance("reward: judge", ("judge",), "gpt").text, Provenance("reward: verifier", ("rule",)).text
+        ('reward: judge: judge (gpt)', 'reward: verifier: rule')
+        """
+        return f"{self.part}: {', '.join(self.made_from)}" + (f" ({self.about})" if self.about else "")
+
+
+def of_labels(node: Node, made_from: str) -> Provenance:
+    """Of a stage that learns from preferences or labels of its data: its loss, the sources, and who decided.
+
+    Args:
+        node: a stage with `loss`, `split` and the input `data`.
+        made_from: what the labels are.
+    """
+    sources = dict.fromkeys(_described(node, source) for source in _sources(node))
+    return Provenance(f"loss: {node.settings.loss.get('kind')}", (made_from,), "; ".join(sources))
+
+
+def _sources(node: Node) -> Iterator[Source]:
+    """Those whose records go to the split that the stage learns from."""
+    for name in node.named("data"):
+        for source in getattr(node.recipe.node(name).settings, "sources", ()):
+            if source.splits is None or node.settings.split in source.splits:
+                yield source
+
+
+def _described(node: Node, source: Source) -> str:
+    """Such as `pairs of drafts by rule`; of a file the name alone, as nothing here knows who decided."""
+    if source.select is None:
+        return Path(str(source.path or source.task)).name
+    by = source.select.by
+    if by == SCORE:
+        by = "reward model" if node.recipe.node(str(source.path)).named("reward_model") else "rule"
+    return f"{source.select.kind} of {source.path} by {by}"

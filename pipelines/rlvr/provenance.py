@@ -1,0 +1,60 @@
+"""What the rewards of an rlvr section are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pipelines.contract.catalogue import card, load
+from pipelines.recipe.graph import Node
+from pipelines.recipe.model_path import is_stage_name
+from pipelines.recipe.provenance import Provenance
+from pipelines.recipe.secrets import redact
+from pipelines.recipe.slots import terms_of
+from pipelines.recipe.stage_kind import MODEL, REWARD_MODEL
+from pipelines.rlvr import reward_models
+
+SLOTS = ("reward", "shaping", "advantage", "credit", "providers")
+"""Where something may be paid; only rewards are asked that do not say so themselves."""
+
+
+def rewards(node: Node) -> Iterator[Provenance]:
+    """Everything that the stage pays for, in the order of its slots."""
+    for slot in SLOTS:
+        spec = getattr(node.settings, slot)
+        for part in spec if isinstance(spec, list) else [spec]:
+            for _, each in terms_of(slot, part):
+                if not each.get("terms"):
+                    yield from _of_part(node, slot, each)
+
+
+def _of_part(node: Node, slot: str, part: dict[str, Any]) -> Iterator[Provenance]:
+    name, room = str(part.get("kind")), f"rlvr.{slot}"
+    title = f"{slot}: {name}"
+    said = card(load(room, name)).provenance
+    if said:
+        yield Provenance(title, said)
+    if said or slot != "reward":
+        return
+    named = reward_models.declared(room, name)
+    scorers = [setting for setting, makes in named if makes == REWARD_MODEL]
+    judge = part.get("judge") or (MODEL in dict(named).values() and (part.get("path") or part.get("model")))
+    if scorers:
+        for setting in scorers:
+            value = part.get(setting)
+            yield from (_of_model(node, title, str(model)) for model in (value if isinstance(value, list) else [value]))
+    elif judge:
+        model = judge.get("model") or judge.get("path") if isinstance(judge, dict) else judge
+        yield Provenance(title, ("judge",), redact(model))
+    else:
+        yield Provenance(title, ("model",) if reward_models.scoring_models(room, name) else ("rule",))
+
+
+def _of_model(node: Node, title: str, model: str) -> Provenance:
+    """A reward model's score is made from what the reward model learned from."""
+    if not is_stage_name(model):
+        return Provenance(title, ("reward model",), redact(model))
+    scorer = node.recipe.node(model)
+    told = list(scorer.kind.provenance(scorer))
+    made_from = tuple(dict.fromkeys(source for each in told for source in each.made_from))
+    return Provenance(title, made_from, "; ".join(f"{model}, {each.part}, {each.about}" for each in told))
