@@ -29,7 +29,7 @@ def with_demonstrations(seed):
 REQUIRED = {
     "composite": {"terms": [{"kind": "verifier"}]}, "function": {"path": "operator:length_hint"}, "judge": {"model": "m"},
     "model": {"model": "folder/rm"}, "ppr": {"model": "m"}, "semantic": {"encoder": "tiny random encoder"},
-    "critiqued_model": {"model": "folder/rm"}, "drlc": {"model": "m"}, "reward.exprl": {"model": "m"},
+    "critiqued_model": {"model": "folder/rm"}, "drlc": {"model": "m"}, "reward.exprl": {"model": "m"}, "gen_prm": {"model": "m"},
     "process_model": {"model": "folder/rm"}, "agent_prm": {"model": "folder/rm"},
 }  # fmt: skip
 """Settings of the methods that have no default."""

@@ -221,9 +221,11 @@ COLUMNS: dict[str, Column] = {
     "logp_teacher": Column("B T", "float32", Phase.ADVANTAGE, "the teacher", "Log-probability under a frozen teacher.",
                            part=True, hint="Add a teacher: providers: [{kind: teacher, path: FOLDER}].", span=(-2.0, 0.0)),
     "step_potential": Column("B S", "float32", Phase.FILTER, "a rollout that probes steps, or a reward that grades them",
-                             "How near the policy is to a right answer at the end of the step, from -1 to 1; NaN past the last step.",
+                             "How near the policy is to a right answer at the end of the step, from -1 to 1, or whether a judge calls the "
+                             "step correct, 1 or 0; NaN past the last step.",
                              fill=nan, field="potential", part=True, span=(-1.0, 1.0),
-                             hint="Use a rollout that probes steps (spae), or a reward that grades them, reward: exprl or process_model."),
+                             hint="Use a rollout that probes steps (spae), or a reward that grades them, reward: exprl, gen_prm or "
+                                  "process_model."),
     "segment": Column("B T", "int64", Phase.ADVANTAGE, "a provider that reads the text",
                       "Index of the reasoning's segment, 0 for what stands before the first keyword; -1 outside the reasoning.",
                       fill=-1, part=True, hint="Find the segments: providers: [segments]."),

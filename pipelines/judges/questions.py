@@ -49,6 +49,17 @@ PREFIX = (
     "(it leads elsewhere, or nowhere) to {high} (it is there, or what is missing follows at once). {instruction} Think as briefly as you "
     "can, then end with a line that reads\nGrade: N"
 )
+STEPS = (
+    "The answer is divided into {count} numbered steps, and its result is {outcome}. Say of each step whether it is correct. You need not "
+    "solve the problem: go by what the answer itself shows. A step is incorrect where a later one takes it back, corrects or abandons it, "
+    "where it contradicts another, or where it builds on such a step; {rest} {instruction} Think as briefly as you can, then end with a "
+    "line for each step that reads\nStep N: correct\nor\nStep N: incorrect"
+)
+REST = {
+    True: "what leads to the result and is never taken back is correct.",
+    False: "from the step on in which the result goes wrong they are incorrect, and what is sound before it is correct.",
+}
+"""By whether the result is correct."""
 FAILED = "These did not lead a grader there, so write better ones:\n{criteria}\n"
 SEPARATE = (
     "A rubric gives the two answers the same points, and they are not equally good. Write at most {most} further criteria that the better "
@@ -70,6 +81,9 @@ _PLACE = re.compile(
 )
 _GRADE = re.compile(
     r"^[\s*#>_`-]*Grade[\s*_`]*:[\s*_`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*\d+)?[\s*_`.]*$", re.IGNORECASE | re.MULTILINE
+)
+_STEP = re.compile(
+    r"^[\s*#>_`-]*Step[\s*_`]*(\d+)[\s*_`]*:[\s*_`]*(correct|incorrect)[\s*_`.]*$", re.IGNORECASE | re.MULTILINE
 )
 _MET = re.compile(r"^[\s*#>_`-]*Met[\s*_`]*:[\s*_`]*(yes|no)[\s*_`.]*$", re.IGNORECASE | re.MULTILINE)
 
@@ -195,6 +209,16 @@ def prefix(problem: Problem, reasoning: str, *, low: int, high: int, instruction
     return [{"role": "system", "content": system}, {"role": "user", "content": data}]
 
 
+def steps(problem: Problem, parts: Sequence[str], *, correct: bool, instruction: str = "") -> list[Message]:
+    """Ask of each step of an answer whether it is correct (TP-GRPO); the judge is told what the result is."""
+    numbered = "\n".join(f"[step {number}] {part.strip()}" for number, part in enumerate(parts, 1))
+    mark, data = _fenced(problem, {"answer": numbered}, False, reasoning=True)
+    about = STEPS.format(
+        count=len(parts), outcome="correct" if correct else "incorrect", rest=REST[correct], instruction=instruction
+    )
+    return [{"role": "system", "content": ROLE.format(mark=mark) + about}, {"role": "user", "content": data}]
+
+
 def spans(problem: Problem, answer: str, *, most: int, instruction: str = "", reference: bool = False) -> list[Message]:
     """Ask for quotes of the answer's good and bad parts (DRLC)."""
     mark, data = _fenced(problem, {"answer": answer}, reference)
@@ -293,6 +317,17 @@ def read_grade(text: str | None, low: int, high: int) -> float | None:
         return None
     value = float(grades[-1])
     return (value - low) / (high - low) if low <= value <= high else None
+
+
+def read_steps(text: str | None, count: int) -> list[bool] | None:
+    """Whether each of so many steps is correct, by the last line about it; None where one is missing.
+
+    >>> read_steps("Fine.\\nStep 1: correct\\n**Step 2: Incorrect**", 2), read_steps("Step 1: correct", 2)
+    ([True, False], None)
+    """
+    verdicts = {int(number): verdict.lower() for number, verdict in _STEP.findall(after_thinking(text))} if text else {}
+    labels = [verdicts.get(number) for number in range(1, count + 1)]
+    return None if None in labels else [label == "correct" for label in labels]
 
 
 def read_verdict(text: str | None) -> bool | None:

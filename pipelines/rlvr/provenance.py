@@ -31,21 +31,21 @@ def rewards(node: Node) -> Iterator[Provenance]:
 def _of_part(node: Node, slot: str, part: dict[str, Any]) -> Iterator[Provenance]:
     name, room = str(part.get("kind")), f"rlvr.{slot}"
     title = f"{slot}: {name}"
-    said = card(load(room, name)).provenance
-    if said:
-        yield Provenance(title, said)
-    if said or slot != "reward":
-        return
-    named = reward_models.declared(room, name)
-    scorers = [setting for setting, makes in named if makes == REWARD_MODEL]
+    stated, named = card(load(room, name)).provenance, reward_models.declared(room, name)
     judge = part.get("judge") or (MODEL in dict(named).values() and (part.get("path") or part.get("model")))
+    if isinstance(judge, dict):
+        judge = judge.get("model") or judge.get("path")
+    if stated:
+        yield Provenance(title, stated, redact(judge) if judge else "")
+    if stated or slot != "reward":
+        return
+    scorers = [setting for setting, makes in named if makes == REWARD_MODEL]
     if scorers:
         for setting in scorers:
             value = part.get(setting)
             yield from (_of_model(node, title, str(model)) for model in (value if isinstance(value, list) else [value]))
     elif judge:
-        model = judge.get("model") or judge.get("path") if isinstance(judge, dict) else judge
-        yield Provenance(title, ("judge",), redact(model))
+        yield Provenance(title, ("judge",), redact(judge))
     else:
         yield Provenance(title, ("model",) if reward_models.scoring_models(room, name) else ("rule",))
 

@@ -24,6 +24,7 @@ def told(path, stage="rlvr", *overrides):
         ("verifier", ["reward: verifier: rule"]),
         ("{kind: judge, model: judge-1}", ["reward: judge: judge (judge-1)"]),
         ("{kind: judge, path: ./grader}", ["reward: judge: judge (./grader)"]),
+        ("{kind: gen_prm, model: judge-1}", ["reward: gen_prm: rule, judge (judge-1)"]),
         ("{kind: arena_tournament, judge: {model: big}}", ["reward: arena_tournament: judge (big)"]),
         ("arena_tournament", ["reward: arena_tournament: rule"]),
         ("{kind: model, model: [./a, ./b]}", [f"reward: model: reward model (./{name})" for name in "ab"]),

@@ -1,0 +1,102 @@
+"""A language model reads a whole answer and says of each step whether it is correct."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby, pairwise
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.fields import Identifier
+from pipelines.data.records import Problem, Role, Stop, Trajectory
+from pipelines.errors import RecipeError
+from pipelines.judges import asker, questions
+from pipelines.rlvr.reward._judged import Judged
+from pipelines.rlvr.reward._steps import split_steps
+from pipelines.rlvr.scoring import verify
+
+FIELD = "rlvr.reward"
+
+
+@method(
+    paper="2507.23317",
+    title="Good Learners Think Their Thinking: Generative PRM Makes Large Reasoning Model More Efficient Math Learner (step labels)",
+    checked="reconstructed (its abstract and notes of the paper; the judge's question and where steps end are ours)",
+    makes=("turn", "step_potential"),
+    provenance=("rule", "judge"),
+)
+class gen_prm(Judged):
+    """The verifier's score, and labels of the steps for `advantage: tp_grpo`: 1 for a correct step, 0 for an incorrect one.
+
+    The judge is asked once about an answer, is told what the verifier said of the result, and need not solve the problem: a step is
+    incorrect where a later one takes it back or abandons it, or where the reasoning breaks. The labels are the column `step_potential`;
+    steps in a row with the same label are a thought. A step ends with `separator`; an empty one belongs to the next, and steps
+    beyond `most` to the last one. Where a label is missing or cannot be read the row has none, and is trained by its outcome alone.
+    The judge is a `model` behind an endpoint or the model at a `path`, as for the reward `judge`, and reads the reasoning too.
+    Components: `steps`, `thoughts`, `steps_correct` (share), `judge_unread`, `judge_tokens`, `judge_seconds`.
+    """
+
+    language_models: ClassVar[tuple[str, ...]] = ("path",)
+
+    def __init__(
+        self,
+        *,
+        model: asker.ModelName | None = None,
+        path: asker.ModelPath | None = None,
+        url: asker.Url | None = None,
+        api_key_env: Identifier | None = None,
+        instruction: asker.Instruction = "",
+        separator: Annotated[str, Field(min_length=1, max_length=40)] = "\n\n",
+        most: Annotated[int, Field(ge=1, le=1000)] = 64,
+        temperature: asker.Temperature = 0.0,
+        max_tokens: asker.MaxTokens = 4096,
+        concurrency: asker.Concurrency = 16,
+        timeout_s: asker.Timeout = 300.0,
+        cache: bool = True,
+    ) -> None:
+        self.instruction, self.separator, self.most = instruction, separator, most
+        self.asker = asker.Asker(
+            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=temperature, max_tokens=max_tokens,
+            concurrency=concurrency, timeout_s=timeout_s, cache=cache,
+        )  # fmt: skip
+
+    def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
+        """Fill score, correct, status, components, `turn` and `potential` in place.
+
+        Raises:
+            RecipeError: a row has turns.
+        """
+        verify(rows, problems)
+        labelled = [row for row in rows if row.stop != Stop.ERROR and Role.POLICY in row.role and row.score is not None]
+        if any(row.turn is not None for row in labelled):
+            raise RecipeError(
+                f"{FIELD}: gen_prm labels the steps of single answers, and the rollout has turns or steps of its own. Use reward: ppr, "
+                "which grades turns, or another rollout."
+            )
+        texts = [split_steps(row, self._decode, self.separator, most=self.most) for row in labelled]
+        steps = [[after[len(before) :] for before, after in pairwise(["", *own])] for own in texts]
+        asked = [
+            questions.steps(problems[row.uid], own, correct=bool(row.correct), instruction=self.instruction)
+            for row, own in zip(labelled, steps, strict=True)
+        ]
+        for row, own, reply in zip(labelled, steps, self.asker.ask(asked), strict=True):
+            labels = questions.read_steps(reply.text, len(own))
+            row.turn_state = list(range(len(own)))
+            row.potential = None if labels is None else [float(label) for label in labels]
+            known = labels or []
+            row.components = row.components | {
+                "steps": float(len(own)), "judge_unread": float(labels is None), "judge_tokens": float(reply.tokens),
+                "judge_seconds": reply.seconds,
+                **({"thoughts": float(thoughts(known)), "steps_correct": sum(known) / len(known)} if known else {}),
+            }  # fmt: skip
+
+
+def thoughts(labels: list[bool]) -> int:
+    """How many runs of equal labels there are.
+
+    >>> thoughts([True, True, False, True]), thoughts([])
+    (3, 0)
+    """
+    return len(list(groupby(labels)))
