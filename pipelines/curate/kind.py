@@ -28,6 +28,8 @@ SEGMENTS = "segments"
 """The selection whose pairs are of parts of episodes."""
 STEPS = "steps"
 """The selection of labelled steps, which are those of completions or the turns of episodes."""
+PROMPTS = "prompts"
+"""The selection of new prompts."""
 TOKENIZES = ["path", "revision", "chat_template", "chat_template_kwargs", "chat_template_date", "trust_remote_code"]
 """Fields of the model that counting a prompt's tokens reads."""
 
@@ -144,6 +146,13 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
             raise RecipeError(
                 f"{field}: {value} is a value of completions that {source.path} does not give them. Set {lacking[value]} in {source.path}."
             )
+    writes = getattr(sampled.settings, "new_prompts", None) is not None
+    if writes != (source.select.kind == PROMPTS):
+        raise RecipeError(
+            f"{field}: {source.path} writes new prompts, and {source.select.kind} is about answers. Choose select: prompts."
+            if writes
+            else f"{field}: {source.path} answers problems. Give it `new_prompts: {{}}`, or choose another selection than prompts."
+        )
     plays = getattr(sampled.settings, "episodes", None) is not None
     if source.select.kind == STEPS and not plays and getattr(sampled.settings, "step_labels", None) is None:
         raise RecipeError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
-from pipelines.curate import judged, labelled, ranked, segments
+from pipelines.curate import judged, labelled, ranked, segments, written
 from pipelines.curate.mapping import ORIGIN
 from pipelines.data import chat, dataset, pairs, samples, steps
 from pipelines.data.records import EFFORT, Problem
@@ -47,8 +47,8 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
     Raises:
         DataError: there are no samples, or a majority is asked of a verifier that compares no answers.
     """
-    if select.nearest is not None:
-        yield from _nearest(folder, select)
+    if select.nearest is not None or select.kind == "prompts":
+        yield from written.problems(folder, select) if select.kind == "prompts" else _nearest(folder, select)
         return
     names = {select.by, *(factor.name for factor in select.factors)} - set(ranked.OF_ROWS)
     columns = [*(["components"] if names else []), *_more_columns(folder, select)]

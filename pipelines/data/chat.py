@@ -343,6 +343,17 @@ def after_thinking(text: str) -> str:
     return space.rpartition("\n")[2] + answer if "\n" in space else answer
 
 
+def between(text: str, opening: str, closing: str) -> str | None:
+    """What a completion has between two marks, behind its reasoning; None where there is nothing.
+
+    >>> between("</think>So: [2 + 2?] it is", "[", "]"), between("2 + 2?]", "[", "]"), between("[ ]", "[", "]")
+    ('2 + 2?', None, None)
+    """
+    _, opened, rest = after_thinking(text).partition(opening)
+    inside, closed, _ = rest.partition(closing)
+    return inside.strip() or None if opened and closed else None
+
+
 def with_options(template: str, options: dict[str, Any], today: str) -> str:
     """A template with default values for its own variables, such as `enable_thinking`, written into its text.
 

@@ -28,6 +28,9 @@ STEPS = "steps"
 """Column of a stage that labels steps, JSON: `[{"text", "correct", "drawn"}, ...]`. Of each step its text and how many of the continuations
 that were drawn and verified from its end are correct; of the last one the completion's own verdict. Null where nothing was sampled."""
 
+WRITTEN_FROM = "written_from"
+"""In the info of a problem that asks for a new prompt: the messages of the one in whose place it stands."""
+
 
 def shard_name(number: int) -> str:
     """File name of a shard.

@@ -40,6 +40,10 @@ OF_KIND = {
     "template": ("graded", "compared"),
     "nearest": ("pass_rate",),
     "problems": ("pass_rate",),
+    "marks": ("prompts",),
+    "rouge": ("prompts",),
+    "words": ("prompts",),
+    "keywords": ("prompts",),
 }
 """Fields that only some selections read."""
 
@@ -58,13 +62,14 @@ class Selection(Settings):
 
     kind: Literal[
         "best", "correct", "shortest_correct", "correct_by_difficulty", "majority", "pairs", "segments", "steps", "pass_rate",
-        "graded", "compared",
+        "graded", "compared", "prompts",
     ]  # fmt: skip
     """best: highest score first. correct: in the order of the draws. shortest_correct: fewest tokens first. correct_by_difficulty: those
     first whose length is nearest to what the share of incorrect completions asks for (ARES). majority: the most frequent answer as the
     record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the problem itself.
     segments: two parts of its episodes, which may begin in different states (a sample stage with `episodes`).
     steps: completions with a label for each step (a sample stage with `step_labels`), or turns of its episodes with their mean return.
+    prompts: the completions as new problems, those that are unlike all others (a sample stage with `new_prompts`).
     graded, compared: a judge's question about a completion, or about two; answer and solution are the grades that their scores mean."""
     low: float | None = Field(None, ge=0, le=1)
     high: float | None = Field(None, ge=0, le=1)
@@ -120,6 +125,15 @@ class Selection(Settings):
     template: Annotated[str | None, Field(max_length=8000)] = None
     """graded, compared: the judge's."""
 
+    marks: tuple[Line, Line] | None = None
+    """prompts: what a new prompt stands between in its completion; default: the whole completion behind its reasoning."""
+    rouge: float = Field(0.7, gt=0, le=1)
+    """prompts: one whose ROUGE-L with a prompt of the split, or with a new one before it, is as high or higher is left out."""
+    words: tuple[int, int] = (4, 150)
+    """prompts: the fewest and the most words of one that stays."""
+    keywords: list[Line] = Field([], max_length=1000)
+    """prompts: one that holds any of these words is left out, such as image or file for a model that can see neither."""
+
     @model_validator(mode="after")
     def _fields(self) -> Selection:
         for name, wanted in OF_KIND.items():
@@ -140,6 +154,8 @@ class Selection(Settings):
             raise ValueError(f"template: {fault}")
         if (self.nearest is None) != (self.problems is None):
             raise ValueError("nearest and problems go together: the problems nearest to a pass rate, and how many")
+        if not 1 <= self.words[0] <= self.words[1] <= 10**6:
+            raise ValueError("words are the fewest and the most of a prompt, from 1")
         if self.lengths is not None and not 0 <= self.lengths[0] <= self.lengths[1] <= 10**9:
             raise ValueError("lengths are tokens, the fewest first")
         if self.low is not None and self.high is not None and self.low >= self.high:

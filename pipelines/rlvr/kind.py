@@ -152,6 +152,10 @@ def _check_samples(node: Node) -> None:
                 f"rlvr.samples: {name} samples single answers, and the rollout {kind} reads episodes. Use rollout: stored, or give "
                 f"{name} `episodes: {{max_turns: 10}}`."
             )
+        if getattr(node.recipe.node(name).settings, "new_prompts", None) is not None:
+            raise RecipeError(
+                f"rlvr.samples: {name} writes new prompts, and the rollout {kind} reads answers. Name a stage that answers them."
+            )
     curriculum = str(node.settings.curriculum.get("kind"))
     if reads and card(load("rlvr.curriculum", curriculum)).tries_out:
         raise RecipeError(

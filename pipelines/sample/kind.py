@@ -98,6 +98,10 @@ class SampleKind(Kind):
             raise RecipeError(
                 "sample.reward_model: it scores single answers, and `episodes` plays several turns. Leave one of the two out."
             )
+        if node.settings.new_prompts is not None and node.named("reward_model"):
+            raise RecipeError(
+                "sample.reward_model: it scores answers, and `new_prompts` asks for prompts. Leave one of the two out."
+            )
         guidance, (model,) = node.settings.guidance, node.parents
         if guidance is not None and (model == BASE or guidance.base not in node.recipe.node(model).made_from):
             raise RecipeError(
@@ -135,6 +139,10 @@ def _check_labelled(node: Node) -> None:
     if node.named("reward_model"):
         raise RecipeError(
             "sample.reward_model: it scores new completions, and `step_labels` draws none. Leave one of the two out."
+        )
+    if node.recipe.node(stored[0]).settings.new_prompts is not None:
+        raise RecipeError(
+            f"sample.step_labels: {stored[0]} writes new prompts, and prompts have no steps. Answer them first."
         )
     if node.recipe.node(stored[0]).settings.episodes is not None:
         raise RecipeError(

@@ -28,6 +28,7 @@ from pipelines.errors import DataError
 from pipelines.judges import questions
 from pipelines.judges.local import LocalJudge
 from pipelines.recipe.settings import Model
+from pipelines.sample.new_prompts import requests
 from pipelines.sample.reference import Reference
 from pipelines.sample.settings import Sample
 from pipelines.sample.summary import DRAWN, JUDGE, LOG_RATIO, REWARD, SCORED, SEARCH_SCORE, summary
@@ -77,6 +78,8 @@ def run(
     tokenizer = models.load_tokenizer(start, model)
     models.check_template(dataset.about(data).get("template"), tokenizer, "sample")
     problems = dataset.read_split(data, settings.split)[: settings.problems]
+    if settings.new_prompts is not None:
+        problems = requests(problems, settings.new_prompts, seed)
     per_shard = max(1, settings.rows_per_shard // settings.k)
     parts = [problems[first : first + per_shard] for first in range(0, len(problems), per_shard)]
     missing = samples.missing_shards(out / samples.FOLDER, len(parts))
@@ -394,6 +397,8 @@ def _score(rows: dict[str, list[Any]], problems: list[Problem]) -> None:
     count = len(rows["text"])
     of_row = [problem for problem in problems for _ in range(count // len(problems))]
     sampled = [row for row, stop in enumerate(rows["stop"]) if stop != Stop.ERROR.name.lower()]
+    if samples.WRITTEN_FROM in problems[0].info:  # a new prompt has no gold answer to compare it with
+        sampled = []
     asked = [(p.verifier, rows["text"][row], p.answer, p.info) for row in sampled for p in [of_row[row]]]
     rows["score"], rows["correct"] = [None] * count, [None] * count
     rows["status"], rows["components"] = [UNSCORED] * count, ["{}"] * count

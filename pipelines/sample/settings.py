@@ -54,6 +54,26 @@ class StepLabels(Settings):
     shortest: int = Field(1, ge=1, le=1000)
 
 
+NEW_PROMPT = "Here are some tasks:\n\n{examples}\n\nWrite one more task of the kind that is not like any of them. Write the task alone."
+
+
+class NewPrompts(Settings):
+    """How the sampled model is asked for new prompts (Self-Rewarding), which `select: prompts` makes records of."""
+
+    shots: int = Field(8, ge=1, le=1000)
+    """Prompts of the split that a request shows."""
+    template: str = Field(NEW_PROMPT, min_length=1, max_length=8000)
+    """The request, with them in place of {examples}."""
+    separator: str = Field("\n\n", min_length=1, max_length=40)
+    """Between two of them."""
+
+    @model_validator(mode="after")
+    def _shows(self) -> NewPrompts:
+        if "{examples}" not in self.template:
+            raise ValueError("template: it has no {examples}, so no prompt would be shown; add it")
+        return self
+
+
 class Sample(Settings):
     """Completions of a model on the problems of a split."""
 
@@ -80,6 +100,8 @@ class Sample(Settings):
     `scored_tokens`. Log-probabilities stay the model's own, which is not what searched completions are distributed by."""
     self_judge: SelfJudge | None = None
     """The sampled model also grades its completions: the component `judge`, from 0 to 1, null where it cannot be read."""
+    new_prompts: NewPrompts | None = None
+    """Ask for new prompts instead of answers, `k` in the place of each problem of the split; they are not scored."""
     step_labels: StepLabels | None = None
     """`data` is another sample stage, whose completions are labelled: from the end of each step `k` continuations are drawn and verified,
     and the share that is correct is the step's label; `select: steps` makes records of them."""
@@ -109,6 +131,13 @@ class Sample(Settings):
                     )
             if self.split != "train":
                 raise ValueError("step_labels: the stage that drew the completions chose the split; leave `split` out")
+        if self.new_prompts is not None:
+            for name in ("episodes", "step_labels", "self_judge", "search"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"new_prompts: it asks for prompts, and `{name}` is about answers; leave it out, and answer them in a stage that "
+                        "reads their records"
+                    )
         if self.episodes is not None:
             for name in ("reference", "self_judge", "search"):
                 if getattr(self, name) is not None:

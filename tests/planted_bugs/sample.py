@@ -5,7 +5,10 @@ from __future__ import annotations
 STAGE = "tests/pipelines/sample/test_run.py"
 SUMMARY = "tests/pipelines/sample/test_summary.py::test_it_is_what_a_loop_over_the_rows_finds"
 STEPS = "tests/pipelines/sample/test_steps.py"
+PROMPTS = "tests/pipelines/curate/test_written.py::test_new_prompts_are_unlike_all_before_them"
 PLANTED = {
+    "new prompts are compared with the seeds alone": ("pipelines/curate/written.py", "                before.append(own)\n", "", [PROMPTS]),
+    "a new prompt is verified": ("pipelines/sample/run.py", "        sampled = []\n", "        pass\n", [f"{STAGE}::test_new_prompts_are_asked_for_by_examples"]),
     "what a kill left half written stays": ("pipelines/data/samples.py", "        path.unlink()\n", "        pass\n", [f"{STAGE}::test_a_kill_changes_no_byte"]),
     "random numbers by place in the batch": ("pipelines/sample/run.py", "stream_ids(self.seed, p.uid, count)", "stream_ids(self.seed, str(problems.index(p)), count)", [f"{STAGE}::test_a_row_depends_on_its_problem_and_place_only"]),
     "what could not be sampled is incorrect": ("pipelines/sample/run.py", ' if stop != Stop.ERROR.name.lower()]', "]", [f"{STAGE}::test_a_prompt_without_room_is_unscored"]),

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
-from pipelines.data.chat import after_thinking
+from pipelines.data import chat
 from pipelines.data.records import Stop, Trajectory, by_group
 from pipelines.errors import RecipeError
 from pipelines.rlvr.rollout._answers import answers
@@ -133,7 +133,11 @@ class svs(Rollout):
         self, texts: Sequence[Trajectory], groups: Groups, context: RolloutContext
     ) -> list[tuple[Trajectory, RolloutRequest]]:
         """The texts that hold a problem, each with the request for its answers."""
-        held = [(text, groups.origin(text), variant) for text in texts if (variant := self._problem_in(text.text))]
+        held = [
+            (text, groups.origin(text), variant)
+            for text in texts
+            if (variant := chat.between(text.text, self.opening, self.closing))
+        ]
         if not held:
             return []
         conversations = []
@@ -147,12 +151,6 @@ class svs(Rollout):
             rollouts = self.solutions or origin.rollouts
             solving.append((text, replace(origin, prompt=prompt, group=groups.next(text), rollouts=rollouts)))
         return solving
-
-    def _problem_in(self, text: str) -> str | None:
-        """What stands between the marks; None without them or with nothing between."""
-        _, opened, rest = after_thinking(text).partition(self.opening)
-        inside, closed, _ = rest.partition(self.closing)
-        return inside.strip() or None if opened and closed else None
 
     def _pay(self, text: Trajectory, solutions: list[Trajectory] | None) -> None:
         """Score a text by the answers to its problem; None: it holds none."""

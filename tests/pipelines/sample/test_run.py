@@ -23,7 +23,7 @@ from pipelines.data import dataset, samples
 from pipelines.engine import models, server_endpoint
 from pipelines.engine.chat_model import ChatModel
 from pipelines.engine.policy import Policy
-from pipelines.errors import ModelError, RecipeError, StaleWeights
+from pipelines.errors import DataError, ModelError, RecipeError, StaleWeights
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.selection import Selection
@@ -429,3 +429,37 @@ def test_of_several_sampled_grades_the_mean_of_those_that_can_be_read_counts(beg
 def test_a_judge_that_cannot_be_asked_is_refused(judge, words):
     with pytest.raises(ValidationError, match=words):
         Sample.model_validate({"self_judge": judge})
+
+
+def test_new_prompts_are_asked_for_by_examples(begun, tmp_path):
+    """Each problem shows others of the split, by the seed and its uid alone; nobody can verify what is written."""
+    shown = {"shots": 3, "template": "more: {examples}", "separator": "|"}
+    metrics, rows = sampled(begun, tmp_path, new_prompts=shown)
+    problems = dataset.read_split(begun / "data", "train")[:10]
+    prompts = {p.prompt[-1]["content"] for p in problems}
+    asked = {}
+    for row in rows:
+        request = dataset.from_row({k: row[k] for k in dataset.SCHEMA})
+        examples = request.prompt[-1]["content"].removeprefix("more: ").split("|")
+        assert len(set(examples)) == 3 and set(examples) <= prompts, "three different prompts of the split"
+        assert row["score"] is None and row["correct"] is None and row["status"] == "unscored"
+        asked[request.uid] = examples
+    assert list(asked) == [p.uid for p in problems] and len(set(map(tuple, asked.values()))) > 5
+    assert metrics["scored"] == 0 and "pass_at_1" not in metrics
+    _, fewer = sampled(begun, tmp_path / "again", new_prompts=shown, k=1)
+    assert [row["text"] for row in fewer] == [row["text"] for row in rows if row["sample"] == 0]
+    with pytest.raises(DataError, match=r"new_prompts.shots: 11 prompts are to be shown, and the split has 10"):
+        sampled(begun, tmp_path / "few", new_prompts={"shots": 11})
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"new_prompts": {"template": "write one"}}, "no {examples}"),
+        ({"new_prompts": {}, "self_judge": {}}, "`self_judge` is about answers"),
+        ({"new_prompts": {}, "episodes": {}}, "`episodes` is about answers"),
+    ],
+)
+def test_new_prompts_that_make_no_sense_are_refused(fields, words):
+    with pytest.raises(ValidationError, match=words):
+        Sample.model_validate(fields)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scripted import answered, context, parts, request
 
 from pipelines.contract.catalogue import bind
+from pipelines.data import chat
 from pipelines.data.records import Role, by_group
 from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
@@ -96,7 +97,9 @@ def test_a_text_whose_answers_nobody_could_judge_is_unscored():
 
 
 def test_marks():
-    find = bind("rlvr.rollout", "svs").fn._problem_in
+    def find(text):
+        return chat.between(text, "```text", "```")
+
     assert find("x ```text\n 1 + 1? \n``` y ```text\nno\n```") == "1 + 1?"
     assert [find(text) for text in ("1 + 1?", "```text\n1 + 1?", "```text\n\n```", "```1```")] == [None] * 4
 
