@@ -100,7 +100,7 @@ def load_searched(
             budget=TOKENS_PER_ROW * batch_size,
             field="evaluate.search",
         )
-        lm.searcher = Searcher(search, lm.sampler, lm.tokenizer, score)
+        lm.searcher = Searcher(search, lm.sampler, lm.tokenizer, score, system=lm.system_prompt)
     return lm
 
 

@@ -179,9 +179,54 @@ class Particles(_Stepwise):
         return f"particles{self.n}"
 
 
+BETTER = "{level}\n\nWrite a better answer to the task than this one, with what is good in it. Write the answer alone."
+COMBINED = (
+    "{level}\n\nThese are other answers:\n\n{answers}\n\nWrite an answer to the task that is better than all of them, with what is good in "
+    "each. Write the answer alone."
+)
+
+
+class Hierarchy(_Search):
+    """Whole answers are improved level by level, by `n` climbs a level and one that combines them (pipelines/search/hierarchy.py)."""
+
+    kind: Literal["hierarchy"]
+    n: int = Field(3, ge=2, le=4096)
+    levels: list[Annotated[str, Field(min_length=1, max_length=4000)]] = Field(min_length=1, max_length=100)
+    """What is to be decided at each, from the general to the details: it stands in the request."""
+    tries: int = Field(3, ge=1, le=1000)
+    """A climb ends after so many answers in a row that are not better."""
+    most: int = Field(8, ge=1, le=1000)
+    """Or after so many that are."""
+    template: str = Field(BETTER, min_length=1, max_length=8000)
+    """The request for a better answer, behind the question and the answer, with the level in place of {level}."""
+    combination: str = Field(COMBINED, min_length=1, max_length=8000)
+    """The same where there are other answers to combine, in place of {answers}."""
+
+    @property
+    def size(self) -> str:
+        """`hierarchy3x2`: climbs a level, and levels."""
+        return f"hierarchy{self.n}x{len(self.levels)}"
+
+    @model_validator(mode="after")
+    def _asks(self) -> Hierarchy:
+        for name, text, places in (
+            ("template", self.template, ("{level}",)), ("combination", self.combination, ("{level}", "{answers}"))
+        ):  # fmt: skip
+            if missing := [place for place in places if place not in text]:
+                raise ValueError(f"{name}: it has no {missing[0]}, so nothing would be put into it; add it")
+        if self.score.kind == "likelihood":
+            raise ValueError(
+                "score: answers to different requests cannot be compared by how likely they were; use a judge or a reward model"
+            )
+        return self
+
+
 Search = Annotated[
-    Annotated[BestOfN, Tag("best_of_n")] | Annotated[Beam, Tag("beam")] | Annotated[Particles, Tag("particles")],
-    _by_kind("best_of_n", "beam", "particles"),
+    Annotated[BestOfN, Tag("best_of_n")]
+    | Annotated[Beam, Tag("beam")]
+    | Annotated[Particles, Tag("particles")]
+    | Annotated[Hierarchy, Tag("hierarchy")],
+    _by_kind("best_of_n", "beam", "particles", "hierarchy"),
 ]
 
 

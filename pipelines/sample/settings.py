@@ -115,6 +115,11 @@ class Sample(Settings):
         if self.search is not None:
             if self.sampler is not None:
                 raise ValueError("search: it draws and scores in this process; leave `sampler` out, or `search`")
+            if self.search.kind == "hierarchy":
+                raise ValueError(
+                    "search: hierarchy draws answers behind requests of its own, and stored log-probabilities are those of the problem; "
+                    "use another strategy, or search in an evaluate stage"
+                )
             if self.reference is not None:
                 raise ValueError(
                     "reference: the KL of searched completions cannot be told from their log-probabilities; leave it out, or `search`"

@@ -11,7 +11,7 @@ from pipelines.contract.rollout import Completion, Sampler
 from pipelines.data.records import Problem, Stop
 from pipelines.engine.distribution import stream_ids
 from pipelines.recipe.sampling import Sampling
-from pipelines.recipe.search import Search
+from pipelines.recipe.search import Beam, Particles, Search
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Drawer:
     def step(self, pairs: Sequence[tuple[Path, Slot]], sampling: Sampling) -> None:
         """Draw one step more of each path; the last step that may be counted goes to the end."""
         search = self.search
-        assert search.kind != "best_of_n"
+        assert isinstance(search, Beam | Particles)
         last = [pair for pair in pairs if pair[0].steps >= search.most - 1]
         if last:
             self.to_the_end(last, sampling)
@@ -113,7 +113,7 @@ class Drawer:
 
     def _step_ended(self, path: Path, begin: int) -> bool:
         search = self.search
-        assert search.kind != "best_of_n"
+        assert isinstance(search, Beam | Particles)
         if path.stop is not None or (search.step_tokens is not None and len(path.tokens) - begin >= search.step_tokens):
             return True
         if search.separator is None:

@@ -1,4 +1,4 @@
-"""Best-of-n, beam search over steps, and particles: from a question to one answer, with what it cost."""
+"""Best-of-n, beam search over steps, particles, and climbing: from a question to one answer, with what it cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from pipelines.engine.distribution import stream_id, stream_points
 from pipelines.engine.sampler import TorchSampler
 from pipelines.errors import RecipeError
 from pipelines.recipe.sampling import Sampling
-from pipelines.recipe.search import BestOfN, Particles, Search
+from pipelines.recipe.search import Beam, BestOfN, Hierarchy, Particles, Search
+from pipelines.search.hierarchy import Climber
 from pipelines.search.particles import Weight, effective, shares, systematic, weighed
 from pipelines.search.paths import Drawer, Path, Question, Slot, pause_ids, slots
 from pipelines.search.scores import Score
@@ -63,15 +64,23 @@ class Searcher:
     Args:
         sampler: of the searched model.
         score: of answers or their steps.
+        system: the system prompt that the model was trained with, for strategies that make requests of their own.
     """
 
     def __init__(
-        self, search: Search, sampler: TorchSampler, tokenizer: Any, score: Score, *, entropy: bool = False
+        self,
+        search: Search,
+        sampler: TorchSampler,
+        tokenizer: Any,
+        score: Score,
+        *,
+        entropy: bool = False,
+        system: str | None = None,
     ) -> None:
         self.search, self.score, self.entropy = search, score, entropy
         stop = sampler.stop.tolist()
         pausing = None
-        if search.kind != "best_of_n" and search.separator is not None:
+        if isinstance(search, Beam | Particles) and search.separator is not None:
             pausing = TorchSampler(
                 sampler.model, stop=[*stop, *pause_ids(tokenizer, search.separator)], pad=sampler.pad, dtype=sampler.dtype,
                 rows=sampler.rows,
@@ -79,6 +88,9 @@ class Searcher:
         self.drawer = Drawer(
             sampler, pausing, stop, lambda ids: chat.completion_text(tokenizer, ids), search, entropy=entropy
         )
+        self.climber: Climber | None = None
+        if isinstance(search, Hierarchy):
+            self.climber = Climber(search, self.drawer, score, tokenizer, system)
 
     def answers(self, questions: Sequence[Question], sampling: Sampling) -> list[Answer]:
         """One answer to each question, in order.
@@ -90,6 +102,9 @@ class Searcher:
             raise RecipeError(
                 f"search: answers are decoded greedily, so all {self.search.n} would be equal. Give the sampling a temperature above 0."
             )
+        if self.climber is not None:
+            climbs = self.climber.climbs(questions, sampling)
+            return [self._told(climb.best, climb.drawn, climb.scored) for climb in climbs]
         populations = [_Population(question, self.search.n) for question in questions]
         if isinstance(self.search, BestOfN) or self.search.n == 1:
             self.drawer.to_the_end([pair for each in populations for pair in each.live()], sampling)
@@ -162,12 +177,11 @@ class Searcher:
             chosen = paths[systematic(weights, population.point(), 1)[0]]
         else:
             chosen = max(paths, key=_rank)
-        return Answer(
-            chosen.completion(entropy=self.entropy),
-            None if math.isnan(chosen.score) else chosen.score,
-            sum(slot.drawn for slot in population.slots),
-            population.scored,
-        )
+        return self._told(chosen, sum(slot.drawn for slot in population.slots), population.scored)
+
+    def _told(self, chosen: Path, drawn: int, scored: int) -> Answer:
+        score = None if math.isnan(chosen.score) else chosen.score
+        return Answer(chosen.completion(entropy=self.entropy), score, drawn, scored)
 
 
 def _rank(path: Path) -> float:
