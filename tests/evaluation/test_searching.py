@@ -24,6 +24,7 @@ SEARCH = [
     {"kind": "best_of_n", "n": 4, "score": {"kind": "reward_model", "model": "scorer"}},
     {"kind": "beam", "n": 4, "width": 2, "step_tokens": 2, "score": {"kind": "reward_model", "model": "scorer"}},
     {"kind": "best_of_n", "n": 2, "score": {"kind": "judge", "max_tokens": 4}, "label": "self2"},
+    {"kind": "hierarchy", "n": 2, "levels": ["longer"], "tries": 2, "most": 1, "score": "verifier", "label": "climbed"},
 ]
 TASK = {"name": "palindromes", "limit": 6, "samples": 4, "sampling": {"max_gen_toks": 6}}
 
@@ -68,7 +69,7 @@ def rows(out, column):
 
 def test_a_single_candidate_gives_the_file_of_the_model_alone(columns):
     out, _, body = columns
-    assert list(body["evaluation"])[-1] == "sft" and len(body["evaluation"]) == 7
+    assert list(body["evaluation"])[-1] == "sft" and len(body["evaluation"]) == 8
     alone = (out / "samples" / "sft" / "palindromes.jsonl").read_bytes()
     for column in ("sft-best1", "sft-particles1"):
         assert (out / "samples" / column / "palindromes.jsonl").read_bytes() == alone
@@ -104,6 +105,15 @@ def test_the_oracle_is_never_below_the_model_and_solves_what_a_candidate_solves(
         )
     gain = body["differences"]["palindromes"]["sft → sft-oracle4"]["value"]
     assert gain >= 0
+
+
+def test_a_climb_starts_from_the_model_s_own_answer(columns):
+    """Two climbs of one level end after two failures each, so an answer costs about five at least; none is below the first one."""
+    out, _, body = columns
+    for before, after in zip(rows(out, "sft"), rows(out, "sft-climbed"), strict=True):
+        assert all(b >= a for a, b in zip(before["scores"], after["scores"], strict=True))
+        assert after["drawn_tokens"] > 2.5 * before["drawn_tokens"]
+    assert body["differences"]["palindromes"]["sft → sft-climbed"]["value"] >= 0
 
 
 def test_columns_are_compared_with_a_vote_of_as_many_tokens():
