@@ -27,7 +27,8 @@ class answer_mass(Monitor):
     """Correct answers are stored when a problem is first solved, and their log-probability is measured again every `every` steps.
 
     Stored are up to `answers` different correct answers to each of the first `problems` problems that have one, with the log-probability
-    (nats of the whole answer, temperature 1, by the weights that begin the step) that they had then. Those above the median of all are
+    (nats of the whole answer, temperature 1, by the weights that begin the step) that they had then; where a step asks a problem in
+    several ways (paraphrases, variants), those of the first way. Those above the median of all are
     the likely ones, the others the rare ones. Measured, as means over answers:
 
         answers/log_prob      log p(answer)
@@ -89,9 +90,9 @@ class answer_mass(Monitor):
             if not begin or any(role != POLICY for role in row.role[begin:]):
                 continue
             own = first.setdefault(row.uid, [])
-            text = list(row.tokens[begin:])
-            if len(own) < self.answers and all(answer["text"] != text for answer in own):
-                own.append({"context": list(row.tokens[:begin]), "text": text})
+            context, text = list(row.tokens[:begin]), list(row.tokens[begin:])
+            if len(own) < self.answers and all(a["context"] == context and a["text"] != text for a in own):
+                own.append({"context": context, "text": text})
         self.stored |= first
         return [answer for own in first.values() for answer in own]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import log
 
 import pytest
@@ -81,6 +82,13 @@ def test_what_is_stored_and_when_it_is_measured():
     again.load_state_dict(json.loads(json.dumps(rule.state_dict())))
     both = [[step(each, [], t7=0.1, t6=0.9)[0] for _ in range(3)] for each in (rule, again)]
     assert both[0] == both[1] and both[0][2]["answers/fallen_share"] == 0.5
+
+
+def test_answers_of_a_problem_stand_behind_one_prompt():
+    """What answers a paraphrase or a variant is no other way to answer the problem: the two probabilities do not add up."""
+    rule = load("monitor", "answer_mass")()
+    step(rule, [row("a", [7]), replace(row("a", [8]), tokens=[1, 5, 8]), row("a", [9])], t7=0.5, t9=0.2)
+    assert [answer["text"] for answer in rule.stored["a"]] == [[7], [9]]
 
 
 def test_a_run_measures_with_the_weights_that_begin_the_step(tmp_path, start):
