@@ -22,7 +22,12 @@ def accuracy(p: Tensor, labels: Tensor) -> float:
 
 
 def measures(
-    p: Tensor, labels: Tensor, sizes: Sequence[int], prompts: Sequence[str], gapless: Sequence[bool] | None = None
+    p: Tensor,
+    labels: Tensor,
+    sizes: Sequence[int],
+    prompts: Sequence[str],
+    gapless: Sequence[bool] | None = None,
+    judged: Sequence[bool] | None = None,
 ) -> dict[str, float]:
     """Metrics of scored steps; those that the answers cannot tell are left out.
 
@@ -32,12 +37,13 @@ def measures(
         sizes: steps of each answer.
         prompts: of each answer, equal for equal prompts.
         gapless: answers without an unlabelled step before a labelled one; default: all.
+        judged: answers whose last step has a label; default: all.
 
     Returns:
         accuracy: share of steps on the right side of 0.5; brier: mean (p - label)^2; ece: expected calibration error over ten bins of p;
         label_mean: the mean. first_error_f1 (ProcessBench, 2412.06559): the harmonic mean of first_error_hit, the share of answers with a
         wrong step whose first one is also the first with p < 0.5, and first_error_none, the share of the others without such a step.
-        best_of_n/product, /min, /last: share of prompts with several answers whose best answer by that number is correct, a tie shared;
+        best_of_n/product, /min, /last: share of prompts with several judged answers whose best one by that number is correct, a tie shared;
         best_of_n/mean: mean share of correct answers of these prompts.
 
     >>> import torch
@@ -56,7 +62,9 @@ def measures(
     }
     answers = list(zip(p.split(list(sizes)), labels.split(list(sizes)), strict=True))
     known = [answer for answer, complete in zip(answers, gapless or [True] * len(answers), strict=True) if complete]
-    return metrics | first_errors(known) | best_of_n(answers, prompts)
+    places = [place for place, has_verdict in enumerate(judged or [True] * len(answers)) if has_verdict]
+    compared = best_of_n([answers[place] for place in places], [prompts[place] for place in places])
+    return metrics | first_errors(known) | compared
 
 
 def calibration_error(p: Tensor, labels: Tensor) -> float:

@@ -35,6 +35,8 @@ class Steps:
     labels: list[float]
     places: list[int]
     """Number of each labelled step in the answer, from 0."""
+    judged: bool
+    """Its last step has a label, which says whether the answer is correct."""
 
     @property
     def size(self) -> int:
@@ -58,7 +60,8 @@ def tokens_of(
         separator: as in `StepAnswer.ends`.
 
     Returns:
-        None where no step has a label, or the chat template changes the answer's text, so that its steps cannot be found.
+        None where no step has a label, or its steps cannot be found: the chat template changes the answer's text, or two of them end in
+        one token.
     """
     text, ends = answer.ends(separator)
     prompt = with_system_prompt(answer.prompt, system)
@@ -73,12 +76,14 @@ def tokens_of(
     if not labelled or not decoded.startswith(text):
         return None
     read = [start + token_at(ends[place], decoded, own, decode) for place, _ in labelled]
-    ends_answer = labelled[-1][0] == len(answer.steps) - 1 and not answer.cut
+    judged = labelled[-1][0] == len(answer.steps) - 1
     # What scores answers leaves padding at their end out, which may be the end token.
-    if ends_answer and read[-1] + 1 < len(ids) and ids[read[-1] + 1] != tokenizer.pad_token_id:
+    if judged and not answer.cut and read[-1] + 1 < len(ids) and ids[read[-1] + 1] != tokenizer.pad_token_id:
         read[-1] += 1
+    if len(set(read)) < len(read):
+        return None
     labels = [label for _, label in labelled]
-    return Steps(json.dumps(answer.prompt), ids, read, labels, [place for place, _ in labelled])
+    return Steps(json.dumps(answer.prompt), ids, read, labels, [place for place, _ in labelled], judged)
 
 
 class StepTrainer(RewardTrainer):
@@ -110,7 +115,7 @@ class StepTrainer(RewardTrainer):
         if len(readable) < len(answers):
             dropped = len(answers) - len(readable)
             self.report.event(
-                "dropped answers without a label, or changed by the template", split=split, answers=dropped
+                "dropped answers without a label, or whose steps the tokens do not show", split=split, answers=dropped
             )
         if not readable:
             raise DataError(
@@ -187,7 +192,7 @@ class StepTrainer(RewardTrainer):
         # A step without a label may hide the first incorrect one.
         gapless = [each.places == list(range(len(each.places))) for each in self.heldout]
         prompts = [each.prompt for each in self.heldout]
-        return step_card.measures(p, labels, sizes, prompts, gapless)
+        return step_card.measures(p, labels, sizes, prompts, gapless, [each.judged for each in self.heldout])
 
     def extra_state(self) -> dict[str, Any]:
         """What the loss remembers."""

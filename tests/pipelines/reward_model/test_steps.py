@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from dataclasses import replace
@@ -94,6 +95,26 @@ def test_steps_end_with_their_separator_and_the_answer_with_its_end_token():
     cut = tokens_of(StepAnswer("u", prompt, ("ab", "c"), (1.0, 0.0), cut=True), own, None, None, "-")
     assert own.decode(cut.ids).endswith("ab-c") and cut.ends[-1] == len(cut.ids) - 1
     assert tokens_of(StepAnswer("u", prompt, ("ab",), (None,)), own, None, None, "-") is None
+
+
+def test_answers_are_compared_where_their_last_step_is_labelled():
+    """The second one's only label is of its first step, and says nothing of its end."""
+    own, prompt = tokenizer(), [{"role": "user", "content": "q"}]
+    answers = [StepAnswer("u", prompt, ("ab", "c"), labels) for labels in ((1.0, 0.0), (1.0, None))]
+    judged = [tokens_of(answer, own, None, None, "-").judged for answer in answers]
+    assert judged == [True, False]
+    p, labels = torch.tensor([0.9, 0.1, 0.8]), torch.tensor([1.0, 0.0, 1.0])
+    assert step_card.measures(p, labels, [2, 1], ["q", "q"])["best_of_n/min"] == 1
+    assert "best_of_n/min" not in step_card.measures(p, labels, [2, 1], ["q", "q"], None, judged)
+
+
+def test_steps_that_end_in_one_token_have_no_places_of_their_own():
+    own, prompt = copy.deepcopy(tokenizer()), [{"role": "user", "content": "q"}]
+    own.add_tokens(["a-b-"])
+    told = StepAnswer("u", prompt, ("a", "b", "c"), (1.0, 0.0, 0.0))
+    assert tokens_of(told, own, None, None, "-") is None
+    steps = tokens_of(replace(told, labels=(1.0, None, 0.0)), own, None, None, "-")
+    assert own.decode(steps.ids[steps.ends[0]]) == "a-b-", "one of them alone has"
 
 
 @pytest.mark.parametrize("budget", [1, 4096])
