@@ -3,7 +3,7 @@
 Hand 37.
 You hold K.
 Moves: check, bet.
-Answer call or fold.
+Answer fold or call.
 
 Check or bet; against a bet, call or fold. Who calls or checks to the end shows: the higher card takes the pot. The game has exact
 equilibria (H. W. Kuhn, A Simplified Two-Person Poker, 1950), worth -1/18 chip a hand to the first player, and what a strategy loses to the

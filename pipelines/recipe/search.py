@@ -162,7 +162,7 @@ Potential = Literal["difference", "max", "sum", "current"]
 
 
 class Particles(_Stepwise):
-    """`n` answers that are drawn step by step and resampled by a potential of their scores (pipelines/engine/particles.py)."""
+    """`n` answers that are drawn step by step and resampled by a potential of their scores (pipelines/search/particles.py)."""
 
     kind: Literal["particles"]
     potential: Potential = "difference"

@@ -11,15 +11,15 @@ from torch import Tensor
 Mapped = Literal["identity", "log", "loglin"]
 SCALE, FLOOR = 0.5, 0.01687
 """c and d of the paper's section 5: a logarithm's factor, and the smallest value that it is taken of (about 0.96^100)."""
-REST = "rest"
-"""The head of what the reward has beyond the named terms."""
+REST = "(rest)"
+"""The head of what the reward has beyond the named terms; none of them can be called so."""
 
 
 class ValueHeads:
     """Which heads a critic has, what each is fitted to, and the value that they say together.
 
     A term with the mapping `identity` has one head. One with `log` or `loglin` has two, for what is above 0 and for what is below, each
-    of which predicts a number above 0. One head more, `rest`, has the mapping `identity`: the heads always add up to the whole return.
+    of which predicts a number above 0. One head more, the rest's, has the mapping `identity`: the heads always add up to the whole return.
 
     Args:
         mappings: term → mapping.

@@ -58,6 +58,12 @@ def test_what_the_heads_are_fitted_to_adds_up_to_the_return(seed):
     torch.testing.assert_close(goals[..., 0] - goals[..., 1], terms[:, 2:].expand(4, 5))
 
 
+def test_a_term_may_be_called_rest():
+    heads = ValueHeads({"rest": "identity"}, ["rest"])
+    goals = heads.goals(torch.full((1, 2), 3.0), torch.tensor([[1.0]]))
+    assert goals.tolist() == [[[1.0, 2.0], [1.0, 2.0]]]
+
+
 def test_a_prediction_of_zero_is_a_value_of_zero():
     """So a critic whose head starts at 0 says 0, whatever its mappings."""
     heads = ValueHeads({"a": "log", "b": "loglin", "c": "identity"}, ["a", "b", "c"])
