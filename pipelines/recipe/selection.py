@@ -152,6 +152,10 @@ class Selection(Settings):
         answers = ("answer",) if self.kind == "graded" else ("first", "second")
         if fault := template.problem_with(self.template, answers):
             raise ValueError(f"template: {fault}")
+        if self.efforts and self.truncate is not None:
+            raise ValueError(
+                "truncate: with `efforts` each record keeps that effort's share of the reasoning; leave one of the two out"
+            )
         if (self.nearest is None) != (self.problems is None):
             raise ValueError("nearest and problems go together: the problems nearest to a pass rate, and how many")
         if not 1 <= self.words[0] <= self.words[1] <= 10**6:

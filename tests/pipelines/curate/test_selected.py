@@ -383,6 +383,7 @@ def test_targets_are_shortened_by_effort(tmp_path):
         ({"kind": "correct", "lengths": [1, 2]}, "lengths is read by"),
         ({"kind": "correct_by_difficulty", "lengths": [3, 2]}, "the fewest first"),
         ({"kind": "correct", "efforts": {"low": 0}}, "greater than 0"),
+        ({"kind": "correct", "efforts": {"low": 0.5}, "truncate": 0.5}, "truncate: with `efforts`"),
     ],
 )
 def test_lengths_and_efforts_that_mean_nothing(fields, words):
