@@ -83,6 +83,10 @@ class Card:
     """For rollouts: a group may have other rows than `group_size` says."""
     forces_rows: bool = False
     """For rollouts: some rows hold no token that the policy chose in its place, so a reward cannot tell their steps apart."""
+    relabels: bool = False
+    """For rollouts: the environment, or where there is none the verifier, must be able to say what a lost row did reach."""
+    scores_rows: bool = False
+    """For rollouts: it scores its rows itself, some of them by what no verifier of the record's can see."""
     compares_steps: bool = False
     """For shaping: a row of a single step is paid nothing, whatever its value."""
     leaves_statistics: bool = False

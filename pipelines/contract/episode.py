@@ -244,7 +244,7 @@ def take_turns(
         episode.texts.append(context.decode(completion.tokens))
         episode.cuts.append(completion.stop != Stop.END)
         playing.append(episode)
-    steps = step_all([e.world for e in playing], [_message(e) for e in playing])
+    steps = step_all([e.world for e in playing], [message_of(e) for e in playing])
     for episode, step in zip(playing, steps, strict=True):
         if isinstance(step, str):
             _give_up(episode, step)
@@ -252,9 +252,9 @@ def take_turns(
             _receive(episode, step, context, budget)
 
 
-def _message(episode: Episode) -> str:
-    """What the environment is told of the last turn: without its reasoning, unless it judges that too."""
-    text = episode.texts[-1]
+def message_of(episode: Episode, place: int = -1) -> str:
+    """What the environment is told of a turn, by default the last: without its reasoning, unless it judges that too."""
+    text = episode.texts[place]
     return text if getattr(episode.world, "reads_thinking", False) else chat.after_thinking(text)
 
 

@@ -56,7 +56,7 @@ class Provider:
     info_fields: ClassVar[tuple[str, ...]] = ()
     """As a `Method`'s."""
     reads: Sequence[str] = ()
-    """Columns that it cannot do without, which a rollout or a reward must make."""
+    """Columns that it cannot do without: those that a rollout or a reward must make, and rewards where it alone reads them."""
     reward_terms: Sequence[str] = ()
     """Terms of the reward that it asks for by their names."""
     warm_up: int = 0

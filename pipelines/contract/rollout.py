@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pipelines.contract.scorer import NoScorer, Scorer
 from pipelines.data import chat
@@ -98,6 +98,8 @@ class RolloutContext:
     """Of a problem's uid, the completions that the stage named by `samples` drew."""
     progress: float = 0.0
     """Share of the run's steps that are done, from 0 to 1; 0 before the first one and outside of training."""
+    on_timeout: Literal["incorrect", "unscored"] = "incorrect"
+    """What becomes of a completion that takes its verifier too long, for rollouts that verify their rows themselves."""
 
     def decode(self, tokens: list[int]) -> str:
         """Text of a completion, special tokens left out; for verifiers and logs only."""

@@ -140,7 +140,8 @@ class Trajectory:
     player: int | None = None
     """The seat that the policy took in a game; None where there are no players."""
     prompt: list[Message] | None = None
-    """What it was asked, where that need not be its problem's prompt: in a game that the policy plays with itself."""
+    """What it was asked, where that need not be its problem's prompt: in a game that the policy plays with itself, of a variant or of a
+    relabelled problem."""
     logged: dict[str, Any] = field(default_factory=dict)
     """What reward functions noted about it, for logs only."""
 

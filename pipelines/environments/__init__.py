@@ -24,8 +24,10 @@ GAMES = ("kuhn_poker", "tic_tac_toe")
 """Environments with players, whose `World` has the attributes of `Game`."""
 
 
-PLAYED = ("bandit", "frozen_lake", "guess_number", "openenv", "sokoban", "textarena", "toy_text")
+PLAYED = (*GAMES, "bandit", "frozen_lake", "guess_number", "openenv", "sokoban", "textarena", "toy_text")
 """Environments whose problems have no answer that a verifier could compare with: only an episode scores them."""
+RELABELLED = ("frozen_lake",)
+"""Environments that say what a lost episode did reach: their modules have a function `relabel`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,9 @@ def make(name: str) -> Environment:
 
 def relabel(name: str, problem: Problem, messages: Sequence[str]) -> tuple[Problem, list[int]] | None:
     """The problem that an episode did solve, with the same uid, and the places of the messages that solve it; None where it solved none.
+
+    Args:
+        messages: as `Environment.step` was told them.
 
     Raises:
         RecipeError: the environment's module has no function `relabel(problem, messages)`.

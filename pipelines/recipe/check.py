@@ -67,7 +67,7 @@ def methods(rl: s.Rlvr) -> None:
     _check_reference(bound)
     _check_tries(bound)
     _check_comparisons(rl, bound)
-    _check_rewards(bound, chosen)
+    _check_rewards(bound, chosen, bind_providers(rl, chosen))
     _check_steps(bound)
     column_options(chosen)
     _check_server(rl, bound)
@@ -194,22 +194,26 @@ def _check_comparisons(rl: s.Rlvr, bound: dict[str, Any]) -> None:
             )
 
 
-def _check_rewards(bound: dict[str, Any], methods: list[Bound]) -> None:
-    """A part that changes the reward needs one that reads it."""
-    readers = [
-        method
-        for method in methods
-        if method.slot != "rlvr.shaping" and {"reward", "token_penalty"} & set(method.needs)
-    ]
+def _check_rewards(bound: dict[str, Any], methods: list[Bound], providers: list[Bound]) -> None:
+    """A part that changes the reward needs one that reads it; what a rollout has scored stays so."""
+    rollout, reward = bound["rollout"], bound["reward"]
+    if rollout.card.scores_rows and reward.fn.rescores:
+        raise RecipeError(
+            f"rlvr.reward: rollout: {rollout.name} scores its rows itself, and {reward.name} with these settings would score them anew. "
+            f"Use reward: {reward.name} without any, or another rollout."
+        )
+    wanted = [set(method.needs) for method in methods if method.slot != "rlvr.shaping"]
+    wanted += [set(provider.fn.reads) for provider in providers if "reward" in provider.fn.reads]
+    readers = [needs for needs in wanted if {"reward", "token_penalty"} & needs]
     payers = [method for method in methods if "token_reward" in produced([method])]
-    if payers and not any("token_penalty" in method.needs for method in methods):
+    if payers and not any("token_penalty" in needs for needs in wanted):
         raise RecipeError(
             f"{payers[0].slot}: {payers[0].name} pays single tokens, and advantage: {bound['advantage'].name} compares whole rows. Use an "
             "advantage that reads rewards of tokens: reinforce_pp, or gae with a critic."
         )
     divergence = bound["divergence"]
     penalties = [divergence] if divergence is not None and divergence.where == "reward" else []
-    of_turns = any("turn_reward" in method.needs for method in methods if method.slot != "rlvr.shaping")
+    of_turns = any("turn_reward" in needs for needs in wanted)
     changing = [part for part in bound["shaping"] if not (part.card.shapes_turns and of_turns)] + penalties
     for method in [] if readers else changing:
         raise RecipeError(

@@ -278,6 +278,7 @@ class Collector:
             window=self.rlvr.window_tokens,
             stored=self.stored,
             progress=self._step / self.rlvr.steps,
+            on_timeout=self.rlvr.on_timeout,
         )
 
     def _score(self, rows: list[Trajectory]) -> None:

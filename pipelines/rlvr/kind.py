@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from pipelines import environments, verifiers
 from pipelines.contract.catalogue import card, load
 from pipelines.contract.scorer import POLICY, REFERENCE
 from pipelines.errors import RecipeError
@@ -36,6 +37,7 @@ from pipelines.recipe.stage_kind import (
     check_trained,
     data_environments,
     environment_settings,
+    feeding,
     model_settings,
 )
 from pipelines.rlvr import info_fields, provenance, reward_models
@@ -111,9 +113,29 @@ class RlvrKind(Kind):
         check_trained_games(node)
         _check_samples(node)
         rollout = str(rl.rollout.get("kind"))
-        check_episodes(node, f"rlvr.rollout: {rollout}", rl.split, PLAYS in card(load("rlvr.rollout", rollout)).makes)
+        about = card(load("rlvr.rollout", rollout))
+        check_episodes(node, f"rlvr.rollout: {rollout}", rl.split, PLAYS in about.makes)
+        if about.relabels:
+            _check_relabelled(node, rollout, PLAYS in about.makes)
         _check_users(node)
         reward_models.check(resolve(node.settings))
+
+
+def _check_relabelled(node: Node, rollout: str, plays: bool) -> None:
+    """What lost rows did reach can be told, where the data's sources say by what they are judged."""
+    what, can, other = (
+        ("environment", environments.RELABELLED, "multi_turn")
+        if plays
+        else ("verifier", verifiers.RELABELLED, "single_turn")
+    )
+    for where, source in feeding(node, node.settings.split):
+        judges = source.task if plays else source.verifier
+        own = source.kind == "environment" and not plays  # its rows name other verifiers
+        if own or (judges is not None and judges not in can):
+            raise RecipeError(
+                f"rlvr.rollout: {rollout} asks the {what} what a lost row did reach, and that of {where} ({judges or source.task}) cannot "
+                f"say. Use problems of {' or '.join(can)}, or rollout: {other}."
+            )
 
 
 def _check_users(node: Node) -> None:

@@ -43,6 +43,8 @@ SLOW_TO_TRY = (*SANDBOXED, "math", "reasoning_gym", "retrieval")
 """Verifiers that need seconds, programs or files before they judge anything."""
 TRIED_WITH_ANSWER = ("grades",)
 """Verifiers whose info says which answers there can be."""
+RELABELLED = ("reasoning_gym",)
+"""Verifiers that say what an incorrect answer answers: their modules have a function `relabel`."""
 READ_THINKING = ("regex", "retrieval")
 """Verifiers that judge the form of the whole completion; the others are given what follows its reasoning."""
 MAX_CHARS = 1_000_000

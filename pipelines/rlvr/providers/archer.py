@@ -44,7 +44,7 @@ class archer(LearnedHead):
     read in one go by the policy's own architecture, V from the state's last token and Q from the turn's, where RoBERTa reads both apart.
     """
 
-    reads = ("turn", "turn_reward")
+    reads = ("turn", "turn_reward", "reward", "token_penalty")
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ class agent_prm(Reward):
     What the environment paid is the component `outcome`, and `correct` stays its verdict. A row beyond the model's context is unscored.
     """
 
+    pays_turns = True
     reward_models: ClassVar[tuple[str, ...]] = ("model",)
 
     def __init__(self, *, model: Annotated[str, Field(min_length=1, max_length=4096)]) -> None:
@@ -74,7 +75,7 @@ class agent_prm(Reward):
 
 
 def turn_ends(row: Trajectory) -> list[int]:
-    """Index of the last token of each turn that the policy chose.
+    """Index of the last token of each turn: of the policy's, or of a relabelled episode's (`rollout: hindsight`).
 
     Raises:
         ValueError: a turn has none.
@@ -82,8 +83,8 @@ def turn_ends(row: Trajectory) -> list[int]:
     assert row.turn is not None and row.turn_reward is not None
     places: list[int] = [-1] * len(row.turn_reward)
     for index, (turn, role) in enumerate(zip(row.turn, row.role, strict=True)):
-        if role == Role.POLICY:
+        if role in (Role.POLICY, Role.TEACHER_FORCED):
             places[turn] = index
     if -1 in places:
-        raise ValueError(f"turn {places.index(-1)} of {row.uid} has no token of the policy's")
+        raise ValueError(f"turn {places.index(-1)} of {row.uid} has no token")
     return places

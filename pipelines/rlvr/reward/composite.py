@@ -135,8 +135,9 @@ class composite(Reward):
     otherwise}`: the value counts only where an earlier term's does), `operation` (`add`, or `multiply` what the terms before it gave)
     and `unscored` (what to do with a row that it cannot score: leave the `row` out, or count `zero`). What a term pays single tokens
     (`drlc`) has its weight and gate, and the factors of later terms. Where all terms are added, `terms` of a row says what each has
-    added. Steps that a term tells apart and their values (`exprl`, `process_model`) stay with the row. Every term's value is a
-    component, so a metric. `correct` stays the verdict of the problem's verifier, whether or not it is a term.
+    added. Steps that a term tells apart and their values (`exprl`, `process_model`) stay with the row. A reward that pays turns is no
+    term. Every term's value is a component, so a metric. `correct` stays the verdict of the problem's verifier, whether or not it is a
+    term.
     """
 
     def __init__(self, *, terms: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=64)]) -> None:
@@ -362,6 +363,11 @@ def _term(number: int, spec: str | Mapping[str, Any], before: list[str]) -> Term
         reward = bind(FIELD, spec)
     except RecipeError as error:
         raise RecipeError(str(error).replace(FIELD, where, 1)) from None
+    if reward.fn.pays_turns:
+        raise RecipeError(
+            f"{where}: {reward.name} pays turns, and a sum of terms pays rows and tokens, so its turns would go unpaid. Name it alone, as "
+            f"reward: {{kind: {reward.name}}}; reward_functions and shaping may add to it."
+        )
     name = about.name or reward.fn.label or reward.name
     if name in before:
         raise RecipeError(f"{where}: a term called {name} stands before it. Give one of them another `name`.")

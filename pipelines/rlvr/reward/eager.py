@@ -54,6 +54,7 @@ class eager(Reward):
     questions that were answered is the component `answered`.
     """
 
+    pays_turns = True
     model_paths: ClassVar[tuple[str, ...]] = ("model",)
     info_fields: ClassVar[tuple[str, ...]] = ("goal",)
 

@@ -28,6 +28,8 @@ class gtpo_turn(Reward):
     success ahead.
     """
 
+    pays_turns = True
+
     def __init__(
         self, *, cap: Annotated[float, Field(ge=0, lt=1)] = 0.5, penalty: Annotated[float, Field(ge=0)] = 0.1
     ) -> None:

@@ -26,6 +26,8 @@ class matchtir(Reward):
     without reference calls get nothing for theirs.
     """
 
+    pays_turns = True
+
     def __init__(
         self,
         *,

@@ -37,6 +37,7 @@ class ppr(Judged):
     environment paid the turns is replaced; the outcome is the last turn's reward. Use it with `advantage: gae`.
     """
 
+    pays_turns = True
     language_models: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(

@@ -45,6 +45,7 @@ class _Rewrite:
     checked="official code (read; the wording of the rewrite's prompt is ours, and a group whose rewrites are all worse stays as it is)",
     makes=("teacher_forced",),
     forces_rows=True,
+    scores_rows=True,
 )
 class herl(Rollout):
     """In groups whose best score is below `threshold`, the answers that share it are rewritten with the criteria they meet and miss.
@@ -81,10 +82,10 @@ class herl(Rollout):
         """All rollouts of the problems, scored; a rewrite stands where the row stood whose place it took."""
         rows = answers(requests, context)
         self._met = {}
-        self._score(requests, rows)
+        self._score(requests, rows, context)
         groups = by_group(rows)
         rewrites = self._rewrites(requests, groups, context)
-        self._score(requests, [rewrite.row for rewrite in rewrites])
+        self._score(requests, [rewrite.row for rewrite in rewrites], context)
         best = {group: max(_scores(own), default=0.0) for group, own in groups.items()}
         for rewrite in rewrites:
             _note_gain(rewrite)
@@ -102,10 +103,10 @@ class herl(Rollout):
                 row.score += self.alpha * row.components.get("rewrite_gain", 0.0)
         return kept
 
-    def _score(self, requests: Sequence[RolloutRequest], rows: list[Trajectory]) -> None:
+    def _score(self, requests: Sequence[RolloutRequest], rows: list[Trajectory], context: RolloutContext) -> None:
         """Score rows in place, and note which criteria each meets."""
         problems = {request.problem.uid: request.problem for request in requests}
-        verify(rows, problems)
+        verify(rows, problems, on_timeout=context.on_timeout)
         finished = [row for row in rows if row.stop != Stop.ERROR]
         if self.judge is None:
             self._met |= {id(row): [bool(row.correct)] for row in finished}

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pipelines import environments
 from pipelines.contract.catalogue import method
-from pipelines.contract.episode import Episode, play_out, start, take_turns
+from pipelines.contract.episode import Episode, message_of, play_out, start, take_turns
 from pipelines.contract.method import Rollout
 from pipelines.contract.rollout import Completion
 from pipelines.contract.turn_budget import TurnBudget
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     paper="1906.05838",
     title="Goal-conditioned Imitation Learning (its relabelled episodes)",
     checked="reconstructed (the idea; the paper learns from transitions with an off-policy critic, here whole episodes are imitated)",
-    makes=("turn", "turn_reward", "turn_state", "turn_belief", "teacher_forced"),
+    makes=("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "teacher_forced"),
     requires=(("prompting", "plain"),),
+    forces_rows=True,
+    relabels=True,
     reduces_to="most 0 is multi_turn",
 )
 class hindsight(Rollout):
@@ -68,7 +70,8 @@ class hindsight(Rollout):
 
     def _again(self, row: Trajectory, lost: Episode, groups: Groups, context: RolloutContext) -> Trajectory | None:
         """The episode with the goal that it did reach; None where it reached none."""
-        relabelled_as = environments.relabel(lost.name, lost.request.problem, lost.texts)
+        messages = [message_of(lost, place) for place in range(len(lost.texts))]
+        relabelled_as = environments.relabel(lost.name, lost.request.problem, messages)
         if relabelled_as is None:
             return None
         problem, turns = relabelled_as
@@ -80,6 +83,7 @@ class hindsight(Rollout):
         again = episode.trajectory(context, self.budget.most_turns)
         again.role = [int(Role.TEACHER_FORCED) if role == Role.POLICY else role for role in again.role]
         again.components = {**again.components, "hindsight": 1.0}
+        again.prompt = problem.prompt
         return again
 
 

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     title="Goal-conditioned Imitation Learning (its relabelled answers)",
     checked="reconstructed (the idea; the paper relabels the goals of robots)",
     makes=("teacher_forced",),
+    forces_rows=True,
+    relabels=True,
     requires=(("prompting", "plain"), ("reward", "verifier")),
     reduces_to="most 0 is single_turn",
+    scores_rows=True,
 )
 class hindsight_answers(Rollout):
     """As `hindsight`, of answers: 3 * 4 + 2 does not make 20 and does make 14, so it is a right answer to the problem that asks for 14.
@@ -41,7 +44,8 @@ class hindsight_answers(Rollout):
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, then the relabelled ones."""
         rows = answers(requests, context)
-        verify(rows, {request.problem.uid: request.problem for request in requests})
+        problems = {request.problem.uid: request.problem for request in requests}
+        verify(rows, problems, on_timeout=context.on_timeout)
         groups, relabelled = Groups(requests, context), []
         counts: dict[int, int] = {}
         for row in rows:
@@ -57,7 +61,8 @@ class hindsight_answers(Rollout):
             [prompt] = context.render([problem.prompt], [problem.tools])
             asked = replace(request, problem=problem, group=groups.next(row))
             again = teacher_forced(asked, prompt, row.tokens[len(request.prompt) :], row.stop, context)
-            verify([again], {problem.uid: problem})
+            verify([again], {problem.uid: problem}, on_timeout=context.on_timeout)
             again.components = {**again.components, "hindsight": 1.0}
+            again.prompt = problem.prompt
             relabelled.append(again)
         return rows + [row for row in relabelled if row.correct]

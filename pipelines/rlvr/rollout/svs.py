@@ -19,6 +19,10 @@ from pipelines.rlvr.scoring import verify
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.data.records import Message
+
+    Asked = tuple[RolloutRequest, list[Message]]
+    """A request, and its prompt as messages."""
 
 TEMPLATE = (
     "Below is a correct answer to a problem that is not shown. Work out what the answer is about, how it reasons and what it concludes; "
@@ -38,6 +42,7 @@ Rows = Annotated[int, Field(ge=1, le=1000)]
     checked="official code (read; the prompt's wording is ours, variants are drawn with the step's own sampling settings)",
     requires=(("prompting", "plain"), ("reward", "verifier")),
     reduces_to="half_solved [0, 0] is single_turn: nothing was solved that could be rewritten",
+    scores_rows=True,
 )
 class svs(Rollout):
     """Three groups of rows: answers to problems, problems written from correct answers, and answers to those.
@@ -91,15 +96,15 @@ class svs(Rollout):
         """Answers to the problems, then the texts, then the answers to what they ask; all scored."""
         problems = {request.problem.uid: request.problem for request in requests}
         rows = answers(requests, context)
-        verify(rows, problems)
+        verify(rows, problems, on_timeout=context.on_timeout)
         groups = Groups(requests, context)
         writing = self._writing(requests, by_group(rows), groups, context)
-        texts = answers(writing, context) if writing else []
+        texts = _answers(writing, context)
         solving = self._solving(texts, groups, context)
-        solutions = answers([request for _, request in solving], context) if solving else []
-        verify(solutions, problems)
+        solutions = _answers([asked for _, asked in solving], context)
+        verify(solutions, problems, on_timeout=context.on_timeout)
         of_group = by_group(solutions)
-        solved = {id(text): of_group.get(request.group, []) for text, request in solving}
+        solved = {id(text): of_group.get(request.group, []) for text, (request, _) in solving}
         for text in texts:
             self._pay(text, solved.get(id(text)))
         for row in solutions:
@@ -113,8 +118,8 @@ class svs(Rollout):
         rows: Mapping[int, list[Trajectory]],
         groups: Groups,
         context: RolloutContext,
-    ) -> list[RolloutRequest]:
-        """A request for the texts of each correct answer to a half-solved problem."""
+    ) -> list[Asked]:
+        """What asks for the texts of each correct answer to a half-solved problem."""
         chosen = []
         for request in requests:
             own = rows.get(request.group, [])
@@ -123,16 +128,17 @@ class svs(Rollout):
         if not chosen:
             return []
         contents = [self.template.replace("{answer}", row.text) for _, row in chosen]
-        prompts = context.render([[{"role": "user", "content": content}] for content in contents])
-        return [
+        conversations: list[list[Message]] = [[{"role": "user", "content": content}] for content in contents]
+        writing = [
             replace(request, prompt=prompt, group=groups.next(request), rollouts=self.variants or request.rollouts)
-            for (request, _), prompt in zip(chosen, prompts, strict=True)
+            for (request, _), prompt in zip(chosen, context.render(conversations), strict=True)
         ]
+        return list(zip(writing, conversations, strict=True))
 
     def _solving(
         self, texts: Sequence[Trajectory], groups: Groups, context: RolloutContext
-    ) -> list[tuple[Trajectory, RolloutRequest]]:
-        """The texts that hold a problem, each with the request for its answers."""
+    ) -> list[tuple[Trajectory, Asked]]:
+        """The texts that hold a problem, each with what asks for its answers."""
         held = [
             (text, groups.origin(text), variant)
             for text in texts
@@ -146,10 +152,11 @@ class svs(Rollout):
             conversations.append([*before, {**last, "content": self.question.replace("{problem}", variant)}])
         prompts = context.render(conversations, [origin.problem.tools for _, origin, _ in held])
         solving = []
-        for (text, origin, variant), prompt in zip(held, prompts, strict=True):
+        for (text, origin, variant), prompt, messages in zip(held, prompts, conversations, strict=True):
             text.logged = {**text.logged, "variant": variant}
             rollouts = self.solutions or origin.rollouts
-            solving.append((text, replace(origin, prompt=prompt, group=groups.next(text), rollouts=rollouts)))
+            request = replace(origin, prompt=prompt, group=groups.next(text), rollouts=rollouts)
+            solving.append((text, (request, messages)))
         return solving
 
     def _pay(self, text: Trajectory, solutions: list[Trajectory] | None) -> None:
@@ -163,6 +170,15 @@ class svs(Rollout):
         text.score, text.correct = float(useful), useful
         text.status = "unparsable" if solutions is None else "correct" if useful else "incorrect"
         text.components = {"variant": text.score}
+
+
+def _answers(asked: Sequence[Asked], context: RolloutContext) -> list[Trajectory]:
+    """Answers to prompts that are no problem's own, each with its prompt for logs."""
+    rows = answers([request for request, _ in asked], context) if asked else []
+    conversations = {request.group: messages for request, messages in asked}
+    for row in rows:
+        row.prompt = conversations[row.group]
+    return rows
 
 
 def _inside(rows: Sequence[Trajectory], bounds: Sequence[float]) -> bool:

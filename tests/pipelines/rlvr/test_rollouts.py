@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import scripted
 import torch
 import toys
 
+from pipelines import verifiers
+from pipelines.contract.catalogue import bind
 from pipelines.data import chat
 from pipelines.data.records import Role, Stop
 from pipelines.errors import RecipeError
@@ -262,3 +267,18 @@ def test_a_given_beginning_is_context_and_no_answer(tmp_path, start, rollout):
     assert hinted > len(rows) / 2
     numbers = made.step(1)
     assert numbers.get("mismatch/max", 0) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["svs", "hindsight_answers", {"kind": "herl", "replace": 0}])
+@pytest.mark.parametrize(("on_timeout", "score"), [("incorrect", 0.0), ("unscored", None)])
+def test_rollouts_that_verify_their_rows_heed_on_timeout(monkeypatch, kind, on_timeout, score):
+    """The verifier's time is not waited for; all else is real."""
+    monkeypatch.setattr(verifiers, "verify_many", lambda rows: [verifiers.TIMED_OUT for _ in rows])
+    context = replace(scripted.context(lambda prefix, number: "ok"), on_timeout=on_timeout)
+    rows = bind("rlvr.rollout", kind).fn.run([scripted.request("X", 2)], context)
+    assert [(row.score, row.status) for row in rows] == [(score, "timed_out")] * 2
+
+
+def test_rollouts_are_told_what_the_recipe_says_of_timeouts(tmp_path, start):
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), "rlvr.on_timeout=unscored")
+    assert made.collector._context(1, (0,)).on_timeout == "unscored"

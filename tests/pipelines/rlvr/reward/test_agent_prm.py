@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import toys
 from scripted import RewardModels, conversation, tokenizer
 
 from pipelines.contract.catalogue import bind
-from pipelines.data.records import Problem
+from pipelines.data.records import Problem, Role
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
 from pipelines.errors import RecipeError
@@ -55,6 +56,14 @@ def test_a_turn_is_paid_the_model_s_score_of_the_conversation_up_to_it(folder):
     )
     assert second.turn_reward[0] == pytest.approx(first.turn_reward[0], abs=1e-6), "the same conversation so far"
     assert first.turn_components == [{"agent_prm": value} for value in first.turn_reward]
+
+
+def test_a_relabelled_episode_is_paid_by_what_it_shows(folder):
+    """Its messages are teacher-forced (`rollout: hindsight`); the model reads the same tokens."""
+    own = row("ab", "why", "cde")
+    forced = replace(own, role=[Role.TEACHER_FORCED if role == Role.POLICY else role for role in own.role])
+    paid(folder / "prm", own, forced)
+    assert forced.turn_reward == own.turn_reward and forced.score == own.score
 
 
 def test_a_row_beyond_the_context_is_unscored(folder):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import answer
 
-from pipelines.contract.catalogue import bind
+from pipelines.contract.catalogue import bind, folder, load, names
 from pipelines.data.records import Problem, Stop
 from pipelines.errors import RecipeError
 from pipelines.recipe.settings import Rlvr
@@ -171,6 +171,13 @@ def test_without_gates_it_is_the_scalar_product(pairs):
     assert total == pytest.approx(math.fsum(w * v for w, v in pairs), abs=1e-9)
 
 
+def test_rewards_of_turns_say_so():
+    """So that they are refused as terms: a sum of terms leaves the turns as the environment paid them."""
+    for name in set(names("rlvr.reward")) - {"composite"}:
+        text = (folder("rlvr.reward") / f"{name}.py").read_text()
+        assert load("rlvr.reward", name).pays_turns == ("scored_with_turns(" in text), name
+
+
 @pytest.mark.parametrize(
     "terms,words",
     [
@@ -185,6 +192,7 @@ def test_without_gates_it_is_the_scalar_product(pairs):
         ([{"kind": "composite", "terms": ["verifier"]}], r"terms\.0: a composite reward cannot be a term"),
         ([{"kind": "verifier", "verifier": "regexp"}], r"terms\.0\.verifier: no verifier called 'regexp'"),
         ([{"kind": "verifier", "answer": "4"}], r"terms\.0\.verifier: answer and info are those of another"),
+        (["verifier", "matchtir"], r"terms\.1: matchtir pays turns.*reward: \{kind: matchtir\}"),
         ([{"kind": "function", "path": "no_such_module:f"}], r"terms\.0\.path: 'no_such_module:f' cannot be imported"),
     ],
 )

@@ -11,7 +11,7 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines import verifiers
+from pipelines import environments, verifiers
 from pipelines.contract.catalogue import bind
 from pipelines.contract.rollout import RolloutRequest
 from pipelines.data.records import Problem, Role
@@ -32,10 +32,12 @@ def lake(rows=MAP, **info):
     return replace(bare, prompt=frozen_lake.World().reset(bare))
 
 
-def played(moves, problem=None, group=0, rollouts=1, **settings):
+def played(moves, problem=None, group=0, rollouts=1, max_tokens=12, **settings):
     """Rows of a problem whose every turn is the next of the moves."""
     problem = problem or lake()
-    ctx = scripted.context(lambda prefix, number: moves[min(len(ctx.sampler.calls), len(moves)) - 1], max_tokens=12)
+    ctx = scripted.context(
+        lambda prefix, number: moves[min(len(ctx.sampler.calls), len(moves)) - 1], max_tokens=max_tokens
+    )
     [prompt] = ctx.render([problem.prompt])
     rollout = bind("rlvr.rollout", {"kind": "hindsight", "max_turns": len(moves), **settings}).fn
     return rollout.run([RolloutRequest(problem, prompt, group, rollouts)], ctx)
@@ -49,6 +51,7 @@ def test_a_lost_episode_is_a_way_to_where_it_ended():
     spoken = [text for role, text in scripted.parts(again) if role == Role.TEACHER_FORCED]
     assert spoken == ["right", "right"] and Role.POLICY not in again.role and again.uid == own.uid
     shown = [text for role, text in scripted.parts(again) if role in (Role.PROMPT, Role.ENVIRONMENT)]
+    assert own.prompt is None and again.prompt[0]["content"] in shown[0], "logs show it as it was asked"
     assert "A.G\n.O.\n..." in shown[0] and ".AG\n.O.\n..." in shown[1], "every observation has the new goal"
     assert "..A\n.O.\n..G" in "".join(text for _, text in scripted.parts(own))
     assert again.logp_old == [0.0] * len(again.tokens) and len(again.turn_state) == 2
@@ -72,6 +75,14 @@ def test_where_an_episode_ended(moves, rows, why):
     assert len(drawn) == rows, why
     for row in drawn[1:]:
         assert row.correct and len(row.turn_state) == (1 if "fell" in why else 2)
+
+
+def test_what_relabels_reads_no_thoughts_either():
+    """As the environment does; they are imitated with the move that they led to."""
+    told = "<think>so</think>right"
+    own, again = played([told, told], max_tokens=30)
+    assert own.turn_valid == [1.0, 1.0] and again.correct and again.components["hindsight"] == 1.0
+    assert [text for role, text in scripted.parts(again) if role == Role.TEACHER_FORCED] == [told, told]
 
 
 def test_most_and_weights():
@@ -144,6 +155,7 @@ def test_answers_by_hand():
     ]  # fmt: skip
     (role, asked), (forced, text) = scripted.parts(rows[3])
     assert (role, forced, text) == (Role.PROMPT, Role.TEACHER_FORCED, "3 * 4 + 2") and "equals 14." in asked
+    assert rows[3].prompt[0]["content"].endswith("equals 14.") and rows[1].prompt is None
     assert rows[3].tokens[-1] == scripted.tokenizer().eos_token_id and rows[3].components["hindsight"] == 1
     assert [row.components.get("reached") for row in rows] == [1.0, 0.0, 0.0, None]
 
@@ -155,3 +167,20 @@ def test_what_cannot_be_relabelled_is_named(tmp_path):
         verifiers.relabel(replace(countdown(), verifier="exact"), "x")
     with pytest.raises(RecipeError, match="needs prompting: plain"):
         check(read_recipe(toys.recipe(tmp_path), ["presets=[hindsight]", "rlvr.prompting=paraphrase"]))
+    able = {name for name in environments.known() if hasattr(environments._module(name), "relabel")}
+    assert able == set(environments.RELABELLED)
+    assert {name for name in verifiers.VERIFIERS if hasattr(verifiers.load(name), "relabel")} == set(
+        verifiers.RELABELLED
+    )
+    hindsight = ["presets=[hindsight]", "rlvr.rollout={kind: hindsight}"]
+    sources = "curate.sources=[{kind: environment, task: sokoban, size: 9}]"
+    check(read_recipe(toys.lake(tmp_path), hindsight))
+    with pytest.raises(RecipeError, match=r"hindsight asks the environment .*sokoban\) cannot say.*frozen_lake"):
+        check(read_recipe(toys.lake(tmp_path), [*hindsight, sources]))
+    answers = "rlvr.rollout={kind: hindsight_answers}"
+    check(read_recipe(toys.recipe(tmp_path), [answers]))
+    with pytest.raises(RecipeError, match=r"hindsight_answers asks the verifier .*worked_sums\) cannot say"):
+        check(read_recipe(toys.recipe(tmp_path), [answers, sources.replace("sokoban", "worked_sums")]))
+    spans = "rlvr.reward=[verifier, {kind: drlc, model: judge, url: 'http://localhost:1', weight: 0.2}]"
+    with pytest.raises(RecipeError, match="rollout: hindsight makes rows without any"):
+        check(read_recipe(toys.recipe(tmp_path), ["presets=[hindsight]", "rlvr.advantage=reinforce_pp", spans]))

@@ -212,6 +212,7 @@ def test_plan_refuses_what_cannot_play(tmp_path):
     against = games(against, opponent="random")
     check(read_recipe(own, list(MARS)))
     check(read_recipe(against, [*MARS, "rlvr.rollout={kind: turn_tree}", "rlvr.advantage=grpo"]))
+    assert "only an episode scores" in refused(against, "rlvr.rollout=single_turn", "rlvr.advantage=grpo")
     lake = tmp_path / "lake"
     lake.mkdir()
     assert re.search("mars compares the players of games.*frozen_lake.*tic_tac_toe", refused(toys.lake(lake), *MARS))

@@ -23,7 +23,7 @@ MARKS = {"template": "W{answer}|", "question": "Q{problem}|", "opening": "[", "c
 
 
 def rollouts(requests, script, **settings):
-    ctx = context(script, max_tokens=20)
+    ctx = context(script, max_tokens=40)
     return bind("rlvr.rollout", {"kind": "svs", **MARKS, **settings}).fn.run(requests, ctx), ctx
 
 
@@ -54,6 +54,11 @@ def test_a_step_by_hand():
     assert all("Wok|" in prefix and "X" not in prefix for prefix in writing.prefixes), "the problem is not shown"
     assert ["QV1|" in prefix for prefix in solving.prefixes] == [True, True, False, False] * 2
     assert all(parts(row)[1][0] == Role.POLICY and len(row.logp_old) == len(row.tokens) for row in rows)
+    assert [row.prompt and row.prompt[-1]["content"] for row in (answers[0], texts[0], solutions[2])] == [
+        None,
+        "Wok|",
+        "QV2|",
+    ]
     assert (texts[0].logged, texts[2].logged) == ({"variant": "V1"}, {})
     assert int(pack(rows, step=0, total_steps=1)["scored"].sum()) == len(rows) == 22
 
@@ -109,6 +114,7 @@ def test_marks():
     [
         (["rlvr.prompting=paraphrase"], "needs prompting: plain"),
         (["rlvr.reward=multirole_r1"], "needs reward: verifier"),
+        (["rlvr.reward={kind: verifier, verifier: regex, answer: a}"], "svs scores its rows itself"),
         (["rlvr.rollout.half_solved=[0.5, 0.2]"], "half_solved: the smaller share"),
         (["rlvr.rollout.useful=[0.5]"], "useful"),
         (["rlvr.rollout.template=again"], "template: it has no {answer}"),

@@ -85,13 +85,14 @@ def test_the_row_s_reward_follows_its_turns():
 
 
 ADVANTAGES = [
-    ("gigpo", True), ("{kind: grpo, scale: none}", True), ("trloo", True), ("w_reinforce", False),
+    ("gigpo", True), ("{kind: grpo, scale: none}", True), ("trloo", True), ("archer", True), ("w_reinforce", False),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("advantage", "reads"), ADVANTAGES)
 def test_an_advantage_must_read_what_is_paid(tmp_path, advantage, reads):
-    recipe = read_recipe(toys.lake(tmp_path), ["rlvr.shaping=[novelty]", f"rlvr.advantage={advantage}"])
+    critics = ["rlvr.providers=[archer]"] if advantage == "archer" else []
+    recipe = read_recipe(toys.lake(tmp_path), ["rlvr.shaping=[novelty]", f"rlvr.advantage={advantage}", *critics])
     if reads:
         check(recipe)
         return
