@@ -115,7 +115,7 @@ class flow_field(Provider):
             picked = [
                 self.solved[i] for i in torch.randperm(len(self.solved), generator=draw)[: self.offline_rows].tolist()
             ]
-            prompts = chat.render_prompts(self.tokenizer, [problem.prompt for problem in picked])
+            prompts = chat.render_prompts(self.tokenizer, [p.prompt for p in picked], [p.tools for p in picked])
             texts = [self.tokenizer(str(p.info["solution"]), add_special_tokens=False)["input_ids"] for p in picked]
             rows = [[*prompt, *text, end] for prompt, text in zip(prompts, texts, strict=True)]
             tokens = padded(rows, max(map(len, rows)), 0, torch.int64)

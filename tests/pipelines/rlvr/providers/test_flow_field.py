@@ -137,8 +137,15 @@ def test_what_it_has_learned_deviates_less_than_what_it_has_not_seen(tmp_path):
 
 
 def test_the_offline_part_learns_from_solutions_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(chat, "render_prompts", lambda tokenizer, prompts: [[1, 2] for _ in prompts])
-    part = flow(tmp_path, info={1: {"solution": "kl"}}, learning_rate=0.003, offline_steps=150, depths=[0.5])
+    offered = []
+
+    def rendered(tokenizer, prompts, tools):
+        offered.extend(tools)
+        return [[1, 2] for _ in prompts]
+
+    monkeypatch.setattr(chat, "render_prompts", rendered)
+    info = {1: {"solution": "kl", "tools": ["add"]}}
+    part = flow(tmp_path, info=info, learning_rate=0.003, offline_steps=150, depths=[0.5])
     tokens, columns = step(("kl#", "kl#", "po#", "po#"), (0.0,) * 4)
     untaught = flow(tmp_path, offline_steps=150, depths=[0.5])
     ratios = []
@@ -147,6 +154,7 @@ def test_the_offline_part_learns_from_solutions_once(tmp_path, monkeypatch):
         deviations = columns["velocity_deviation"]
         ratios.append(float(deviations[:2].sum() / deviations[2:].sum()))
     assert ratios[0] < 0.8 * ratios[1], "without a solution there is nothing to learn from"
+    assert offered == [["add"]] * 150, "the prompts are those of rollouts"
     weights = copy.deepcopy(part.field.state_dict())
     part.fill(tokens, columns)
     assert all(torch.equal(weight, weights[name]) for name, weight in part.field.state_dict().items())
