@@ -111,6 +111,11 @@ def _check_values(rl: s.Rlvr, bound: dict[str, Any], providers: list[Bound]) -> 
             raise RecipeError(
                 f"rlvr.providers: {each.name} asks for the term {unknown[0]} of the reward, which is no sum with such a term. {known}"
             )
+        if each.fn.single_answers and "turn_reward" in bound["rollout"].card.makes:
+            raise RecipeError(
+                f"rlvr.providers: {each.name} reads single answers, and rollout: {bound['rollout'].name} plays episodes. Use rollout: "
+                "single_turn, or leave the provider out."
+            )
         if each.fn.warm_up >= rl.steps:
             raise RecipeError(
                 f"rlvr.providers: the policy stands still while {each.name} is warmed up, for {each.fn.warm_up} steps, and rlvr.steps is "

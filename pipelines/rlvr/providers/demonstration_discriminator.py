@@ -57,6 +57,8 @@ class demonstration_discriminator(Provider):
     verdict is read. Rows that are demonstrations themselves, and those whose problem is not in the split, are not judged.
     """
 
+    single_answers = True
+
     def __init__(
         self,
         *,
@@ -75,18 +77,17 @@ class demonstration_discriminator(Provider):
         """Copy the policy, which stays as it is, and make the network.
 
         Raises:
-            RecipeError: a record has no demonstration, or is an episode's.
+            RecipeError: a record has no demonstration.
         """
         self.seed, self.tokenizer = context.seed, context.scorer.tokenizer()
         self.texts = {
             number: str(problem.info.get("solution") or problem.answer) for number, problem in context.problems.items()
         }
         for number, problem in context.problems.items():
-            if problem.info.get("environment") is not None or not self.texts[number].strip():
+            if not self.texts[number].strip():
                 raise RecipeError(
-                    f"rlvr.providers: demonstration_discriminator compares single answers with the records' solutions, and record "
-                    f"{problem.uid} has none ({'an episode' if problem.info.get('environment') else 'no solution, no answer'}). "
-                    "Give records with solutions or answers."
+                    f"rlvr.providers: demonstration_discriminator compares answers with the records' solutions, and record {problem.uid} "
+                    "has neither a solution nor an answer. Give records with solutions or answers."
                 )
         policy = context.policy
         frozen = Policy(

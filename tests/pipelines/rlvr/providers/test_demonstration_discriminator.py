@@ -15,6 +15,8 @@ from provider_toys import LETTERS, letter_context, letter_rows
 
 from pipelines.contract.catalogue import bind
 from pipelines.errors import RecipeError
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.providers.demonstration_discriminator import fit_loss, gradient_norms, network
 
 SOLUTIONS = ["cd", "efg", "h", "ij"]
@@ -145,13 +147,16 @@ def test_a_step_without_rows_teaches_nothing(tmp_path):
     assert all(torch.equal(weight, before[name]) for name, weight in part.network.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("answers", "info", "words"),
-    [(["cd", " "], {}, "no solution, no answer"), (["cd", ""], {1: {"environment": "frozen_lake"}}, "an episode")],
-)
-def test_records_without_demonstrations_are_refused(tmp_path, answers, info, words):
-    with pytest.raises(RecipeError, match=f"record 0+1 has none.*{words}"):
-        discriminator(tmp_path, answers, info)
+def test_records_without_demonstrations_are_refused(tmp_path):
+    with pytest.raises(RecipeError, match=r"record 0+1 has neither a solution nor an answer"):
+        discriminator(tmp_path, ["cd", " "])
+    single = discriminator(tmp_path, ["cd", "ef"], {1: {"environment": "worked_sums"}})
+    assert single.texts == {0: "cd", 1: "ef"}, "an environment may ask for single answers"
+
+
+def test_episodes_are_refused_before_a_run(tmp_path):
+    with pytest.raises(RecipeError, match="demonstration_discriminator reads single answers, and rollout: multi_turn"):
+        check(read_recipe(toys.lake(tmp_path), ["presets=[gail]"]))
 
 
 @pytest.mark.parametrize("memory", [0, 24])
