@@ -13,11 +13,23 @@ AT_A_STEP = 4
 
 
 def read(artifact: Path) -> list[dict[str, Any]]:
-    """The rows of `rollouts.jsonl`, each with its prompt where any row has it; lines that cannot be read are passed over."""
+    """The rows of `rollouts.jsonl`, each with its prompt where any row has it; lines that cannot be read are passed over.
+
+    Rows of a group answer one prompt, those of a problem may answer several; the first is the problem's own.
+    """
     logged = json_lines(artifact / "rollouts.jsonl", skip_damaged=True)
     rows = [row for row in logged if isinstance(row.get("step"), int)]
-    prompts = {row.get("uid"): row["prompt"] for row in rows if row.get("prompt")}
-    return [{**row, "prompt": row.get("prompt") or prompts.get(row.get("uid"))} for row in rows]
+    told = [row for row in rows if row.get("prompt")]
+    of_group = {_group(row): row["prompt"] for row in told}
+    of_problem = {row.get("uid"): row["prompt"] for row in reversed(told)}
+    return [
+        {**row, "prompt": row.get("prompt") or of_group.get(_group(row)) or of_problem.get(row.get("uid"))}
+        for row in rows
+    ]
+
+
+def _group(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["step"], row.get("uid"), row.get("group")
 
 
 def spread(values: list[int], count: int) -> list[int]:

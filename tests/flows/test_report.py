@@ -9,7 +9,7 @@ import html_pages
 import pytest
 
 from flows import cli, report, report_page
-from tasks import index
+from tasks import index, rollouts
 
 ROW = {"uid": "u" * 32, "group": 0, "status": "correct", "score": 1.0, "correct": True, "components": {"verifier": 1.0}}
 
@@ -69,6 +69,16 @@ def test_an_unknown_run_is_one_line(home, capsys):
     with pytest.raises(SystemExit) as left:
         cli.main(["report", "ffff"])
     assert left.value.code == 2 and "whetstone runs" in capsys.readouterr().err
+
+
+def test_rows_of_a_problem_may_answer_several_prompts(tmp_path):
+    """A variant that the policy has written is a group of its own; the rows behind the first of a group have its prompt."""
+    lines = [
+        {**ROW, "step": 1, "group": group, "prompt": prompt} for group, prompt in ((0, ["a"]), (0, None), (4, ["b"]))
+    ]
+    lines.append({**ROW, "step": 2, "group": 3})
+    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [row["prompt"] for row in rollouts.read(tmp_path)] == [["a"], ["a"], ["b"], ["a"]]
 
 
 def test_problems_met_most_often_are_followed_from_first_to_last_step():
