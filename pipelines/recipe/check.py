@@ -207,6 +207,10 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound], providers: list[
             f"rlvr.reward: rollout: {rollout.name} scores its rows itself, and {reward.name} with these settings would score them anew. "
             f"Use reward: {reward.name} without any, or another rollout."
         )
+    if reward.fn.pays_turns and "turn_reward" not in rollout.card.makes:
+        raise RecipeError(
+            f"rlvr.reward: {reward.name} pays turns, and rollout: {rollout.name} has none. Use a rollout with turns: rollout: multi_turn."
+        )
     wanted = [set(method.needs) for method in methods if method.slot != "rlvr.shaping"]
     wanted += [set(provider.fn.reads) for provider in providers if "reward" in provider.fn.reads]
     readers = [needs for needs in wanted if {"reward", "token_penalty"} & needs]

@@ -20,6 +20,7 @@ STEPS = "{kind: process_model, model: ./scorer, weight: 0.0}"
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
+        (["rlvr.reward=matchtir"], "rlvr.reward: matchtir pays turns, and rollout: single_turn has none"),
         (["rlvr.advantage=w_reinforce", "rlvr.shaping=[laser]"], "laser changes the reward, which nothing here reads"),
         (
             ["rlvr.advantage=w_reinforce", "rlvr.divergence={kind: k3, where: reward}"],
