@@ -44,6 +44,8 @@ def test_hints_are_beginnings_of_the_solution():
     assert prefixes[:2] == ["A", "A"] and all(
         "Hint: abcd" in p and "e" not in p.partition("Hint")[2] for p in prefixes[2:]
     )
+    prefixes = rollouts(asked, low=1.0, high=1.0)[1].sampler.calls[0].prefixes
+    assert all("Hint: abcdefg" in p and "h" not in p.partition("Hint")[2] for p in prefixes[2:])
     drawn = [rollouts(asked, seed=seed, low=0.0, high=1.0)[1].sampler.calls[0].prefixes[2:] for seed in range(8)]
     shown = {prefix.partition("Hint: ")[2] for prefixes in drawn for prefix in prefixes}
     assert len(shown) > 3 and all("a" in hint and "h" not in hint for hint in shown), (
