@@ -31,8 +31,14 @@ REQUIRED = {
     "model": {"model": "folder/rm"}, "ppr": {"model": "m"}, "semantic": {"encoder": "tiny random encoder"},
     "critiqued_model": {"model": "folder/rm"}, "drlc": {"model": "m"}, "reward.exprl": {"model": "m"}, "gen_prm": {"model": "m"},
     "process_model": {"model": "folder/rm"}, "agent_prm": {"model": "folder/rm"},
+    "hire": {"terms": [{"kind": "novelty", "scope": "global"}, "elliptical"]}, "airs": {"terms": [{"kind": "novelty", "scope": "global"}]},
 }  # fmt: skip
 """Settings of the methods that have no default."""
+
+
+def spec(slot, name):
+    """The method as a recipe would name it, with what has no default."""
+    return {"kind": name, **REQUIRED.get(f"{slot}.{name}", REQUIRED.get(name, {}))}
 
 
 def answer(uid, group, text, **more):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -224,6 +226,11 @@ def trainer(folder: Path, begun: Path, of: Path, *overrides: str):
     )  # fmt: skip
 
 
+def few_near_goals(made: Any) -> None:
+    """Leave a trainer of `lake` four problems, those whose goal is two moves away, so that a step meets the maps of the one before."""
+    made.problems[:] = [problem for problem in made.problems if problem.info["expert_turns"] == 2][:4]
+
+
 def sft_trainer(folder: Path, data: Path, *overrides: str):
     """The SFT trainer of the toy recipe on its curated `data`."""
     from pipelines.recipe.check import check
@@ -385,6 +392,18 @@ def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Any
     reward[groups : 2 * groups] = 0.0
     turn = torch.where(mask, (place > 4).long(), -1)
     return Batch(**examples.columns(mask, group, reward, turn, seed=seed))
+
+
+@functools.cache
+def _bound(slot: str, spec: str) -> Any:
+    from pipelines.contract.catalogue import bind
+
+    return bind(slot, json.loads(spec))
+
+
+def bound(slot: str, **spec: Any) -> Any:
+    """A method that has seen nothing, as `bind` makes it; for tests that want many, as its settings are checked once."""
+    return copy.deepcopy(_bound(slot, json.dumps(spec)))
 
 
 def columns_of(batch: Any) -> dict[str, Any]:

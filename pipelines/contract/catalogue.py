@@ -89,6 +89,8 @@ class Card:
     """For rollouts: it scores its rows itself, some of them by what no verifier of the record's can see."""
     compares_steps: bool = False
     """For shaping: a row of a single step is paid nothing, whatever its value."""
+    intrinsic: bool = False
+    """For shaping: what it adds is a bonus for exploration, which does not depend on the reward; others may fuse it or choose it."""
     leaves_statistics: bool = False
     """For filters: a row it leaves out also leaves the statistics; others keep the row there and take it out of the loss alone."""
     reads: tuple[str, ...] = ()
@@ -252,4 +254,7 @@ def bind(slot: str, spec: str | Mapping[str, Any], field: str | None = None) -> 
         text = f"{where_said}.{field_name}: {complaint}. {hint} Settings of {name}: {allowed}."
         raise RecipeError(" ".join(text.split())) from None
     instance = fn(**settings) if inspect.isclass(fn) else FunctionMethod(fn, settings)
-    return Bound(slot, name, settings, needs(fn), takes(fn), instance, card(fn), weight, where)
+    parts = instance.parts() if isinstance(instance, Method) else ()
+    needed = tuple(dict.fromkeys([*needs(fn), *(column for part in parts for column in part.needs)]))
+    taken = tuple(dict.fromkeys([*takes(fn), *(column for part in parts for column in part.takes)]))
+    return Bound(slot, name, settings, needed, taken, instance, card(fn), weight, where)

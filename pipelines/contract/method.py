@@ -9,6 +9,7 @@ with columns:
     sampling        before a step is sampled
     on_rollouts     with the scored trajectories of each draw
     on_batch        once a step, with the columns of its own update, before any update
+    metrics         once a step, when credit is assigned
     state_dict      at every commit; load_state_dict at a restart
 """
 
@@ -58,7 +59,7 @@ class Method:
         return ()
 
     def uses(self, hook: str) -> bool:
-        """Whether a hook of this instance does something. A method that is made of others asks its parts.
+        """Whether a hook of this instance does something.
 
         >>> FunctionMethod(abs, {}).uses("on_batch")
         False
@@ -92,12 +93,62 @@ class Method:
         """
         return {}
 
+    def metrics(self) -> dict[str, float]:
+        """What it shows of a step when it was called with the columns, by name; of the slots behind the filter."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """What a restart needs, as plain values and tensors; part of every commit."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
+
+
+class Composed(Method):
+    """A method that is made of others: it reads the columns that they read (`bind` adds them), and its hooks are theirs."""
+
+    @abstractmethod
+    def parts(self) -> Sequence[Bound]:
+        """The methods that it is made of."""
+
+    def uses(self, hook: str) -> bool:
+        """Whether a part uses the hook."""
+        return any(part.fn.uses(hook) for part in self.parts())
+
+    def connect(self, scorer: Scorer) -> None:
+        """Pass on to the parts."""
+        for part in self.parts():
+            part.fn.connect(scorer)
+
+    def setup(self, context: SetupContext) -> None:
+        """Pass on to the parts."""
+        for part in self.parts():
+            part.fn.setup(context)
+
+    def sampling(self, settings: Sampling) -> Sampling:
+        """Pass on to the parts."""
+        for part in self.parts():
+            settings = part.fn.sampling(settings)
+        return settings
+
+    def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
+        """Pass on to the parts."""
+        for part in self.parts():
+            rows = part.fn.on_rollouts(rows)
+        return rows
+
+    def on_batch(self, columns: Mapping[str, Any]) -> None:
+        """Pass on to the parts."""
+        for part in self.parts():
+            part.fn.on_batch(columns)
+
+    def column_options(self) -> dict[str, Any]:
+        """What the parts ask for."""
+        options: dict[str, Any] = {}
+        for part in self.parts():
+            options |= part.fn.column_options()
+        return options
 
 
 class FunctionMethod(Method):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pipelines.contract.catalogue import Bound
+from pipelines.contract.columns import Phase, phase_of
 from pipelines.contract.method import Method
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_slots, bound_list, column_options
@@ -55,6 +56,15 @@ class Update:
     def parts(self) -> list[tuple[str, Bound]]:
         """slot/position/name of each part, and the part."""
         return [(f"{part.slot}/{i}/{part.name}", part) for i, part in enumerate(self.bound())]
+
+    def metrics(self) -> dict[str, float]:
+        """What the parts show of a step; of parts of one name, the last."""
+        return {
+            f"method/{part.name}/{name}": value
+            for part in self.bound()
+            if phase_of(part.slot) > Phase.FILTER
+            for name, value in part.fn.metrics().items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """slot/position/name → what the part remembers."""

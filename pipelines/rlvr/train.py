@@ -292,7 +292,9 @@ class Trainer:
         self.learner.fill(columns["token"], columns)
         credited = time.perf_counter()
         columns |= algorithm.assign_credit(self.update, columns)
-        metrics = {"time/credit_s": time.perf_counter() - credited} | diagnostics.of_columns(columns)
+        metrics = (
+            {"time/credit_s": time.perf_counter() - credited} | diagnostics.of_columns(columns) | self.update.metrics()
+        )
         updates = self._updates(columns, batch.step)
         metrics["replay/rows"] = float(sum(len(update.columns["group"]) for update in updates) - len(batch.rows))
         self.phase("update", batch.step)

@@ -12,12 +12,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from pipelines.contract.catalogue import Bound, bind, method
 from pipelines.contract.fields import Strict, message, place
-from pipelines.contract.method import Reward
-from pipelines.contract.rollout import SetupContext
-from pipelines.contract.scorer import Scorer
+from pipelines.contract.method import Composed, Reward
 from pipelines.data.records import PREFERENCE, PREFERENCES, Problem, Trajectory, by_group
 from pipelines.errors import DataError, RecipeError, did_you_mean
-from pipelines.recipe.settings import Sampling
 from pipelines.rlvr.ops import SAME
 from pipelines.rlvr.scoring import verify
 
@@ -126,7 +123,7 @@ class Term:
     checked="closed form",
     makes=("reward_terms",),
 )
-class composite(Reward):
+class composite(Composed, Reward):
     """Sum of `weight` x value over `terms`, each a reward of this slot; `reward: [a, b]` is its short form.
 
     A term also takes `name`, `weight` (a number, `{start, end, steps, after}` for one that moves, `{learn, start, low, high}` for one
@@ -242,22 +239,6 @@ class composite(Reward):
         weight = term.weight(self.step)
         return (preferred | self.learned)[term.name] if weight is None else weight
 
-    def connect(self, scorer: Scorer) -> None:
-        """Pass on to the terms."""
-        for part in self.parts():
-            part.fn.connect(scorer)
-
-    def setup(self, context: SetupContext) -> None:
-        """Pass on to the terms."""
-        for part in self.parts():
-            part.fn.setup(context)
-
-    def sampling(self, settings: Sampling) -> Sampling:
-        """Pass on to the terms."""
-        for part in self.parts():
-            settings = part.fn.sampling(settings)
-        return settings
-
     def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
         """Learn the weights from the draw, and pass on to the terms."""
         for term in self.terms:
@@ -265,27 +246,17 @@ class composite(Reward):
             if isinstance(about, Learned):
                 moved = self.learned[term.name] + about.learn * agreement(rows, term.name)
                 self.learned[term.name] = min(about.high, max(about.low, moved))
-        for part in self.parts():
-            rows = part.fn.on_rollouts(rows)
-        return rows
+        return super().on_rollouts(rows)
 
     def uses(self, hook: str) -> bool:
         """Whether a term uses the hook; `on_batch` also where a weight moves with the steps, `on_rollouts` where one is learned."""
         own = {"on_batch": self.moves, "on_rollouts": bool(self.learned)}
-        return own.get(hook, False) or any(part.fn.uses(hook) for part in self.parts())
+        return own.get(hook, False) or super().uses(hook)
 
     def on_batch(self, columns: Mapping[str, Any]) -> None:
         """The step's weights have been used. Steps are counted where a weight moves."""
-        for part in self.parts():
-            part.fn.on_batch(columns)
+        super().on_batch(columns)
         self.step += self.moves
-
-    def column_options(self) -> dict[str, Any]:
-        """What the terms ask for."""
-        options: dict[str, Any] = {}
-        for part in self.parts():
-            options |= part.fn.column_options()
-        return options
 
     def state_dict(self) -> dict[str, Any]:
         """The step, and what the terms remember."""

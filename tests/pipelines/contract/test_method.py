@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import toys
-from method_toys import REQUIRED
+from method_toys import spec
 
 from pipelines.contract import catalogue
 from pipelines.contract.catalogue import bind, load, names
@@ -17,12 +17,22 @@ from pipelines.recipe.settings import Sampling
 from pipelines.recipe.slots import SLOTS
 
 ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]
-HOOKS = ("connect", "setup", "sampling", "on_rollouts", "on_batch", "column_options", "state_dict", "load_state_dict")
+HOOKS = (
+    "connect",
+    "setup",
+    "sampling",
+    "on_rollouts",
+    "on_batch",
+    "metrics",
+    "column_options",
+    "state_dict",
+    "load_state_dict",
+)
 
 
 @pytest.mark.parametrize(("slot", "name"), ALL)
 def test_every_part_has_every_hook(slot, name):
-    part = bind(f"rlvr.{slot}", {"kind": name, **REQUIRED.get(f"{slot}.{name}", REQUIRED.get(name, {}))}).fn
+    part = bind(f"rlvr.{slot}", spec(slot, name)).fn
     assert isinstance(part, BASES.get(f"rlvr.{slot}", Method))
     assert all(callable(getattr(part, hook)) for hook in HOOKS)
     for hook in HOOKS:

@@ -11,7 +11,7 @@ import re
 import pytest
 import torch
 import toys
-from method_toys import REQUIRED
+from method_toys import REQUIRED, spec
 from toys import columns_of
 
 from benchmarks import examples
@@ -34,7 +34,7 @@ def of(slot):
 
 def ready(slot, name, columns):
     """The method after what it asks to be told before it is called."""
-    bound = bind(f"rlvr.{slot}", name)
+    bound = bind(f"rlvr.{slot}", spec(slot, name))
     bound.fn.setup(toys.setup_context(sorted(set(columns["problem"].tolist()))))
     bound.fn.on_batch(columns)
     return bound
@@ -244,7 +244,7 @@ REMEMBER = [
 
 @pytest.mark.parametrize(("slot", "name"), REMEMBER)
 def test_state_survives_json(slot, name):
-    first = bind(f"rlvr.{slot}", name).fn
+    first = bind(f"rlvr.{slot}", spec(slot, name)).fn
     if slot == "curriculum":
         first.start(17, 3)
         proposed = first.propose(11, 4)
@@ -259,7 +259,7 @@ def test_state_survives_json(slot, name):
     for _ in range(25):
         bound.fn.on_batch(columns)
         bound(columns)
-    again = bind(f"rlvr.{slot}", name)
+    again = bind(f"rlvr.{slot}", spec(slot, name))
     again.fn.load_state_dict(json.loads(json.dumps(bound.fn.state_dict())))
     for _ in range(25):
         bound.fn.on_batch(columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import toys
+from method_toys import spec
 from toys import columns_of
 
 from benchmarks import examples
@@ -31,7 +32,7 @@ def columns(seed):
 
 def call(slot, name, given):
     """Each tensor that the method returns, after its hooks."""
-    bound = bind(f"rlvr.{slot}", name)
+    bound = bind(f"rlvr.{slot}", spec(slot, name))
     bound.fn.setup(toys.setup_context(sorted(set(given["problem"].tolist()))))
     for _ in range(2):
         bound.fn.on_batch(given)
