@@ -19,6 +19,7 @@ from pipelines.contract.method import Method
     checked="official code (the bonuses from counts; what a step of many episodes counts is ours)",
     shapes_turns=True,
     provenance=("policy",),
+    intrinsic=True,
 )
 class novelty(Method):
     """Adds weight * bonus of the state that it led to, s, to each turn's reward.
