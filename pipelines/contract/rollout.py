@@ -150,6 +150,8 @@ class Allocation:
     problem: int
     """Index in the split."""
     rollouts: int
+    propensity: float | None = None
+    """The chance with which it was drawn among the problems that could have been; None of a curriculum that has none to tell."""
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,8 @@ class Trajectory:
     """Of the row's random numbers, where rows are drawn in windows."""
     noise: float = 0.0
     """How much of its prompt was corrupted when it was drawn, from 0 to 1."""
+    propensity: float | None = None
+    """The chance with which the curriculum drew its problem; None where it told none."""
     drawn_elsewhere: int = 0
     """Tokens that the policy drew for it behind another prompt than its own: teacher-forced here, and sampled all the same."""
     score: float | None = None

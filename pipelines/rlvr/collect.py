@@ -211,6 +211,8 @@ class Collector:
         allocations = curriculum.propose(self.rlvr.prompts, self.rlvr.group_size)
         self._asked = len(allocations)
         rows = self.sample(allocations, first, (step, draw, ROLLOUTS)) if allocations else []
+        for row in rows:
+            row.propensity = allocations[(row.group - first) % self._asked].propensity
         groups = by_group(rows)
         curriculum.observe([GroupOutcome.of(a.problem, groups.get(first + i, [])) for i, a in enumerate(allocations)])
         return rows
@@ -229,6 +231,8 @@ class Collector:
                 requests = self.update.prompting.fn.build_requests(self._requests(allocations, 0), context)
                 groups = by_group(self.update.rollout.fn.run(requests, context))
                 for i, allocation in enumerate(allocations):
+                    for row in groups[i]:
+                        row.propensity = allocation.propensity
                     self.open.open(allocation.problem, groups[i])
             taken = self.open.take(first)
         rows = [row for group in taken for row in group.rows]

@@ -48,9 +48,13 @@ def draws(step: int, rows: Iterable[Trajectory]) -> dict[str, Any]:
         step: counted from 1.
 
     Returns:
-        `step`, and `rewards`: uid → the score of each of its rollouts, before shaping; None where it was not scored.
+        `step`, and `rewards`: uid → the score of each of its rollouts, before shaping; None where it was not scored. Where the
+        curriculum told the chance with which it drew a problem, `propensities` has it for each of these rollouts.
     """
     rewards: dict[str, list[float | None]] = {}
+    propensities: dict[str, list[float]] = {}
     for row in rows:
         rewards.setdefault(row.uid, []).append(row.score)
-    return {"step": step, "rewards": rewards}
+        if row.propensity is not None:
+            propensities.setdefault(row.uid, []).append(row.propensity)
+    return {"step": step, "rewards": rewards} | ({"propensities": propensities} if propensities else {})

@@ -26,6 +26,14 @@ def test_every_row_is_recorded(tmp_path):
     assert lines == [{"step": 1, "rewards": {"a": [1.0, 0.0], "b": [None]}}, {"step": 2, "rewards": {"a": [0.5]}}]
 
 
+def test_the_chances_that_a_curriculum_told_are_recorded():
+    told, untold = row("a", 1.0), row("b", 0.0)
+    told.propensity = 0.25
+    assert draws(3, [told, untold, told]) == {
+        "step": 3, "rewards": {"a": [1.0, 1.0], "b": [0.0]}, "propensities": {"a": [0.25, 0.25]},
+    }  # fmt: skip
+
+
 @given(st.integers(0, 4), st.integers(0, 3))
 def test_a_restart_goes_on_as_if_nothing_had_been_written_since_the_commit(tmp_path_factory, commit, lost):
     folder, straight = tmp_path_factory.mktemp("killed"), tmp_path_factory.mktemp("straight")
