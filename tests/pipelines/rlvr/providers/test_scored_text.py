@@ -185,7 +185,7 @@ def test_a_language_model_s_scores_telescope(tmp_path, start):
         assert float(values.sum()) == pytest.approx(float(q[first - 1, row.tokens[first]] - loss_of_choice), abs=1e-3)
 
 
-@pytest.mark.parametrize("preset", ["igpo", "infopo", "aem", "aspo", "starpo_s"])
+@pytest.mark.parametrize("preset", ["igpo", "infopo", "reward_cashing", "aem", "aspo", "starpo_s"])
 def test_agents_train(tmp_path, lake, preset):
     made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), f"presets=[{preset}]", *TURNS)
     before = [p.detach().clone() for p in made.learner.model.parameters()]
