@@ -85,3 +85,18 @@ def test_a_common_value_counts_once_and_groups_may_be_the_scope():
     by_group = called([[1], [0], [3], [0]], [0] * 4, groups=[0, 0, 1, 1], centre="group", scale="none")
     assert by_group[:, 0].tolist() == [0.5, -0.5, 1.5, -1.5]
     assert not called([[1], [1]], [0, 0], centre="none").any()
+
+
+def test_what_nobody_scored_is_in_no_statistic_and_gets_nothing():
+    paid, turn, zeros = torch.tensor([[1.0], [0.0], [9.0]]), torch.zeros(3, 1).long(), torch.zeros(3).long()
+    scored = torch.tensor([True, True, False])
+    for centre in ("task", "none"):
+        values = mars(paid, turn, turn, zeros, zeros, zeros, scored, turn >= 0, centre=centre)
+        assert values[:, 0].tolist() == [0.5, -0.5, 0.0], centre
+
+
+def test_tokens_that_do_not_train_get_nothing():
+    paid, turn, zeros = torch.tensor([[1.0], [0.0]]), torch.zeros(2, 2).long(), torch.zeros(2).long()
+    mask = torch.tensor([[True, False], [True, True]])
+    values = mars(paid, turn[:, :1], turn, zeros, zeros, zeros, torch.ones(2).bool(), mask)
+    assert values.tolist() == [[0.5, 0.0], [-0.5, -0.5]]
