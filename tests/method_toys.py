@@ -31,6 +31,8 @@ REQUIRED = {
     "model": {"model": "folder/rm"}, "ppr": {"model": "m"}, "semantic": {"encoder": "tiny random encoder"},
     "critiqued_model": {"model": "folder/rm"}, "drlc": {"model": "m"}, "reward.exprl": {"model": "m"}, "gen_prm": {"model": "m"},
     "process_model": {"model": "folder/rm"}, "agent_prm": {"model": "folder/rm"},
+    "roboclip": {"encoder": "tiny random encoder", "demonstration": "up"},
+    "contrasting_goals": {"encoder": "tiny random encoder", "wanted": "at the goal", "unwanted": "in a hole"},
     "hire": {"terms": [{"kind": "novelty", "scope": "global"}, "elliptical"]}, "airs": {"terms": [{"kind": "novelty", "scope": "global"}]},
 }  # fmt: skip
 """Settings of the methods that have no default."""
