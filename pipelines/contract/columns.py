@@ -292,6 +292,10 @@ REWARD_MODEL_COLUMNS: dict[str, Column] = {
                                    "Its score of the chosen answer, with gradient.", part=True, span=(-2.0, 2.0)),
     "rejected_length_reward": Column("P", "float32", Phase.LOSS, "the reward model's second head",
                                      "The same of the rejected answer.", part=True, span=(-2.0, 2.0)),
+    "chosen_prior": Column("P", "float32", Phase.LOSS, "the reward model",
+                           "Mean over the turns of the chosen answer of the squared distance between the turn's reward and its share "
+                           "of the answer's, with gradient; 0 for an answer of one turn.", part=True),
+    "rejected_prior": Column("P", "float32", Phase.LOSS, "the reward model", "The same of the rejected answer.", part=True),
     "head_cosine": Column("", "float32", Phase.LOSS, "the reward model's heads",
                           "Cosine of the weights of both heads, with gradient.", part=True, span=(-1.0, 1.0)),
     "margin": Column("P", "float32", Phase.LOSS, "the data",

@@ -33,6 +33,8 @@ TURNS = ("chosen_turns", "rejected_turns")
 """Of an answer of several turns those before the last: messages, the assistant's first and another's last; columns of these names too."""
 PARTS = (REJECTED_PROMPT, *TURNS)
 """What only a pair of parts of episodes has."""
+IMPORTANCE = ("chosen_importance", "rejected_importance")
+"""Of an answer of several turns how much each counts for the preference, the last one too: numbers from 0, in proportion."""
 COMPLETION, DESIRABLE = "completion", "desirable"
 """Of a labelled answer; in files the columns are `completion` and `label` (true or false)."""
 
@@ -76,6 +78,9 @@ class Pair:
     """None where both follow `prompt`."""
     chosen_turns: tuple[Message, ...] = ()
     rejected_turns: tuple[Message, ...] = ()
+    chosen_importance: tuple[float, ...] = ()
+    """Shares of the turns; empty where nobody says."""
+    rejected_importance: tuple[float, ...] = ()
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -167,6 +172,8 @@ def pair_of(problem: Problem) -> Pair:
         rejected_prompt=_messages(problem, REJECTED_PROMPT) or None,
         chosen_turns=_turns(problem, TURNS[0]),
         rejected_turns=_turns(problem, TURNS[1]),
+        chosen_importance=_shares(problem, 0),
+        rejected_importance=_shares(problem, 1),
     )
 
 
@@ -201,6 +208,22 @@ def _turns(problem: Problem, name: str) -> tuple[Message, ...]:
             "the turns of an answer before its last message, each with the reply to it."
         )
     return tuple(turns)
+
+
+def _shares(problem: Problem, side: int) -> tuple[float, ...]:
+    """What each turn of a side counts, as shares; all alike where none counts."""
+    name, turns = IMPORTANCE[side], problem.info.get(TURNS[side]) or []
+    values = problem.info.get(name)
+    if values is None:
+        return ()
+    count = len(turns) // 2 + 1
+    numeric = isinstance(values, list) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    if not numeric or len(values) != count or not all(math.isfinite(v) and v >= 0 for v in values):
+        raise DataError(
+            f"record {problem.uid} ({problem.source}): info.{name} is no list of {count} numbers from 0, one for each turn of the answer."
+        )
+    total = sum(values)
+    return tuple(v / total for v in values) if total else (1 / count,) * count
 
 
 def _critiques(info: dict[str, Any]) -> tuple[str, str] | None:

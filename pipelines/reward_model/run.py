@@ -21,6 +21,7 @@ from pipelines.reward_model import card
 from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
 from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, LENGTH_HEAD
 from pipelines.reward_model.pack import Tokens, answers, chunks, critique_tokens, data_columns, tokens_of
+from pipelines.reward_model.scores import DISTANCES, Scores, joined, prior_distance, shares_of
 from pipelines.reward_model.users import Context, UserPairs
 
 
@@ -38,6 +39,7 @@ class Trainer(RewardTrainer):
         self.measures = bool(self.heldout)
         self.load()
         self.compares = "chosen_logp_ref" in self.loss.needs
+        self.shares_turns = DISTANCES[0] in self.loss.needs
         self.commits_start = self.compares or self.own_critiques
         self.critiques: dict[str, list[list[list[int]]]] = {}
         """train, heldout → for each pair the token ids of both critiques, where the starting model writes them."""
@@ -149,8 +151,8 @@ class Trainer(RewardTrainer):
         seconds = time.perf_counter() - began
         return metrics | {"time/step_s": seconds, "tokens/per_s": tokens / seconds}
 
-    def _scores(self, batch: Sequence[Tokens], latents: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Rewards [2P, heads] and log-probabilities [2P] of the chosen answers, then the rejected ones.
+    def _scores(self, batch: Sequence[Tokens], latents: Tensor | None = None) -> Scores:
+        """Of the chosen answers, then the rejected ones.
 
         An answer of several turns has the sum over its turns, each read at its end.
 
@@ -167,14 +169,14 @@ class Trainer(RewardTrainer):
         )
         count = 2 * len(batch)
         summed = torch.zeros(count, rewards.shape[1]).index_add(0, owner, rewards)
-        return summed, None if logps is None else torch.zeros(count).index_add(0, owner, logps)
+        distances = prior_distance(rewards, summed, owner, shares_of(batch)) if self.shares_turns else None
+        return Scores(summed, None if logps is None else torch.zeros(count).index_add(0, owner, logps), distances)
 
     def _columns(
         self,
         batch: Sequence[Tokens],
         indices: Sequence[int],
-        rewards: Tensor,
-        logps: Tensor | None,
+        scores: Scores,
         *,
         with_reference: bool = True,
     ) -> list[dict[str, Any]]:
@@ -183,6 +185,7 @@ class Trainer(RewardTrainer):
         Args:
             indices: places in the training split; -1 for held-out pairs.
         """
+        rewards, logps = scores.rewards, scores.logps
         shared: dict[str, Any] = dict(data_columns(batch, indices))
         if logps is not None:
             names = ANSWER_TEXT if self.section_settings.critique is None else CRITIQUE_TEXT
@@ -197,9 +200,12 @@ class Trainer(RewardTrainer):
             shared["chosen_length_reward"], shared["rejected_length_reward"] = rewards[:, 1].chunk(2)
             rewards = rewards[:, :1]
         columns = []
-        for head in rewards.unbind(1):
+        for number, head in enumerate(rewards.unbind(1)):
             chosen, rejected = head.chunk(2)
-            columns.append({**shared, "chosen_reward": chosen, "rejected_reward": rejected})
+            own = {"chosen_reward": chosen, "rejected_reward": rejected}
+            if scores.distances is not None:
+                own |= dict(zip(DISTANCES, scores.distances[:, number].chunk(2), strict=True))
+            columns.append(shared | own)
         return columns
 
     def _with_users(self, columns: list[dict[str, Any]], divergence: Tensor | None, step: int) -> list[dict[str, Any]]:
@@ -221,27 +227,26 @@ class Trainer(RewardTrainer):
         for part in chunks(batch, self.section_settings.micro_batch_tokens):
             some = [batch[i] for i in part]
             latents, divergence = (None, None) if context is None else context.of(part).latents(self.model.users)
-            rewards, logps = self._scores(some, latents)
-            columns = self._columns(some, [indices[i] for i in part], rewards, logps)
+            scores = self._scores(some, latents)
+            columns = self._columns(some, [indices[i] for i in part], scores)
             loss = self._loss(self._with_users(columns, divergence, step)).sum() / len(batch)
             loss.backward()
             total += float(loss.detach())
-            scored.append(rewards.detach())
-        return total, _joined(scored)
+            scored.append(scores.rewards.detach())
+        return total, joined(scored)
 
     def _coupled(self, batch: Sequence[Tokens], indices: Sequence[int]) -> tuple[float, Tensor]:
         """As `_summed`, for a loss that couples pairs: its derivatives by the scores first, then these as factors (2101.06983)."""
         parts = list(chunks(batch, self.section_settings.micro_batch_tokens))
         with torch.no_grad():
-            scored = [self._scores([batch[i] for i in part]) for part in parts]
-        rewards = _joined([each for each, _ in scored])
+            rewards = joined([self._scores([batch[i] for i in part]).rewards for part in parts])
         free = rewards.requires_grad_()
-        loss = self._loss(self._columns(batch, indices, free, None)).mean()
+        loss = self._loss(self._columns(batch, indices, Scores(free))).mean()
         loss.backward()
         assert free.grad is not None
         for part in parts:  # pairs keep their order, so a place in the batch is one among the rewards
             factors = free.grad[[*part, *(len(batch) + i for i in part)]]
-            (self._scores([batch[i] for i in part])[0] * factors).sum().backward()
+            (self._scores([batch[i] for i in part]).rewards * factors).sum().backward()
         return float(loss.detach()), rewards.detach()
 
     @torch.no_grad()
@@ -253,9 +258,7 @@ class Trainer(RewardTrainer):
         context = self._context(batch, None)
         latents, divergence = (None, None) if context is None else context.latents(self.model.users)
         scored = [self._scores([batch[i] for i in part], None if latents is None else latents[part]) for part in parts]
-        rewards = _joined([each for each, _ in scored])
-        logps = _joined([each for _, each in scored if each is not None]) if self.text else None
-        columns = self._columns(batch, indices, rewards, logps, with_reference=with_reference)
+        columns = self._columns(batch, indices, Scores.joined(scored), with_reference=with_reference)
         return self._with_users(columns, divergence, self.total)
 
     def measure(self) -> dict[str, float]:
@@ -312,8 +315,3 @@ class Trainer(RewardTrainer):
         )  # fmt: skip
         described = {"pairs": len(self.pairs), "heldout pairs": len(self.heldout)}
         self.write_card(described, "pairs")
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Values of parts that each hold chosen answers, then rejected ones: all chosen, then all rejected."""
-    return torch.cat([side for half in (0, 1) for part in parts for side in [part.chunk(2)[half]]])

@@ -36,7 +36,7 @@ def columns(pairs, seed=0):
         "margin": some(0, 1), "chosen_length": some(1, 20), "rejected_length": some(1, 20), "chosen_logp": some(-20, -1),
         "rejected_logp": some(-20, -1), "chosen_critique_logp": some(-20, -1), "rejected_critique_logp": some(-20, -1),
         "latent_kl": some(0, 2), "progress": some(0, 1)[0], "chosen_critique_length": some(1, 20), "rejected_critique_length": some(1, 20),
-        "chosen_logp_ref": some(-20, -1), "rejected_logp_ref": some(-20, -1),
+        "chosen_logp_ref": some(-20, -1), "rejected_logp_ref": some(-20, -1), "chosen_prior": some(0, 1), "rejected_prior": some(0, 1),
     }  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_plain_cases_are_bradley_terry():
     plain = bind(SLOT, "bradley_terry")(columns(pairs))
     for spec in (
         {"kind": "grm", "weight": 0}, {"kind": "grm_dpo", "weight": 0}, {"kind": "cloud", "weight": 0}, {"kind": "vpl", "kl_weight": 0},
-        "iterative_smoothing",
+        {"kind": "hindsight_prior", "weight": 0}, "iterative_smoothing",
     ):  # fmt: skip
         torch.testing.assert_close(bind(SLOT, spec)(columns(pairs)), plain)
     both = columns(pairs) | {"chosen_length_reward": torch.zeros(2), "rejected_length_reward": torch.zeros(2)}

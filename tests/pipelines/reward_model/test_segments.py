@@ -134,6 +134,41 @@ def test_the_score_of_a_part_is_the_sum_over_its_turns(played, tmp_path):
     assert metrics["accuracy"] == pytest.approx(sum(won) / len(won), abs=0.02)
 
 
+def test_a_soft_prior_is_what_a_loop_over_the_turns_says(played, tmp_path):
+    """The distance of each turn's reward from its share, where a pair says the shares and where it does not."""
+    run = trainer(played, tmp_path, loss="hindsight_prior")
+    with torch.no_grad():  # heads begin with next to no weights
+        run.model.heads.weight.normal_(generator=torch.Generator().manual_seed(0))
+    batch = [
+        replace(each, pair=replace(each.pair, chosen_importance=(0.25, 0.75))) if len(each.passages[0]) == 2 else each
+        for each in run.heldout
+    ]
+    with torch.no_grad():
+        [columns] = run._all_columns(batch, [-1] * len(batch))
+        for number, each in enumerate(batch):
+            for side, name in enumerate(("chosen_prior", "rejected_prior")):
+                packed, _ = answers([each], run.tokenizer.pad_token_id)
+                rewards = run.model.scores(packed, 1024)[0][:, 0].split([len(p) for p in each.passages])[side]
+                shares = torch.full_like(rewards, 1 / len(rewards))
+                if side == 0 and len(rewards) == 2:
+                    shares = torch.tensor([0.25, 0.75])
+                expected = (rewards - shares * rewards.sum()).square().mean()
+                assert float(columns[name][number]) == pytest.approx(float(expected), abs=1e-4, rel=1e-4)
+        assert float(columns["chosen_prior"].max()) > 0.1
+    assert {len(each.passages[0]) for each in batch} == {1, 2}
+
+
+@pytest.mark.parametrize("values", ["alike", [1], [1, -1], [1, True], [1, float("nan")]])
+def test_what_turns_count_is_a_number_for_each(played, values):
+    problem = dataset.read_split(played / "data", "train")[0]
+    turns = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
+    info = {"chosen": "a", "rejected": "b", "chosen_turns": turns, "chosen_importance": values}
+    with pytest.raises(DataError, match=r"info\.chosen_importance is no list of 2 numbers from 0"):
+        pair_of(replace(problem, info=info))
+    shared = pair_of(replace(problem, info=info | {"chosen_importance": [1, 3], "rejected_importance": [0]}))
+    assert shared.chosen_importance == (0.25, 0.75) and shared.rejected_importance == (1.0,)
+
+
 def test_the_turns_of_episodes_are_labelled_steps(played, tmp_path):
     """AgentPRM's targets, from the same episodes to a trained model: what reached the goal from its state has a label above 0."""
     read = read_recipe(toys.lake(tmp_path))
@@ -265,7 +300,7 @@ def test_one_beginning_and_one_turn_is_what_a_pair_was(played, tmp_path):
     )  # fmt: skip
     packed, owner = answers([one, two], run.tokenizer.pad_token_id)
     assert owner.tolist() == [0, 1, 2, 3] and one.starts[0] == one.starts[1]
-    rewards = run._scores([one, two])[0]
+    rewards = run._scores([one, two]).rewards
     assert torch.equal(rewards[0], rewards[1]) and torch.equal(rewards[2], rewards[3])
     direct, _ = run.model.scores(packed, 1024)
     assert torch.equal(rewards, direct)
