@@ -252,7 +252,7 @@ def write_samples(path: Path, rows: list[dict[str, Any]]) -> None:
     from pipelines.data import samples
 
     names = (*samples.TEXTS, "sample", "prompt_ids", "completion_ids", "logp", "entropy", "score", "correct")
-    names += tuple(name for name in (samples.EPISODE, samples.STEPS) if rows and name in rows[0])
+    names += tuple(name for name in (samples.EPISODE, samples.STEPS, samples.COMPARISONS) if rows and name in rows[0])
     samples.write_columns(path, {name: [row.get(name) for row in rows] for name in names})
 
 

@@ -22,10 +22,13 @@ from pipelines.recipe.stage_kind import (
     Port,
     Reads,
     environment_settings,
+    plays_episodes,
 )
 
 SEGMENTS = "segments"
 """The selection whose pairs are of parts of episodes."""
+PREFERRED = "preferred"
+"""The selection of pairs that a judge decided."""
 STEPS = "steps"
 """The selection of labelled steps, which are those of completions or the turns of episodes."""
 PROMPTS = "prompts"
@@ -153,7 +156,7 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
             if writes
             else f"{field}: {source.path} answers problems. Give it `new_prompts: {{}}`, or choose another selection than prompts."
         )
-    plays = getattr(sampled.settings, "episodes", None) is not None
+    plays = plays_episodes(sampled)
     if source.select.kind == STEPS and not plays and getattr(sampled.settings, "step_labels", None) is None:
         raise RecipeError(
             f"{field}: {source.path} labels no steps. Name a sample stage with `step_labels` that reads it, or one that plays episodes."
@@ -167,9 +170,14 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
             f"{field}: segments are parts of episodes, and {source.path} samples single answers. Give it `episodes: {{max_turns: 10}}`, or "
             "choose another selection."
         )
-    if plays and source.select.kind not in (SEGMENTS, STEPS, "pass_rate"):
+    if source.select.kind == PREFERRED and getattr(sampled.settings, "comparisons", None) is None:
         raise RecipeError(
-            f"{field}: {source.path} plays episodes, and {source.select.kind} is about single answers. Choose segments, steps or pass_rate."
+            f"{field}: {source.path} compares nothing. Name a sample stage with `comparisons` that reads it."
+        )
+    if plays and source.select.kind not in (SEGMENTS, PREFERRED, STEPS, "pass_rate"):
+        raise RecipeError(
+            f"{field}: {source.path} plays episodes, and {source.select.kind} is about single answers. Choose segments, preferred, "
+            "steps or pass_rate."
         )
 
 

@@ -188,7 +188,7 @@ def couples(
         other = next((i for i, each in enumerate(scored) if abs(each[0] - first[0]) > select.margin + CONVERGED), None)
         if other is not None:
             (low, worse), (high, better) = sorted([first, scored.pop(other)], key=lambda each: each[0])
-            yield better.prompt, _info(better, worse) | {"chosen_score": high, "rejected_score": low}
+            yield better.prompt, pair_info(better, worse, select) | {"chosen_score": high, "rejected_score": low}
 
 
 def episode_of(row: dict[str, Any]) -> dict[str, Any]:
@@ -207,10 +207,22 @@ def episode_of(row: dict[str, Any]) -> dict[str, Any]:
     return episode
 
 
-def _info(better: Segment, worse: Segment) -> dict[str, Any]:
+def importance(part: Sequence[Transition]) -> list[float]:
+    """1 for each turn that changed the state, 0 for each that left it as it was.
+
+    >>> importance([Transition("s", "wait", 0.0, "s"), Transition("s", "on", 0.0, None)])
+    [0.0, 1.0]
+    """
+    return [float(each.next != each.state) for each in part]
+
+
+def pair_info(better: Segment, worse: Segment, select: Selection) -> dict[str, Any]:
+    """What `info` holds of a pair of parts."""
     info: dict[str, Any] = {pairs.CHOSEN: better.text, pairs.REJECTED: worse.text}
     if better.prompt != worse.prompt:
         info[pairs.REJECTED_PROMPT] = worse.prompt
     both = (better, worse)
     info |= {name: part.turns for name, part in zip(pairs.TURNS, both, strict=True) if part.turns}
+    if select.importance is not None:
+        info |= {name: importance(part.transitions) for name, part in zip(pairs.IMPORTANCE, both, strict=True)}
     return info | {name: True for name, part in zip(pairs.CUT, both, strict=True) if part.cut}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
-from pipelines.curate import judged, labelled, ranked, segments, written
+from pipelines.curate import judged, labelled, preferred, ranked, segments, written
 from pipelines.curate.mapping import ORIGIN
 from pipelines.data import chat, dataset, pairs, samples, steps
 from pipelines.data.records import EFFORT, Problem
@@ -63,6 +63,8 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
             yield problem
         elif select.kind == "pairs":
             yield from _pairs(problem, _distinct(scored), select, seed)
+        elif select.kind == "preferred":
+            yield from _preferred(problem, rows, select, seed)
         elif select.kind == "segments":
             yield from _segments(problem, scored, select, seed)
         elif select.kind == "steps":
@@ -121,26 +123,48 @@ def text_key(problem: Problem) -> str:
 
 def _segments(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:
     """Pairs of parts of the problem's episodes; they name no environment, since they do not begin where it would."""
-    info = {name: problem.info[name] for name in ("pass_rate", "tools", DIVIDED) if name in problem.info}
     for prompt, pair in islice(segments.couples(problem, rows, select, seed), select.per_problem):
-        yield _with(replace(problem, prompt=prompt, info=info), pair)
+        yield _with(replace(problem, prompt=prompt, info=_of_part(problem)), pair)
+
+
+def _of_part(problem: Problem) -> dict[str, Any]:
+    """What a part of an episode keeps of its problem's info: nothing that would begin an environment."""
+    return {name: problem.info[name] for name in ("pass_rate", "tools", DIVIDED) if name in problem.info}
+
+
+def _preferred(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:
+    """Pairs of completions, or of whole episodes, that a judge decided."""
+    of_episodes = any(row.get(samples.EPISODE) is not None for row in rows)
+    asked = replace(problem, info=_of_part(problem)) if of_episodes else problem
+    for pair in preferred.couples(problem, rows, select, seed):
+        yield _with(asked, pair)
 
 
 def _more_columns(folder: Path, select: Selection) -> list[str]:
-    """What the selection reads beside `COLUMNS`: episodes, or labelled steps where the stage has them."""
+    """What the selection reads beside `COLUMNS`: episodes, or labelled steps or comparisons where the stage has them.
+
+    Raises:
+        DataError: nothing was compared.
+    """
     if select.kind == "segments":
         return [samples.EPISODE]
-    return [
-        name for name in (samples.EPISODE, samples.STEPS) if select.kind == "steps" and samples.has_column(folder, name)
-    ]
+    wanted = {
+        "steps": [samples.EPISODE, samples.STEPS],
+        "preferred": [samples.EPISODE, samples.COMPARISONS],
+    }
+    columns = [name for name in wanted.get(select.kind, []) if samples.has_column(folder, name)]
+    if select.kind == "preferred" and samples.COMPARISONS not in columns:
+        raise DataError(
+            "curate.sources.select: preferred reads comparisons, and the stage made none. Name a sample stage with `comparisons`."
+        )
+    return columns
 
 
 def _steps(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:
     """Completions with a label for each step, or turns of the problem's episodes; these name no environment, as parts of episodes."""
     if any(row.get(samples.EPISODE) is not None for row in rows):
-        info = {name: problem.info[name] for name in ("pass_rate", "tools", DIVIDED) if name in problem.info}
         for prompt, turn in islice(labelled.turns(problem, rows, select, seed), select.per_problem):
-            yield _with(replace(problem, prompt=prompt, info=info), turn)
+            yield _with(replace(problem, prompt=prompt, info=_of_part(problem)), turn)
         return
     for row in islice((row for row in _distinct(rows) if row.get(samples.STEPS)), select.per_problem):
         cut = {steps.CUT: True} if row["stop"] == "length" else {}

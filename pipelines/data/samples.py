@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -24,6 +25,9 @@ EPISODE = "episode"
 Of each turn the key of the state that it began in, what the policy said, what it was told (empty where the episode ended) and by whom, the
 reward, whether it was cut at the token limit, and where its tokens begin and end in the completion; `end` is the key of the last state,
 null where the environment ended the episode."""
+COMPARISONS = "comparisons"
+"""Column of a stage that compares stored completions, JSON: `[{"other", "better"}, ...]`. Of each comparison in which this row came first
+the other one's `sample`, and whether this one is the better: true, false, or null where the judge is unsure. Null where there is none."""
 STEPS = "steps"
 """Column of a stage that labels steps, JSON: `[{"text", "correct", "drawn"}, ...]`. Of each step its text and how many of the continuations
 that were drawn and verified from its end are correct; of the last one the completion's own verdict. Null where nothing was sampled."""
@@ -59,7 +63,8 @@ def write_columns(path: Path, columns: dict[str, list[Any]], problems: dict[str,
     Args:
         columns: `TEXTS`, `sample` (place among the problem's completions), `prompt_ids` and `completion_ids` (token ids), `logp` and
             `entropy` (nats, of each token of the completion; `entropy` None where a server drew it), `score` and `correct` (None
-            where nothing was scored), and perhaps `EPISODE` or `STEPS`, one entry a row. The rows of a problem stand together.
+            where nothing was scored), and perhaps `EPISODE`,
+            `STEPS` or `COMPARISONS`, one entry a row. The rows of a problem stand together.
         problems: columns that are the same in all rows of a problem, one entry a problem; each has as many rows as any other.
     """
     import pyarrow as pa
@@ -69,7 +74,7 @@ def write_columns(path: Path, columns: dict[str, list[Any]], problems: dict[str,
         "sample": pa.int32(), "prompt_ids": ids, "completion_ids": ids, "logp": values, "entropy": values,
         "score": pa.float64(), "correct": pa.bool_(),
     }  # fmt: skip
-    types |= {name: pa.string() for name in (EPISODE, STEPS) if name in columns}
+    types |= {name: pa.string() for name in (EPISODE, STEPS, COMPARISONS) if name in columns}
     rows, arrays = len(columns["sample"]), {}
     for name, kind in types.items():
         if problems is not None and name in problems:
@@ -100,6 +105,35 @@ def tables(folder: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
     for path in _shards(folder):
         with pq.ParquetFile(path) as handle:
             yield handle.read(columns=None if columns is None else list(columns))
+
+
+def with_column(table: Any, name: str, values: Sequence[Any]) -> Any:
+    """A table with one more column of JSON, null where a value is empty; a column of that name is replaced."""
+    import pyarrow as pa
+
+    if name in table.column_names:
+        table = table.drop_columns([name])
+    return table.append_column(
+        name, pa.array([json.dumps(v, sort_keys=True) if v else None for v in values], pa.string())
+    )
+
+
+def parts(folder: Path, rows: int, most: int) -> Iterator[Any]:
+    """Tables of so many rows out of the stored shards, up to `most` rows in all."""
+    import pyarrow as pa
+
+    waiting, left = None, most
+    for table in tables(folder):
+        table = table.slice(0, left)
+        left -= table.num_rows
+        waiting = table if waiting is None else pa.concat_tables([waiting, table])
+        while waiting.num_rows >= rows:
+            yield waiting.slice(0, rows)
+            waiting = waiting.slice(rows)
+        if not left:
+            break
+    if waiting is not None and waiting.num_rows:
+        yield waiting
 
 
 def has_column(folder: Path, name: str) -> bool:

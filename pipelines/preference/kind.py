@@ -25,6 +25,7 @@ from pipelines.recipe.stage_kind import (
     check_split,
     check_trained,
     model_settings,
+    plays_episodes,
 )
 
 SLOT = "preference.loss"
@@ -68,10 +69,12 @@ class PreferenceKind(Kind):
         check_monitors("preference", node.settings)
         for name in node.named("data"):
             for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
-                if source.select is not None and source.select.kind == "segments":
+                if source.select is None or source.select.kind not in ("segments", "preferred"):
+                    continue
+                if plays_episodes(node.recipe.node(str(source.path))):
                     raise RecipeError(
-                        f"preference.data: {name} makes pairs of parts of episodes (sources.{number}.select: segments), and a preference "
-                        "loss compares two answers to one prompt. Train a stage of kind reward_model on them."
+                        f"preference.data: {name} makes pairs of parts of episodes (sources.{number}.select: {source.select.kind}), "
+                        "and a preference loss compares two answers to one prompt. Train a stage of kind reward_model on them."
                     )
 
 

@@ -26,12 +26,14 @@ OF_KIND = {
         "shortest_correct",
         "correct_by_difficulty",
         "pairs",
+        "preferred",
         "segments",
         "steps",
         "graded",
         "compared",
     ),
     "length": ("segments",),
+    "importance": ("segments", "preferred"),
     "prefer": ("segments",),
     "discount": ("segments", "steps"),
     "grades": ("graded", "compared"),
@@ -61,12 +63,13 @@ class Selection(Settings):
     """Records out of the scored completions of a problem; repeated texts of a problem count once."""
 
     kind: Literal[
-        "best", "correct", "shortest_correct", "correct_by_difficulty", "majority", "pairs", "segments", "steps", "pass_rate",
-        "graded", "compared", "prompts",
+        "best", "correct", "shortest_correct", "correct_by_difficulty", "majority", "pairs", "preferred", "segments", "steps",
+        "pass_rate", "graded", "compared", "prompts",
     ]  # fmt: skip
     """best: highest score first. correct: in the order of the draws. shortest_correct: fewest tokens first. correct_by_difficulty: those
     first whose length is nearest to what the share of incorrect completions asks for (ARES). majority: the most frequent answer as the
     record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the problem itself.
+    preferred: two completions or whole episodes of which a judge said which is better (a sample stage with `comparisons`).
     segments: two parts of its episodes, which may begin in different states (a sample stage with `episodes`).
     steps: completions with a label for each step (a sample stage with `step_labels`), or turns of its episodes with their mean return.
     prompts: the completions as new problems, those that are unlike all others (a sample stage with `new_prompts`).
@@ -106,6 +109,9 @@ class Selection(Settings):
     rewards."""
     discount: float = Field(1.0, gt=0, le=1)
     """segments, steps: of the rewards, by turns."""
+    importance: Literal["changes"] | None = None
+    """segments, preferred: what the turns of a part count for `loss: hindsight_prior`. changes: alike those that changed the state, and
+    nothing those that left it as it was; default: nothing is said, all alike."""
     truncate: float | None = Field(None, gt=0, lt=1)
     """Keep this share of a completion's characters, cut back to white space where there is some: a prefix."""
 

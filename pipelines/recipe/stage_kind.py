@@ -27,7 +27,7 @@ BASE = "base"
 DATA, MODEL, SAMPLES, SCORES = "data", "model", "samples", "scores"
 REWARD_MODEL = "reward_model"
 """What stages make: a folder with splits, with `model/`, with sampled completions, with `results.json`, with a reward model in `model/`."""
-PAIRED = ("pairs", "segments")
+PAIRED = ("pairs", "segments", "preferred")
 """Selections whose records are preferences."""
 Place = tuple[str | int, ...]
 """Where a field is in the settings of a key: ("curate", "sources", 0, "path")."""
@@ -263,6 +263,14 @@ def check_episodes(node: Node, field_name: str, split: str, plays: bool) -> None
                 f"{field_name} asks for single answers, and the problems of {where} ({environment}) have none: only an episode scores "
                 "them. Play it: rollout: multi_turn in rlvr, episodes: {max_turns: 10} in a sample stage."
             )
+
+
+def plays_episodes(node: Node) -> bool:
+    """Whether the completions of a sample stage are episodes, its own or those that it reads."""
+    if getattr(node.settings, "episodes", None) is not None:
+        return True
+    stored = [node.recipe.node(name) for name in node.named("data")]
+    return any(plays_episodes(other) for other in stored if other.kind.makes == SAMPLES)
 
 
 def check_split(node: Node, field_name: str, split: str | None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pipelines.recipe.search_models import scorers
 from pipelines.recipe.settings import Model
+from pipelines.sample.comparisons import compare
 from pipelines.sample.run import run
 from pipelines.sample.settings import Sample
 from pipelines.sample.steps import label_steps
@@ -25,7 +26,10 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         "data": Path(job["inputs"]["data"]),
         "out": folder / "out",
     }
-    if settings.step_labels is not None:
+    if settings.comparisons is not None:
+        places.pop("guide")
+        metrics = compare(settings, model, report=report, seed=job["seed"], **places)
+    elif settings.step_labels is not None:
         metrics = label_steps(settings, model, report=report, seed=job["seed"], **places)
     else:
         metrics = run(

@@ -29,8 +29,9 @@ from pipelines.recipe.stage_kind import (
     data_environments,
     environment_settings,
     model_settings,
+    plays_episodes,
 )
-from pipelines.sample.settings import Sample
+from pipelines.sample.settings import READING, Sample
 
 GUIDE = "guidance.base"
 """Label of the base of guidance among the inputs."""
@@ -88,7 +89,7 @@ class SampleKind(Kind):
         """The split exists, and there is a model that can be sampled."""
         check_split(node, "sample.split", node.settings.split)
         check_trained(node)
-        _check_labelled(node)
+        _check_stored(node)
         search_models.check(_strategies(node.settings), "sample.search")
         if node.settings.episodes is not None:
             check_sampled_games(node)
@@ -125,26 +126,28 @@ def _strategies(settings: Sample) -> list[Search]:
     return [] if settings.search is None else [settings.search]
 
 
-def _check_labelled(node: Node) -> None:
-    """Completions are what `step_labels` needs, and what nothing else can use."""
+def _check_stored(node: Node) -> None:
+    """Completions are what `step_labels` and `comparisons` need, and what nothing else can use."""
     stored = [name for name in node.named("data") if node.recipe.node(name).kind.makes == SAMPLES]
-    if node.settings.step_labels is None:
+    reading = next((field for field in READING if getattr(node.settings, field) is not None), None)
+    if reading is None:
         if stored:
             raise RecipeError(
-                f"sample.data: {stored[0]} makes completions, which only `step_labels` reads. Give it, or name the data with the problems."
+                f"sample.data: {stored[0]} makes completions, which only `step_labels` and `comparisons` read. Give one of them, or name "
+                "the data with the problems."
             )
         return
     if not stored:
-        raise RecipeError("sample.data: step_labels labels completions. Name the sample stage that drew them.")
+        raise RecipeError(f"sample.data: {reading} reads completions. Name the sample stage that drew them.")
     if node.named("reward_model"):
         raise RecipeError(
-            "sample.reward_model: it scores new completions, and `step_labels` draws none. Leave one of the two out."
+            f"sample.reward_model: it scores new completions, and `{reading}` draws none. Leave one of the two out."
         )
     if node.recipe.node(stored[0]).settings.new_prompts is not None:
         raise RecipeError(
-            f"sample.step_labels: {stored[0]} writes new prompts, and prompts have no steps. Answer them first."
+            f"sample.{reading}: {stored[0]} writes new prompts, and prompts have no steps. Answer them first."
         )
-    if node.recipe.node(stored[0]).settings.episodes is not None:
+    if reading == "step_labels" and plays_episodes(node.recipe.node(stored[0])):
         raise RecipeError(
             f"sample.step_labels: {stored[0]} plays episodes, whose turns get their labels without more sampling: curate them with "
             "select: steps."

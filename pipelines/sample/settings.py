@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.contract.fields import Label, Settings, free
+from pipelines.contract.fields import Identifier, Label, Settings, free
 from pipelines.judges import template
+from pipelines.judges.asker import Concurrency, Endpoint, ModelName, Timeout, Url
 from pipelines.recipe.guidance import Guidance
 from pipelines.recipe.sampling import Sampling
 from pipelines.recipe.search import Search
 from pipelines.recipe.server import Server
+
+READING = {"step_labels": (), "comparisons": ("step_labels", "guidance", "sampler")}
+"""Fields of stages that read stored completions, and what beside drawing none of them takes."""
 
 
 class SelfJudge(Settings):
@@ -74,6 +78,47 @@ class NewPrompts(Settings):
         return self
 
 
+class Comparisons(Endpoint):
+    """Who says which of two stored completions, or episodes, of a problem came closer to the goal (RL-VLM-F)."""
+
+    by: Literal["model", "endpoint", "score"] = "model"
+    """model: the stage's own `model` judges in this process. endpoint: the model `model` behind an endpoint.
+    score: no judge but the rule: the higher score is better, unsure where they differ by at most `margin`."""
+    model: ModelName | None = None  # type: ignore[assignment]
+    url: Url | None = free(None)
+    api_key_env: Identifier | None = free(None)
+    concurrency: Concurrency = free(16)
+    timeout_s: Timeout = free(120.0)
+    cache: bool = free(True)
+    goal: str = Field("", max_length=8000)
+    """In words, behind "The goal is"; default: what the conversation asks for."""
+    analyse: bool = True
+    """Ask twice: what happens in both and what that means for the goal, then for the verdict by that text alone; otherwise once."""
+    both_orders: bool = False
+    """Ask in both orders, and be unsure where the verdicts differ."""
+    template: Annotated[str | None, Field(max_length=8000)] = None
+    """The whole question in words of one's own, with `{first}` and `{second}`; the reply ends in "Better: first", "second" or "unsure"."""
+    per_problem: int = Field(4, ge=1, le=1_000_000)
+    """Most comparisons a problem, drawn by the seed among all pairs that read differently."""
+    margin: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _judge(self) -> Comparisons:
+        if (self.by == "endpoint") != (self.model is not None):
+            raise ValueError(
+                "model is the name of the model behind an endpoint: by: endpoint needs it, and nothing else takes it"
+            )
+        if self.by != "endpoint" and (self.url or self.api_key_env):
+            raise ValueError(
+                "url and api_key_env are those of an endpoint; leave them out, or set by: endpoint and its model"
+            )
+        if self.by != "score" and self.margin:
+            raise ValueError("margin is read by: score; leave it out")
+        if fault := template.problem_with(self.template, ("first", "second")):
+            raise ValueError(f"template: {fault}")
+        return self
+
+
 class Sample(Settings):
     """Completions of a model on the problems of a split."""
 
@@ -105,6 +150,9 @@ class Sample(Settings):
     step_labels: StepLabels | None = None
     """`data` is another sample stage, whose completions are labelled: from the end of each step `k` continuations are drawn and verified,
     and the share that is correct is the step's label; `select: steps` makes records of them."""
+    comparisons: Comparisons | None = None
+    """`data` is another sample stage, of whose completions or episodes a judge compares two at a time; `select: preferred` makes pairs of
+    them. The judge is the stage's `model`, or what `by` says."""
     sampler: Server | None = free(None)
     """vLLM servers that decode instead of this process; they report no entropies."""
 
@@ -128,16 +176,18 @@ class Sample(Settings):
                 raise ValueError(
                     "search: sampling is greedy, so all candidates would be equal; give it a temperature above 0"
                 )
-        if self.step_labels is not None:
-            for name in ("episodes", "reference", "self_judge", "search"):
+        for field, other in READING.items():
+            if getattr(self, field) is None:
+                continue
+            for name in ("episodes", "reference", "self_judge", "search", *other):
                 if getattr(self, name) is not None:
                     raise ValueError(
-                        f"step_labels: it labels completions that are there, and `{name}` is about new ones; leave it out"
+                        f"{field}: it reads completions that are there, and `{name}` is about new ones; leave it out"
                     )
             if self.split != "train":
-                raise ValueError("step_labels: the stage that drew the completions chose the split; leave `split` out")
+                raise ValueError(f"{field}: the stage that drew the completions chose the split; leave `split` out")
         if self.new_prompts is not None:
-            for name in ("episodes", "step_labels", "self_judge", "search"):
+            for name in ("episodes", *READING, "self_judge", "search"):
                 if getattr(self, name) is not None:
                     raise ValueError(
                         f"new_prompts: it asks for prompts, and `{name}` is about answers; leave it out, and answer them in a stage that "

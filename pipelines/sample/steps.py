@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,11 @@ def label_steps(
         report.event("resumed", shards=count - len(missing))
     if missing:
         with Drawer(settings, model, start, tokenizer, seed, report, None, None, guide, None) as drawer:
-            for number, table in enumerate(_parts(data, per_shard * stored["k"], problems * stored["k"])):
+            for number, table in enumerate(samples.parts(data, per_shard * stored["k"], problems * stored["k"])):
                 report.progress(number, count, "labelling", unit="shard", force=True)
                 if number in missing:
                     labels = _Labeller(drawer).label(table.select(READ).to_pylist())
-                    samples.write_table(missing[number], _with_steps(table, labels))
+                    samples.write_table(missing[number], samples.with_column(table, samples.STEPS, labels))
                     report.metrics(number, _metrics(labels))
     report.progress(count, count, "labelling", unit="shard", force=True)
     tokenizer.save_pretrained(out / "tokenizer")
@@ -83,33 +83,6 @@ def label_steps(
     write_atomic(out / samples.ABOUT, json.dumps(about, indent=1, sort_keys=True))
     report.metrics(count, metrics)
     return metrics
-
-
-def _parts(folder: Path, rows: int, most: int) -> Iterator[Any]:
-    """Tables of so many rows out of the stored shards, up to `most` rows in all."""
-    import pyarrow as pa
-
-    waiting, left = None, most
-    for table in samples.tables(folder):
-        table = table.slice(0, left)
-        left -= table.num_rows
-        waiting = table if waiting is None else pa.concat_tables([waiting, table])
-        while waiting.num_rows >= rows:
-            yield waiting.slice(0, rows)
-            waiting = waiting.slice(rows)
-        if not left:
-            break
-    if waiting is not None and waiting.num_rows:
-        yield waiting
-
-
-def _with_steps(table: Any, labels: Sequence[list[dict[str, Any]]]) -> Any:
-    import pyarrow as pa
-
-    if samples.STEPS in table.column_names:  # completions that were labelled before
-        table = table.drop_columns([samples.STEPS])
-    told = pa.array([json.dumps(steps, sort_keys=True) if steps else None for steps in labels], pa.string())
-    return table.append_column(samples.STEPS, told)
 
 
 def _metrics(labels: Sequence[list[dict[str, Any]]]) -> dict[str, float]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipelines.data.records import Problem, Trajectory
+from pipelines.contract.scorer import RewardModel, Scorer
+from pipelines.data.records import Problem, Role, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.rlvr.scoring import verify
 
@@ -45,3 +46,63 @@ def pay_turns(row: Trajectory, name: str, values: Sequence[float]) -> None:
     row.turn_reward = list(values)
     row.turn_components = [{name: value} for value in values]
     row.score = float(sum(values))
+
+
+def check_reads(member: RewardModel, scorer: Scorer, field: str, path: str) -> None:
+    """A reward model that scores turns reads the policy's own tokens.
+
+    Raises:
+        RecipeError: it cannot.
+    """
+    if not member.reads(scorer.tokenizer()):
+        raise RecipeError(
+            f"{field}: the reward model {path} has another tokenizer or chat template than the policy, so the policy's tokens "
+            "are not its own. Train it from a model of the same family."
+        )
+
+
+def pay_scored_turns(
+    name: str,
+    rows: list[Trajectory],
+    problems: Mapping[str, Problem],
+    values_of: Callable[[list[list[int]], list[int]], list[float]],
+) -> None:
+    """Pay each turn what a model thinks of the conversation up to its end, and nothing else; the row the sum.
+
+    A row with a turn of no value is unscored.
+
+    Args:
+        name: of the component.
+        values_of: token ids of conversations, and index of the last token of each → a value each, NaN where there is none.
+
+    Raises:
+        RecipeError: a row has no turns.
+    """
+    scored = scored_with_turns(name, rows, problems)
+    ends = [turn_ends(row) for row in scored]
+    passages = [row.tokens[: end + 1] for row, own in zip(scored, ends, strict=True) for end in own]
+    if not passages:
+        return
+    values = iter(values_of(passages, [end for own in ends for end in own]))
+    for row, own in zip(scored, ends, strict=True):
+        paid = [next(values) for _ in own]
+        if any(value != value for value in paid):
+            row.score = None
+            continue
+        pay_turns(row, name, paid)
+
+
+def turn_ends(row: Trajectory) -> list[int]:
+    """Index of the last token of each turn: of the policy's, or of a relabelled episode's (`rollout: hindsight`).
+
+    Raises:
+        ValueError: a turn has none.
+    """
+    assert row.turn is not None and row.turn_reward is not None
+    places: list[int] = [-1] * len(row.turn_reward)
+    for index, (turn, role) in enumerate(zip(row.turn, row.role, strict=True)):
+        if role in (Role.POLICY, Role.TEACHER_FORCED):
+            places[turn] = index
+    if -1 in places:
+        raise ValueError(f"turn {places.index(-1)} of {row.uid} has no token")
+    return places

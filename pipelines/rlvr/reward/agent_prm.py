@@ -10,10 +10,10 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
-from pipelines.data.records import Problem, Role, Trajectory
+from pipelines.data.records import Problem, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.rlvr.reward._steps import sigmoid
-from pipelines.rlvr.reward._turns import pay_turns, scored_with_turns
+from pipelines.rlvr.reward._turns import check_reads, pay_scored_turns
 
 FIELD = "rlvr.reward.model"
 
@@ -51,40 +51,11 @@ class agent_prm(Reward):
                 f"{FIELD}: {self.path} was not trained on labels of turns. Train it with loss: step_bce and `step_labels`, on records of "
                 "select: steps."
             )
-        if not self.member.reads(scorer.tokenizer()):
-            raise RecipeError(
-                f"{FIELD}: the reward model {self.path} has another tokenizer or chat template than the policy, so the policy's tokens "
-                "are not its own. Train it from a model of the same family."
-            )
+        check_reads(self.member, scorer, FIELD, self.path)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components and the rewards of turns in place."""
-        scored = scored_with_turns("agent_prm", rows, problems)
-        ends = [turn_ends(row) for row in scored]
-        passages = [row.tokens[: end + 1] for row, own in zip(scored, ends, strict=True) for end in own]
-        if not passages:
-            return
-        starts = [end for own in ends for end in own]
-        scores = iter(self.member.score(passages, starts).mean(1).tolist())
-        for row, own in zip(scored, ends, strict=True):
-            values = [next(scores) for _ in own]
-            if any(value != value for value in values):
-                row.score = None
-                continue
-            pay_turns(row, "agent_prm", [sigmoid(value) for value in values])
+        pay_scored_turns("agent_prm", rows, problems, self._values)
 
-
-def turn_ends(row: Trajectory) -> list[int]:
-    """Index of the last token of each turn: of the policy's, or of a relabelled episode's (`rollout: hindsight`).
-
-    Raises:
-        ValueError: a turn has none.
-    """
-    assert row.turn is not None and row.turn_reward is not None
-    places: list[int] = [-1] * len(row.turn_reward)
-    for index, (turn, role) in enumerate(zip(row.turn, row.role, strict=True)):
-        if role in (Role.POLICY, Role.TEACHER_FORCED):
-            places[turn] = index
-    if -1 in places:
-        raise ValueError(f"turn {places.index(-1)} of {row.uid} has no token")
-    return places
+    def _values(self, passages: list[list[int]], starts: list[int]) -> list[float]:
+        return [sigmoid(value) for value in self.member.score(passages, starts).mean(1).tolist()]

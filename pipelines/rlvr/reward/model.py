@@ -16,6 +16,7 @@ from pipelines.data import chat
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.rlvr.reward._ensemble import aggregated
+from pipelines.rlvr.reward._turns import check_reads, pay_scored_turns
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward.model"
@@ -36,6 +37,9 @@ class model(Reward):
     the policy's tokenizer and template reads the rollout's own token ids, any other the text. A completion beyond its context is unscored.
     `user` takes the scores for one user of models that were trained with `reward_model.users`; without it they are what all users share.
     `correct` stays the verdict of the record's verifier. Component: `disagreement`, the members' standard deviation.
+
+    With `turns` each turn of an episode is paid the score of the conversation up to its end, and the row the sum, as a reward model reads
+    pairs of episodes (`select: preferred`, `segments`). What the environment pays is then the component `outcome`.
     """
 
     label = "model"
@@ -49,11 +53,12 @@ class model(Reward):
         penalty: Annotated[float, Field(ge=0, le=1e6)] = 1.0,
         normalise: bool = False,
         user: Annotated[str, Field(min_length=1, max_length=200)] | None = None,
+        turns: bool = False,
     ) -> None:
         self.paths = [model] if isinstance(model, str) else list(model)
         if len(set(self.paths)) < len(self.paths):
             raise RecipeError(f"{FIELD}: a reward model is named twice. Name each once.")
-        self.ensemble, self.penalty, self.normalise, self.user = ensemble, penalty, normalise, user
+        self.ensemble, self.penalty, self.normalise, self.user, self.turns = ensemble, penalty, normalise, user, turns
 
     def connect(self, scorer: Scorer) -> None:
         """Load the reward models."""
@@ -70,9 +75,15 @@ class model(Reward):
                 f"rlvr.reward.normalise: {unknown[0]} does not say how its scores are spread (score_mean and score_std in its "
                 "whetstone.json). Use reward models of a reward_model stage, or normalise: false."
             )
+        for path, member in zip(self.paths, self.members, strict=True):
+            if self.turns:
+                check_reads(member, scorer, FIELD, path)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
-        """Fill score, correct, status and components in place."""
+        """Fill score, correct, status and components in place, with `turns` the rewards of turns too."""
+        if self.turns:
+            pay_scored_turns("model", rows, problems, self._turn_values)
+            return
         verify(rows, problems)
         asked = [row for row in rows if row.stop != Stop.ERROR]
         for row in rows:
@@ -87,15 +98,26 @@ class model(Reward):
             if scores.shape[1] > 1 and deviation == deviation:
                 row.components = row.components | {"disagreement": deviation}
 
+    def _turn_values(self, passages: list[list[int]], starts: list[int]) -> list[float]:
+        """What the ensemble thinks of each conversation."""
+        scores = torch.cat([self._own_scores(member, passages, starts) for member in self.members], 1)
+        values: list[float] = aggregated(scores, self.ensemble, self.penalty).tolist()
+        return values
+
     def _scores(self, member: RewardModel, rows: list[Trajectory], problems: Mapping[str, Problem]) -> Tensor:
         """One model's scores, float32 [rows, heads]."""
-        latent = None if self.user is None else member.latent_of(self.user)
         if member.reads(self.scorer.tokenizer()):
-            scores = member.score([row.tokens for row in rows], [_start(row) for row in rows], latent=latent)
+            passages, starts = [row.tokens for row in rows], [_start(row) for row in rows]
         else:
             asked = [(row, problems[row.uid]) for row in rows]
             rendered = [chat.render_answer(member.tokenizer, p.prompt, row.text, p.uid, p.tools) for row, p in asked]
-            scores = member.score([ids for ids, _ in rendered], [start for _, start in rendered], latent=latent)
+            passages, starts = [ids for ids, _ in rendered], [start for _, start in rendered]
+        return self._own_scores(member, passages, starts)
+
+    def _own_scores(self, member: RewardModel, passages: list[list[int]], starts: list[int]) -> Tensor:
+        """One model's scores of token ids, float32 [passages, heads], as z-scores where they are asked for."""
+        latent = None if self.user is None else member.latent_of(self.user)
+        scores = member.score(passages, starts, latent=latent)
         if self.normalise:
             assert member.scale is not None
             mean, deviation = member.scale.unbind(1)

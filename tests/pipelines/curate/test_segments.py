@@ -231,6 +231,19 @@ def test_other_rewards_with_the_other_sign_flip_every_label(seed, prefer):
     assert labelled(1) == {(rejected, chosen) for chosen, rejected in labelled(-1)}
 
 
+def test_turns_that_leave_the_state_as_it_was_count_nothing(folder):
+    told = {"length": 2, "prefer": "partial_return"}
+    plain, said = drawn(folder, **told), drawn(folder, **told, importance="changes")
+    assert [r.uid for r in plain] == [r.uid for r in said] and "chosen_importance" not in plain[0].info
+    for record in said:
+        pair = pair_of(record)
+        for side, shares in zip(pair.sides, (pair.chosen_importance, pair.rejected_importance), strict=True):
+            words = [text for _, text in side.spoken()]
+            moved = [float(word != "wait") for word in words]
+            assert shares == pytest.approx([m / sum(moved) for m in moved]), "waiting moves nothing"
+    assert any(0.0 in r.info["chosen_importance"] + r.info["rejected_importance"] for r in said)
+
+
 def test_draws_are_the_seed_s_margins_and_limits_hold(folder):
     assert drawn(folder, 1, length=1) == drawn(folder, 1, length=1) != drawn(folder, 2, length=1)
     wide = drawn(folder, length=1, prefer="partial_return", margin=0.5)

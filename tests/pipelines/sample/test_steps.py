@@ -170,8 +170,8 @@ def test_a_preference_stage_refuses_labelled_steps(tmp_path):
 
 
 @pytest.mark.parametrize(("fields", "words"), [
-    ({"step_labels": None}, r"labels\.data: drafts makes completions, which only `step_labels` reads"),
-    ({"data": "data"}, r"labels\.data: step_labels labels completions"),
+    ({"step_labels": None}, r"labels\.data: drafts makes completions, which only `step_labels` and `comparisons` read"),
+    ({"data": "data"}, r"labels\.data: step_labels reads completions"),
     ({"split": "heldout"}, "the stage that drew the completions chose the split"),
     ({"self_judge": {}}, "`self_judge` is about new ones"),
     ({"records": {"path": "drafts"}}, r"steps\.sources\.0\.select: drafts labels no steps"),

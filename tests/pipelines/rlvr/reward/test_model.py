@@ -10,7 +10,8 @@ import toys
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import RewardModels
+from scripted import RewardModels, conversation
+from scripted import tokenizer as scripted_tokenizer
 
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Role, Stop, Trajectory
@@ -208,3 +209,28 @@ def test_a_reward_model_is_no_policy(tmp_path, saved):
 def test_names_are_told_from_paths():
     spec = {"reward": {"kind": "model", "model": ["judge-2", "./rm", "org/name", "~/rm", "package:x", "C:\\rm"]}}
     assert [each.is_stage for each in reward_models.named(spec)] == [True, False, False, False, False, False]
+
+
+def test_turns_are_paid_the_ensemble_s_view_of_the_conversation_so_far(tmp_path):
+    own = scripted_tokenizer()
+    about = {"stage": "reward_model", "score_mean": [0.5, 0.0], "score_std": [2.0, 1.0]}
+    save(RewardNetwork(toys.model(vocab=128), 2, seed=0, text=False), own, tmp_path / "rm", about)
+    part = bind(
+        "rlvr.reward",
+        {"kind": "model", "model": str(tmp_path / "rm"), "turns": True, "ensemble": "min", "normalise": True},
+    ).fn
+    part.connect(RewardModels(own))
+    row = conversation(UID, "ab", "why", "cde", outcome=0.0)
+    part.score([row], PROBLEMS)
+    scorer = RewardScorer(str(tmp_path / "rm"), Model(path="x"), budget=256, field="f")
+    alone = [
+        (scorer.score([row.tokens[:end]], [1])[0] - torch.tensor([0.5, 0])) / torch.tensor([2.0, 1]) for end in (3, 9)
+    ]
+    assert row.turn_reward == pytest.approx([float(each.min()) for each in alone], abs=1e-5)
+    assert row.score == pytest.approx(sum(row.turn_reward)) and row.components["outcome"] == 0 and row.correct is False
+    single = conversation(UID, "ab")
+    single.turn_reward = None
+    with pytest.raises(RecipeError, match="model pays turns, and the rollout has none"):
+        part.score([single], PROBLEMS)
+    with pytest.raises(RecipeError, match="has another tokenizer or chat template than the policy"):
+        part.connect(RewardModels(models.train_tokenizer("char", 60, ["abc"])))

@@ -1,0 +1,186 @@
+"""Which of two stored completions or episodes came closer to the goal, by a judge or by their scores (RL-VLM-F, 2402.03681)."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations, groupby
+from pathlib import Path
+from typing import Any
+
+from pipelines.data import chat, dataset, samples
+from pipelines.data.records import Message, Stop
+from pipelines.judges.closer import CloserJudge, Pair
+from pipelines.judges.endpoint import Reply
+from pipelines.judges.local import LocalJudge
+from pipelines.recipe.settings import Model
+from pipelines.sample.settings import Comparisons, Sample
+from pipelines.sample.summary import summary
+from pipelines.stage.files import write_atomic
+from pipelines.stage.report import Report
+
+READ = (*dataset.SCHEMA, "sample", "text", "score", "stop")
+Row = dict[str, Any]
+"""Of the samples."""
+
+
+def compare(
+    settings: Sample, model: Model, *, start: str, data: Path, out: Path, report: Report, seed: int
+) -> dict[str, float]:
+    """Write `out/samples/shard-NNNNN.parquet`: the stored rows with the column `samples.COMPARISONS`; the tokenizer and
+    `samples.json` are those of `data`.
+
+    Which pairs are compared, and which of a pair is shown first, depends on the seed and the problem alone; a restart keeps the shards that
+    are there.
+
+    Args:
+        start: folder or hub name of the judge, with `by: model`.
+        data: the folder of the sample stage that drew the completions.
+
+    Returns:
+        the metrics of `summary` (of the stored completions); `comparisons/per_problem`; `comparisons/unsure`, share of them;
+        `comparisons/agreement`, share of those that the judge decides and whose scores differ in which the higher score is the better.
+
+    Raises:
+        ModelError: the judge cannot be loaded.
+        DataError: there are no samples.
+        UserError: the endpoint cannot be asked.
+    """
+    asked, stored = settings.comparisons, samples.about(data)
+    assert asked is not None
+    problems = min(stored["problems"], settings.problems or stored["problems"])
+    per_shard = max(1, settings.rows_per_shard // stored["k"])
+    count = -(-problems // per_shard)
+    missing = samples.missing_shards(out / samples.FOLDER, count)
+    if len(missing) < count:
+        report.event("resumed", shards=count - len(missing))
+    columns = [*READ, *([samples.EPISODE] if samples.has_column(data, samples.EPISODE) else [])]
+    judge = _judge(asked, model, start) if missing else None
+    for number, table in enumerate(samples.parts(data, per_shard * stored["k"], problems * stored["k"])):
+        report.progress(number, count, "comparing", unit="shard", force=True)
+        if number in missing:
+            rows = table.select(columns).to_pylist()
+            compared = _compared(rows, asked, judge, seed)
+            samples.write_table(missing[number], samples.with_column(table, samples.COMPARISONS, compared))
+            report.metrics(number, measures(zip(rows, compared, strict=True)))
+    report.progress(count, count, "comparing", unit="shard", force=True)
+    shutil.copytree(data / "tokenizer", out / "tokenizer", dirs_exist_ok=True)
+    read = samples.read(out, ["uid", "sample", "score", samples.COMPARISONS])
+    metrics = summary(out) | measures((row, json.loads(row[samples.COMPARISONS] or "[]")) for row in read)
+    about = {**stored, "problems": problems, "rows": problems * stored["k"], "shards": count, "metrics": metrics}
+    write_atomic(out / samples.ABOUT, json.dumps(about, indent=1, sort_keys=True))
+    report.metrics(count, metrics)
+    return metrics
+
+
+def transcript(episode: dict[str, Any]) -> str:
+    """An episode as a judge sees it, without reasoning and rewards.
+
+    Args:
+        episode: as `samples.EPISODE` holds it.
+
+    >>> turn = {"message": "<think>hm</think>right", "reply": "a wall", "role": "user"}
+    >>> print(transcript({"turns": [turn, turn | {"reply": ""}], "end": None}))
+    [agent] right
+    [user] a wall
+    [agent] right
+    (The episode ended here.)
+    """
+    lines = []
+    for turn in episode["turns"]:
+        lines.append(f"[agent] {chat.after_thinking(turn['message']).strip()}")
+        if turn["reply"]:
+            lines.append(f"[{turn['role']}] {turn['reply']}")
+    lines.append("(The episode ended here.)" if episode["end"] is None else "(The episode was cut off here.)")
+    return "\n".join(lines)
+
+
+def measures(rows: Iterable[tuple[Row, Sequence[dict[str, Any]]]]) -> dict[str, float]:
+    """Metrics of rows and the comparisons in which they came first; {} where there are none.
+
+    >>> rows = [({"uid": "a", "sample": i, "score": s}, []) for i, s in enumerate((1.0, 0.0, 0.0))]
+    >>> rows[0][1].extend([{"other": 1, "better": True}, {"other": 2, "better": None}])
+    >>> rows[1][1].append({"other": 2, "better": True})
+    >>> measures(rows)
+    {'comparisons/per_problem': 3.0, 'comparisons/unsure': 0.3333333333333333, 'comparisons/agreement': 1.0}
+    """
+    total = unsure = differing = agreeing = problems = 0
+    for _, group in groupby(rows, key=lambda pair: pair[0]["uid"]):
+        listed = list(group)
+        problems += 1
+        scores = {row["sample"]: row["score"] for row, _ in listed}
+        for row, compared in listed:
+            for each in compared:
+                total += 1
+                unsure += each["better"] is None
+                scored = (row["score"], scores.get(each["other"]))
+                if each["better"] is None or None in scored or scored[0] == scored[1]:
+                    continue
+                differing += 1
+                agreeing += each["better"] == (scored[0] > scored[1])
+    if not total:
+        return {}
+    metrics = {"comparisons/per_problem": total / problems, "comparisons/unsure": unsure / total}
+    return metrics | ({"comparisons/agreement": agreeing / differing} if differing else {})
+
+
+def _judge(asked: Comparisons, model: Model, start: str) -> CloserJudge | None:
+    """None where the scores decide."""
+    if asked.by == "score":
+        return None
+    ask: Callable[[Sequence[list[Message]]], list[Reply]]
+    if asked.by == "endpoint":
+        ask = asked.asker("sample.comparisons").ask
+    else:
+        from pipelines.engine.chat_model import ChatModel  # imports torch, which endpoints do without
+
+        own = LocalJudge(ChatModel(start, model), temperature=asked.temperature, max_tokens=asked.max_tokens)
+        ask = own.ask
+    shown = asked.model_dump(include={"goal", "analyse", "both_orders", "instruction", "reference", "template"})
+    return CloserJudge(ask, **shown)
+
+
+def _compared(rows: list[Row], asked: Comparisons, judge: CloserJudge | None, seed: int) -> list[list[dict[str, Any]]]:
+    """For each row the comparisons in which it comes first, as `samples.COMPARISONS` holds them."""
+    places: list[tuple[int, int]] = []
+    texts = [_text(row) for row in rows]
+    for uid, group in groupby(range(len(rows)), key=lambda place: rows[place]["uid"]):
+        distinct = {texts[place]: place for place in reversed(list(group)) if texts[place] is not None}
+        draw = random.Random(f"{seed} {uid} comparisons")
+        pairs = list(combinations(sorted(distinct.values()), 2))
+        for pair in draw.sample(pairs, min(len(pairs), asked.per_problem)):
+            first, second = draw.sample(pair, 2)
+            places.append((first, second))
+    if judge is None:
+        verdicts = [by_score(rows[a]["score"], rows[b]["score"], asked.margin) for a, b in places]
+    else:
+        pairs_shown: list[Pair] = [(dataset.from_row(rows[a]), str(texts[a]), str(texts[b])) for a, b in places]
+        verdicts = judge.verdicts(pairs_shown)
+    compared: list[list[dict[str, Any]]] = [[] for _ in rows]
+    for (first, second), verdict in zip(places, verdicts, strict=True):
+        compared[first].append({"other": rows[second]["sample"], "better": verdict})
+    return compared
+
+
+def by_score(first: float | None, second: float | None, margin: float) -> bool | None:
+    """Whether the first score is higher by more than a margin; None where neither is, or one is missing.
+
+    >>> by_score(1.0, 0.0, 0.0), by_score(0.2, 0.5, 0.1), by_score(0.5, 0.5, 0.0), by_score(None, 0.0, 0.0)
+    (True, False, None, None)
+    """
+    if first is None or second is None or abs(first - second) <= margin:
+        return None
+    return first > second
+
+
+def _text(row: Row) -> str | None:
+    """What a judge sees of a completion or an episode; None where there is nothing to see."""
+    if row["stop"] == Stop.ERROR.name.lower():
+        return None
+    told = row.get(samples.EPISODE)
+    if told is None:
+        return chat.after_thinking(row["text"]).strip() or None
+    episode = json.loads(told)
+    return transcript(episode) if episode["turns"] else None
