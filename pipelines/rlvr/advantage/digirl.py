@@ -14,7 +14,7 @@ from pipelines.rlvr.turn_values import following_values, turn_payments
 @method(
     paper="2406.11896",
     title="DigiRL: Training In-The-Wild Device-Control Agents with Autonomous Reinforcement Learning (the filter on the step advantage)",
-    checked="official code (read) for form: released, the paper's formula for doubly_robust",
+    checked="official code (read) for form: released; doubly_robust and the threshold after others' summaries of the paper",
     group_of_one="compares with the critic, not with a group",
     zero_variance_groups="learns",
 )
