@@ -204,6 +204,11 @@ class Pool:
                     self._server.wait()
             self._server = self._control = None
 
+    @property
+    def server_died(self) -> bool:
+        """Whether the process that starts the workers has ended by itself, and they with it."""
+        return self._server is not None and self._server.poll() is not None
+
     def add(self) -> _Worker:
         """A new worker that has the verifiers in `load` loaded."""
         load = self.load
@@ -299,6 +304,8 @@ class _Batch:
         self.queue: deque[int] = deque(range(len(rows)))
         self.slow: set[int] = set()
         """Rows whose first, short time has run out."""
+        self.forgiven: set[int] = set()
+        """Rows that were in hand when the server died; it may have been one of them that cost it its memory."""
         self.handed: list[_Worker] = []
         """Workers that were given rows and have not been seen idle since."""
         self.lost_starts = 0
@@ -406,10 +413,14 @@ class _Batch:
             self._replace(worker)
 
     def _died(self, worker: _Worker) -> None:
-        """Its row in hand is lost, unless it had not begun the message."""
+        """Its row in hand is lost, unless it had not begun the message, or died with the server, which is forgiven a row once."""
         if worker.rows and worker.begun:
             row = worker.take_in_hand()
-            self.results[row] = self._without_verdict(row, DIED)
+            if self.pool.server_died and row not in self.forgiven:
+                self.forgiven.add(row)
+                self.queue.append(row)
+            else:
+                self.results[row] = self._without_verdict(row, DIED)
             self.lost_starts = 0
         else:
             self.lost_starts += 1
