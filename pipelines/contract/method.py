@@ -254,7 +254,7 @@ class Reward(Method):
 
     label: str = ""
     """Default name of the term that it is in a composite reward; empty: the method's name."""
-    pays_turns: ClassVar[bool] = False
+    pays_turns: bool = False
     """Whether it changes the rewards of turns, which a sum of terms does not add up."""
     rescores: bool = False
     """Whether rows that the rollout has scored are scored anew."""

@@ -59,6 +59,7 @@ class model(Reward):
         if len(set(self.paths)) < len(self.paths):
             raise RecipeError(f"{FIELD}: a reward model is named twice. Name each once.")
         self.ensemble, self.penalty, self.normalise, self.user, self.turns = ensemble, penalty, normalise, user, turns
+        self.pays_turns = turns
 
     def connect(self, scorer: Scorer) -> None:
         """Load the reward models."""

@@ -21,6 +21,7 @@ STEPS = "{kind: process_model, model: ./scorer, weight: 0.0}"
     ("overrides", "words"),
     [
         (["rlvr.reward=matchtir"], "rlvr.reward: matchtir pays turns, and rollout: single_turn has none"),
+        (["rlvr.reward={kind: model, model: ./m, turns: true}"], "rlvr.reward: model pays turns"),
         (["rlvr.advantage=w_reinforce", "rlvr.shaping=[laser]"], "laser changes the reward, which nothing here reads"),
         (
             ["rlvr.advantage=w_reinforce", "rlvr.divergence={kind: k3, where: reward}"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -173,9 +174,9 @@ def test_without_gates_it_is_the_scalar_product(pairs):
 
 def test_rewards_of_turns_say_so():
     """So that they are refused as terms: a sum of terms leaves the turns as the environment paid them."""
-    for name in set(names("rlvr.reward")) - {"composite"}:
+    for name in set(names("rlvr.reward")) - {"composite", "model"}:
         text = (folder("rlvr.reward") / f"{name}.py").read_text()
-        assert load("rlvr.reward", name).pays_turns == ("scored_with_turns(" in text), name
+        assert load("rlvr.reward", name).pays_turns == bool(re.search(r"scored_(with_)?turns\(", text)), name
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,7 @@ def test_rewards_of_turns_say_so():
         ([{"kind": "composite", "terms": ["verifier"]}], r"terms\.0: a composite reward cannot be a term"),
         ([{"kind": "verifier", "verifier": "regexp"}], r"terms\.0\.verifier: no verifier called 'regexp'"),
         ([{"kind": "verifier", "answer": "4"}], r"terms\.0\.verifier: answer and info are those of another"),
+        ([{"kind": "model", "model": "m", "turns": True}], r"terms\.0: model pays turns"),
         (["verifier", "matchtir"], r"terms\.1: matchtir pays turns.*reward: \{kind: matchtir\}"),
         ([{"kind": "function", "path": "no_such_module:f"}], r"terms\.0\.path: 'no_such_module:f' cannot be imported"),
     ],
