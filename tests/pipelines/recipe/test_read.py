@@ -38,12 +38,12 @@ def test_every_preset_binds(preset, tmp_path):
     text = (toys.ROOT / "recipes" / "presets" / f"{preset}.yaml").read_text()
     if "path: FOLDER" in text:
         given.append("rlvr.providers=[{kind: teacher, path: somewhere}]")  # the preset says that it needs one
-    game = "environments with players" in text
-    source = {
-        "kind": "environment",
-        "task": "tic_tac_toe" if game else "worked_sums",
-        "size": 9,
-    }  # sums are played or answered
+    task = "worked_sums"  # is played or answered
+    if "environments with players" in text:
+        task = "tic_tac_toe"
+    elif "rollout: {kind: hindsight," in text:
+        task = "frozen_lake"  # says what a lost episode did reach
+    source = {"kind": "environment", "task": task, "size": 9}
     check(read_recipe(toys.recipe(tmp_path, curate={"sources": [source]}), given))
 
 

@@ -45,7 +45,7 @@ class OnTrlBatch(Trainer):
         from pipelines.reward_model.kind import bound_loss
 
         self.loss, self.two_heads, self.text = bound_loss(settings), False, False
-        self.compares, self.user_pairs = False, None
+        self.compares, self.user_pairs, self.shares_turns = False, None, False
         classifier = trl_batch.classifier()
         config = classifier.config
         causal = AutoModelForCausalLM.from_config(config).float()
