@@ -54,6 +54,8 @@ class goal_distance(Potential):
         distance = dict.fromkeys(self.graph.arrivals, 1)
         front = set(self.graph.arrivals)
         for turns in range(2, self.horizon):
+            if not front:
+                break
             front = {before for state in front for before in self.graph.before.get(state, ())} - distance.keys()
             distance |= dict.fromkeys(front, turns)
         return distance

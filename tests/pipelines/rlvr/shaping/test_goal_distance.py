@@ -38,7 +38,9 @@ def columns_of(episodes, paid=0.0):
 
 
 def test_each_turn_of_a_known_way_is_paid_alike():
-    part, way = potential(horizon=4), columns_of([([1, 2, 3], True)])
+    far, part, way = potential(horizon=10**12), potential(horizon=4), columns_of([([1, 2, 3], True)])
+    far(way)
+    assert far.fn.distances() == {3: 1, 2: 2, 1: 3}, "nobody goes on where there is no way"
     assert part(way).tolist() == [[0.0, 0.0, 1.0]], "what a step shows is known in the next"
     assert part(way)[0].tolist() == pytest.approx([0.25, 0.25, 0.25])
     back = part(columns_of([([1, 2, 1, 2], False)]))[0].tolist()
