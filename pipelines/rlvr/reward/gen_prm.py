@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby, pairwise
+from math import nan
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -84,7 +85,7 @@ class gen_prm(Judged):
         for row, own, reply in zip(labelled, steps, self.asker.ask(asked), strict=True):
             labels = questions.read_steps(reply.text, len(own))
             row.turn_state = list(range(len(own)))
-            row.potential = None if labels is None else [float(label) for label in labels]
+            row.potential = [nan] * len(own) if labels is None else [float(label) for label in labels]
             known = labels or []
             row.components = row.components | {
                 "steps": float(len(own)), "judge_unread": float(labels is None), "judge_tokens": float(reply.tokens),

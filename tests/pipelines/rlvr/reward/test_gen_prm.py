@@ -60,8 +60,12 @@ def test_labels_thoughts_and_what_the_judge_sees():
 def test_what_cannot_be_read_leaves_the_outcome(reply):
     row = answered(UID, "ok#x#x#4")
     labelled(lambda shown: reply, row)
-    assert row.potential is None and row.score == 1.0 and row.components["judge_unread"] == 1.0
-    assert "thoughts" not in row.components
+    assert row.score == 1.0 and row.components["judge_unread"] == 1.0 and "thoughts" not in row.components
+    columns = pack([row], step=0, total_steps=1)
+    assert columns["step_potential"].isnan().all(), "a step in which no reply can be read has the column too"
+    assert bind("rlvr.advantage", "tp_grpo")(columns).tolist() == [[0.0] * len(row.tokens)], (
+        "its outcome, alone in its group"
+    )
 
 
 def test_the_last_word_about_a_step_counts_and_thinking_does_not():
