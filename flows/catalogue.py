@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows import setting_types, systems
+from flows import setting_types, settings_page, systems
 from pipelines.contract import catalogue
 from pipelines.contract.columns import COLUMNS, TABLES, Column, Phase, phase_of
 from pipelines.contract.method import Method
@@ -233,3 +233,4 @@ if __name__ == "__main__":
     (folder / "methods.md").write_text(markdown())
     (folder / "columns.md").write_text(columns_page())
     (folder / "systems.md").write_text(systems.markdown())
+    (folder / "settings.md").write_text(settings_page.markdown())

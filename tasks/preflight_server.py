@@ -51,7 +51,7 @@ def _health(field: str, address: str, key: str | None) -> Iterator[Problem]:
         field,
         address.rstrip("/") + "/health",
         {"Authorization": f"Bearer {key}"} if key else {},
-        fix="Start it on the weights folder (docs/recipes.md says how), or leave the sampler section out.",
+        fix="Start it on the weights folder (docs/servers.md says how), or leave the sampler section out.",
         refused=(field, "Set api_key_env."),
         shown=address,
     )

@@ -42,6 +42,17 @@ SOURCES = [{"kind": "environment", "task": "worked_sums", "size": 9}, {"kind": "
 """Problems that can be played or answered alone, and rows of a file: what the text around a snippet has."""
 
 
+STAGES: dict[str, dict[str, Any]] = {
+    "data": {"kind": "curate"},
+    "cold": {"kind": "sft", "data": "data", "steps": 9},
+    "short": {"kind": "rlvr", "model": "cold", "data": "data"},
+    "drafts": {"kind": "sample", "model": "cold", "data": "data", "k": 8},
+    "pairs": {"kind": "curate", "sources": [{"kind": "stage", "path": "drafts", "select": {"kind": "pairs"}}]},
+    "scorer": {"kind": "reward_model", "model": "cold", "data": "pairs", "epochs": 1},
+}
+"""Stages that snippets name and another page defines."""
+
+
 def blocks(language: str) -> list[Any]:
     """Fenced blocks of all pages."""
     return [
@@ -175,6 +186,25 @@ def recipe_of(snippet: dict[str, Any], before: dict[str, Any], body: dict[str, A
     return body | {"stages": stages} | others
 
 
+def test_every_recipe_is_an_example():
+    text = (toys.ROOT / "docs" / "examples.md").read_text()
+    assert [p.stem for p in sorted((toys.ROOT / "recipes").glob("*.yaml")) if f"`{p.stem}`" not in text] == []
+
+
+def test_every_page_is_in_the_index_and_on_the_site():
+    index, site = ((toys.ROOT / name).read_text() for name in ("docs/index.md", "mkdocs.yml"))
+    names = {p.name for p in PAGES if p.parent == toys.ROOT / "docs"} - {"index.md"}
+    assert {n for n in names if f"]({n})" not in index or f": {n}\n" not in site} == set()
+
+
+def test_counts_of_the_readme():
+    text = (toys.ROOT / "README.md").read_text()
+    (presets,) = re.findall(r"Over (\d+) presets", text)
+    assert len(list((toys.ROOT / "recipes" / "presets").glob("*.yaml"))) > int(presets)
+    (recipes,) = re.findall(r"over (\d+) recipes", text)
+    assert len(list((toys.ROOT / "recipes").glob("*.yaml"))) > int(recipes)
+
+
 @pytest.fixture
 def own_modules():
     """Modules of `EXAMPLES` are imported from this test's folder, and not left to the next test."""
@@ -195,7 +225,7 @@ def test_snippets_are_accepted(page, tmp_path, monkeypatch):
     for name, text in EXAMPLES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    before: dict[str, Any] = {"data": {"kind": "curate"}, "cold": {"kind": "sft", "data": "data", "steps": 9}}
+    before: dict[str, Any] = {name: dict(fields) for name, fields in STAGES.items()}
     for case in blocks("yaml"):
         if case.values[0] == page:
             body = yaml.safe_load(toys.recipe(tmp_path, rlvr={"steps": 200}, curate={"sources": SOURCES}).read_text())

@@ -4,7 +4,7 @@ A server is another engine, so its log-probabilities are its own: they are kept,
 is measured every step (`mismatch/*`), and `rlvr.old_logp: trainer` with `credit: truncated_is` corrects for it. After every
 push a probe makes sure that each server holds the weights that were pushed (`server_probe.py`).
 
-docs/recipes.md says how to start a server, and what has been run.
+docs/servers.md says how to start a server, and what has been run.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Endpoint:
         if self.on_cpu and text.tie_word_embeddings and self.reload_method == "reload_weights":
             self._refuse(
                 "a CPU build keeps its packed copy of a tied output head when it reloads weights",
-                f"Start it with --worker-extension-cls {EXTENSION} (docs/recipes.md), or set serve: true.",
+                f"Start it with --worker-extension-cls {EXTENSION} (docs/servers.md), or set serve: true.",
             )
 
     def _refuse(self, why: str, fix: str) -> None:

@@ -108,6 +108,6 @@ class Probe:
             f"sampler: {self.name} {what}. On {answer.numel()} tokens of fixed sequences its log-probabilities are off by "
             f"{d:.3g} nats on average. Was it started on the folder in sampler.weights, on the same disk? If so, its "
             "build cannot reload weights as asked: set serve: true, or start it with --worker-extension-cls "
-            "whetstone_worker.Reload (docs/recipes.md). Restarting the server on that folder makes this run's weights "
+            "whetstone_worker.Reload (docs/servers.md). Restarting the server on that folder makes this run's weights "
             "right once, and the next push wrong again."
         )

@@ -1,0 +1,122 @@
+"""docs/settings.md: every field of a recipe with type, bounds, default and explanation, read from the classes that check it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from flows import setting_types
+from pipelines.recipe import kinds
+from pipelines.recipe.read import Recipe
+from pipelines.recipe.settings import Model, Tracking
+
+INTRODUCTION = """# Settings
+
+Generated from the code by `make docs`; do not edit.
+
+Every field of a recipe. A field marked "not in the key" cannot change a result: changing it reruns nothing. The settings of a method,
+such as those of `advantage: {kind: grpo}`, are in [methods](methods.md). [Recipes](recipes.md) explains how sections, stages and
+presets work together.
+"""
+
+
+def classes() -> dict[type[BaseModel], str]:
+    """Every class of settings with its heading: sections and kinds of stages, each followed by what it contains."""
+    tops: list[tuple[str, type[BaseModel]]] = [("recipe", Recipe), ("model", Model)]
+    tops += [(name, kind.settings) for name, kind in kinds.every().items()]
+    tops.append(("tracking", Tracking))
+    own = {cls for _, cls in tops}
+    ordered: dict[type[BaseModel], str] = {}
+    for name, top in tops:
+        ordered[top] = name
+        waiting = list(_inner(top))
+        while waiting:
+            cls = waiting.pop(0)
+            if cls not in ordered and cls not in own:
+                ordered[cls] = cls.__name__
+                waiting += _inner(cls)
+    return ordered
+
+
+def _inner(cls: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """Classes of settings among the types of a class's fields."""
+    for field in cls.model_fields.values():
+        yield from _classes_of(field.annotation)
+
+
+def _classes_of(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _classes_of(part)
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(Path(str(sys.modules[module].__file__)).read_text())
+
+
+def explanations(cls: type[BaseModel]) -> dict[str, str]:
+    """Field → the text below it in its class, in one line.
+
+    >>> from pipelines.recipe.settings import Optimizer
+    >>> explanations(Optimizer)["final_share"]
+    'The learning rate at the end, as a share of its peak.'
+    """
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not issubclass(base, BaseModel) or base is BaseModel:
+            continue
+        for node in ast.walk(_tree(base.__module__)):
+            if isinstance(node, ast.ClassDef) and node.name == base.__name__:
+                texts |= dict(_below(node.body))
+    return texts
+
+
+def _below(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for statement, following in pairwise(body):
+        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
+            continue
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            yield statement.target.id, " ".join(str(following.value.value).split())
+
+
+def _default(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, BaseModel):
+        changed = value.model_dump(exclude_defaults=True)
+        return f"`{changed}`" if changed else "its defaults"
+    return f"`{value!r}`" if value == "" else f"`{value}`"
+
+
+def _row(cls: type[BaseModel], name: str, text: str) -> str:
+    field = cls.model_fields[name]
+    limits = ", ".join(setting_types.bounds(field.annotation, field.metadata))
+    default = _default(field.get_default(call_default_factory=True) if not field.is_required() else PydanticUndefined)
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and extra.get("changes_result") is False:
+        text = f"{text} (not in the key)".strip()
+    cells = (f"`{name}`", f"`{setting_types.type_name(field.annotation)}`", limits, default, text)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def markdown() -> str:
+    """docs/settings.md: generated, and checked for freshness by a test."""
+    lines = [INTRODUCTION]
+    for cls, heading in classes().items():
+        summary = (cls.__doc__ or "").strip().split("\n\n")[0]
+        lines += [f"{'##' if heading.islower() else '###'} {heading}", "", " ".join(summary.split()), ""]
+        lines += ["| field | type | bounds | default | what it is |", "|---|---|---|---|---|"]
+        texts = explanations(cls)
+        lines += [_row(cls, name, texts.get(name, "")) for name in cls.model_fields]
+        lines.append("")
+    return "\n".join(lines)
