@@ -53,6 +53,7 @@ def test_the_catalogue_needs_no_transformers():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_doctor_and_methods():
     done = toys.whetstone("methods", "grpo", home=toys.ROOT / ".whetstone")
     assert "2402.03300" in done.stdout and "setting scale" in done.stdout

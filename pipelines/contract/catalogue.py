@@ -159,6 +159,7 @@ def needs(fn: Callable) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*takes(fn), *card(fn).reads]))
 
 
+@cache
 def takes(fn: Callable) -> tuple[str, ...]:
     """Columns the method is called with."""
     if inspect.isclass(fn):
@@ -169,6 +170,7 @@ def takes(fn: Callable) -> tuple[str, ...]:
     return tuple(p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
+@cache
 def settings_model(fn: Callable) -> type[BaseModel]:
     """Settings of a method as a pydantic model, read from its keyword-only parameters."""
     source = fn.__init__ if inspect.isclass(fn) else fn  # type: ignore[misc]

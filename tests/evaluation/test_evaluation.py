@@ -89,6 +89,7 @@ def test_repeats_are_independent_and_reproducible(pair):
     assert all(len(a) == 4 for a in answers) and any(len(set(a)) > 1 for a in answers)
 
 
+@pytest.mark.slow
 def test_unknown_task_is_named():
     with pytest.raises(RecipeError, match=r"no lm-eval task called 'palindrome'\. Did you mean 'palindromes'"):
         harness.manager(

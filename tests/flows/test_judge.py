@@ -53,6 +53,7 @@ def card(files, judge, *more):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_an_honest_judge_and_a_gullible_one(files):
     with judge_server.running(honest) as judge:
         good = json.loads(card(files, judge, "--json"))

@@ -91,6 +91,7 @@ def test_letters_that_the_reader_has_not():
     assert written.getvalue() == b"sft ? rlvr"
 
 
+@pytest.mark.slow
 def test_results_as_json(tmp_path):
     recipe = toys.recipe(tmp_path)
     planned = json.loads(toys.whetstone("plan", str(recipe), "--json", home=tmp_path / "home").stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import toys
 
 from flows import cli
@@ -15,6 +16,7 @@ def plan(tmp_path, monkeypatch, capsys, *arguments):
     return code, capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_table_and_json(tmp_path, monkeypatch, capsys):
     code, text = plan(tmp_path, monkeypatch, capsys, "--limit", "4")
     assert code == 0 and "over the limit" not in text

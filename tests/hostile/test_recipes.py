@@ -521,6 +521,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.lists(st.tuples(st.sampled_from(SPOTS), values), min_size=1, max_size=3),

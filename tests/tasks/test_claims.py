@@ -67,6 +67,7 @@ def test_two_at_once_have_a_parent_each(recipe):
     assert status(one.parent) == "FINISHED" and not list(claims.folder().glob("*.json"))
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_closed_with_the_reason_and_taken_up_again(recipe, home, tmp_path):
     parent, stage = killed(home, tmp_path)
     assert (status(parent), status(stage)) == ("RUNNING", "RUNNING")
@@ -110,6 +111,7 @@ def test_stopped_runs_are_taken_up_again_and_failed_ones_are_not(recipe):
     assert Pipeline.open(recipe).parent != again.parent
 
 
+@pytest.mark.slow
 def test_a_run_that_is_gone_from_the_store(recipe, home, tmp_path):
     parent, _ = killed(home, tmp_path)
     path = claims.folder() / f"{parent}.json"
@@ -119,6 +121,7 @@ def test_a_run_that_is_gone_from_the_store(recipe, home, tmp_path):
     assert claims.close_abandoned() == 0
 
 
+@pytest.mark.slow
 def test_a_run_of_a_machine_that_never_came_back_is_closed_elsewhere(recipe, home, tmp_path, monkeypatch):
     """Another project folder, the same store: no sign of life closes a run and its stages, a sign of life keeps one."""
     parent, stage = killed(home, tmp_path)

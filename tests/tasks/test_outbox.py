@@ -105,6 +105,7 @@ def test_silence_costs_a_stage_no_more_than_its_budget(proxy, home):
     assert outbox.flush_all(0.5).pending == 1
 
 
+@pytest.mark.slow
 def test_a_call_left_behind_writes_nothing_any_more(home, tmp_path):
     environment.prepare()
     from tasks import tracking

@@ -31,6 +31,7 @@ def test_a_named_server_is_used_as_it_is(prepared, monkeypatch):
         assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:9/api"
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_start(prepared, monkeypatch):
     """A database that is a folder: one line that names the log, and nothing stays behind."""
     (prepared / "prefect" / "prefect.db").mkdir(parents=True)
@@ -39,6 +40,7 @@ def test_a_server_that_cannot_start(prepared, monkeypatch):
     assert "PREFECT_API_URL" not in os.environ and (prepared / "prefect" / "server.log").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_it_answers_on_loopback_and_leaves(prepared):
     with prefect_server.embedded() as ready:

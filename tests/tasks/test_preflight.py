@@ -358,6 +358,7 @@ def test_a_judge_of_a_rollout_must_answer_too(tmp_path, home, known, monkeypatch
     assert "no answer" in asked["rlvr.rollout.judge.url"]
 
 
+@pytest.mark.slow
 def test_functions_that_are_terms_are_imported(tmp_path, home):
     terms = ["verifier", {"kind": "function", "path": "textwrap:dedent"}]
     assert "keyword" in problems(tmp_path, f"rlvr.reward={json.dumps(terms)}")["rlvr.reward.terms.1.path"]

@@ -57,7 +57,7 @@ def test_a_rank_that_fails_ends_the_others(tmp_path):
     assert not list((tmp_path / "w").glob("ranks-*"))
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("victim", ["owner", "launcher"])
 def test_nothing_outlives_its_owner(tmp_path, processes, victim):
     """SIGKILL of the pipeline, or of the launcher: ranks and what they started are gone within seconds."""

@@ -59,6 +59,7 @@ def test_a_field_that_the_recipe_sets_over_its_presets_is_named(path):
     assert alone.overruled == {}
 
 
+@pytest.mark.slow
 def test_all_presets_leaves_out_what_does_not_fit_with_the_reason(path):
     read = sweep.read(path, presets="all")
     assert {"grpo", "dapo"} <= set(read.variants) and read.left_out and not set(read.variants) & set(read.left_out)

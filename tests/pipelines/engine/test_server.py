@@ -232,6 +232,7 @@ def served(tmp_path, start, *arguments):
     return toys.trainer(tmp_path, start, body, where, "rlvr.commit.every=1", "rlvr.steps=2")
 
 
+@pytest.mark.slow
 def test_the_stage_starts_and_stops_a_server_itself(tmp_path, start):
     run = served(tmp_path, start)
     process = run.server.endpoints[0].process

@@ -227,7 +227,10 @@ def test_it_learns_what_an_earlier_turn_says(tmp_path):
     assert metrics["accuracy"] > 0.9 and len(run.pairs) + len(run.heldout) > 200
 
 
-@pytest.mark.parametrize("loss", ["bradley_terry", "grm", "iterative_smoothing", "odin"])
+@pytest.mark.parametrize(
+    "loss",
+    ["bradley_terry", *(pytest.param(x, marks=pytest.mark.slow) for x in ("grm", "iterative_smoothing", "odin"))],
+)
 def test_a_stopped_run_ends_in_the_same_bytes(played, tmp_path, loss):
     whole = trainer(played, tmp_path / "whole", steps=4, loss=loss, commit={"every": 1})
     whole.run()

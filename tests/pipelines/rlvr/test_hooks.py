@@ -412,7 +412,13 @@ SOONER = {
 }
 
 
-@pytest.mark.parametrize("preset", remembering())
+QUICK = ("ares", "dapo_carry", "hapo", "siren", "v0_budget")
+"""Of those that remember, some of each kind; the others are slow tests, for their number."""
+
+
+@pytest.mark.parametrize(
+    "preset", [preset if preset in QUICK else pytest.param(preset, marks=pytest.mark.slow) for preset in remembering()]
+)
 def test_what_a_method_remembers_survives_a_restart(tmp_path, start, preset):
     """Stopped between two steps and taken up by a new process: the same weights as without the stop."""
     results = []

@@ -159,7 +159,7 @@ def test_a_batch_survives_a_commit(tmp_path, start, stand_in):
 @pytest.mark.parametrize(
     ("staleness", "at"),
     [
-        (2, ("rollout", 3)),
+        pytest.param(2, ("rollout", 3), marks=pytest.mark.slow),
         pytest.param(1, ("update", 2), marks=pytest.mark.slow),
         pytest.param(3, ("credit", 1), marks=pytest.mark.slow),
     ],

@@ -80,6 +80,7 @@ def test_age_capacity_and_a_restart():
     assert buffer.rows == []
 
 
+@pytest.mark.slow
 def test_rows_are_drawn_in_proportion_to_their_advantage():
     buffer = bind("rlvr.replay", "ssb").fn
     drawn = torch.zeros(4)

@@ -52,7 +52,7 @@ def wait_gone(started, seconds):
     raise AssertionError("something is left")
 
 
-@pytest.mark.parametrize("kind", ["polite", "stubborn"])
+@pytest.mark.parametrize("kind", ["polite", pytest.param("stubborn", marks=pytest.mark.slow)])
 def test_a_killed_parent_takes_the_program_and_its_children_along(kind, tmp_path):
     path = tmp_path / "pids"
     command = [sys.executable, "-c", STARTER, sys.executable, "-c", PROGRAM, str(path), kind]

@@ -180,6 +180,7 @@ server.run()
 '''
 
 
+@pytest.mark.slow
 def test_an_mcp_server(tmp_path):
     pytest.importorskip("mcp")
     path = tmp_path / "server.py"

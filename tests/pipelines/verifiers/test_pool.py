@@ -101,6 +101,7 @@ def test_the_batch_has_a_budget():
         pool.close()
 
 
+@pytest.mark.slow
 def test_quick_rows_come_before_slow_ones():
     pool = Pool(workers=1, limits=Limits(cpu_s=30, quick_s=0.5, batch_s=8, batch_row_s=0))
     try:

@@ -129,7 +129,9 @@ def test_pairs_without_a_reward_difference():
     assert held.mean().item() == pytest.approx((0.4**2 + 0.2**2 + 0.6**2) / 3)
 
 
-@pytest.mark.parametrize(("clip_range", "rounds", "updates"), [(None, 1, 400), (0.3, 60, 20)])
+@pytest.mark.parametrize(
+    ("clip_range", "rounds", "updates"), [(None, 1, 400), pytest.param(0.3, 60, 20, marks=pytest.mark.slow)]
+)
 def test_training_ends_at_the_policy_that_maximises_reward_less_kl(clip_range, rounds, updates):
     """Four answers of two tokens: every one is a row, and the policy becomes the reference times exp(reward / beta)."""
     beta, reward = 0.4, torch.tensor([1.0, 0.2, 0.0, 0.5])
