@@ -39,6 +39,7 @@ from pipelines.recipe.stage_kind import (
     environment_settings,
     feeding,
     model_settings,
+    plays_episodes,
 )
 from pipelines.rlvr import info_fields, provenance, reward_models
 
@@ -163,10 +164,10 @@ def _check_samples(node: Node) -> None:
             f"rlvr.samples: the rollout {kind} draws its own completions. Use rollout: stored or stored_demonstrated, or leave samples out."
         )
     for name in node.named("samples"):
-        plays = getattr(node.recipe.node(name).settings, "episodes", None) is not None
+        plays = plays_episodes(node.recipe.node(name))
         if plays and not of_episodes:
             raise RecipeError(
-                f"rlvr.samples: {name} plays episodes, and the rollout {kind} reads single answers. Use rollout: stored_episodes, or name "
+                f"rlvr.samples: {name} holds episodes, and the rollout {kind} reads single answers. Use rollout: stored_episodes, or name "
                 "a stage that samples those."
             )
         if of_episodes and not plays:
