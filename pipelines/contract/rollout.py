@@ -52,7 +52,8 @@ class Sampler(Protocol):
 
 
 StoredCompletion = Mapping[str, Any]
-"""A row of a sample stage: `prompt_ids`, `completion_ids`, `logp`, `entropy`, `text`, `stop`; of episodes also their story and score."""
+"""A row of a sample stage: `prompt_ids`, `completion_ids`, `logp`, `entropy`, `text`, `stop`, `max_tokens`, the most that it could have;
+of episodes also their story and score."""
 
 
 def no_stored_rows(uid: str) -> Sequence[StoredCompletion]:

@@ -21,10 +21,11 @@ TEXTS = (*SCHEMA, "text", "stop", "status", "components")
 """Columns of text; `prompt`, `info` and `components` are JSON. The problem's own are repeated in each row, which Parquet's dictionaries
 make cheap, so that a shard can be read without the data."""
 EPISODE = "episode"
-"""Column of a stage that plays episodes, JSON: `{"turns": [{"state", "message", "reply", "role", "reward", "cut", "span"}, ...], "end"}`.
+"""Column of a stage that plays episodes, JSON: `{"turns": [{"state", "message", "reply", "role", "reward", "cut", "span"}, ...], "end",
+"last"}`.
 Of each turn the key of the state that it began in, what the policy said, what it was told (empty where the episode ended) and by whom, the
 reward, whether it was cut at the token limit, and where its tokens begin and end in the completion; `end` is the key of the last state,
-null where the environment ended the episode."""
+null where the environment ended the episode, and `last` what the environment showed after the last turn, which the policy was not told."""
 COMPARISONS = "comparisons"
 """Column of a stage that compares stored completions, JSON: `[{"other", "better"}, ...]`. Of each comparison in which this row came first
 the other one's `sample`, and whether this one is the better: true, false, or null where the judge is unsure. Null where there is none."""
@@ -176,5 +177,5 @@ def by_problem(folder: Path, columns: Sequence[str] | None = None) -> Iterator[l
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """`samples.json`: split, k, counts, template identity, metrics."""
+    """`samples.json`: split, k, the most tokens that a row could have, counts, template identity, metrics."""
     return read_json(folder / ABOUT) or {}

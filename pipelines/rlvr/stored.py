@@ -19,7 +19,7 @@ ORIGIN = "sampled_from"
 
 
 def read(folder: Path, problems: Mapping[str, Problem], tokenizer: Any) -> dict[str, list[dict[str, Any]]]:
-    """Uid of a problem → its stored completions, in the order of the draws; those of other problems are left out.
+    """Uid of a problem → its stored completions, with the limit they were drawn under, in the order of the draws; others are left out.
 
     Args:
         folder: the artifact of a sample stage.
@@ -29,13 +29,15 @@ def read(folder: Path, problems: Mapping[str, Problem], tokenizer: Any) -> dict[
         DataError: there are no samples, or none of these problems.
         ModelError: they were drawn from a model of another template.
     """
-    models.check_template(samples.about(folder).get("template"), tokenizer, "rlvr.samples")
+    about = samples.about(folder)
+    models.check_template(about.get("template"), tokenizer, "rlvr.samples")
     origins: dict[str, list[str]] = {}
     for uid, problem in problems.items():
         origins.setdefault(str(problem.info.get(ORIGIN, uid)), []).append(uid)
     stored: dict[str, list[dict[str, Any]]] = {}
     played = samples.has_column(folder, samples.EPISODE)
     for row in samples.read(folder, COLUMNS + OF_EPISODES if played else COLUMNS):
+        row["max_tokens"] = about["max_tokens"]
         if row["stop"] != "error":
             for uid in origins.get(row["uid"], ()):
                 stored.setdefault(uid, []).append(row)

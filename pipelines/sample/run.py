@@ -107,6 +107,7 @@ def run(
     about = {
         "split": settings.split,
         "k": settings.k,
+        "max_tokens": settings.sampling.max_tokens * (settings.episodes.max_turns if settings.episodes else 1),
         "problems": len(problems),
         "rows": len(problems) * settings.k,
         "shards": len(parts),
@@ -359,7 +360,12 @@ def _story(episode: Episode) -> dict[str, Any]:
             *columns, strict=False
         )  # an episode without a turn has a reply too many
     ]
-    return {"turns": turns, "end": None if episode.stop == Stop.ENVIRONMENT else episode.world.state_key()}
+    last = episode.observations[len(turns) - 1 :]  # none where the environment failed
+    return {
+        "turns": turns,
+        "end": None if episode.stop == Stop.ENVIRONMENT else episode.world.state_key(),
+        "last": last[0] if turns and last else "",
+    }
 
 
 def _spans(episode: Episode) -> list[list[int]]:

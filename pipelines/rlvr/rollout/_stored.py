@@ -42,7 +42,8 @@ def stored_episodes(request: RolloutRequest, context: RolloutContext) -> list[Tr
     rows = []
     for completion in list(context.stored(request.problem.uid))[: request.rollouts]:
         row = _trajectory(request, completion, context)
-        start, turns = len(row.tokens) - len(completion["completion_ids"]), json.loads(completion[EPISODE])["turns"]
+        start, told = len(row.tokens) - len(completion["completion_ids"]), json.loads(completion[EPISODE])
+        turns = told["turns"]
         role = [*row.role[:start], *[int(Role.ENVIRONMENT)] * (len(row.tokens) - start)]
         turn = [-1] * len(row.tokens)
         for number, (begin, end) in enumerate(own["span"] for own in turns):
@@ -55,7 +56,7 @@ def stored_episodes(request: RolloutRequest, context: RolloutContext) -> list[Tr
                 turn=turn,
                 turn_state=[key_number(own["state"]) for own in turns],
                 turn_reward=[float(own["reward"]) for own in turns],
-                max_tokens=context.sampling.max_tokens * len(turns),
+                turn_observation=[*(own["reply"] for own in turns[:-1]), told["last"]][: len(turns)],
                 score=completion["score"],
                 correct=completion["correct"],
                 status=completion["status"],
@@ -83,7 +84,7 @@ def _trajectory(request: RolloutRequest, completion: StoredCompletion, context: 
         role=[int(Role.PROMPT)] * len(prompt) + [int(Role.POLICY)] * len(drawn),
         logp_old=before + list(completion["logp"]),
         entropy_old=before + list(entropy) if context.entropy else None,
-        max_tokens=context.sampling.max_tokens,
+        max_tokens=completion["max_tokens"],
         stop=Stop[completion["stop"].upper()],
         version=BEFORE_THE_RUN,
         text=completion["text"],

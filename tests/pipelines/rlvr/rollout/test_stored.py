@@ -31,6 +31,7 @@ def row(text, prompt="pp", entropy=True, stop="end"):
         "entropy": [0.25 * i for i in range(len(tokens))] if entropy else None,
         "text": text,
         "stop": stop,
+        "max_tokens": 4,
     }
 
 
@@ -50,6 +51,7 @@ def test_rows_are_those_of_the_samples():
     )
     assert first.role == [0, 0] + [int(Role.POLICY)] * 4 and first.logp_old == [0, 0, -0.5, -1.0, -1.5, -2.0]
     assert first.entropy_old == [0, 0, 0, 0.25, 0.5, 0.75] and first.version == -1 and first.group == 5
+    assert first.max_tokens == 4, "the limit that it was drawn under, whatever this stage's is"
     assert second.text == "d" and second.stop == Stop.END and first.score is None
     assert [r.text for r in drawn([row("abc"), row("d"), row("ef")], order="shortest")] == ["d", "ef"]
     assert drawn([row("abc", entropy=False)], entropy=False)[0].entropy_old is None

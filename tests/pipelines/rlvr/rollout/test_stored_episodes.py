@@ -77,6 +77,9 @@ def test_an_offline_stage_trains_on_the_very_episodes(tmp_path, lake, played, mo
             own = [i for i, t in enumerate(row.turn) if t == number]
             assert own == list(range(own[0], own[-1] + 1)) and {row.role[i] for i in own} == {int(Role.POLICY)}
             assert made.tokenizer.decode([row.tokens[i] for i in own], skip_special_tokens=True) == turn["message"]
+        assert len(row.turn_observation) == len(turns) and row.turn_observation[:-1] == [t["reply"] for t in turns[:-1]]
+        assert row.max_tokens == 3 * 6, "episodes of a turn too could have had three of six tokens"
+        assert ("G" in row.turn_observation[-1]) != bool(row.correct), "what the last turn led to is there too"
         between = [i for i, t in enumerate(row.turn) if t < 0 and i >= start]
         assert {row.role[i] for i in between} <= {int(Role.ENVIRONMENT)} and not any(row.logp_old[i] for i in between)
         assert [p for i, p in enumerate(row.logp_old) if i >= start] == pytest.approx(stored["logp"])
@@ -99,7 +102,13 @@ def test_an_offline_stage_trains_on_the_very_episodes(tmp_path, lake, played, mo
             toys.lake,
             {"episodes": {}},
             {"rollout": "stored"},
-            r"rl\.samples: drafts plays episodes.*rollout: stored_episodes",
+            r"rl\.samples: drafts holds episodes.*rollout: stored_episodes",
+        ),
+        (
+            toys.tools,
+            {"episodes": {}},
+            {"rollout": "stored", "samples": "compared"},
+            r"rl\.samples: compared holds episodes.*rollout: stored_episodes",
         ),
         (toys.lake, {"episodes": {}}, {"rollout": "stored_episodes", "samples": None}, "reads stored completions"),
     ],
@@ -112,6 +121,7 @@ def test_episodes_and_answers_are_told_apart(tmp_path, made, drafts, rl, words):
         "data": {"kind": "curate", **sections["curate"]},
         "cold": {"kind": "sft", "data": "data", **sections["sft"]},
         "drafts": {"kind": "sample", "model": "cold", "data": "data", "split": "train", "k": 2, **drafts},
+        "compared": {"kind": "sample", "model": "cold", "data": "drafts", "comparisons": {"by": "score"}},
         "rl": {name: value for name, value in rl.items() if value is not None},
     }
     path = tmp_path / "graph.yaml"
