@@ -59,7 +59,13 @@ def _described(node: Node, source: Source) -> str:
     """Such as `pairs of drafts by rule`; of a file the name alone, as nothing here knows who decided."""
     if source.select is None:
         return Path(str(source.path or source.task)).name
+    sampled = node.recipe.node(str(source.path))
+    compared = getattr(sampled.settings, "comparisons", None) if source.select.kind == "preferred" else None
     by = source.select.by
-    if by == SCORE:
-        by = "reward model" if node.recipe.node(str(source.path)).named("reward_model") else "rule"
+    if compared is not None and compared.by != SCORE:
+        by = "judge"
+    elif source.select.pair == "demonstration":
+        by = "demonstration"
+    elif by == SCORE:
+        by = "reward model" if sampled.named("reward_model") else "rule"
     return f"{source.select.kind} of {source.path} by {by}"
