@@ -87,6 +87,10 @@ class Card:
     """For rollouts: the environment, or where there is none the verifier, must be able to say what a lost row did reach."""
     scores_rows: bool = False
     """For rollouts: it scores its rows itself, some of them by what no verifier of the record's can see."""
+    labels_steps: bool = False
+    """For rewards: the score is the verifier's, and all that it adds is columns, so something must read one."""
+    telescopes: bool = False
+    """For shaping of turns: with `discount: 1` a row gets the same in all, whatever it did, as every other row of its problem."""
     compares_steps: bool = False
     """For shaping: a row of a single step is paid nothing, whatever its value."""
     intrinsic: bool = False

@@ -165,6 +165,10 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
         raise RecipeError(
             f"{field}.discount: it is of the turns of episodes, and {source.path} labels completions. Leave it out."
         )
+    if source.select.importance is not None and source.select.kind == PREFERRED and not plays:
+        raise RecipeError(
+            f"{field}.importance: it is of the turns of episodes, and {source.path} compares single answers. Leave it out."
+        )
     if source.select.kind == SEGMENTS and not plays:
         raise RecipeError(
             f"{field}: segments are parts of episodes, and {source.path} samples single answers. Give it `episodes: {{max_turns: 10}}`, or "

@@ -69,6 +69,7 @@ def methods(rl: s.Rlvr) -> None:
     _check_comparisons(rl, bound)
     _check_rewards(bound, chosen, bind_providers(rl, chosen))
     _check_steps(bound)
+    _check_idle(bound, chosen)
     column_options(chosen)
     _check_server(rl, bound)
     check_staleness(rl, bound, chosen)
@@ -254,6 +255,35 @@ def _check_steps(bound: dict[str, Any]) -> None:
             f"rlvr.reward.most: with 1 every answer is a single step, and shaping: {comparing[0].name} pays steps by what they are beside "
             "each other: it would pay nothing. Raise most, or leave the shaping out."
         )
+
+
+def _check_idle(bound: dict[str, Any], methods: list[Bound]) -> None:
+    """What a part does reaches another one that makes something of it."""
+    rollout, advantage = bound["rollout"], bound["advantage"]
+    learning = [
+        method for method in methods if phase_of(method.slot) >= Phase.ADVANTAGE and method.slot != "rlvr.shaping"
+    ]
+    read = {column for method in methods for column in method.needs}
+    for part in (bound["reward"], *bound["reward"].fn.parts()):
+        labels = set(part.card.makes) - {"turn"}
+        if part.card.labels_steps and not labels & read:
+            raise RecipeError(
+                f"rlvr.reward: {part.name} labels steps ({', '.join(sorted(labels))}), which nothing here reads, and its score is the "
+                "verifier's. Use reward: verifier, or an advantage that reads the labels, such as tp_grpo."
+            )
+    of_turns = any("turn_reward" in method.needs for method in learning)
+    for part in bound["shaping"]:
+        if part.card.telescopes and part.settings["discount"] == 1 and "group" in advantage.takes and not of_turns:
+            raise RecipeError(
+                f"rlvr.shaping: with discount: 1 {part.name} gives every row of a problem the same in all, and advantage: "
+                f"{advantage.name} compares what rows get in all, so nothing would change. Use an advantage that reads rewards of turns, "
+                "such as gigpo, or leave it out."
+            )
+        if rollout.fn.reads_samples and "on_policy" in part.takes:
+            raise RecipeError(
+                f"rlvr.shaping: {part.name} learns from rows that the policy has just drawn, and rollout: {rollout.name} draws none. "
+                "Leave it out, or use a rollout that draws."
+            )
 
 
 def _check_phases(method: Bound) -> None:

@@ -25,6 +25,7 @@ from pipelines.recipe.stage_kind import (
     check_split,
     check_trained,
     model_settings,
+    plays_episodes,
 )
 from pipelines.reward_model.settings import RewardModel
 
@@ -38,6 +39,8 @@ CRITIQUE_TEXT = ("chosen_critique_logp", "rejected_critique_logp")
 """A loss that reads one of these trains the language head, on the answers or on their critiques."""
 
 
+OF_TURNS = "chosen_prior"
+"""A loss that reads this column says something of answers of several turns only."""
 STEP_LABEL = "step_label"
 """A loss that reads this column learns from labelled steps, any other from pairs."""
 
@@ -84,6 +87,8 @@ class RewardModelKind(Kind):
         _check_steps(loss, node)
         if node.settings.step_labels is None:
             check_pairs("reward_model", node)
+        if OF_TURNS in loss.needs:
+            _check_turns(loss, node)
         _check_critique(loss, node.settings)
         _check_users(loss, node.settings)
         check_monitors("reward_model", node.settings)
@@ -117,6 +122,23 @@ def _check_steps(loss: Bound, node: Node) -> None:
                     f"reward_model.data: {name} makes records of {kind} (sources.{number}), and {loss.name} learns from steps. Use select: "
                     "steps, or a file with completions and labels."
                 )
+
+
+def _check_turns(loss: Bound, node: Node) -> None:
+    """Some pairs of the split may have turns: those of files, and of stages that hold episodes."""
+    single = []
+    for name in node.named("data"):
+        for source in getattr(node.recipe.node(name).settings, "sources", ()):
+            if source.splits is not None and node.settings.split not in source.splits:
+                continue
+            if source.select is None or plays_episodes(node.recipe.node(str(source.path))):
+                return
+            single.append(name)
+    if single:
+        raise RecipeError(
+            f"reward_model.loss: {loss.name} is about the turns of episodes, and {single[0]} makes pairs of single answers. Use loss: "
+            "bradley_terry, or select: segments or preferred of a stage that plays episodes."
+        )
 
 
 def _check_critique(loss: Bound, settings: RewardModel) -> None:

@@ -78,6 +78,10 @@ class NewPrompts(Settings):
         return self
 
 
+OF_JUDGES = ("goal", "analyse", "both_orders", "template", "instruction", "reference", "temperature", "max_tokens")
+"""Fields of comparisons that only a judge reads."""
+
+
 class Comparisons(Endpoint):
     """Who says which of two stored completions, or episodes, of a problem came closer to the goal (RL-VLM-F)."""
 
@@ -114,6 +118,9 @@ class Comparisons(Endpoint):
             )
         if self.by != "score" and self.margin:
             raise ValueError("margin is read by: score; leave it out")
+        told = [name for name in OF_JUDGES if getattr(self, name) != type(self).model_fields[name].default]
+        if self.by == "score" and told:
+            raise ValueError(f"{told[0]} is about a judge, and by: score asks none; leave it out")
         if fault := template.problem_with(self.template, ("first", "second")):
             raise ValueError(f"template: {fault}")
         return self

@@ -27,6 +27,7 @@ FIELD = "rlvr.reward"
     checked="reconstructed (its abstract and notes of the paper; the judge's question and where steps end are ours)",
     makes=("turn", "step_potential"),
     provenance=("rule", "judge"),
+    labels_steps=True,
 )
 class gen_prm(Judged):
     """The verifier's score, and labels of the steps for `advantage: tp_grpo`: 1 for a correct step, 0 for an incorrect one.

@@ -16,6 +16,7 @@ from pipelines.rlvr.shaping._state_graph import Potential
     title="Reinforcement Learning with Goal-Distance Gradient",
     checked="reconstructed (abstract; distances on the graph of visited states stand for the paper's network, without its bridge points)",
     shapes_turns=True,
+    telescopes=True,
     provenance=("policy",),
 )
 class goal_distance(Potential):

@@ -21,6 +21,7 @@ EQUAL = 1e-9
     title="Reachability-Aware Laplacian Representation in Reinforcement Learning (RA-LapRep)",
     checked="closed form (distances against commute times; exact eigenvectors stand for learned ones, the potential is ours)",
     shapes_turns=True,
+    telescopes=True,
     provenance=("policy",),
 )
 class laplacian(Potential):

@@ -14,6 +14,7 @@ from pipelines.contract.columns import PerTurn
     title="Knowledge is reward: Learning optimal exploration by predictive reward cashing",
     checked="reconstructed (abstract; the policy's likelihood of the gold answer stands for the value of what is known)",
     shapes_turns=True,
+    telescopes=True,
     provenance=("policy",),
 )
 def reward_cashing(

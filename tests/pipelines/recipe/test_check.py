@@ -22,6 +22,14 @@ STEPS = "{kind: process_model, model: ./scorer, weight: 0.0}"
     [
         (["rlvr.reward=matchtir"], "rlvr.reward: matchtir pays turns, and rollout: single_turn has none"),
         (["rlvr.reward={kind: model, model: ./m, turns: true}"], "rlvr.reward: model pays turns"),
+        (
+            ["rlvr.reward={kind: gen_prm, model: m}"],
+            r"gen_prm labels steps \(step_potential\), which nothing here reads",
+        ),
+        (
+            ["rlvr.reward=[verifier, {kind: gen_prm, model: m}]", "rlvr.shaping=[laser]"],
+            "gen_prm labels steps",
+        ),
         (["rlvr.advantage=w_reinforce", "rlvr.shaping=[laser]"], "laser changes the reward, which nothing here reads"),
         (
             ["rlvr.advantage=w_reinforce", "rlvr.divergence={kind: k3, where: reward}"],
@@ -114,3 +122,31 @@ def test_a_few_steps_to_see_whether_it_runs_need_no_other_warmup(tmp_path):
             toys.recipe(tmp_path), ["sft.steps=2", "rlvr.steps=1", "sft.optimizer.warmup=10", "rlvr.optimizer.warmup=5"]
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ["rlvr.shaping=[goal_distance]"],
+            r"goal_distance gives every row of a problem the same in all, and advantage: grpo",
+        ),
+        (["rlvr.shaping=[laplacian]", "rlvr.advantage=rloo"], "laplacian gives every row of a problem the same"),
+        (["rlvr.shaping=[reward_cashing]", "rlvr.providers=[answer_log_prob]"], "reward_cashing gives every row"),
+        (
+            ["rlvr.shaping=[{kind: airs, terms: [novelty]}]", "rlvr.rollout=stored_episodes"],
+            "airs learns from rows that",
+        ),
+        (["rlvr.shaping=[{kind: goal_distance, discount: 0.9}]"], None),
+        (["rlvr.shaping=[goal_distance]", "rlvr.advantage=gigpo"], None),
+        (["rlvr.shaping=[goal_distance]", "rlvr.advantage=reinforce_pp"], None),
+    ],
+)
+def test_shaping_that_could_change_nothing_is_refused(tmp_path, overrides, words):
+    """What differences of a potential add up to is the start's, which the rows of a problem share."""
+    recipe = read_recipe(toys.lake(tmp_path), overrides)
+    if words is None:
+        check(recipe)
+        return
+    with pytest.raises(RecipeError, match=words):
+        check(recipe)

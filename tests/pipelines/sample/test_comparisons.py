@@ -172,12 +172,15 @@ def test_pairs_of_single_answers(stored, tmp_path):
     assert [info.get("rejected_cut") for info in cut] == [True] and records[0].info["environment"] == "frozen_lake"
 
 
-def graph(folder, *, pairs=None, scorer=None, **compared):
-    body = yaml.safe_load(toys.lake(folder).read_text())
+EPISODES = {"episodes": {}}
+
+
+def graph(folder, *, pairs=None, scorer=None, made=toys.lake, drafts=EPISODES, **compared):
+    body = yaml.safe_load(made(folder).read_text())
     _, sft, data, _ = (body.pop(kind) for kind in ("rlvr", "sft", "curate", "evaluate"))
     stages = {
         "data": {"kind": "curate", **data}, "cold": {"kind": "sft", "data": "data", **sft},
-        "drafts": {"kind": "sample", "data": "data", "model": "cold", "k": 4, "episodes": {}},
+        "drafts": {"kind": "sample", "data": "data", "model": "cold", "k": 4} | drafts,
         "compared": {"kind": "sample", "data": "drafts", "model": "cold", "comparisons": {}, **compared},
         "pairs": {"kind": "curate", "sources": [{"kind": "stage", "path": "compared", "select": "preferred"} | (pairs or {})],
                   "splits": {"train": 1.0}},
@@ -191,6 +194,12 @@ def graph(folder, *, pairs=None, scorer=None, **compared):
 def test_the_plan_knows_what_is_compared(tmp_path):
     check(graph(tmp_path))
     check(graph(tmp_path, pairs={"select": "segments"}))
+    recipe = graph(tmp_path, scorer={"loss": "hindsight_prior"})
+    check(recipe)
+    scorer = recipe.node("scorer")
+    assert [p.text for p in scorer.kind.provenance(scorer)] == [
+        "loss: hindsight_prior: preferences (preferred of compared by judge)"
+    ]
 
 
 @pytest.mark.parametrize(("fields", "words"), [
@@ -200,6 +209,7 @@ def test_the_plan_knows_what_is_compared(tmp_path):
     ({"comparisons": {"model": "m"}}, "by: endpoint needs it"),
     ({"comparisons": {"by": "score", "url": "http://x/v1"}}, "url and api_key_env are those of an endpoint"),
     ({"comparisons": {"margin": 0.5}}, "margin is read by: score"),
+    ({"comparisons": {"by": "score", "both_orders": True}}, "both_orders is about a judge, and by: score asks none"),
     ({"comparisons": {"template": "{first}"}}, "without {second}"),
     ({"step_labels": {}}, "`step_labels` is about new ones"),
     ({"split": "heldout"}, "the stage that drew the completions chose the split"),
@@ -210,3 +220,25 @@ def test_the_plan_knows_what_is_compared(tmp_path):
 def test_what_cannot_be_compared_is_refused(tmp_path, fields, words):
     with pytest.raises(RecipeError, match=words):
         check(graph(tmp_path, **fields))
+
+
+def test_what_is_about_turns_is_refused_of_answers(tmp_path):
+    answers = {"made": toys.recipe, "drafts": {}}
+    check(graph(tmp_path, **answers))
+    for fields, words in (
+        (
+            {"pairs": {"select": {"kind": "preferred", "importance": "changes"}}},
+            r"select\.importance: it is of the turns",
+        ),
+        (
+            {"scorer": {"loss": "hindsight_prior"}},
+            "hindsight_prior is about the turns of episodes, and pairs makes pairs of single",
+        ),
+    ):
+        with pytest.raises(RecipeError, match=words):
+            check(graph(tmp_path, **answers, **fields))
+    shown = graph(tmp_path, **answers, pairs={"path": "drafts", "select": {"kind": "pairs", "pair": "demonstration"}})
+    scorer = shown.node("scorer")
+    assert [p.text for p in scorer.kind.provenance(scorer)] == [
+        "loss: bradley_terry: preferences (pairs of drafts by demonstration)"
+    ]
