@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from itertools import combinations, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +149,10 @@ def _compared(rows: list[Row], asked: Comparisons, judge: CloserJudge | None, se
     for uid, group in groupby(range(len(rows)), key=lambda place: rows[place]["uid"]):
         distinct = {texts[place]: place for place in reversed(list(group)) if texts[place] is not None}
         draw = random.Random(f"{seed} {uid} comparisons")
-        pairs = list(combinations(sorted(distinct.values()), 2))
-        for pair in draw.sample(pairs, min(len(pairs), asked.per_problem)):
-            first, second = draw.sample(pair, 2)
+        listed = sorted(distinct.values())
+        total = len(listed) * (len(listed) - 1) // 2
+        for number in draw.sample(range(total), min(total, asked.per_problem)):
+            first, second = draw.sample([listed[place] for place in pair_at(number, len(listed))], 2)
             places.append((first, second))
     if judge is None:
         verdicts = [by_score(rows[a]["score"], rows[b]["score"], asked.margin) for a, b in places]
@@ -162,6 +163,19 @@ def _compared(rows: list[Row], asked: Comparisons, judge: CloserJudge | None, se
     for (first, second), verdict in zip(places, verdicts, strict=True):
         compared[first].append({"other": rows[second]["sample"], "better": verdict})
     return compared
+
+
+def pair_at(number: int, count: int) -> tuple[int, int]:
+    """The pair of that number among those of `count` things, in order; a problem's pairs are too many to be listed.
+
+    >>> [pair_at(number, 3) for number in range(3)]
+    [(0, 1), (0, 2), (1, 2)]
+    """
+    first = 0
+    while number >= count - 1 - first:
+        number -= count - 1 - first
+        first += 1
+    return first, first + 1 + number
 
 
 def by_score(first: float | None, second: float | None, margin: float) -> bool | None:

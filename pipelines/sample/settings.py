@@ -123,6 +123,8 @@ class Comparisons(Endpoint):
             raise ValueError(f"{told[0]} is about a judge, and by: score asks none; leave it out")
         if fault := template.problem_with(self.template, ("first", "second")):
             raise ValueError(f"template: {fault}")
+        if self.template is not None and self.goal:
+            raise ValueError("goal stands in the questions that a template replaces; write it into the template")
         return self
 
 
