@@ -27,13 +27,19 @@ def written(rlvr: Rlvr) -> Iterator[tuple[str, str]]:
 
 
 def require(problems: Sequence[Problem], rlvr: Rlvr) -> None:
-    """Some record of the split has each of the fields that the recipe names; defaults may be absent.
+    """Some record of the split has each of the fields that the recipe names, and all have weights; defaults may be absent.
 
     Raises:
         DataError: names the setting and the fields that there are.
     """
     for setting, name in written(rlvr):
-        if not any(has(problem.info, name) for problem in problems):
+        lacking = [problem for problem in problems if not has(problem.info, name)]
+        if lacking and name.startswith(f"{PREFERENCES}."):
+            raise DataError(
+                f"{setting}: {len(lacking)} of {len(problems)} records of {rlvr.split} have no info.{name} ({lacking[0].uid} is one). Give "
+                "each of the split's sources `preferences` with the names of all such terms."
+            )
+        if len(lacking) == len(problems):
             there = ", ".join(sorted({key for problem in problems for key in problem.info}))[:500]
             raise DataError(f"{setting}: no record of {rlvr.split} has info.{name}. They have: {there or 'nothing'}.")
 
@@ -41,12 +47,11 @@ def require(problems: Sequence[Problem], rlvr: Rlvr) -> None:
 def has(info: dict[str, Any], name: str) -> bool:
     """Whether an info has a field; dots lead into nested ones.
 
-    >>> has({"a": {"b": 0}}, "a.b"), has({"a": 1}, "a.b")
-    (True, False)
+    >>> has({"a": {"b": 0, "c.d": 1}}, "a.b"), has({"a": 1}, "a.b"), has({"a": {"c.d": 1}}, "a.c.d")
+    (True, False, True)
     """
-    inner: Any = info
-    for part in name.split("."):
-        if not isinstance(inner, dict) or part not in inner:
-            return False
-        inner = inner[part]
-    return inner is not None
+    if name in info:
+        return info[name] is not None
+    first, _, rest = name.partition(".")
+    inner = info.get(first)
+    return bool(rest) and isinstance(inner, dict) and has(inner, rest)

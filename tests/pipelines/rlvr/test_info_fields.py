@@ -51,3 +51,14 @@ def test_a_field_that_no_record_has_is_refused(section, said):
         return info_fields.require(ROWS, rlvr)
     with pytest.raises(DataError, match=said):
         info_fields.require(ROWS, rlvr)
+
+
+def test_every_record_says_what_a_term_is_worth():
+    """A step draws from all of them: one that says nothing would end the run when it is drawn."""
+    rlvr = Rlvr.model_validate({"reward": [{"kind": "verifier", "weight": "preference", "name": "v1.5"}]})
+    told = problem(preferences={"v1.5": 1.0})
+    info_fields.require([told, told], rlvr)
+    with pytest.raises(
+        DataError, match=r"terms\.0\.weight: 1 of 2 records of train have no info\.preferences\.v1\.5 \(a is"
+    ):
+        info_fields.require([told, problem(split="train")], rlvr)
