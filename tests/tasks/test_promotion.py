@@ -53,7 +53,6 @@ def champion(name: str) -> str | None:
     return current[0] if current else None
 
 
-@pytest.mark.slow
 def test_the_way_of_a_champion(registry):
     """First against the base, then better, then equal and refused, then back."""
     first = candidate("way", 0.4, 1)
