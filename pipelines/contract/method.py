@@ -9,7 +9,7 @@ with columns:
     sampling        before a step is sampled
     on_rollouts     with the scored trajectories of each draw
     on_batch        once a step, with the columns of its own update, before any update
-    metrics         once a step, when credit is assigned
+    metrics, lines  once a step: up to the filter when its rows are there, behind it when credit is assigned
     state_dict      at every commit; load_state_dict at a restart
 """
 
@@ -94,8 +94,15 @@ class Method:
         return {}
 
     def metrics(self) -> dict[str, float]:
-        """What it shows of a step when it was called with the columns, by name; of the slots behind the filter."""
+        """What it shows of a step, by name.
+
+        Asked for when the rows of the step are there, or behind the filter when it was called with their columns.
+        """
         return {}
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it wants kept of a step, a line each in `methods.jsonl` beside the model; asked for where `metrics` is."""
+        return []
 
     def state_dict(self) -> dict[str, Any]:
         """What a restart needs, as plain values and tensors; part of every commit."""

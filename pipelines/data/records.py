@@ -144,6 +144,8 @@ class Trajectory:
     prompt: list[Message] | None = None
     """What it was asked, where that need not be its problem's prompt: in a game that the policy plays with itself, of a variant or of a
     relabelled problem."""
+    passed_on: dict[str, Any] | None = None
+    """What its rollout's `run` passes on to its `on_rollouts`, which has the rows of every process; plain values."""
     logged: dict[str, Any] = field(default_factory=dict)
     """What reward functions noted about it, for logs only."""
 

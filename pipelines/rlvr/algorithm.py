@@ -57,14 +57,20 @@ class Update:
         """slot/position/name of each part, and the part."""
         return [(f"{part.slot}/{i}/{part.name}", part) for i, part in enumerate(self.bound())]
 
-    def metrics(self) -> dict[str, float]:
-        """What the parts show of a step; of parts of one name, the last."""
+    def metrics(self, *, drawing: bool = False) -> dict[str, float]:
+        """What the parts behind the filter show of a step, or with `drawing` those up to it; of parts of one name, the last."""
         return {
             f"method/{part.name}/{name}": value
-            for part in self.bound()
-            if phase_of(part.slot) > Phase.FILTER
+            for part in self._shown(drawing)
             for name, value in part.fn.metrics().items()
         }
+
+    def lines(self, *, drawing: bool = False) -> list[dict[str, Any]]:
+        """What these parts want kept of a step, with the method's name."""
+        return [{"method": part.name, **line} for part in self._shown(drawing) for line in part.fn.lines()]
+
+    def _shown(self, drawing: bool) -> list[Bound]:
+        return [part for part in self.bound() if (phase_of(part.slot) <= Phase.FILTER) is drawing]
 
     def state_dict(self) -> dict[str, Any]:
         """slot/position/name → what the part remembers."""

@@ -56,7 +56,9 @@ class Batch:
     seconds: float
     """Spent on collecting it."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the server, at the push before it and while it was decoded."""
+    """Of the server, at the push before it and while it was decoded, and of the methods that draw."""
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    """What methods want kept of the step."""
 
     def to_plain(self) -> dict[str, Any]:
         """The batch as plain values, for commits."""
@@ -69,6 +71,7 @@ class Batch:
             "rows": [place[id(row)] if id(row) in place else row.to_plain() for row in self.rows],
             "seconds": self.seconds,
             "metrics": self.metrics,
+            "lines": self.lines,
         }
 
     @classmethod
@@ -163,7 +166,8 @@ class Collector:
         batch = Batch(step, self.version, self.sampling, sampled, rows, time.perf_counter() - began)
         if self.rlvr.window:
             batch.metrics = diagnostics.of_windows(rows, self.version, len(self.open.unfinished()))
-        batch.metrics |= self._logged_metrics() | diagnostics.of_tries(self._tried)
+        batch.metrics |= self._logged_metrics() | diagnostics.of_tries(self._tried) | self.update.metrics(drawing=True)
+        batch.lines = self.update.lines(drawing=True)
         return batch
 
     def _logged_metrics(self) -> dict[str, float]:

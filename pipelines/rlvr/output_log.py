@@ -9,12 +9,13 @@ from typing import Any
 
 from pipelines.data.records import Trajectory
 
-ROLLOUTS, DRAWS, MONITORED = "rollouts.jsonl", "draws.jsonl", "monitored.jsonl"
-FILES = (ROLLOUTS, DRAWS, MONITORED)
+ROLLOUTS, DRAWS, MONITORED, METHODS = "rollouts.jsonl", "draws.jsonl", "monitored.jsonl", "methods.jsonl"
+FILES = (ROLLOUTS, DRAWS, MONITORED, METHODS)
 
 
 class OutputLog:
-    """`rollouts.jsonl` (texts of some rollouts), `draws.jsonl` (rewards of all) and `monitored.jsonl` (of monitors) in a folder."""
+    """`rollouts.jsonl` (texts of some rollouts), `draws.jsonl` (rewards of all), `monitored.jsonl` and `methods.jsonl` (lines of
+    monitors and methods) in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -24,7 +24,7 @@ from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr import algorithm, diagnostics, gold_answers, info_fields, rollout_log, scoring, stored
 from pipelines.rlvr.collect import SETUP, Batch, Collector
 from pipelines.rlvr.learner import Learner
-from pipelines.rlvr.output_log import DRAWS, MONITORED, OutputLog, draws
+from pipelines.rlvr.output_log import DRAWS, METHODS, MONITORED, OutputLog, draws
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.overlap import Idle, Overlap
 from pipelines.rlvr.pack import pack, padded
@@ -280,7 +280,7 @@ class Trainer:
             advantages = self._advantages(sampled, rows, columns)
         else:
             self.report.event("no row to learn from: nothing was scored or kept", step=step + 1)
-        self._log(step, sampled, advantages, self.monitors.lines(step + 1))
+        self._log(step, sampled, advantages, batch.lines)
         metrics["time/step_s"] = time.perf_counter() - began
         if self.idle is not None:
             metrics |= self.idle.of_step(waited if self.overlap is None else self.overlap.take_waited())
@@ -295,6 +295,7 @@ class Trainer:
         metrics = (
             {"time/credit_s": time.perf_counter() - credited} | diagnostics.of_columns(columns) | self.update.metrics()
         )
+        batch.lines += self.update.lines()
         updates = self._updates(columns, batch.step)
         metrics["replay/rows"] = float(sum(len(update.columns["group"]) for update in updates) - len(batch.rows))
         self.phase("update", batch.step)
@@ -389,13 +390,17 @@ class Trainer:
         return {id(row): columns["advantage"][place[id(row)], : len(row.tokens)].tolist() for row in chosen}
 
     def _log(
-        self, step: int, rows: list[Trajectory], advantages: dict[int, list[float]], monitored: list[dict[str, Any]]
+        self, step: int, rows: list[Trajectory], advantages: dict[int, list[float]], lines: list[dict[str, Any]]
     ) -> None:
+        """Add a step to the outputs; `lines`: of its methods."""
+        monitored = self.monitors.lines(step + 1)
         if self.world.rank > 0:
             return
         self.log.append(DRAWS, [draws(step + 1, rows)])
         if monitored:
             self.log.append(MONITORED, monitored)
+        if lines:
+            self.log.append(METHODS, [{"step": step + 1, **line} for line in lines])
         if self.rlvr.log_rollouts:
             chosen = self._logged(rows)
             self.log.append(
