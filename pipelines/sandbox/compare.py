@@ -54,6 +54,20 @@ def equal(expected: Any, value: Any, *, tuples: bool = False, depth: int = DEPTH
     return canonical(expected) == canonical(value)
 
 
+def plain(data: Any, depth: int = DEPTH + 4) -> Any:
+    """A number, or lists of numbers inside one another, as Python has them; None in the place of everything else.
+
+    Tuples and numpy arrays become lists.
+
+    >>> plain({"t": [1, {"f": "0x1p-1"}, [2, "x", True]]})
+    [1, 0.5, [2, None, None]]
+    """
+    sequence = _sequence(_listed(data))
+    if sequence is None or depth <= 0:
+        return None if isinstance(data, bool) else _number(data)
+    return [plain(item, depth - 1) for item in sequence]
+
+
 def _listed(data: Any) -> Any:
     """A numpy array as its nested lists; anything else as it is."""
     if isinstance(data, dict) and len(data) == 1 and isinstance(data.get("n"), list) and len(data["n"]) == 3:

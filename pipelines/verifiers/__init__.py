@@ -22,7 +22,7 @@ from pipelines.errors import DataError, RecipeError, did_you_mean
 
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 VERIFIERS = (
-    "choice", "exact", "grades", "instructions", "inverse_dynamics", "json_schema", "math", "number", "overlap", "python",
+    "choice", "construction", "exact", "grades", "instructions", "inverse_dynamics", "json_schema", "math", "number", "overlap", "python",
     "reasoning_gym", "regex", "retrieval", "semantic", "sql", "staged", "tool_calls",
 )  # fmt: skip
 """Every verifier: a module of this package that defines `verify`."""
@@ -33,7 +33,7 @@ POOLED: dict[str, tuple[str, ...]] = {
     "regex": ("pattern", "mode", "flags"),
 }
 """Verifiers that run in killable processes → the keys of `info` that they read."""
-SANDBOXED = ("python", "sql")
+SANDBOXED = ("construction", "python", "sql")
 """Verifiers that run code: `job` says what the sandbox is to do."""
 COMPOUND = ("semantic", "staged")
 """Verifiers that ask others: `parts` gives the rows that those verify, `combine` makes a batch's verdicts of theirs."""

@@ -28,6 +28,7 @@ class VerifierError(UserError):
 
 
 _PYTHON = {"entry_point": "f", "timeout_s": 1, "cases": [{"args": [3], "expected": 9}, {"args": [-2], "expected": 4}]}
+_CAP = {"construction": {"kind": "cap_set", "dimension": 2}, "timeout_s": 1}
 _SQL = {"schema": "create table t(a); insert into t values (1), (2);"}
 _SCHEMA = {
     "schema": {"type": "object", "required": ["a"], "properties": {"a": {"type": "string", "pattern": "^(b+)+$"}}}
@@ -54,6 +55,14 @@ def _examples(answer: str, info: dict[str, Any], **texts: str | Example) -> tupl
 EXAMPLES: dict[str, tuple[Example, ...]] = {
     "choice": _examples(
         "B", {}, gold="The answer is (B).", junk="I do not know.", hedged="The answer is A or B.", bomb="A or " * 20_000
+    ),
+    "construction": _examples(
+        "4",
+        _CAP,
+        gold="```python\ndef construct():\n    return [[0, 0], [0, 1], [1, 0], [1, 1]]\n```",
+        junk="def construct(): return 4",
+        hedged="def construct(): return [[a, b] for a in range(3) for b in range(3)]",
+        bomb="def construct():\n    while True: pass",
     ),
     "exact": _examples("a b", {}, gold=" a  b ", junk="c", hedged="a b or c", bomb=" a" * 100_000),
     "grades": _examples(

@@ -87,16 +87,24 @@ def tests_of(answer: str, info: Mapping[str, Any]) -> Tests:
     return tests
 
 
+def limits_of(body: Mapping[str, Any]) -> Limits:
+    """What a row lets its program use: `timeout_s` (or `time_limit`) seconds of processor time, `memory_mb`.
+
+    >>> limits_of({"timeout_s": 0.2}).cpu_s, limits_of({"time_limit": 99}).cpu_s
+    (1, 30)
+    """
+    seconds = round(float(body.get("timeout_s") or body.get("time_limit") or Limits.cpu_s))
+    return Limits(
+        cpu_s=max(1, min(MOST_SECONDS, seconds)),
+        memory_bytes=max(64 << 20, min(MOST_BYTES, int(float(body.get("memory_mb", 512)) * 2**20))),
+    )
+
+
 def _read(body: dict[str, Any]) -> Tests:
     name = str(body.get("entry_point") or body.get("fn_name") or body.get("function") or "")
     common: dict[str, Any] = {
         "graded": bool(body.get("graded", False)),
-        "limits": Limits(
-            cpu_s=max(
-                1, min(MOST_SECONDS, round(float(body.get("timeout_s") or body.get("time_limit") or Limits.cpu_s)))
-            ),
-            memory_bytes=max(64 << 20, min(MOST_BYTES, int(float(body.get("memory_mb", 512)) * 2**20))),
-        ),
+        "limits": limits_of(body),
     }
     if "cases" in body and not name and all(isinstance(c, dict) and _is_run(c) for c in body["cases"]):
         return Tests(runs=[_run(case) for case in body["cases"]], **common)
