@@ -9,6 +9,7 @@ CRITIC, STEPS = f"{TESTS}/providers/test_critic.py", f"{TESTS}/reward/test_proce
 WARM_UP, HEADS = f"{TESTS}/providers/test_warm_up.py", f"{TESTS}/test_value_heads.py"
 ARCHER = f"{TESTS}/providers/test_archer.py"
 LOSS = "tests/pipelines/sft/test_loss.py"
+THETA = f"{TESTS}/rollout/test_theta_evolve.py"
 SVS, HINDSIGHT = f"{TESTS}/rollout/test_svs.py", f"{TESTS}/rollout/test_hindsight.py"
 TARGETS, IMITATION = (
     f"{TESTS}/providers/test_target_discriminator.py",
@@ -123,6 +124,10 @@ PLANTED = {
     "grsp: long segments weigh most": (f"{RLVR}/shaping/grsp.py", "torch.tensor([4.0, 2.0, 1.0] if", "torch.tensor([1.0, 2.0, 4.0] if", [f"{TESTS}/shaping/test_grsp.py::test_one_more_short_segment_costs_more_than_one_more_long_one"]),
     "grsp: no cap": (f"{RLVR}/shaping/grsp.py", "penalty.clamp(-self.cap, self.cap)", "penalty", [f"{TESTS}/shaping/test_grsp.py::test_a_correct_answer_stays_above_an_incorrect_one"]),
     "multirole_r1: repeating words is diversity": (f"{RLVR}/reward/multirole_r1.py", "1 / (1 + yule / 100)", "yule / (1 + yule)", [f"{TESTS}/reward/test_multirole_r1.py::test_the_sheet_s_varied_and_repeated_text"]),
+    "theta_evolve: an error pays as much as a broken rule": (f"{RLVR}/rollout/theta_evolve.py", 'row.score = FAILED if verdict.status in ("timed_out", "unparsable") else INVALID', "row.score = INVALID", [f"{THETA}::test_what_answers_are_paid"]),
+    "theta_evolve: one neighbour gets the migrants": (f"{RLVR}/rollout/_programs.py", "targets = {(island + 1) % islands, (island - 1) % islands} - {island}", "targets = {(island + 1) % islands} - {island}", [f"{THETA}::test_what_stood_on_the_islands_migrates_to_both_neighbours"]),
+    "theta_evolve: the best program may go": (f"{RLVR}/rollout/_programs.py", "self._limit({self.best, number})", "self._limit({number})", [f"{THETA}::test_laws"]),
+    "theta_evolve: the database is not restored": (f"{RLVR}/rollout/theta_evolve.py", "            self.databases[uid].load_state_dict(programs)\n", "", [f"{THETA}::test_a_search_trains_and_resumes_to_the_same_bytes"]),
     "svs: texts are paid for what is always solved": (f"{RLVR}/rollout/svs.py", "useful = solutions is not None and _inside(solutions, self.useful)", "useful = solutions is not None and any(row.correct for row in solutions)", [f"{SVS}::test_a_step_by_hand"]),
     "svs: wrong answers are rewritten": (f"{RLVR}/rollout/svs.py", "[row for row in own if row.correct][: self.rewritten]", "own[: self.rewritten]", [f"{SVS}::test_laws"]),
     "svs: the problem is shown": (f"{RLVR}/rollout/svs.py", 'self.template.replace("{answer}", row.text) for _, row', 'self.template.replace("{answer}", row.text + request.problem.prompt[-1]["content"]) for request, row', [f"{SVS}::test_a_step_by_hand"]),

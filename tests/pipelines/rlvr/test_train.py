@@ -36,8 +36,8 @@ def trainer(tmp_path, start, *overrides):
     return toys.trainer(tmp_path, start, toys.recipe(tmp_path), *overrides)
 
 
-ELSEWHERE = ("for environments", "with a judge")
-"""In the presets that test_rollouts.py and the tests of their rewards run: they need turns, or an endpoint."""
+ELSEWHERE = ("for environments", "with a judge", "for records with a program")
+"""In the presets that test_rollouts.py and the tests of their parts run: they need turns, an endpoint, or what only some records have."""
 ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if not any(words in p.read_text() for words in ELSEWHERE))
 
 
