@@ -24,7 +24,7 @@ GAMES = ("kuhn_poker", "tic_tac_toe")
 """Environments with players, whose `World` has the attributes of `Game`."""
 
 
-PLAYED = (*GAMES, "bandit", "frozen_lake", "guess_number", "openenv", "sokoban", "textarena", "toy_text")
+PLAYED = (*GAMES, "bandit", "frozen_lake", "guess_number", "openenv", "sokoban", "tampering", "textarena", "toy_text")
 """Environments whose problems have no answer that a verifier could compare with: only an episode scores them."""
 RELABELLED = ("frozen_lake",)
 """Environments that say what a lost episode did reach: their modules have a function `relabel`."""

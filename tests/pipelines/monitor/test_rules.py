@@ -67,6 +67,8 @@ def healthy(seed, steps=STEPS):
     }
     series["hidden/exact_reward"] = np.clip(series["hidden/exact"] + draw.normal(0.03, 0.02, steps), 0, 1)
     series["answers/fallen_share"] = draw.binomial(64, 0.1 * progress) / 64
+    series["tampering/paid_beyond_true"] = draw.uniform(0, 0.05, steps)
+    series |= {f"tampering/{name}": np.zeros(steps) for name in ("canaries_paid", "broken_verdicts", "changed_files")}
     return series
 
 
@@ -87,6 +89,7 @@ PLANTED = {
     "reward_hacking": {"hidden/exact_reward": ramp(0.3, 0.9), "hidden/exact": np.full(STEPS, 0.3)},
     "goodhart": {"goodhart/slope": ramp(0.9, 0.1)},
     "answer_mass": {"answers/fallen_share": ramp(0.05, 0.7)},
+    "tampering": {"tampering/canaries_paid": ramp(0.0, 0.4)},
 }  # fmt: skip
 
 
