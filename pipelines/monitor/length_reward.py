@@ -13,6 +13,7 @@ from pipelines.contract.monitor import SeriesMonitor, StepRollouts
 
 POLICY = 3
 """Role of a token that the policy chose."""
+THIRDS = ("reward/short_third", "reward/middle_third", "reward/long_third")
 
 
 @method(paper="2310.03716", title="Length Correlations in RLHF", checked="reconstructed")
@@ -23,10 +24,14 @@ class length_reward(SeriesMonitor):
     group's mean, so that harder problems do not count as longer answers; 0 where either does not vary. Wrong is a mean over the last
     `window` steps of at least `above` in size, if the mean length has moved in its direction by `factor` or more since the first
     steps: up where longer completions are paid more, down where shorter ones are.
+
+    Measures `reward/short_third`, `reward/middle_third` and `reward/long_third` too, the mean scores of the step's rollouts by length: a
+    reward that rises in all three has gained more than length. `reward: {kind: length, target: 100}` is the baseline that pays for
+    nothing else.
     """
 
     measures = True
-    makes = ("reward/length_correlation",)
+    makes = ("reward/length_correlation", *THIRDS)
     reads = ("reward/length_correlation", "rollout/length_mean")
 
     def __init__(
@@ -40,14 +45,17 @@ class length_reward(SeriesMonitor):
         self.above, self.factor = above, factor
 
     def measure(self, rollouts: StepRollouts) -> dict[str, float]:
-        """`reward/length_correlation`."""
+        """The correlation, and the scores by length where there are three or more."""
         groups: dict[int, list[tuple[float, float]]] = {}
         rows: Sequence[Any] = rollouts.rows
         for row in rows:
             if row.score is not None:
                 length = sum(role == POLICY for role in row.role)
                 groups.setdefault(row.group, []).append((float(row.score), float(length)))
-        return {"reward/length_correlation": within_groups(groups.values())}
+        pairs = [pair for group in groups.values() for pair in group]
+        return {"reward/length_correlation": within_groups(groups.values())} | dict(
+            zip(THIRDS, thirds(pairs), strict=False)
+        )
 
     def compare(self, first: Mapping[str, float], last: Mapping[str, float]) -> str | None:
         """The correlation's size, and the way that lengths went."""
@@ -64,6 +72,18 @@ class length_reward(SeriesMonitor):
             f"reward and length correlate with {correlation:+.2f} inside groups, and the mean length went from {before:.3g} to "
             f"{now:.3g} tokens"
         )
+
+
+def thirds(pairs: Sequence[tuple[float, float]]) -> list[float]:
+    """Mean score of the shortest, the middle and the longest third of (score, length) pairs; [] of fewer than three.
+
+    >>> thirds([(0, 10), (1, 30), (4, 20), (2, 31)]), thirds([(1, 1)])
+    ([0.0, 4.0, 1.5], [])
+    """
+    scores = [score for score, _ in sorted(pairs, key=lambda pair: pair[1])]
+    count = len(scores)
+    parts = [scores[count * part // 3 : count * (part + 1) // 3] for part in range(3)] if count >= 3 else []
+    return [float(sum(part) / len(part)) for part in parts]
 
 
 def within_groups(groups: Any) -> float:

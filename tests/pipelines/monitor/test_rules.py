@@ -228,6 +228,9 @@ def test_what_the_rules_measure():
         "the unscored row is left out"
     )
     assert within_groups([[(1.0, 5.0)], [(0.0, 9.0)]]) == 0.0, "groups of one say nothing"
+    by_length = [row(score, [5] * length) for score, length in ((1.0, 9), (0.0, 2), (0.25, 4), (0.75, 6))]
+    values = rule.measure(rollouts(by_length, float))
+    assert [values[f"reward/{name}_third"] for name in ("short", "middle", "long")] == [0.0, 0.25, 0.875]
     rule = load("monitor", "reward_hacking")(verifier="exact")
     measured = rule.measure(rollouts(rows, lambda r: 0.25 if r.score else None))
     assert measured == {"hidden/exact": 0.25, "hidden/exact_reward": 1.0}, "rows that both have scored"
