@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -152,6 +152,11 @@ class Trajectory:
     def sampled(self) -> list[int]:
         """Ids of the tokens that the policy drew, in order."""
         return [token for token, role in zip(self.tokens, self.role, strict=True) if role == Role.POLICY]
+
+    def asked(self, problems: Mapping[str, Problem]) -> Problem:
+        """Its problem (of `problems` by uid), with what it was asked itself where that is something else: `prompt`."""
+        problem = problems[self.uid]
+        return problem if self.prompt is None else replace(problem, prompt=self.prompt)
 
     @property
     def sampled_count(self) -> int:

@@ -56,7 +56,7 @@ def keywords(
     entries of `info` by their names (None where a record has none; a name that is taken stays what it is); `trainer_state`,
     `log_extra(column, values)`, `log_metric(name, value)`. What is handed over is a copy.
     """
-    asked = [problems[row.uid] for row in rows]
+    asked = [row.asked(problems) for row in rows]
     current = _session.get() or Session()
     values: dict[str, Any] = {key: None for problem in asked for key in problem.info}
     values |= dict.fromkeys((*ARGUMENTS, *RECORD, *LIVE))

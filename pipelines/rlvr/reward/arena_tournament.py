@@ -55,7 +55,7 @@ class arena_tournament(Reward):
         groups = list(by_group(r for r in rows if r.stop != Stop.ERROR and r.score is not None).values())
         refusals: list[UserError | None] = []
         with ThreadPoolExecutor(self.pairwise.settings.concurrency if self.pairwise else 1) as pool:
-            ranked = list(pool.map(lambda group: self._ranked(group, problems[group[0].uid], refusals), groups))
+            ranked = list(pool.map(lambda group: self._ranked(group, group[0].asked(problems), refusals), groups))
         if refusals and all(refusals):  # nobody is there, or refuses us: not one match was played
             raise refusals[-1]  # type: ignore[misc]
         for group, order in zip(groups, ranked, strict=True):

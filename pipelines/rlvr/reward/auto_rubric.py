@@ -57,7 +57,7 @@ class auto_rubric(Reward):
     ) -> list[bool | None]:
         """Whether the first of each pair is the better one."""
         if self.judge is not None:
-            asked = [(problems[first.uid], first.text, second.text) for first, second in pairs]
+            asked = [(first.asked(problems), first.text, second.text) for first, second in pairs]
             return self.judge.verdicts(asked, self.criteria)
         verdicts: list[bool | None] = []
         for first, second in pairs:

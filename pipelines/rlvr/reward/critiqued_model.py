@@ -61,7 +61,8 @@ class critiqued_model(Reward):
         asked = [row for row in rows if row.stop != Stop.ERROR]
         if not asked:
             return
-        answered = [Answered(problems[row.uid].prompt, row.text, problems[row.uid].tools) for row in asked]
+        problem_and_row = [(row.asked(problems), row) for row in asked]
+        answered = [Answered(problem.prompt, row.text, problem.tools) for problem, row in problem_and_row]
         for row, critiques in zip(
             asked, self.model.score_with_critiques(answered, self.critiques, seed=self.seed), strict=True
         ):

@@ -78,7 +78,7 @@ class drlc(Judged):
             raise RecipeError(
                 f"{FIELD}: drlc reads single answers, and the rollout has turns. Use reward: ppr, which grades turns."
             )
-        replies = self.asker.ask([self._question(row, problems[row.uid]) for row in asked])
+        replies = self.asker.ask([self._question(row, row.asked(problems)) for row in asked])
         for row in rows:
             row.score = None if row.stop == Stop.ERROR else 0.0
             row.token_reward = [0.0] * len(row.tokens)

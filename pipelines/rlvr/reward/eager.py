@@ -83,7 +83,7 @@ class eager(Reward):
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components and the rewards of turns in place."""
         scored = scored_with_turns("eager", rows, problems)
-        asked = [self.questions(self._goal(problems[row.uid])) for row in scored]
+        asked = [self.questions(self._goal(row.asked(problems))) for row in scored]
         told = [self._told(row) for row in scored]
         texts = [
             (f"{so_far}\n\n{question}", word)

@@ -83,7 +83,7 @@ class exprl(Judged):
             )
         prefixes = [split_steps(row, self._decode, self.separator, most=self.most) for row in graded]
         asked = [
-            [] if row.stop == Stop.LENGTH else [self._question(problems[row.uid], text) for text in texts]
+            [] if row.stop == Stop.LENGTH else [self._question(row.asked(problems), text) for text in texts]
             for row, texts in zip(graded, prefixes, strict=True)
         ]
         replies = iter(self.asker.ask([question for own in asked for question in own]))

@@ -80,7 +80,7 @@ class gen_prm(Judged):
         texts = [split_steps(row, self._decode, self.separator, most=self.most) for row in labelled]
         steps = [[after[len(before) :] for before, after in pairwise(["", *own])] for own in texts]
         asked = [
-            questions.steps(problems[row.uid], own, correct=bool(row.correct), instruction=self.instruction)
+            questions.steps(row.asked(problems), own, correct=bool(row.correct), instruction=self.instruction)
             for row, own in zip(labelled, steps, strict=True)
         ]
         for row, own, reply in zip(labelled, steps, self.asker.ask(asked), strict=True):

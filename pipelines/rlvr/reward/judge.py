@@ -92,9 +92,9 @@ class judge(Reward):
         """Fill score, correct, status and components in place."""
         verify(rows, problems)
         asked = [row for row in rows if row.stop != Stop.ERROR]
-        rubrics = [self._rubric(problems[row.uid]) for row in asked]
+        rubrics = [self._rubric(row.asked(problems)) for row in asked]
         texts = [
-            self._questions(problems[row.uid], row.text, rubric) for row, rubric in zip(asked, rubrics, strict=True)
+            self._questions(row.asked(problems), row.text, rubric) for row, rubric in zip(asked, rubrics, strict=True)
         ]
         replies = iter(self.asker.ask([question for group in texts for question in group]))
         for row, rubric, group in zip(asked, rubrics, texts, strict=True):

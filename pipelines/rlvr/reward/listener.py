@@ -50,11 +50,11 @@ class listener(Reward):
         verify(rows, problems)
         heard = [row for row in rows if row.stop != Stop.ERROR]
         tokenizer = self.scorer.tokenizer(self.model)
-        prompts = chat.render_prompts(tokenizer, [problems[row.uid].prompt for row in heard]) if heard else []
+        prompts = chat.render_prompts(tokenizer, [row.asked(problems).prompt for row in heard]) if heard else []
         passages = []
         for row, prompt in zip(heard, prompts, strict=True):
             reasoning = tokenizer(self.reasoning(row.text) + self.before, add_special_tokens=False)["input_ids"]
-            gold = tokenizer(problems[row.uid].answer, add_special_tokens=False)["input_ids"]
+            gold = tokenizer(row.asked(problems).answer, add_special_tokens=False)["input_ids"]
             passages.append(Passage([*prompt, *reasoning], gold))
         for row, logp in zip(heard, self.scorer.log_probs(passages, model=self.model), strict=True):
             known = len(logp) > 0 and bool(logp.isfinite().all())

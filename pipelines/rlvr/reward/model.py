@@ -110,7 +110,7 @@ class model(Reward):
         if member.reads(self.scorer.tokenizer()):
             passages, starts = [row.tokens for row in rows], [_start(row) for row in rows]
         else:
-            asked = [(row, problems[row.uid]) for row in rows]
+            asked = [(row, row.asked(problems)) for row in rows]
             rendered = [chat.render_answer(member.tokenizer, p.prompt, row.text, p.uid, p.tools) for row, p in asked]
             passages, starts = [ids for ids, _ in rendered], [start for _, start in rendered]
         return self._own_scores(member, passages, starts)

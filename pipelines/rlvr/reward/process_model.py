@@ -88,7 +88,7 @@ class process_model(Reward):
         prefixes = [
             prefix
             for row, own in zip(asked, texts, strict=True)
-            for prefix in self._prefixes(row, own, problems[row.uid])
+            for prefix in self._prefixes(row, own, row.asked(problems))
         ]
         if not prefixes:
             return

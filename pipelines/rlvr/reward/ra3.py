@@ -55,10 +55,10 @@ class ra3(Reward):
         verify(rows, problems)
         thoughts = [row for row in rows if row.stop != Stop.ERROR]
         tokenizer = self.scorer.tokenizer(self.model)
-        prompts = chat.render_prompts(tokenizer, [problems[row.uid].prompt for row in thoughts]) if thoughts else []
+        prompts = chat.render_prompts(tokenizer, [row.asked(problems).prompt for row in thoughts]) if thoughts else []
         passages = []
         for row, prompt in zip(thoughts, prompts, strict=True):
-            problem = problems[row.uid]
+            problem = row.asked(problems)
             thought = tokenizer(row.text + self.between, add_special_tokens=False)["input_ids"]
             action = str(problem.info.get("solution") or problem.answer)
             passages.append(Passage([*prompt, *thought], tokenizer(action, add_special_tokens=False)["input_ids"]))

@@ -61,7 +61,9 @@ class roboclip(Reward):
         """
         verify(rows, problems)
         scored = [row for row in rows if row.score is not None]
-        pairs = [(_episode(row, problems[row.uid]), self._shown_to(problems[row.uid]), self.encoder) for row in scored]
+        pairs = [
+            (_episode(row, row.asked(problems)), self._shown_to(row.asked(problems)), self.encoder) for row in scored
+        ]
         for row, cosine in zip(scored, cosines(pairs), strict=True):
             if cosine is not None and isnan(cosine):
                 raise DataError(f"{FIELD}: the demonstration for {row.uid} is longer than {self.encoder} can read.")

@@ -126,7 +126,7 @@ class safesearch(Reward):
         scored = scored_with_turns("safesearch", rows, problems)
         judged = []
         for row in scored:
-            if problems[row.uid].info.get("safety") is True:
+            if row.asked(problems).info.get("safety") is True:
                 judged.append(row)
             else:
                 row.components = {**row.components, "utility": float(bool(row.correct))}
@@ -199,11 +199,11 @@ class safesearch(Reward):
         most = self.paid_queries["most"]
         texts = [[query.text for query in own[:most]] for own in searches]
         if self.asker is None:
-            return [self._by_phrases(row, own, problems[row.uid]) for row, own in zip(rows, texts, strict=True)]
+            return [self._by_phrases(row, own, row.asked(problems)) for row, own in zip(rows, texts, strict=True)]
         asked = [
             question
             for row, own in zip(rows, texts, strict=True)
-            for question in _asked(problems[row.uid], self._final_text(row), own)
+            for question in _asked(row.asked(problems), self._final_text(row), own)
         ]
         replies = iter(self.asker.ask(asked))
         verdicts = []

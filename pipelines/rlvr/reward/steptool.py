@@ -94,7 +94,7 @@ class steptool(Judged):
 
     def _graded(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> list[list[float]]:
         """The judge's grade of each turn with calls, from 0 to 1; 0 for turns without any."""
-        asked = [self._questions(row, problems[row.uid]) for row in rows]
+        asked = [self._questions(row, row.asked(problems)) for row in rows]
         replies = iter(self.asker.ask([question for own in asked for question in own if question]))
         grades = []
         for row, own in zip(rows, asked, strict=True):

@@ -70,7 +70,7 @@ class viper(Reward):
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components and the rewards of turns in place."""
         scored = scored_with_turns("viper", rows, problems)
-        streams = [_stream(self.tokenizer, problems[row.uid], row) for row in scored]
+        streams = [_stream(self.tokenizer, row.asked(problems), row) for row in scored]
         passages = [Passage([t for t, turn in own if turn < 0], [t for t, turn in own if turn >= 0]) for own in streams]
         likelihoods = self.scorer.log_probs(passages, model=self.model)
         for row, own, logp in zip(scored, streams, likelihoods, strict=True):

@@ -54,6 +54,16 @@ def test_every_column_of_the_record_arrives():
     assert set(heard) >= {"trainer_state", "log_extra", "log_metric", "info"}
 
 
+def test_the_prompt_is_what_the_row_was_asked():
+    """In a game that the policy plays with itself each seat is asked something else."""
+    second = [{"role": "user", "content": "you are the second"}]
+    scored = rows("4", "5")
+    scored[1].prompt = second
+    heard = []
+    scoring.add([("mine", lambda prompts, completions: heard.extend(prompts) or [0.0, 0.0])], scored, PROBLEMS)
+    assert heard == [PROBLEMS[UIDS[0]].prompt, second]
+
+
 def test_a_function_is_given_what_it_takes():
     assert [row.score for row in call(lambda completions, level: [float(x) for x in level])] == [1.0, 2.0]
     assert [row.score for row in call(lambda *, answer: [float(a) for a in answer])] == [4.0, 4.0]

@@ -66,6 +66,15 @@ def test_the_reference_is_shown_only_where_it_is_wanted():
         assert scored(judge, ["7"])[0].score == 0.0
 
 
+def test_a_judge_reads_what_the_row_was_asked():
+    """The second seat of a game that the policy plays with itself is asked something else than the problem's prompt."""
+    with judge_server.running(lambda body: f"Grade: {10 if 'second' in judge_server.parts(body)[1] else 1}") as judge:
+        reward = bind("rlvr.reward", {"kind": "judge", "model": "rule", "url": judge.url}).fn
+        rows = [answer(UID, 0, "7"), answer(UID, 1, "7", prompt=[{"role": "user", "content": "you are the second"}])]
+        reward.score(rows, problems())
+    assert [row.score for row in rows] == [0.0, 1.0]
+
+
 def test_what_the_infrastructure_failed_is_not_asked():
     with judge_server.running(by_length) as judge:
         reward = bind("rlvr.reward", {"kind": "judge", "model": "rule", "url": judge.url}).fn
