@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
@@ -29,7 +30,9 @@ def irrl(
     The log form, weight max(log q - log p, 0), is the mutual information between what is written and the target that skill discovery
     and hard attention maximise. An immature discriminator makes it noisy: an error of q is divided by q. The linear form's error is
     that of q itself, and clipping leaves nothing below 0 for rows that tell less than nothing; `clip: false` charges them. Without a
-    `verifier_weight` the verifier decides nothing: its `correct` is there to judge the run by.
+    `verifier_weight` the verifier decides nothing: its `correct` is there to judge the run by. The log form takes a probability below
+    1.2e-38, the least that float32 holds in full, for that, since a discriminator that is sure of another target gives 0: without the
+    clip a row is charged 87.3 + log p at most.
 
     >>> import torch
     >>> q, p = torch.tensor([0.9, 0.1, 0.05]), torch.full((3,), 0.1)
@@ -38,7 +41,11 @@ def irrl(
     >>> irrl(q * 0, q, p, form="log").tolist(), irrl(q * 0 + 1, q, p, weight=0.5, verifier_weight=2.0).tolist()
     ([2.197225, 0.0, 0.0], [2.4, 2.0, 2.0])
     """
-    told = target_probability - target_prior if form == "linear" else target_probability.log() - target_prior.log()
+    if form == "linear":
+        told = target_probability - target_prior
+    else:
+        least = torch.finfo(torch.float32).tiny
+        told = target_probability.clamp(min=least).log() - target_prior.clamp(min=least).log()
     if clip:
         told = told.clamp(min=0)
     return weight * told + verifier_weight * reward

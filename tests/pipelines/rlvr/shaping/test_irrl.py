@@ -43,6 +43,14 @@ def test_the_released_rewards_with_ten_targets(q, linear, linear_unclipped, log,
         assert paid(q, 0.1, form=form, clip=clip) == pytest.approx(value, abs=1e-6)
 
 
+def test_a_discriminator_that_is_sure_of_another_target_charges_a_finite_amount():
+    """log 0 is no reward: the probability is taken for the least that float32 holds in full."""
+    least = math.log(torch.finfo(torch.float32).tiny)
+    assert paid(0.0, 0.1, form="log", clip=False) == pytest.approx(least - math.log(0.1), rel=1e-6)
+    assert paid(0.0, 0.1, 1.0, form="log", clip=False, weight=0.0, verifier_weight=1.0) == 1.0
+    assert paid(0.0, 0.1, form="log") == 0.0
+
+
 @given(SHARES, SHARES, st.floats(-0.0005, 0.0005))
 def test_a_discriminator_that_is_off_by_little_changes_the_linear_reward_by_no_more(q, p, error):
     """The log reward of a rare target moves by the error divided by q."""
