@@ -185,7 +185,8 @@ COLUMNS: dict[str, Column] = {
                        "Mean score of continuations from before the token; NaN where none was drawn.", fill=nan,
                        field="mc_value", part=True, hint="Use a rollout that samples continuations: rollout: chain."),
     # of a turn
-    "turn_reward": Column("B S", "float32", Phase.FILTER, "a rollout with turns, then shaping", "Reward paid at the end of the turn.",
+    "turn_reward": Column("B S", "float32", Phase.FILTER, "a rollout with turns, then shaping", 
+                          "Reward paid at the end of the turn; for shaping and advantages the last one has what the whole answer earned.",
                           field="turn_reward", part=True, hint=TURNS),
     "turn_state": Column("B S", "int64", Phase.FILTER, "a rollout with turns",
                          "Equal values mean that the policy saw the same state, or stated the same belief; -1 past the last turn.", fill=-1,

@@ -262,7 +262,9 @@ class Reward(Method):
     label: str = ""
     """Default name of the term that it is in a composite reward; empty: the method's name."""
     pays_turns: bool = False
-    """Whether it changes the rewards of turns, which a sum of terms does not add up."""
+    """Whether it needs a rollout with turns, whose rewards it changes."""
+    keeps_score: bool = False
+    """Whether a score that the rollout has given stays in the row's score, and with it what the environment paid the turns."""
     rescores: bool = False
     """Whether rows that the rollout has scored are scored anew."""
     term_names: Sequence[str] = ()

@@ -212,23 +212,26 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound], providers: list[
         raise RecipeError(
             f"rlvr.reward: {reward.name} pays turns, and rollout: {rollout.name} has none. Use a rollout with turns: rollout: multi_turn."
         )
-    wanted = [set(method.needs) for method in methods if method.slot != "rlvr.shaping"]
-    wanted += [set(provider.fn.reads) for provider in providers if "reward" in provider.fn.reads]
-    readers = [needs for needs in wanted if {"reward", "token_penalty"} & needs]
+    advantage = bound["advantage"]
+    paid = [method for method in methods if phase_of(method.slot) >= Phase.ADVANTAGE and method.slot != "rlvr.shaping"]
+    asked = [each for each in providers if set(each.card.makes) & set(advantage.needs)]
+    wanted = [set(method.needs) for method in paid]
+    wanted += [set(provider.fn.reads) for provider in asked if "reward" in provider.fn.reads]
+    of_tokens = any({"reward", "token_penalty"} & needs for needs in wanted)
+    of_turns = any("turn_reward" in needs for needs in wanted)
     payers = [method for method in methods if "token_reward" in produced([method])]
     if payers and not any("token_penalty" in needs for needs in wanted):
         raise RecipeError(
-            f"{payers[0].slot}: {payers[0].name} pays single tokens, and advantage: {bound['advantage'].name} compares whole rows. Use an "
+            f"{payers[0].slot}: {payers[0].name} pays single tokens, and advantage: {advantage.name} compares whole rows. Use an "
             "advantage that reads rewards of tokens: reinforce_pp, or gae with a critic."
         )
     divergence = bound["divergence"]
     penalties = [divergence] if divergence is not None and divergence.where == "reward" else []
-    of_turns = any("turn_reward" in needs for needs in wanted)
-    changing = [part for part in bound["shaping"] if not (part.card.shapes_turns and of_turns)] + penalties
-    for method in [] if readers else changing:
+    changing = [*([] if of_turns else bound["shaping"]), *penalties]
+    for method in [] if of_tokens else changing:
         raise RecipeError(
-            f"{method.slot}: {method.name} changes the reward, which nothing here reads: advantage: {bound['advantage'].name} learns from "
-            f"other columns ({', '.join(bound['advantage'].takes)}). Leave {method.name} out, or use an advantage that reads reward."
+            f"{method.slot}: {method.name} changes the reward, which nothing here reads: advantage: {advantage.name} learns from "
+            f"other columns ({', '.join(advantage.takes)}). Leave {method.name} out, or use an advantage that reads reward."
         )
 
 

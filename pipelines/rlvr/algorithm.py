@@ -14,6 +14,10 @@ from pipelines.contract.method import Method
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_slots, bound_list, column_options
 from pipelines.rlvr.ops import to_tokens
+from pipelines.rlvr.ops_turns import last_taken, turns_taken
+
+ROUNDING = 1e-6
+"""Of the sum of the amounts that a difference is taken of: a smaller one is float32's rounding."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +107,16 @@ def assign_credit(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
     """Run the slots that must see every rollout of the step: shaping, advantage, credit.
 
     Adds `advantage` [B, T] float32. Teacher-forced tokens in front of the policy's own are no choice of the row's: they start from
-    0, and a credit part may give them something. Nothing here carries a gradient.
+    0, and a credit part may give them something. Nothing here carries a gradient. In front of each of the three slots the rewards of a
+    row's turns add up to its reward.
     """
     columns = dict(columns)
     columns["token_penalty"] = torch.zeros_like(columns["logp_old"])
     columns["loss_share"] = columns["mask"].float()
+    columns |= _paid_in_turns(columns)
     for shape in update.shaping:
         columns |= _shaped(shape, columns)
+        columns |= _paid_in_turns(columns)
     if "token_reward" in columns:
         columns = _take_off(torch.where(columns["mask"], -columns["token_reward"], 0.0), columns)
     if update.divergence is not None and update.divergence.where == "reward":
@@ -134,6 +141,22 @@ def _shaped(part: Bound, columns: dict[str, Any]) -> dict[str, Any]:
         return {"reward": torch.where(scored, result, columns["reward"])}
     turn_reward = torch.where(scored[:, None], result, columns["turn_reward"])
     return {"turn_reward": turn_reward, "reward": columns["reward"] + (turn_reward - columns["turn_reward"]).sum(1)}
+
+
+def _paid_in_turns(columns: dict[str, Any]) -> dict[str, Any]:
+    """`turn_reward` with what scored rows earned beyond their turns on the last one: the return of a turn then has what was paid for the
+    whole answer, an outcome, by a reward function, another term of a sum or a shaping part.
+
+    What a float's rounding alone makes of the difference is left. `token_penalty` stays at its tokens.
+    """
+    turn_reward, turn = columns.get("turn_reward"), columns.get("turn")
+    if turn_reward is None or turn is None:
+        return {}
+    earned, paid = columns["reward"].double() + columns["token_penalty"].double().sum(1), turn_reward.double()
+    beyond = earned - paid.sum(1)
+    known = columns["scored"] & (beyond.abs() > ROUNDING * (earned.abs() + paid.abs().sum(1)))
+    last = last_taken(turns_taken(turn, columns["mask"], turn_reward.shape[1])) & known[:, None]
+    return {"turn_reward": torch.where(last, paid + beyond[:, None], paid).float()}
 
 
 def charge(penalty: Bound, columns: dict[str, Any]) -> dict[str, Any]:

@@ -297,7 +297,7 @@ class Collector:
             row.source = self.by_uid[row.uid].source
         scoring.verify(rows, self.by_uid, on_timeout=self.rlvr.on_timeout)
         with function_keywords.session(self._session):
-            self.update.reward.fn.score(rows, self.by_uid)
+            scoring.score(self.update.reward.fn, rows, self.by_uid)
             scoring.add(self.functions, rows, self.by_uid, timeout_s=self.rlvr.reward_timeout_s)
 
     def forget(self) -> None:

@@ -23,6 +23,15 @@ def turns_taken(turn: Tensor, mask: Tensor, count: int) -> Tensor:
     return torch.stack([((turn == s) & mask).any(1) for s in range(count)], 1)
 
 
+def last_taken(taken: Tensor) -> Tensor:
+    """The last True of each row, bool [B, S].
+
+    >>> last_taken(torch.tensor([[True, True, False], [False, False, False]])).tolist()
+    [[False, True, False], [False, False, False]]
+    """
+    return taken & (taken.flip(1).cumsum(1).flip(1) == 1)
+
+
 def turn_ends(turn: Tensor, mask: Tensor) -> Tensor:
     """The last token in `mask` of each turn, bool [B, T].
 

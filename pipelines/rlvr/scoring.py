@@ -11,12 +11,15 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines import verifiers
 from pipelines.data.records import UNSCORED, Problem, Stop, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.rlvr import function_keywords
+
+if TYPE_CHECKING:
+    from pipelines.contract.method import Reward
 
 RewardFunction = Callable[..., Any]
 """A function with TRL's signature; `function_keywords` says what it is called with."""
@@ -66,6 +69,20 @@ def verify(
         if verdict.status == "timed_out" and on_timeout == "unscored":
             row.score = row.correct = None
         row.components = {"verifier": verdict.score or 0.0, **verdict.components}
+
+
+def score(reward: Reward, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
+    """Have a reward score rows, in place. Where its score replaces the environment's, turns lose what the environment paid them.
+
+    The rewards of a row's turns are then a part of its score, whose rest is paid for the whole answer.
+    """
+    before = [row.turn_reward for row in rows]
+    reward.score(rows, problems)
+    for row, paid in zip(rows, before, strict=True):
+        replaced = row.turn_reward is paid and not (reward.keeps_score or reward.pays_turns)
+        if paid is not None and replaced and row.score is not None:
+            row.turn_reward = [0.0] * len(paid)
+            row.turn_belief = None if row.turn_belief is None else [0.0] * len(paid)
 
 
 def hidden_scores(name: str, rows: Sequence[Trajectory], problems: Mapping[str, Problem]) -> list[float | None]:

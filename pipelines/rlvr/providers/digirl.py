@@ -40,7 +40,7 @@ class digirl(LearnedHead):
     and screen and the instruction critic has a body of its own; episodes are drawn, and all turns of one fitted, where there turns are.
     """
 
-    reads = ("turn", "turn_reward")
+    reads = ("turn", "turn_reward", "reward", "token_penalty")
 
     def __init__(
         self,

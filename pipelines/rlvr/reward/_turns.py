@@ -44,6 +44,7 @@ def pay_turns(row: Trajectory, name: str, values: Sequence[float]) -> None:
     """Pay the turns these values and nothing else; what the environment paid is the component `outcome`."""
     row.components = {**row.components, "outcome": sum(row.turn_reward or []), f"turn.{name}": float(sum(values))}
     row.turn_reward = list(values)
+    row.turn_belief = None if row.turn_belief is None else [0.0] * len(values)
     row.turn_components = [{name: value} for value in values]
     row.score = float(sum(values))
 

@@ -16,11 +16,13 @@ from pipelines.contract.method import Composed, Reward
 from pipelines.data.records import PREFERENCE, PREFERENCES, Problem, Trajectory, by_group
 from pipelines.errors import DataError, RecipeError, did_you_mean
 from pipelines.rlvr.ops import SAME
-from pipelines.rlvr.scoring import verify
+from pipelines.rlvr.scoring import score, verify
 
 FIELD = "rlvr.reward"
 NONE: dict[str, float] = {}
 """Weights of a record that says none; not to be changed."""
+PAID = ("token_reward", "turn_reward", "turn_belief")
+"""Fields of a row that say what its tokens or turns are paid."""
 Number = Annotated[float, Field(ge=-1e6, le=1e6)]
 
 
@@ -131,16 +133,18 @@ class composite(Composed, Reward):
     name, which the policy reads in its prompt: multi-objective RL by one policy for all weights), `gate` (`{term, at_least, at_most,
     otherwise}`: the value counts only where an earlier term's does), `operation` (`add`, or `multiply` what the terms before it gave)
     and `unscored` (what to do with a row that it cannot score: leave the `row` out, or count `zero`). What a term pays single tokens
-    (`drlc`) has its weight and gate, and the factors of later terms. Where all terms are added, `terms` of a row says what each has
-    added. Steps that a term tells apart and their values (`exprl`, `process_model`) stay with the row. A reward that pays turns is no
-    term. Every term's value is a component, so a metric. `correct` stays the verdict of the problem's verifier, whether or not it is a
-    term.
+    (`drlc`) or turns (`viper`, `contrasting_goals`; `verifier`: what the environment paid) has its weight and gate, and the factors of
+    later terms; what a term pays for the whole answer goes to an episode's last turn. A reward that adds to the environment's (`matchtir`)
+    has that in its value, and needs no `verifier` beside it. Where all terms are added, `terms` of a row says what each has
+    added. Steps that a term tells apart and their values (`exprl`, `process_model`) stay with the row. Every term's value is a
+    component, so a metric. `correct` stays the verdict of the problem's verifier, whether or not it is a term.
     """
 
     def __init__(self, *, terms: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=64)]) -> None:
         self.terms: list[Term] = []
         for number, spec in enumerate(terms):
             self.terms.append(_term(number, spec, [term.name for term in self.terms]))
+        self.pays_turns = any(term.reward.fn.pays_turns for term in self.terms)
         self.moves = any(isinstance(term.about.weight, Ramp) for term in self.terms)
         """Whether a weight changes with the steps."""
         if all(term.about.operation == "add" for term in self.terms):
@@ -160,25 +164,30 @@ class composite(Composed, Reward):
         """Fill score, correct, status and components in place."""
         verify(rows, problems)
         values: list[dict[str, float | None]] = [{} for _ in rows]
-        paid: list[dict[str, list[float]]] = [{} for _ in rows]
+        paid: dict[str, list[dict[str, list[float]]]] = {column: [{} for _ in rows] for column in PAID}
         components = [{k: v for k, v in row.components.items() if k != "verifier"} for row in rows]
         for term in self.terms:
             scored = [_copy(row) for row in rows]
-            term.reward.fn.score(scored, problems)
-            for row, copied, known, tokens, parts in zip(rows, scored, values, paid, components, strict=True):
+            score(term.reward.fn, scored, problems)
+            for number, (row, copied, known, parts) in enumerate(zip(rows, scored, values, components, strict=True)):
                 row.turn, row.turn_state, row.potential = copied.turn, copied.turn_state, copied.potential
                 known[term.name] = copied.score
-                if copied.token_reward is not None and copied.score is not None:
-                    tokens[term.name] = copied.token_reward
                 if copied.score is not None:
                     parts[term.name] = float(copied.score)
+                    row.turn_components = _named_together(row.turn_components, copied.turn_components)
+                for column, by_term in paid.items():
+                    own_parts = getattr(copied, column)
+                    if own_parts is not None:
+                        by_term[number][term.name] = [0.0] * len(own_parts) if copied.score is None else own_parts
                 own = {k: v for k, v in copied.components.items() if k not in row.components}
                 parts.update({f"{term.name}.{k}": v for k, v in own.items()})
-        for row, known, tokens, parts in zip(rows, values, paid, components, strict=True):
+        for number, (row, known, parts) in enumerate(zip(rows, values, components, strict=True)):
             own = preferences(problems[row.uid], self.preferred)
             row.score = self.total(known, own)
             row.terms = self.added(known, own) if self.term_names and row.score is not None else None
-            row.token_reward = self.of_tokens(known, tokens, own) if tokens else None
+            for column, by_term in paid.items():
+                if by_term[number]:
+                    setattr(row, column, self.of_parts(known, by_term[number], own))
             row.components = parts | {f"{name}.weight": weight for name, weight in self.learned.items()}
 
     def total(self, values: Mapping[str, float | None], preferred: dict[str, float] = NONE) -> float | None:
@@ -210,17 +219,17 @@ class composite(Composed, Reward):
             value = 0.0
         return value * self._weight(term, preferred)
 
-    def of_tokens(
+    def of_parts(
         self,
         values: Mapping[str, float | None],
         paid: Mapping[str, list[float]],
         preferred: dict[str, float] = NONE,
     ) -> list[float]:
-        """What the terms pay each token, as `total` adds up rows: a closed gate pays no token, a factor holds for tokens too.
+        """What the terms pay each token or turn, as `total` adds up rows: a closed gate pays none, a factor holds for each too.
 
         Args:
             values: term → its value.
-            paid: term → what it pays each token, of those that do.
+            paid: term → what it pays each token, or each turn, of those that do.
             preferred: term → its weight, where it is the record's own.
         """
         total = [0.0] * max(map(len, paid.values()))
@@ -229,9 +238,9 @@ class composite(Composed, Reward):
             opened = gate is None or gate.holds(values[gate.term])
             if term.about.operation == "multiply":
                 factor = ((value or 0.0) if opened or gate is None else gate.otherwise) * weight
-                total = [factor * token for token in total]
+                total = [factor * part for part in total]
             elif opened and term.name in paid:
-                total = [sum_so_far + weight * token for sum_so_far, token in zip(total, paid[term.name], strict=True)]
+                total = [sum_so_far + weight * part for sum_so_far, part in zip(total, paid[term.name], strict=True)]
         return total
 
     def _weight(self, term: Term, preferred: dict[str, float]) -> float:
@@ -314,6 +323,19 @@ def _copy(row: Trajectory) -> Trajectory:
     return copied
 
 
+def _named_together(
+    parts: list[dict[str, float]] | None, others: list[dict[str, float]] | None
+) -> list[dict[str, float]] | None:
+    """The named parts of each turn's reward, with those of a term that are not among them.
+
+    >>> _named_together([{"a": 1.0}, {}], [{"a": 2.0, "b": 3.0}, {"b": 4.0}]), _named_together(None, None)
+    ([{'a': 1.0, 'b': 3.0}, {'b': 4.0}], None)
+    """
+    if parts is None or others is None:
+        return parts or others
+    return [{**new, **old} for old, new in zip(parts, others, strict=True)]
+
+
 def _term(number: int, spec: str | Mapping[str, Any], before: list[str]) -> Term:
     """A term of the list.
 
@@ -334,11 +356,6 @@ def _term(number: int, spec: str | Mapping[str, Any], before: list[str]) -> Term
         reward = bind(FIELD, spec)
     except RecipeError as error:
         raise RecipeError(str(error).replace(FIELD, where, 1)) from None
-    if reward.fn.pays_turns:
-        raise RecipeError(
-            f"{where}: {reward.name} pays turns, and a sum of terms pays rows and tokens, so its turns would go unpaid. Name it alone, as "
-            f"reward: {{kind: {reward.name}}}; reward_functions and shaping may add to it."
-        )
     name = about.name or reward.fn.label or reward.name
     if name in before:
         raise RecipeError(f"{where}: a term called {name} stands before it. Give one of them another `name`.")

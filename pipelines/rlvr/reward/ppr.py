@@ -65,12 +65,13 @@ class ppr(Judged):
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components and the rewards of turns in place."""
         scored = scored_with_turns("ppr", rows, problems)
-        asked = [self._questions(row, problems[row.uid]) for row in scored]
+        asked = [self._questions(row, row.asked(problems)) for row in scored]
         replies = iter(self.asker.ask([question for own in asked for question in own]))
         for row, own in zip(scored, asked, strict=True):
             grades = [questions.read_grade(next(replies).text, self.low, self.high) for _ in own]
             outcome = (row.turn_reward or [0.0])[-1]
             row.turn_reward = renorm([grade or 0.0 for grade in grades], outcome, self.beta)
+            row.turn_belief = None if row.turn_belief is None else [0.0] * len(row.turn_reward)
             row.turn_components = [{"ppr": value} for value in row.turn_reward]
             row.score = sum(row.turn_reward)
             row.components = {

@@ -33,6 +33,7 @@ class thinkdial(Reward):
     """
 
     label = "thinkdial"
+    keeps_score = True
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class thinkdial(Reward):
             lengths = [len(row.sampled()) for row in judged]
             spread = max(lengths, default=0) - min(lengths, default=0)
             for row, length in zip(judged, lengths, strict=True):
-                alpha = self.efforts.get(mode_of(problems[row.uid]) or "", 0.0)
+                alpha = self.efforts.get(mode_of(row.asked(problems)) or "", 0.0)
                 short = 0.5 - (length - min(lengths)) / spread if spread else 0.0
                 leaks = leaked(row.text, self.tag)
                 row.score = (row.score or 0.0) + alpha * (short if row.correct else min(0.0, short))

@@ -44,7 +44,7 @@ class verifier(Reward):
                     f"rlvr.reward: the verifier {verifier} cannot work with this answer or info: {why}. Mend it there."
                 )
         self.other, self.answer, self.info = verifier, answer, dict(info or {})
-        self.rescores = verifier is not None
+        self.rescores, self.keeps_score = verifier is not None, verifier is None
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status and components in place."""

@@ -52,7 +52,4 @@ def spa(
     contribution = turn_progress * taken
     if exact:
         contribution = contribution + ((reward - contribution.sum(1)) / count)[:, None] * taken
-    paid = (progress * contribution + grounding * turn_valid) * taken
-    beyond = reward - turn_reward.sum(1)  # what the row earned beyond its turns is replaced too
-    last = taken & (taken.flip(1).cumsum(1).flip(1) == 1)
-    return paid - beyond[:, None] * last
+    return (progress * contribution + grounding * turn_valid) * taken

@@ -30,10 +30,21 @@ STEPS = "{kind: process_model, model: ./scorer, weight: 0.0}"
             ["rlvr.reward=[verifier, {kind: gen_prm, model: m}]", "rlvr.shaping=[laser]"],
             "gen_prm labels steps",
         ),
+        (["rlvr.reward=[verifier, matchtir]"], "rlvr.reward: composite pays turns, and rollout: single_turn has none"),
         (["rlvr.advantage=w_reinforce", "rlvr.shaping=[laser]"], "laser changes the reward, which nothing here reads"),
         (
             ["rlvr.advantage=w_reinforce", "rlvr.divergence={kind: k3, where: reward}"],
             "rlvr.divergence: k3 changes the reward",
+        ),
+        (
+            [
+                f"curate.sources=[{LAKE}]",
+                "rlvr.rollout=multi_turn",
+                "rlvr.advantage=gigpo",
+                "rlvr.filter=starpo_s",
+                "rlvr.divergence={kind: k1, where: reward}",
+            ],
+            "rlvr.divergence: k1 changes the reward, which nothing here reads: advantage: gigpo",
         ),
         (
             ["rlvr.objective=gspo", "rlvr.old_logp=trainer", "rlvr.credit=[truncated_is]"],
@@ -97,6 +108,13 @@ def test_what_has_no_effect_or_no_meaning_is_refused(tmp_path, overrides, words)
         ["rlvr.optimizer.warmup=16", "rlvr.mini_batches=4"],
         [f"curate.sources=[{LAKE}, {SUMS}]", "rlvr.rollout=multi_turn"],
         [f"curate.sources=[{SUMS}]"],
+        [f"curate.sources=[{LAKE}]", "rlvr.rollout=multi_turn", "rlvr.advantage=gigpo", "rlvr.shaping=[soft_overlong]"],
+        [
+            f"curate.sources=[{LAKE}]",
+            "rlvr.rollout=multi_turn",
+            "rlvr.advantage=gigpo",
+            "rlvr.reward=[verifier, gtpo_turn]",
+        ],
     ],
     ids=str,
 )

@@ -6,6 +6,7 @@ import pytest
 import torch
 import toys
 
+from pipelines.contract.catalogue import load, names, takes
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import algorithm
 
@@ -105,6 +106,44 @@ def test_demonstrations_are_averaged_apart():
     forced = columns["teacher_forced"]
     torch.testing.assert_close(weight[forced].sum(), torch.tensor(1.0))
     torch.testing.assert_close(weight[columns["mask"] & ~forced].sum(), torch.tensor(1.0))
+
+
+OF_TURNS = [name for name in names("rlvr.advantage") if "turn_reward" in takes(load("rlvr.advantage", name))]
+
+
+@pytest.mark.parametrize("advantage", OF_TURNS)
+def test_what_a_whole_answer_earned_is_the_last_turn_s(advantage):
+    """A term, a reward function or a shaping part that pays rows counts for advantages of turns as if the last turn had been paid it."""
+    update = algorithm.Update.of(Rlvr(advantage=advantage))
+    columns = toys.columns_of(toys.batch())
+    columns["reward"] = columns["turn_reward"].sum(1)
+    as_ever = algorithm.assign_credit(update, columns)
+    torch.testing.assert_close(as_ever["turn_reward"], columns["turn_reward"], rtol=0, atol=0)
+    earned = torch.arange(12) / 4 - 1
+    last = torch.nn.functional.one_hot(columns["turn"].amax(1), columns["turn_reward"].shape[1])
+    beyond = columns | {"reward": columns["reward"] + earned}
+    paid = columns | {"turn_reward": columns["turn_reward"] + earned[:, None] * last, "reward": beyond["reward"]}
+    result = algorithm.assign_credit(update, beyond)["advantage"]
+    torch.testing.assert_close(result, algorithm.assign_credit(update, paid)["advantage"], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(result, as_ever["advantage"], atol=1e-3)
+
+
+def test_rows_that_nobody_scored_are_paid_nothing_for_it():
+    columns = toys.columns_of(toys.batch()) | {"scored": torch.arange(12) > 0}
+    columns["reward"] = columns["turn_reward"].sum(1) + 1
+    paid = algorithm.assign_credit(algorithm.Update.of(Rlvr()), columns)["turn_reward"].sum(1) - columns[
+        "turn_reward"
+    ].sum(1)
+    torch.testing.assert_close(paid, (torch.arange(12) > 0).float())
+
+
+def test_shaping_of_rows_reaches_advantages_of_turns():
+    shaped = algorithm.Update.of(Rlvr(advantage="trloo", shaping=[{"kind": "soft_overlong", "buffer": 0.9}]))
+    columns = toys.columns_of(toys.batch())
+    columns["reward"] = columns["turn_reward"].sum(1)
+    columns = algorithm.assign_credit(shaped, columns | {"max_tokens": torch.full((12,), 8.0)})
+    torch.testing.assert_close(columns["turn_reward"].sum(1), columns["reward"])
+    assert (columns["reward"] < toys.batch().turn_reward.sum(1) - 0.1).any()
 
 
 def test_a_penalty_in_the_reward_is_paid_at_its_tokens():

@@ -10,6 +10,7 @@ import torch
 import toys
 from transformers import AutoModelForCausalLM
 
+from pipelines.contract.catalogue import folder, load, names
 from pipelines.engine.policy import Policy
 from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
@@ -35,6 +36,16 @@ def packed(made):
     columns = made._pack(rows, 0)
     made.learner.fill(columns["token"], columns)
     return columns["token"], SimpleNamespace(**columns)
+
+
+def test_who_stores_what_turns_are_paid_reads_all_that_is():
+    """`turn_payments` takes the row's reward and what tokens are charged too."""
+    stores = [
+        name for name in names("rlvr.providers") if "ended(" in (folder("rlvr.providers") / f"{name}.py").read_text()
+    ]
+    assert stores == ["archer", "digirl"]
+    for name in stores:
+        assert {"turn", "turn_reward", "reward", "token_penalty"} <= set(load("rlvr.providers", name).reads), name
 
 
 def test_only_what_is_read_is_provided(tmp_path):

@@ -13,11 +13,13 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import answer
+from scripted import conversation
 
 from pipelines.contract.catalogue import bind, folder, load, names
 from pipelines.data.records import Problem, Stop
 from pipelines.errors import RecipeError
 from pipelines.recipe.settings import Rlvr
+from pipelines.rlvr import scoring
 
 UID = "a" * 32
 PROBLEMS = {
@@ -173,10 +175,46 @@ def test_without_gates_it_is_the_scalar_product(pairs):
 
 
 def test_rewards_of_turns_say_so():
-    """So that they are refused as terms: a sum of terms leaves the turns as the environment paid them."""
+    """So that they are refused where a rollout has none, alone and as terms."""
     for name in set(names("rlvr.reward")) - {"composite", "model"}:
         text = (folder("rlvr.reward") / f"{name}.py").read_text()
         assert load("rlvr.reward", name).pays_turns == bool(re.search(r"scored_(with_)?turns\(", text)), name
+
+
+def episode(earlier, outcome, **more):
+    row = conversation(UID, "go", "x", "on", "x", "4", earlier=earlier, outcome=outcome, **more)
+    row.score = sum(row.turn_reward)
+    return row
+
+
+def test_turns_are_paid_what_the_terms_pay_them():
+    """Weights, gates and factors hold for each turn; what is paid for the whole answer is the score's alone."""
+    calls = [[], [{"name": "f", "arguments": {}, "outcome": "malformed", "text": ""}], []]
+    turns = {"kind": "gtpo_turn", "penalty": 0.5, "weight": 2.0, "name": "calls"}
+    reward = composite({"kind": "verifier", "weight": 0.5}, turns)
+    row = episode(0.25, 1.0, turn_calls=calls, turn_belief=[0.25, 0.0, 0.0])
+    scoring.score(reward, [row], PROBLEMS)
+    assert row.turn_reward == [0.625, -0.375, 2.5] and row.score == sum(row.turn_reward) and row.turn_belief[0] == 0.625
+    assert reward.pays_turns and row.turn_components == [{"format": -0.0}, {"format": -0.5}, {"format": -0.0}]
+    gate = {"term": "verifier", "at_least": 9, "otherwise": -1.0}
+    row = episode(0.25, 1.0, turn_calls=calls)
+    scoring.score(composite("verifier", {**turns, "gate": gate}), [row], PROBLEMS)
+    assert row.turn_reward == [0.25, 0.25, 1.0] and row.score == -0.5
+    row = episode(0.25, 1.0)
+    plain = composite("verifier", BRIEF)
+    scoring.score(plain, [row], PROBLEMS)
+    assert row.turn_reward == [0.25, 0.25, 1.0] and row.score == pytest.approx(2.4) and not plain.pays_turns
+    row = episode(0.25, 1.0)
+    scoring.score(composite("verifier", {**BRIEF, "operation": "multiply"}), [row], PROBLEMS)
+    assert row.turn_reward == pytest.approx([0.225, 0.225, 0.9]) and row.score == pytest.approx(1.35)
+
+
+def test_a_score_in_the_place_of_the_environment_s_takes_back_what_it_paid_the_turns():
+    row, kept = episode(0.25, 1.0, turn_belief=[0.25, 0.0, 0.0]), episode(0.25, 1.0)
+    scoring.score(bind("rlvr.reward", BRIEF).fn, [row], PROBLEMS)
+    assert row.turn_reward == row.turn_belief == [0.0, 0.0, 0.0] and row.score != 1.5
+    scoring.score(bind("rlvr.reward", "thinkdial").fn, [kept], PROBLEMS)
+    assert kept.turn_reward == [0.25, 0.25, 1.0] and kept.score == 2.0
 
 
 @pytest.mark.parametrize(
@@ -193,8 +231,6 @@ def test_rewards_of_turns_say_so():
         ([{"kind": "composite", "terms": ["verifier"]}], r"terms\.0: a composite reward cannot be a term"),
         ([{"kind": "verifier", "verifier": "regexp"}], r"terms\.0\.verifier: no verifier called 'regexp'"),
         ([{"kind": "verifier", "answer": "4"}], r"terms\.0\.verifier: answer and info are those of another"),
-        ([{"kind": "model", "model": "m", "turns": True}], r"terms\.0: model pays turns"),
-        (["verifier", "matchtir"], r"terms\.1: matchtir pays turns.*reward: \{kind: matchtir\}"),
         ([{"kind": "function", "path": "no_such_module:f"}], r"terms\.0\.path: 'no_such_module:f' cannot be imported"),
     ],
 )

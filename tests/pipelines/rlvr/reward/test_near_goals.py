@@ -50,6 +50,23 @@ def test_turns_are_paid_for_the_states_that_they_lead_to():
     assert row.score == pytest.approx(sum(row.turn_reward)) and row.components["outcome"] == 5.0
 
 
+@pytest.mark.parametrize(
+    "kind,settings",
+    [
+        ("contrasting_goals", {"wanted": CLEAR, "unwanted": CRASH, "low": -0.5, "high": 0.5}),
+        ("roboclip", {"reference": "shown"}),
+    ],
+)
+def test_turns_are_paid_by_a_term_too(kind, settings):
+    (alone,) = scored([drive(CLEAR, CRASH)], kind, **settings)
+    row = drive(CLEAR, CRASH, earlier=1.0, outcome=3.0)
+    row.score = 4.0
+    term = {"kind": kind, "encoder": TINY, "weight": 2.0, **settings}
+    bind("rlvr.reward", {"kind": "composite", "terms": ["verifier", term]}).fn.score([row], {UID: PROBLEM})
+    expected = [paid + 2 * own for paid, own in zip([1.0, 3.0], alone.turn_reward, strict=True)]
+    assert row.turn_reward == pytest.approx(expected) and row.score == pytest.approx(sum(expected))
+
+
 def test_the_released_bounds_pay_in_full_what_is_as_near_to_both():
     row, other = contrasted(drive(CLEAR), drive(CRASH), low=-0.03, high=0.0)
     assert row.score == 1.0 and other.score == pytest.approx((cosine(CLEAR, CRASH) - 1 + 0.03) / 0.03, abs=1e-4)
@@ -111,10 +128,9 @@ def test_a_run(tmp_path, lake, reward, name):
     encoder(TINY).tokenizer.save_pretrained(folder)
     made = toys.trainer(
         tmp_path, lake, toys.lake(tmp_path), "rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.steps=1", "rlvr.advantage=gigpo",
-        f'rlvr.reward={{kind: {reward}, encoder: "{folder}"}}'.replace("\n", "\\n").replace("'", '"'),
+        f'rlvr.reward=[{{kind: {reward}, encoder: "{folder}"}}]'.replace("\n", "\\n").replace("'", '"'),
     )  # fmt: skip
     made.run()
     (values,) = [history for _, history in toys.history(tmp_path / "work")]
-    assert 0 < values[f"reward_component/turn.{name}"] <= 3 and values["reward/mean"] == pytest.approx(
-        values[f"reward_component/turn.{name}"]
-    )
+    paid = values[f"reward_component/{name}.turn.{name}"]
+    assert 0 < paid <= 3 and values["reward/mean"] == pytest.approx(paid)

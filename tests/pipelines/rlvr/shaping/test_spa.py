@@ -54,23 +54,13 @@ def test_a_row_s_reward_becomes_the_sum_of_what_its_turns_are_paid(seed, exact, 
     batch.reward = batch.turn_reward.sum(1) + torch.randn(len(batch.group), generator=draw)
     columns = columns_of(batch)
     made = assign_credit(Update.of(settings(exact=exact, progress=progress, grounding=grounding)), columns)
-    total = made["turn_reward"].sum(1) + columns["reward"] - columns["turn_reward"].sum(1)
-    torch.testing.assert_close(made["reward"], total, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(made["reward"], made["turn_reward"].sum(1), atol=1e-5, rtol=1e-4)
     for r in range(len(batch.group)):
         turns = sorted({int(k) for k in batch.turn[r][batch.mask[r]]})
         earned = sum(float(columns["turn_progress"][r, k]) for k in turns)
         valid = sum(float(columns["turn_valid"][r, k]) for k in turns)
         wanted = progress * (float(columns["reward"][r]) if exact else earned) + grounding * valid
         assert float(made["reward"][r]) == pytest.approx(wanted, abs=1e-4)
-
-
-def test_what_a_row_earned_beyond_its_turns_goes_with_the_last_one():
-    example = row([0.1, 0.3], [1.0, 1.0], [0.0, 1.0])
-    example["reward"] = torch.tensor([3.0])
-    made = spa(grounding=0.0)(example)[0].tolist()
-    assert made == pytest.approx([0.1, 0.3 - 2.0]), (
-        "2 are added to the row's reward outside the turns, and taken off here"
-    )
 
 
 def test_while_it_warms_up_turns_are_paid_what_they_earned():
