@@ -26,7 +26,7 @@ class matchtir(Reward):
     without reference calls get nothing for theirs.
     """
 
-    pays_turns = True
+    pays_turns = reads_environment = True
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from pipelines.data.records import Message, Problem, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.judges import asker, questions
 from pipelines.rlvr.reward._judged import Judged
-from pipelines.rlvr.reward._turns import scored_with_turns
+from pipelines.rlvr.reward._turns import pay_turns, scored_with_turns
 
 FIELD = "rlvr.reward"
 PRINCIPLES = (
@@ -70,13 +70,11 @@ class ppr(Judged):
         for row, own in zip(scored, asked, strict=True):
             grades = [questions.read_grade(next(replies).text, self.low, self.high) for _ in own]
             outcome = (row.turn_reward or [0.0])[-1]
-            row.turn_reward = renorm([grade or 0.0 for grade in grades], outcome, self.beta)
-            row.turn_belief = None if row.turn_belief is None else [0.0] * len(row.turn_reward)
-            row.turn_components = [{"ppr": value} for value in row.turn_reward]
-            row.score = sum(row.turn_reward)
+            values = renorm([grade or 0.0 for grade in grades], outcome, self.beta)
+            pay_turns(row, "ppr", values)
             row.components = {
                 **row.components, "outcome": outcome, "judge_unread": float(sum(grade is None for grade in grades)),
-                "turn.ppr": row.score - outcome,
+                "turn.ppr": sum(values) - outcome,
             }  # fmt: skip
 
     def _questions(self, row: Trajectory, problem: Problem) -> list[list[Message]]:

@@ -31,6 +31,10 @@ STEPS = "{kind: process_model, model: ./scorer, weight: 0.0}"
             "gen_prm labels steps",
         ),
         (["rlvr.reward=[verifier, matchtir]"], "rlvr.reward: composite pays turns, and rollout: single_turn has none"),
+        (
+            [f"curate.sources=[{LAKE}]", "rlvr.rollout=stored_episodes", "rlvr.reward=[verifier, viper]"],
+            "rlvr.reward: viper reads what the environment showed .* rollout: stored_episodes takes",
+        ),
         (["rlvr.advantage=w_reinforce", "rlvr.shaping=[laser]"], "laser changes the reward, which nothing here reads"),
         (
             ["rlvr.advantage=w_reinforce", "rlvr.divergence={kind: k3, where: reward}"],
