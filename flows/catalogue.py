@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from flows import setting_types, settings_page, systems
 from pipelines.contract import catalogue
 from pipelines.contract.columns import COLUMNS, TABLES, Column, Phase, phase_of
@@ -80,18 +82,52 @@ def link(paper: str) -> str:
     return "" if paper == "folklore" else f"https://arxiv.org/abs/{paper}"
 
 
+def preset(name: str) -> dict[str, Any]:
+    """A preset as plain values: its paper, what it says of itself, and the fields that it sets."""
+    body = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
+    about = {key: str(body.get(key, "")) for key in ("paper", "title", "about")}
+    return {"slot": "presets", "name": name, **about, "sets": read_preset(name)}
+
+
+def preset_page(about: dict[str, Any]) -> str:
+    """A preset as text.
+
+    >>> print(preset_page(preset("rloo")).splitlines()[0])
+    preset rloo
+    """
+    lines = [f"preset {about['name']}", "", about["title"], f"paper: {link(about['paper'])}"]
+    lines += [f"about: {about['about']}"] if about["about"] else []
+    lines += [f"use it: presets: [{about['name']}]", "it sets:"]
+    fields = yaml.safe_dump(about["sets"], sort_keys=False, default_flow_style=None, width=1000).rstrip()
+    return "\n".join([*lines, *(f"  {line}" for line in fields.splitlines()), ""])
+
+
+def _named(name: str, methods: list[dict[str, Any]], slot: str | None) -> list[dict[str, Any]]:
+    """The preset and the methods of a name.
+
+    Raises:
+        UserError: there is none.
+    """
+    presets = preset_names() if slot is None else []
+    named = [preset(name)] if name in presets else []
+    named += [e for e in methods if e["name"] == name]
+    if not named:
+        raise UserError(
+            f"no method or preset called {name!r}. {did_you_mean(name, [*presets, *(e['name'] for e in methods)])}"
+        )
+    return named
+
+
 def show(name: str | None, slot: str | None, as_json: bool) -> int:
-    """Print the table, or the page of every method with that name."""
+    """Print the table, or the page of the preset and of every method with that name."""
     methods = entries(slot)
     if name is not None:
-        named = [e for e in methods if e["name"] == name]
-        if not named:
-            raise UserError(f"no method called {name!r}. {did_you_mean(name, [e['name'] for e in methods])}")
+        named = _named(name, methods, slot)
         if as_json:
             print(json.dumps(named, indent=1))
             return 0
-        for method in named:
-            print(page(method))
+        for about in named:
+            print(preset_page(about) if about["slot"] == "presets" else page(about, f"{about['slot']}: "))
         return 0
     if as_json:
         print(json.dumps(methods, indent=1))
@@ -107,7 +143,9 @@ def show(name: str | None, slot: str | None, as_json: bool) -> int:
         table.add_row(method["slot"], method["name"], method["paper"], method["checked"], ", ".join(method["needs"]))
     console.print(table)
     presets = preset_names()
-    print(f"\n{len(methods)} methods. Presets: {', '.join(presets)}. whetstone methods NAME says more.")
+    print(
+        f"\n{len(methods)} methods, {len(presets)} presets: {', '.join(presets)}.\n`whetstone methods NAME` shows one."
+    )
     return 0
 
 
@@ -172,8 +210,6 @@ def markdown() -> str:
             lines += ["```text", method["doc"], "```", ""]
     lines += ["## Presets", "", "| preset | paper | sets |", "|---|---|---|"]
     for name in preset_names():
-        import yaml
-
         body = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
         sets = ", ".join(f"`{k}`" for k in read_preset(name))
         lines.append(f"| `{name}` | [{body.get('title', '')}]({link(str(body.get('paper', '')))}) | {sets} |")

@@ -35,7 +35,7 @@ def _that_run(commands: Any) -> None:
     for name, text in (
         ("run", "run a recipe; unchanged stages are reused"),
         ("plan", "say what a run would do, and why"),
-        ("rerun", "run the recipe of an earlier run again, or a part of it, from what MLflow holds"),
+        ("rerun", "run the recipe of an earlier run again, whole or in part, from the artifacts in MLflow"),
     ):
         sub = _add(commands, name, text)
         if name == "rerun":
@@ -45,8 +45,8 @@ def _that_run(commands: Any) -> None:
         sub.add_argument(
             "--set", action="append", default=[], metavar="FIELD=VALUE", help="change a field: rlvr.steps=3"
         )
-        sub.add_argument("--from", dest="start", metavar="STAGE", help="this stage and what is made from it")
-        sub.add_argument("--until", metavar="STAGE", help="this stage and what it is made from")
+        sub.add_argument("--from", dest="start", metavar="STAGE", help="this stage and all that depend on it")
+        sub.add_argument("--until", metavar="STAGE", help="this stage and all that it depends on")
         sub.add_argument("--only", action="append", default=[], metavar="STAGE", help="this stage only (repeatable)")
         sub.add_argument("--fresh", action="store_true", help="run the chosen stages even where nothing changed")
         sub.add_argument("--json", action="store_true", help="for machines: the result, or the error, as JSON")
@@ -54,7 +54,7 @@ def _that_run(commands: Any) -> None:
             sub.add_argument(
                 "--memory",
                 action="store_true",
-                help="what each stage that trains or samples will need, and what lowers it",
+                help="how much memory each stage that trains or samples needs, and what lowers it",
             )
             sub.add_argument(
                 "--limit", type=machine.positive, metavar="GB", help="with --memory: another limit than this machine's"
@@ -81,15 +81,15 @@ def _that_show(commands: Any) -> None:
     report = _add(
         commands,
         "report",
-        "one HTML file: answers of two checkpoints, flips first, and rollouts while the policy learned",
+        "one HTML file: answers of two checkpoints side by side, and rollouts of the training",
     )
     report.add_argument("run", help="the id of the run, or its first characters")
     report.add_argument("--out", metavar="FILE", help="where to write it; default: report-RUN.html")
-    methods = _add(commands, "methods", "the catalogue of methods, or one of them")
+    methods = _add(commands, "methods", "the catalogue of methods and presets, or one of them")
     methods.add_argument("name", nargs="?")
     methods.add_argument("--slot", help="only this slot")
     methods.add_argument("--json", action="store_true")
-    systems = _add(commands, "systems", "the published systems: what carries each here, and what it still lacks")
+    systems = _add(commands, "systems", "published systems: what runs of each here, and what is missing")
     systems.add_argument("name", nargs="?")
     systems.add_argument("--status", choices=["works", "in part", "not yet", "outside"], help="only these")
     systems.add_argument("--json", action="store_true")
@@ -113,7 +113,7 @@ def _that_operate(commands: Any) -> None:
     deploy = _add(
         commands,
         "deploy",
-        "make the work pool, the gpu limit, deployments and automations on the Prefect server; safe to repeat",
+        "create the work pool, the gpu limit, deployments and automations on the Prefect server; safe to repeat",
     )
     deploy.add_argument("--file", type=Path, help="deployments; the project's prefect.yaml unless given")
     deploy.add_argument(
@@ -126,12 +126,12 @@ def _that_operate(commands: Any) -> None:
     deploy.add_argument(
         "--unresponsive-after", type=int, metavar="SECONDS", help="without heartbeats a flow run is Crashed (300)"
     )
-    worker = _add(commands, "worker", "work on the deployments, in this project folder")
+    worker = _add(commands, "worker", "run the deployments, in this project folder")
     worker.add_argument("--queue", action="append", default=[], choices=["cpu", "gpu"], help="only this kind of stage")
     promote.add(commands)
     lineage.add(commands)
-    _add(commands, "doctor", "versions, devices, stores: what would fail and how to fix it")
-    _add(commands, "sync", "send to MLflow what earlier runs could not")
+    _add(commands, "doctor", "check versions, devices and stores: what would fail, and how to fix it")
+    _add(commands, "sync", "send to MLflow what earlier runs could not send")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -71,7 +71,7 @@ def _handle(signum: int, frame: Any) -> None:
 def leave(signum: int, how: str = "") -> None:
     """Say so and end this process with 128 + signal, without the teardown of libraries; children end with it."""
     name = signal.Signals(signum).name
-    text = f"whetstone: stopped by {name}{f' ({how})' if how else ''}. The same command goes on from the last commit."
+    text = f"whetstone: stopped by {name}{f' ({how})' if how else ''}. The same command continues from the last commit."
     try:
         print(text, file=sys.stderr, flush=True)
         sys.stdout.flush()

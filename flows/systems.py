@@ -1,4 +1,4 @@
-"""`whetstone systems`: the published systems this project is made to run, what carries each here, and what it still lacks."""
+"""`whetstone systems`: published systems, what runs of each here, and what is missing."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def markdown() -> str:
         "",
         "Generated from `flows/systems.yaml` by `make docs`; do not edit.",
         "",
-        f"The papers of three reading lists that this project was made from, and what of each runs here. {_counts()}",
+        f"The papers of three reading lists, what of each runs here, and what is missing. {_counts()}",
     ]
     for group in dict.fromkeys(known.group for known in systems()):
         lines += ["", f"## {group.capitalize()}", "", "| system | status | here | missing |", "|---|---|---|---|"]

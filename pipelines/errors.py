@@ -33,8 +33,12 @@ class StaleWeights(Interrupted):
     """A decoding server does not hold the weights that were pushed to it."""
 
 
+LISTED = 40
+"""Names that a hint lists at most."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt word: the nearest known one, else the whole list. Capitals and hyphens are no difference.
+    """A hint for a misspelt word: the nearest known one, else the list, cut where it is long. Capitals and hyphens make no difference.
 
     >>> did_you_mean("grppo", ["grpo", "rloo"])
     "Did you mean 'grpo'?"
@@ -43,9 +47,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("zzz", ["grpo", "rloo"])
     'Known: grpo, rloo.'
     """
-    known = sorted(known)
+    known = sorted(set(known))
     spelt = {name.casefold().replace("-", "_"): name for name in known}
     near = get_close_matches(word.casefold().replace("-", "_"), spelt, n=1, cutoff=0.55)
     if near:
         return f"Did you mean {spelt[near[0]]!r}?"
-    return f"Known: {', '.join(known) or 'none'}."
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return f"Known: {', '.join(known[:LISTED]) or 'none'}{more}."

@@ -82,6 +82,10 @@ def loss(body: dict[str, Any], entry: dict[str, Any]) -> str:
     )
 
 
+FEW = 8
+"""Settings of a stage that only one side has are listed on a terminal up to this number."""
+
+
 def lines(body: dict[str, Any]) -> Iterator[str]:
     """The comparison for a terminal."""
     for arm in body["arms"]:
@@ -89,8 +93,7 @@ def lines(body: dict[str, Any]) -> Iterator[str]:
         yield f"{arm['name']}: {arm['runs'][0]['checkpoint']} of {seeds}"
     if body["settings"]:
         yield "\nWhat differs"
-    for row in body["settings"]:
-        yield f"  {row['field']}: " + " | ".join("–" if v is None else v for v in row["values"])
+    yield from _setting_lines(body["settings"])
     for task, benchmark in body["benchmarks"].items():
         yield f"\n{task}, {benchmark['problems']} shared problems"
         for score in benchmark["scores"]:
@@ -111,6 +114,21 @@ def lines(body: dict[str, Any]) -> Iterator[str]:
         yield f"  {cost['arm']}: {', '.join(shown)}"
     for note in body["notes"]:
         yield f"note: {note}"
+
+
+def _setting_lines(settings: list[dict[str, Any]]) -> Iterator[str]:
+    """A line per field that differs; one line for a stage that some side does not have at all."""
+    stages: dict[str, list[dict[str, Any]]] = {}
+    for row in settings:
+        stages.setdefault(row["field"].partition(".")[0], []).append(row)
+    for stage, rows in stages.items():
+        absent = [all(row["values"][side] is None for row in rows) for side in range(len(rows[0]["values"]))]
+        if any(absent) and len(rows) > FEW:
+            sides = ["no such stage" if gone else f"{len(rows)} settings" for gone in absent]
+            yield f"  {stage}: {' | '.join(sides)} (`whetstone compare --json` and `--html` list them)"
+            continue
+        for row in rows:
+            yield f"  {row['field']}: " + " | ".join("–" if v is None else v for v in row["values"])
 
 
 def html(body: dict[str, Any], title: str = "Comparison") -> str:

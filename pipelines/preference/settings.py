@@ -39,7 +39,7 @@ class Preference(Settings):
     """Steps between measurements on the held-out pairs."""
     max_bad_steps: int = Field(5, ge=1)
     checkpoint_selection: Literal["last", "best"] = "last"
-    """Which weights the stage hands on: the last, or those with the lowest held-out loss measured."""
+    """Which weights the stage returns: the last, or those with the lowest held-out loss measured."""
     commit: Commit = Commit(every=20)
     monitors: Parts = Field([])
     """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor)."""

@@ -20,12 +20,12 @@ class Guidance(Settings):
     """Decode with log p = (1 - weight) log p_base + weight log p_model at each token (RLG, arXiv 2508.21016)."""
 
     base: Label
-    """The stage whose model the sampled one was made from."""
+    """The stage whose model the sampled one was trained from."""
     weight: Weight
 
 
 class GuidedColumns(Settings):
-    """Guidance of evaluated models: a column for each of them that was made from the base, and each weight."""
+    """Guidance of evaluated models: a column for each of them that was trained from the base, and each weight."""
 
     base: Label
     """One of the evaluated models, or `base` where the recipe's own is among them."""

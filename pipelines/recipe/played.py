@@ -23,7 +23,7 @@ class PlayedTask(Settings):
     remind: bool = False
     """Say in every observation how many turns are left."""
     extensions: int = Field(0, ge=0, le=100_000)
-    """How often an episode that is at its limit may go on."""
+    """How often an episode that is at its limit may continue."""
     extension: int = Field(1, ge=1, le=100_000)
     """Turns that it then gets."""
     max_tokens: int = Field(16, ge=1)

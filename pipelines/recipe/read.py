@@ -36,10 +36,10 @@ class Recipe(Strict):
     """CPU threads per stage process; default: half the cores' hyper-threads, at least 1."""
     presets: list[str] = []
     sandbox: Literal["auto", "limits_only"] = "auto"
-    """How programs of a model are confined. `auto`: namespaces, else landlock, else the run refuses to start. `limits_only`
-    goes on without a wall: a program can then read and write whatever the user can."""
+    """How programs of a model are confined. `auto`: namespaces, else landlock, else the run refuses to start. With
+    `limits_only` programs are not confined: they can read and write whatever the user can."""
     concurrent_stages: int = s.free(1, ge=1, le=64)
-    """Stages without a way between them that run side by side; two trainings on few cores are slower together."""
+    """How many stages that do not depend on each other run at the same time; two trainings on few cores are slower together."""
     model: s.Model
     curate: s.Curate | None = None
     sft: s.Sft | None = None

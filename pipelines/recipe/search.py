@@ -19,7 +19,7 @@ class RewardModelScore(Settings):
 
 
 class JudgeScore(Settings):
-    """A grade from 0 to 1 of the answer so far, by a model behind an endpoint, or by the searched model itself."""
+    """A grade from 0 to 1 of the answer so far, by a model at an endpoint, or by the searched model itself."""
 
     kind: Literal["judge"]
     model: Annotated[str | None, Field(min_length=1, max_length=300)] = None
@@ -139,7 +139,7 @@ class _Stepwise(_Search):
 
 
 class Beam(_Stepwise):
-    """`n` paths are continued by a step; the `width` best different ones go on, each in n / width ways, until all of them have ended."""
+    """`n` paths are continued by a step; the `width` best different ones are kept, each continued n / width times, until all have ended."""
 
     kind: Literal["beam"]
     width: int = Field(2, ge=1, le=4096)
@@ -198,7 +198,7 @@ class Hierarchy(_Search):
     most: int = Field(8, ge=1, le=1000)
     """Or after so many that are."""
     template: str = Field(BETTER, min_length=1, max_length=8000)
-    """The request for a better answer, behind the question and the answer, with the level in place of {level}."""
+    """The request for a better answer, after the question and the answer, with the level in place of {level}."""
     combination: str = Field(COMBINED, min_length=1, max_length=8000)
     """The same where there are other answers to combine, in place of {answers}."""
 

@@ -66,14 +66,14 @@ class Selection(Settings):
         "best", "correct", "shortest_correct", "correct_by_difficulty", "majority", "pairs", "preferred", "segments", "steps",
         "pass_rate", "graded", "compared", "prompts",
     ]  # fmt: skip
-    """best: highest score first. correct: in the order of the draws. shortest_correct: fewest tokens first. correct_by_difficulty: those
-    first whose length is nearest to what the share of incorrect completions asks for (ARES). majority: the most frequent answer as the
-    record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the problem itself.
-    preferred: two completions or whole episodes of which a judge said which is better (a sample stage with `comparisons`).
-    segments: two parts of its episodes, which may begin in different states (a sample stage with `episodes`).
-    steps: completions with a label for each step (a sample stage with `step_labels`), or turns of its episodes with their mean return.
-    prompts: the completions as new problems, those that are unlike all others (a sample stage with `new_prompts`).
-    graded, compared: a judge's question about a completion, or about two; answer and solution are the grades that their scores mean."""
+    """best: highest score first. correct: in the order in which they were drawn. shortest_correct: fewest tokens first.
+    correct_by_difficulty: those first whose length is nearest to what the share of incorrect completions asks for (ARES). majority: the
+    most frequent answer as the record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the
+    problem itself. preferred: two completions or whole episodes of which a judge said which is better (a sample stage with
+    `comparisons`). segments: two parts of its episodes, which may begin in different states (a sample stage with `episodes`). steps:
+    completions with a label for each step (a sample stage with `step_labels`), or turns of its episodes with their mean return.
+    prompts: the completions as new problems, those that are unlike all others (a sample stage with `new_prompts`). graded, compared: a
+    judge's question about a completion, or about two; answer and solution are the grades that their scores mean."""
     low: float | None = Field(None, ge=0, le=1)
     high: float | None = Field(None, ge=0, le=1)
     """Only problems with low < share of correct completions < high."""
@@ -116,11 +116,11 @@ class Selection(Settings):
     """Keep this share of a completion's characters, cut back to white space where there is some: a prefix."""
 
     lengths: tuple[int, int] | None = None
-    """correct_by_difficulty: tokens for a problem that is always solved, and for one that is hardly ever; default: those of its own
+    """correct_by_difficulty: tokens for a problem that is always solved, and for one that is almost never solved; default: those of its own
     shortest and longest correct completion."""
     efforts: dict[Line, Annotated[float, Field(gt=0, le=1)]] = Field({}, max_length=20)
     """A record for each of these, whose system message asks for that effort and whose solution keeps this share of the characters
-    between <think> and </think>, cut back to white space (ThinkDial); the answer behind them stays whole."""
+    between <think> and </think>, cut back to white space (ThinkDial); the answer after them stays whole."""
 
     grades: tuple[int, int] = (1, 10)
     """graded, compared: the lowest and the highest grade, for scores of 0 and 1; the judge's `low` and `high`."""
@@ -132,7 +132,7 @@ class Selection(Settings):
     """graded, compared: the judge's."""
 
     marks: tuple[Line, Line] | None = None
-    """prompts: what a new prompt stands between in its completion; default: the whole completion behind its reasoning."""
+    """prompts: what a new prompt stands between in its completion; default: the whole completion after its reasoning."""
     rouge: float = Field(0.7, gt=0, le=1)
     """prompts: one whose ROUGE-L with a prompt of the split, or with a new one before it, is as high or higher is left out."""
     words: tuple[int, int] = (4, 150)

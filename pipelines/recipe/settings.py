@@ -88,7 +88,7 @@ class Model(Settings):
     chat_template_kwargs: dict[Identifier, JsonValue] = {}
     """Values of the template's own variables, the same in every stage: `{enable_thinking: false}`, `{tools: [...]}`, ..."""
     chat_template_date: Day = "2025-01-01"
-    """What a template that asks for today's date is told: a fixed day, so that equal recipes give equal prompts."""
+    """The date that a template gets when it asks for today: a fixed day, so that equal recipes give equal prompts."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute precision; weights and optimizer stay float32 (bfloat16 runs under autocast)."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
@@ -231,7 +231,7 @@ class Sft(Settings):
     """Which of the assistant's messages are trained: the last one, those in the prompt too (whole conversations with an agent), or of
     all of them those that the data do not mark (`train: false` or `weight: 0` in a message)."""
     spans: Annotated[list[Span], Field(max_length=100)] = []
-    """Parts of the trained messages whose tokens weigh differently, such as the action behind the reasoning."""
+    """Parts of the trained messages whose tokens weigh differently, such as the action after the reasoning."""
     weights: dict[Line, Annotated[float, Field(ge=0, le=1000)]] = {}
     """Source → what its records' tokens count in the loss and its denominator; 1 where it is not named."""
     weight_from: Line | None = None
@@ -259,7 +259,7 @@ class Sft(Settings):
     """Steps between held-out loss measurements."""
     max_bad_steps: int = Field(5, ge=1)
     checkpoint_selection: Literal["last", "best"] = "last"
-    """Which weights the stage hands on: the last, or those with the lowest held-out loss measured."""
+    """Which weights the stage returns: the last, or those with the lowest held-out loss measured."""
     commit: Commit = Commit(every=20)
     monitors: Parts = []
     """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor)."""
@@ -365,7 +365,7 @@ class Rlvr(Settings):
     cuda_graphs: bool = True
     """On a GPU, replay decoding steps as CUDA graphs; their buffers stay in memory between steps."""
     checkpoint_selection: Literal["last", "best"] = "last"
-    """Which weights the stage hands on: the last, or those with the best mean reward over ten steps."""
+    """Which weights the stage returns: the last, or those with the best mean reward over ten steps."""
     commit: Commit = Commit()
     monitors: Parts = DEFAULT_MONITORS
     """Rules over metrics and rollouts, each with what to do when it is broken (files of pipelines/monitor); [] for none."""
@@ -413,9 +413,9 @@ class Task(Settings):
     chat: bool | None = None
     """Put prompts through the chat template; default: yes, where the model has one."""
     system: str | None = Field(None, min_length=1, max_length=100_000)
-    """A system message for every question, behind the one that the model was trained with."""
+    """A system message for every question, after the one that the model was trained with."""
     prefill: str | None = Field(None, min_length=1, max_length=100_000)
-    """Text that each answer begins with and the model goes on from: the start of its thoughts, or their end. No part of the answer."""
+    """Text that each answer begins with and the model continues: the start of its thoughts, or their end. Not part of the answer."""
 
     def system_behind(self, own: str | None) -> str:
         """The model's own system message, if it has one, and the task's behind it; empty without both."""
@@ -453,7 +453,7 @@ class Evaluate(Settings):
     checkpoints: list[Checkpoint] = Field(list(CHECKPOINTS), min_length=1)
     """Of the plain sections' chain; a stage with a name lists `models` instead."""
     guidance: GuidedColumns | None = None
-    """Columns in which models are decoded together with one that they were made from."""
+    """Columns in which models are decoded together with one that they were trained from."""
     search: SearchColumns | None = None
     """Columns in which each answer is chosen among several that are drawn for it, by a score: one strategy, or a list."""
     batch_size: int = Field(256, ge=1)
@@ -488,4 +488,4 @@ class Tracking(Settings):
     rollouts: int = free(32, ge=0, le=10_000)
     """Logged rollouts that MLflow shows with step, status and reward components, spread over the steps; 0 for none."""
     timeout_s: float = free(60.0, gt=0, le=1e7)
-    """How long a finished stage waits for an unreachable tracking server before it goes on; nothing is lost."""
+    """How long a finished stage waits for an unreachable tracking server before the run continues; nothing is lost."""

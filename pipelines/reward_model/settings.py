@@ -15,7 +15,7 @@ class Critique(Settings):
     """A critique that stands between the answer and the place where its reward is read."""
 
     instruction: str = Field("Say what is good and what is wrong in this answer.", min_length=1, max_length=100_000)
-    """The user's message behind the answer, to which the critique replies."""
+    """The user's message after the answer, to which the critique replies."""
     source: Literal["records", "own"] = "records"
     """records: those that the pairs hold (`chosen_critique`, `rejected_critique`); own: those that the starting model writes."""
     sampling: Sampling = Sampling()
@@ -74,7 +74,7 @@ class RewardModel(Settings):
     """Steps between measurements on the held-out pairs."""
     max_bad_steps: int = Field(5, ge=1)
     checkpoint_selection: Literal["last", "best"] = "last"
-    """Which weights the stage hands on: the last, or those with the lowest held-out loss measured."""
+    """Which weights the stage returns: the last, or those with the lowest held-out loss measured."""
     commit: Commit = Commit(every=20)
     monitors: Parts = Field([])
     """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor)."""

@@ -44,7 +44,10 @@ def load_function(name: str, field: str) -> Callable[..., Any]:
         module, attribute = name.split(":")
         return getattr(importlib.import_module(module), attribute)
     except (ValueError, ImportError, AttributeError) as error:
-        raise RecipeError(f"{field}: {name!r} cannot be imported ({error}). Write package.module:function.") from error
+        fix = "Write package.module:function."
+        if isinstance(error, ModuleNotFoundError):
+            fix = f"Put {error.name}.py into the project's folder, or install its package."
+        raise RecipeError(f"{field}: {name!r} cannot be imported ({error}). {fix}") from error
 
 
 def verify(

@@ -86,7 +86,7 @@ class Comparisons(Endpoint):
     """Who says which of two stored completions, or episodes, of a problem came closer to the goal (RL-VLM-F)."""
 
     by: Literal["model", "endpoint", "score"] = "model"
-    """model: the stage's own `model` judges in this process. endpoint: the model `model` behind an endpoint.
+    """model: the stage's own `model` judges in this process. endpoint: the model `model` at an endpoint.
     score: no judge but the rule: the higher score is better, unsure where they differ by at most `margin`."""
     model: ModelName | None = None  # type: ignore[assignment]
     url: Url | None = free(None)
@@ -95,7 +95,7 @@ class Comparisons(Endpoint):
     timeout_s: Timeout = free(120.0)
     cache: bool = free(True)
     goal: str = Field("", max_length=8000)
-    """In words, behind "The goal is"; default: what the conversation asks for."""
+    """In words, after "The goal is"; default: what the conversation asks for."""
     analyse: bool = True
     """Ask twice: what happens in both and what that means for the goal, then for the verdict by that text alone; otherwise once."""
     both_orders: bool = False
@@ -148,7 +148,7 @@ class Sample(Settings):
     reference: Label | None = None
     """A stage whose model each completion's log-probability is compared with: the component `log_ratio`, and the metric `kl/mean`."""
     guidance: Guidance | None = None
-    """Draw from the model together with one that it was made from; the log-probabilities are those of the mixture."""
+    """Draw from the model together with one that it was trained from; the log-probabilities are those of the mixture."""
     search: Search | None = None
     """Choose each completion among several that are drawn for it, by a score: the component `search_score`, beside `drawn_tokens` and
     `scored_tokens`. Log-probabilities stay the model's own, which is not what searched completions are distributed by."""

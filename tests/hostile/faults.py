@@ -1,4 +1,4 @@
-"""What happens when something dies: one row a fault, and behind every row a test that makes it happen.
+"""What happens when something dies: one row per fault, each with a test that makes it happen.
 
 `make docs` writes the table into docs/operations.md; a test checks that it is fresh and that the tests exist.
 """
@@ -20,7 +20,7 @@ class Fault:
     when: str
     happens: str
     code: str
-    """Exit code of the command; – where it goes on."""
+    """Exit code of the command; – where it continues."""
     do: str
     test: str
     """Where it is tried: `file::function`, below tests/."""
@@ -30,15 +30,15 @@ SIGNALS = "hostile/test_processes.py::test_signals"
 FAULTS = [
     Fault(
         "the command: Ctrl+C (SIGINT to its group)", "at any moment",
-        "the stage ends at its last commit, MLflow's runs are marked KILLED, the embedded Prefect server goes; one line",
-        "130", "start the same command: it goes on in the same MLflow runs", SIGNALS,
+        "the stage ends at its last commit, its MLflow runs are marked KILLED, the embedded Prefect server stops; one line is printed",
+        "130", "start the same command: it continues in the same MLflow runs", SIGNALS,
     ),
     Fault("the command: SIGTERM, SIGHUP", "at any moment", "as above", "143, 129", "start the same command", SIGNALS),
     Fault(
         "the command: SIGKILL, out of memory, power", "at any moment",
         "its stage, all ranks, what they started and the embedded server end by themselves; the next start or `whetstone sync` "
         "closes the MLflow runs with the reason",
-        "137", "start the same command: it goes on from the last commit", SIGNALS,
+        "137", "start the same command: it continues from the last commit", SIGNALS,
     ),
     Fault(
         "the command: SIGKILL", "while the stage's process is still importing", "the stage's process ends before it begins",
@@ -46,12 +46,12 @@ FAULTS = [
     ),
     Fault(
         "the command, on a machine that stays down", "after it opened its MLflow runs",
-        "the next start of any recipe in this folder, and `whetstone sync`, mark the runs KILLED and say whose they were",
+        "the next start of any recipe in this folder, and `whetstone sync`, mark the runs KILLED and say which run they belonged to",
         "–", "nothing", "tasks/test_claims.py::test_stages_of_a_killed_run_are_closed_too",
     ),
     Fault(
-        "one of two pipelines of a recipe that run at once", "in the stage that both need",
-        "each has a parent run of its own, so only its own is marked; the other, which waited and said for whom, goes on with "
+        "one of two simultaneous pipelines of a recipe", "in the stage that both need",
+        "each has its own parent run, and only that of the killed one is marked; the other one, which was waiting, continues "
         "the stage from its last commit",
         "–", "nothing", "hostile/test_processes.py::test_two_pipelines_at_once",
     ),
@@ -64,13 +64,13 @@ FAULTS = [
         "–", "Prefect starts the stage once more", "tasks/test_process.py::test_nothing_outlives_its_owner",
     ),
     Fault(
-        "a stage's process: SIGKILL", "while it runs", "Prefect starts it once more; it goes on from its last commit",
+        "a stage's process: SIGKILL", "while it runs", "Prefect starts it once more; it continues from its last commit",
         "–", "nothing; 1 after the second time", "hostile/test_processes.py::test_a_killed_stage_goes_on",
     ),
     Fault(
         "a Prefect worker: SIGKILL", "while a flow works",
         "its flow ends by itself within seconds, the stage at its last commit: MLflow says KILLED, Prefect Crashed",
-        "–", "nothing: the upkeep deployment starts it again; any next run of the recipe goes on with it",
+        "–", "nothing: the upkeep deployment restarts it; so does any later run of the recipe",
         "flows/test_faults.py::test_a_killed_worker",
     ),
     Fault(
@@ -80,15 +80,15 @@ FAULTS = [
     ),
     Fault(
         "worker, flow and stage at once: SIGKILL, power", "while a flow works",
-        "after five minutes without a heartbeat the Prefect server marks the flow run Crashed (or upkeep does, at its second look); "
-        "upkeep starts it again, at most twice; it goes on from the last commit, in the same MLflow runs",
+        "after five minutes without a heartbeat the Prefect server marks the flow run Crashed (or upkeep does, at its second check); "
+        "upkeep restarts it, at most twice; it continues from the last commit, in the same MLflow runs",
         "–", "nothing", "flows/test_automations.py::test_the_server_marks_what_died_with_its_worker_and_has_it_started_again",
     ),
     Fault(
         "Prefect's and MLflow's servers", "for minutes, while a stage trains",
-        "training goes on; when they are back, every point arrives once and the flow run is Completed",
+        "training continues; when they are back, every metric point arrives once and the flow run is Completed",
         "–",
-        "nothing; Prefect's worker has stopped asking for cancellations of that run, so to cancel it stop `whetstone worker`",
+        "nothing; Prefect's worker no longer checks for cancellations of that run, so to cancel it stop `whetstone worker`",
         "flows/test_operations.py::test_both_servers_away_in_mid_training",
     ),
     Fault(
@@ -102,7 +102,7 @@ FAULTS = [
         "`whetstone doctor`; remove its folder, or name a server", "tasks/test_prefect_server.py::test_a_server_that_cannot_start",
     ),
     Fault(
-        "the reader of the output (`| head`)", "at any moment", "the command goes on to its end in silence", "0", "nothing",
+        "the reader of the output (`| head`)", "at any moment", "the command runs to its end without output", "0", "nothing",
         "flows/test_machine.py::test_a_reader_that_leaves",
     ),
 ]  # fmt: skip

@@ -57,6 +57,14 @@ def test_terminal_lines_say_what_the_page_says():
     assert "is worse than" in lines and "never solved any more" in lines and "What differs" in lines
 
 
+def test_a_stage_that_one_side_lacks_is_one_line():
+    """SFT against RLVR: sixty settings would hide what the scores say."""
+    rows = [{"field": f"rlvr.field{i}", "values": [None, "1"]} for i in range(60)]
+    lines = list(pages.lines(hostile_body() | {"settings": [{"field": "sft.steps", "values": ["1", "2"]}, *rows]}))
+    assert "  sft.steps: 1 | 2" in lines and not [line for line in lines if "field7" in line]
+    assert [line for line in lines if line.startswith("  rlvr: no such stage | 60 settings")]
+
+
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
 def test_ticks_lie_inside_and_are_few(low, span):
     values = svg.ticks(low, low + span)
