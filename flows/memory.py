@@ -56,10 +56,10 @@ def _table(body: dict[str, Any], available: int) -> None:
     for part in PARTS:
         if body[part]:
             print(f"  {part:<12} {_gigabytes(body[part]):>9}")
-    print("  fullest in " + max(body["phases"], key=body["phases"].__getitem__))
+    print("  peak in " + max(body["phases"], key=body["phases"].__getitem__))
     if body["levers"]:
         best = body["levers"][0]
-        print(f"  largest lever: --set '{best['set']}' leaves {_gigabytes(best['peak'])}")
+        print(f"  largest saving: --set '{best['set']}' leaves {_gigabytes(best['peak'])}")
     if body["peak"] > available:
         enough = [lever["set"] for lever in body["levers"] if lever["peak"] <= available]
         fix = (

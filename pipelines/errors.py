@@ -52,5 +52,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     near = get_close_matches(word.casefold().replace("-", "_"), spelt, n=1, cutoff=0.55)
     if near:
         return f"Did you mean {spelt[near[0]]!r}?"
-    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
-    return f"Known: {', '.join(known[:LISTED]) or 'none'}{more}."
+    rest = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return f"Known: {', '.join(known[:LISTED]) or 'none'}{rest}."

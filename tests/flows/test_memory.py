@@ -20,7 +20,7 @@ def plan(tmp_path, monkeypatch, capsys, *arguments):
 def test_table_and_json(tmp_path, monkeypatch, capsys):
     code, text = plan(tmp_path, monkeypatch, capsys, "--limit", "4")
     assert code == 0 and "over the limit" not in text
-    assert text.startswith("sft: at most 0.") and "\nrlvr: at most 0." in text and "largest lever: --set 'sft." in text
+    assert text.startswith("sft: at most 0.") and "\nrlvr: at most 0." in text and "largest saving: --set 'sft." in text
     code, text = plan(tmp_path, monkeypatch, capsys, "--limit", "0.1", "--only", "rlvr")
     assert code == 1 and "over the limit of 0.10 GB; no single setting is enough" in text and "sft:" not in text
     code, text = plan(tmp_path, monkeypatch, capsys, "--json", "--prompt-tokens", "20", "--limit", "4")
