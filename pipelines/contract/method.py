@@ -265,8 +265,8 @@ class Reward(Method):
     """Whether it needs a rollout with turns, whose rewards it changes."""
     keeps_score: bool = False
     """Whether a score that the rollout has given stays in the row's score, and with it what the environment paid the turns."""
-    reads_environment: ClassVar[bool] = False
-    """Whether it reads what the environment showed in an episode, or which tools were called: stored episodes do not hold that."""
+    reads_calls: ClassVar[bool] = False
+    """Whether it reads which tools were called: stored episodes do not hold that."""
     rescores: bool = False
     """Whether rows that the rollout has scored are scored anew."""
     term_names: Sequence[str] = ()

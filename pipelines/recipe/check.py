@@ -212,15 +212,11 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound], providers: list[
         raise RecipeError(
             f"rlvr.reward: {reward.name} pays turns, and rollout: {rollout.name} has none. Use a rollout with turns: rollout: multi_turn."
         )
-    blind = (
-        [part for part in (reward, *reward.fn.parts()) if part.fn.reads_environment]
-        if rollout.fn.reads_episodes
-        else []
-    )
-    if blind:
+    readers = [part for part in (reward, *reward.fn.parts()) if part.fn.reads_calls]
+    if readers and rollout.fn.reads_episodes:
         raise RecipeError(
-            f"rlvr.reward: {blind[0].name} reads what the environment showed or which tools were called, and rollout: {rollout.name} takes "
-            "episodes that do not hold it. Use rollout: multi_turn, or another reward."
+            f"rlvr.reward: {readers[0].name} reads which tools were called, and rollout: {rollout.name} takes episodes without "
+            "them. Use rollout: multi_turn, or another reward."
         )
     advantage = bound["advantage"]
     paid = [method for method in methods if phase_of(method.slot) >= Phase.ADVANTAGE and method.slot != "rlvr.shaping"]

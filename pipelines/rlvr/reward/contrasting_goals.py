@@ -40,7 +40,6 @@ class contrasting_goals(Reward):
     """
 
     label = "contrast"
-    reads_environment = True
     model_paths: ClassVar[tuple[str, ...]] = ("encoder",)
 
     def __init__(

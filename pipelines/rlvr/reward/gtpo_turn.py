@@ -28,7 +28,7 @@ class gtpo_turn(Reward):
     success ahead.
     """
 
-    pays_turns = reads_environment = True
+    pays_turns = reads_calls = True
 
     def __init__(
         self, *, cap: Annotated[float, Field(ge=0, lt=1)] = 0.5, penalty: Annotated[float, Field(ge=0)] = 0.1

@@ -26,7 +26,7 @@ class matchtir(Reward):
     without reference calls get nothing for theirs.
     """
 
-    pays_turns = reads_environment = True
+    pays_turns = reads_calls = True
 
     def __init__(
         self,

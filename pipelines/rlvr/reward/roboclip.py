@@ -37,7 +37,6 @@ class roboclip(Reward):
     """
 
     label = "demonstrated"
-    reads_environment = True
     model_paths: ClassVar[tuple[str, ...]] = ("encoder",)
     info_fields: ClassVar[tuple[str, ...]] = ("reference",)
 

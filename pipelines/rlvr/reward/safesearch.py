@@ -78,7 +78,7 @@ class safesearch(Reward):
     (2.0, -0.75, -0.02)
     """
 
-    pays_turns = reads_environment = True
+    pays_turns = reads_calls = True
     language_models: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(

@@ -40,7 +40,7 @@ class steptool(Judged):
     calls with their replies. A grade that cannot be read counts 0 (`judge_unread`).
     """
 
-    pays_turns = reads_environment = True
+    pays_turns = reads_calls = True
     language_models: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(

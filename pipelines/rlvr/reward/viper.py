@@ -37,7 +37,7 @@ class viper(Reward):
     turn after which nothing is shown is paid 0, a row beyond the model's context is unscored.
     """
 
-    pays_turns = reads_environment = True
+    pays_turns = True
     model_paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def __init__(

@@ -32,8 +32,8 @@ STEPS = "{kind: process_model, model: ./scorer, weight: 0.0}"
         ),
         (["rlvr.reward=[verifier, matchtir]"], "rlvr.reward: composite pays turns, and rollout: single_turn has none"),
         (
-            [f"curate.sources=[{LAKE}]", "rlvr.rollout=stored_episodes", "rlvr.reward=[verifier, viper]"],
-            "rlvr.reward: viper reads what the environment showed .* rollout: stored_episodes takes",
+            [f"curate.sources=[{LAKE}]", "rlvr.rollout=stored_episodes", "rlvr.reward=[verifier, matchtir]"],
+            "rlvr.reward: matchtir reads which tools were called, and rollout: stored_episodes takes",
         ),
         (["rlvr.advantage=w_reinforce", "rlvr.shaping=[laser]"], "laser changes the reward, which nothing here reads"),
         (

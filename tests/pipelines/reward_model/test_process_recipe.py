@@ -24,8 +24,12 @@ SMALL = [
     "model.fresh.config.num_attention_heads=2", "model.fresh.config.num_key_value_heads=2", "data.sources.0.size=400",
     "cold.steps=40", "drafts.problems=12", "drafts.k=3", "drafts.sampling.max_tokens=32", "labels.k=2", "labels.sampling.max_tokens=8",
     "steps.splits={train: 0.5, heldout: 0.5}", "scorer.epochs=null", "scorer.steps=2", "scorer.pairs_per_step=8",
-    "scorer.optimizer.warmup=0", "clip.optimizer.warmup=0", "wrs.optimizer.warmup=0",
-    *(f"{stage}.{field}" for stage in ("clip", "wrs") for field in ("steps=1", "prompts=2", "sampling.max_tokens=24")),
+    "scorer.optimizer.warmup=0",
+    *(
+        f"{stage}.{field}"
+        for stage in ("plain", "clip", "wrs")
+        for field in ("steps=1", "prompts=2", "group_size=4", "sampling.max_tokens=24", "optimizer.warmup=0")
+    ),
 ]  # fmt: skip
 
 
