@@ -269,7 +269,8 @@ def method_call(fn: Any, columns: dict[str, Any]) -> Any:
     """A bound class's call with the columns that it names."""
     from pipelines.contract.catalogue import takes
 
-    return fn(**{name: columns[name] for name in takes(type(fn))})
+    method: Any = type(fn)
+    return fn(**{name: columns[name] for name in takes(method)})
 
 
 def pipo_replay(case: Case, dtype: torch.dtype) -> dict[str, Any]:
