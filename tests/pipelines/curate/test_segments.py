@@ -346,7 +346,7 @@ RL = {"kind": "rlvr", "data": "data", "model": "cold", "steps": 1, "rollout": "s
         ("pairs", True, {}, r"pairs\.sources\.0\.select: drafts plays episodes, and pairs is about single answers"),
         ("segments", True, {"dpo": {"kind": "preference", "data": "pairs", "model": "cold", "loss": "dpo", "heldout": None, "steps": 1}},
          r"dpo\.data: pairs makes pairs of parts of episodes .* reward_model"),
-        ("pass_rate", True, {"rl": RL}, r"rl\.samples: drafts plays episodes"),
+        ("pass_rate", True, {"rl": RL}, r"rl\.samples: drafts holds episodes, and the rollout stored reads single answers"),
         ("segments", True, {
             "judge": {"kind": "reward_model", "data": "pairs", "model": "cold", "heldout": None, "steps": 1},
             "more": {"kind": "sample", "data": "data", "model": "cold", "reward_model": "judge", "episodes": {}},
