@@ -25,11 +25,6 @@ SAMPLE = sorted(PLANTED, key=lambda bug: hashlib.sha256(bug.encode()).hexdigest(
 
 
 @pytest.mark.slow
-def test_without_a_bug_the_tests_pass():
-    check_clean({bug: PLANTED[bug] for bug in SAMPLE})
-
-
-@pytest.mark.slow
 @pytest.mark.long
 def test_without_a_bug_all_tests_pass():
     check_clean(PLANTED)

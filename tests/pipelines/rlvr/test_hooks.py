@@ -390,8 +390,10 @@ def test_a_problem_without_a_second_wording_is_named(tmp_path, start):
 
 
 def remembering():
-    """Presets with a method that keeps state, of those whose rollout needs no environment."""
+    """Presets with a method that keeps state, of those whose rollout needs no environment and no program to start from."""
     for path in sorted(PRESETS.glob("*.yaml")):
+        if "for records with a program" in path.read_text():
+            continue
         fields = read_preset(path.stem)
         parts = [(slot, part) for slot in SLOTS for part in as_list(fields.get(slot))]
         entries = [catalogue.entry(slot, part if isinstance(part, str) else part["kind"]) for slot, part in parts]
