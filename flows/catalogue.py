@@ -210,9 +210,9 @@ def markdown() -> str:
             lines += ["```text", method["doc"], "```", ""]
     lines += ["## Presets", "", "| preset | paper | sets |", "|---|---|---|"]
     for name in preset_names():
-        body = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
-        sets = ", ".join(f"`{k}`" for k in read_preset(name))
-        lines.append(f"| `{name}` | [{body.get('title', '')}]({link(str(body.get('paper', '')))}) | {sets} |")
+        about = preset(name)
+        sets = ", ".join(f"`{k}`" for k in about["sets"])
+        lines.append(f"| `{name}` | [{about['title']}]({link(about['paper'])}) | {sets} |")
     return "\n".join(lines) + "\n"
 
 

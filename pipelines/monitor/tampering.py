@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.monitor import Monitor, StepRollouts, mean
 from pipelines.data.records import UNSCORED
+from pipelines.stage.files import file_sha256
 
 PACKAGE = Path(__file__).resolve().parent.parent
 JUDGING = ("environments", "judges", "monitor", "rlvr/reward", "sandbox", "tools", "verifiers")
@@ -120,4 +120,4 @@ class tampering(Monitor):
 def digests(package: Path = PACKAGE) -> dict[str, str]:
     """File of `JUDGING` → sha256 of its content."""
     paths = sorted(path for folder in JUDGING for path in (package / folder).rglob("*.py"))
-    return {str(path.relative_to(package)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {str(path.relative_to(package)): file_sha256(path) for path in paths}

@@ -219,9 +219,8 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound], providers: list[
             "them. Use rollout: multi_turn, or another reward."
         )
     advantage = bound["advantage"]
-    paid = [method for method in methods if phase_of(method.slot) >= Phase.ADVANTAGE and method.slot != "rlvr.shaping"]
     asked = [each for each in providers if set(each.card.makes) & set(advantage.needs)]
-    wanted = [set(method.needs) for method in paid]
+    wanted = [set(method.needs) for method in _learning(methods)]
     wanted += [set(provider.fn.reads) for provider in asked if "reward" in provider.fn.reads]
     of_tokens = any({"reward", "token_penalty"} & needs for needs in wanted)
     of_turns = any("turn_reward" in needs for needs in wanted)
@@ -266,12 +265,14 @@ def _check_steps(bound: dict[str, Any]) -> None:
         )
 
 
+def _learning(methods: list[Bound]) -> list[Bound]:
+    """Those that make something of what rows are paid: the advantage and all behind it, without shaping."""
+    return [method for method in methods if phase_of(method.slot) >= Phase.ADVANTAGE and method.slot != "rlvr.shaping"]
+
+
 def _check_idle(bound: dict[str, Any], methods: list[Bound]) -> None:
     """What a part does reaches another one that makes something of it."""
     rollout, advantage = bound["rollout"], bound["advantage"]
-    learning = [
-        method for method in methods if phase_of(method.slot) >= Phase.ADVANTAGE and method.slot != "rlvr.shaping"
-    ]
     read = {column for method in methods for column in method.needs}
     for part in (bound["reward"], *bound["reward"].fn.parts()):
         labels = set(part.card.makes) - {"turn"}
@@ -280,7 +281,7 @@ def _check_idle(bound: dict[str, Any], methods: list[Bound]) -> None:
                 f"rlvr.reward: {part.name} labels steps ({', '.join(sorted(labels))}), which nothing here reads, and its score is the "
                 "verifier's. Use reward: verifier, or an advantage that reads the labels, such as tp_grpo."
             )
-    of_turns = any("turn_reward" in method.needs for method in learning)
+    of_turns = any("turn_reward" in method.needs for method in _learning(methods))
     for part in bound["shaping"]:
         if part.card.telescopes and part.settings["discount"] == 1 and "group" in advantage.takes and not of_turns:
             raise RecipeError(

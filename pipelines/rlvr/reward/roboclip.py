@@ -61,9 +61,8 @@ class roboclip(Reward):
         """
         verify(rows, problems)
         scored = [row for row in rows if row.score is not None]
-        pairs = [
-            (_episode(row, row.asked(problems)), self._shown_to(row.asked(problems)), self.encoder) for row in scored
-        ]
+        asked = [(row, row.asked(problems)) for row in scored]
+        pairs = [(_episode(row, problem), self._shown_to(problem), self.encoder) for row, problem in asked]
         for row, cosine in zip(scored, cosines(pairs), strict=True):
             if cosine is not None and isnan(cosine):
                 raise DataError(f"{FIELD}: the demonstration for {row.uid} is longer than {self.encoder} can read.")

@@ -121,9 +121,9 @@ class Programs:
         chances = self.chances()
         return self.programs[draw.choices(list(chances), list(chances.values()))[0]]
 
-    def ranked(self) -> list[Program]:
-        """All programs, the best first."""
-        return sorted(self.programs.values(), key=lambda program: -program.score)
+    def essences(self) -> set[str]:
+        """What tells the programs of all islands apart."""
+        return {text for _, text in self._known}
 
     def _store(self, text: str, score: float) -> None:
         number = self._copy(Program(text, score, self.island), self.island)

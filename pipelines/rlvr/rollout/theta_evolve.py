@@ -122,7 +122,8 @@ class theta_evolve(Rollout):
         draw = random.Random(
             int(torch.randint(2**62, (), generator=context.generator, device=context.generator.device))
         )
-        first = self._first({request.problem.uid: request.problem for request in requests})
+        problems = {request.problem.uid: request.problem for request in requests}
+        first = self._first(problems)
         parents = {
             request.group: first.get(request.problem.uid) or self.databases[request.problem.uid].parent(draw)
             for request in requests
@@ -134,7 +135,7 @@ class theta_evolve(Rollout):
         shown = {request.group: messages for request, messages in zip(requests, conversations, strict=True)}
         for row in rows:
             row.prompt = shown[row.group]
-        self._score(rows, parents, {request.problem.uid: request.problem for request in requests}, context)
+        self._score(rows, parents, problems, context)
         return rows
 
     def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
@@ -214,7 +215,7 @@ class theta_evolve(Rollout):
     ) -> None:
         """Fill score, correct, status, components and what is passed on, in place."""
         known = {
-            uid: {essence(program.text) for program in self.databases[uid].programs.values()}
+            uid: self.databases[uid].essences()
             for uid in problems
             if self.repeats == "database" and uid in self.databases
         }
