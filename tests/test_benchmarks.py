@@ -76,7 +76,7 @@ def begun(tmp_path_factory):
 @pytest.mark.parametrize("variant", [{}, {"lora": True, "learning_rate": 0.01, "sampling": {"top_p": 0.9}}])
 def test_healthy_runs_breach_no_mismatch_limit_and_old_weights_do(variant, begun, tmp_path, monkeypatch):
     from benchmarks import mismatch
-    from pipelines.engine.rounded import RoundedWeights
+    from pipelines.engine.decoding_weights import DecodingWeights
 
     starts, size = {"base": begun / "sft/out/model"}, {"prompts": 4, "group_size": 4, "max_tokens": 6}
     about, differences = mismatch.run(
@@ -85,12 +85,13 @@ def test_healthy_runs_breach_no_mismatch_limit_and_old_weights_do(variant, begun
     assert about["breaches"] == [] and about["tokens"] == len(differences) > 2 * 4 * 4
     assert 0 < about["mean"] <= about["p999"] <= about["max"] and about["ess"] > 0.99
 
-    copy = RoundedWeights._copy
+    monkeypatch.setattr("pipelines.engine.decoding_weights.packs", lambda device: False)
+    copy = DecodingWeights._copy
 
     def old(self, key, weight):
         return self.copies[key] if key in self.copies else copy(self, key, weight)
 
-    monkeypatch.setattr(RoundedWeights, "_copy", old)
+    monkeypatch.setattr(DecodingWeights, "_copy", old)
     fast = variant | {"learning_rate": 0.05}
     about, _ = mismatch.run(fast, starts, begun / "data", tmp_path / "b", seed=1, steps=2, split="train", **size)
     assert about["breaches"] and "sampler and trainer disagree" in about["breaches"][0]

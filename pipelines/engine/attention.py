@@ -76,6 +76,7 @@ class Prompts:
         assert keys is not None and values is not None and own_keys is not None and own_values is not None
         rows, heads, _, dim = query.shape
         kv_heads = own_keys.shape[1]
+        query = query.float() if layer.stored is None else query.to(layer.stored).float()
         queries = query.reshape(rows, kv_heads, heads // kv_heads, dim) * scale
         table_scores = self._gather(queries) @ keys.transpose(2, 3)
         if self.padding is not None:
@@ -119,7 +120,8 @@ def _shared_prompts(
         raise RuntimeError(
             f"the attention of {type(module).__name__} is one that this engine does not know; please report the model family"
         )
-    return prompts.attend(query, layer, query.shape[-1] ** -0.5 if scaling is None else scaling), None
+    with torch.autocast(query.device.type, enabled=False):  # it would round scores and probabilities
+        return prompts.attend(query, layer, query.shape[-1] ** -0.5 if scaling is None else scaling), None
 
 
 AttentionInterface.register(NAME, _shared_prompts)

@@ -50,7 +50,7 @@ class SlabLayer(DynamicLayer):
     def __init__(self, stored: torch.dtype | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.stored = stored
-        """dtype that keys and values are stored in; None for that of the first ones."""
+        """dtype that keys and values are rounded to; None for that of the first ones."""
         self.key_slab: Tensor | None = None
         self.value_slab: Tensor | None = None
         self.filled = 0
@@ -115,9 +115,12 @@ class SlabLayer(DynamicLayer):
         self._view()
 
     def set_prompts_aside(self, room: int, capacity: int) -> None:
-        """Keep the filled part as read-only prompts, and start empty rows, with room for `capacity` rows."""
+        """Keep the filled part as read-only prompts, and start empty rows, with room for `capacity` rows.
+
+        Both are held in float32, so that scores are not rounded; `stored` still rounds what comes in.
+        """
         assert self.keys is not None and self.values is not None
-        self.prompt_keys, self.prompt_values = self.keys, self.values
+        self.prompt_keys, self.prompt_values = self.keys.float(), self.values.float()
         self.key_slab = self.value_slab = None
         self.filled = 0
         self._allocate(self.prompt_keys, self.prompt_values, capacity, min(room, BLOCK * 4))
@@ -133,8 +136,8 @@ class SlabCache(Cache):
 
     Args:
         model: for its number of layers.
-        stored: dtype that keys and values are stored in. bfloat16 is what attention under autocast rounds them to anyway:
-            storing them so saves rounding all of them again for every token.
+        stored: dtype that keys and values are rounded to. bfloat16 is what attention under autocast rounds them to anyway:
+            doing it once saves rounding all of them again for every token.
     """
 
     def __init__(self, model: torch.nn.Module, stored: torch.dtype | None = None) -> None:

@@ -96,7 +96,7 @@ class FixedDecoder:
         model: a causal LM, or two as one (`Guided`), whose layers all keep keys and values in full.
         stop: int64 [S], the token ids that end a completion, on the model's device.
         pad: input of rows that are finished.
-        dtype: "float32" or "bfloat16" (autocast). The caller puts `RoundedWeights` in place.
+        dtype: "float32" or "bfloat16" (autocast). The caller puts `DecodingWeights` in place.
         context: the most positions the model can read.
     """
 

@@ -15,11 +15,11 @@ from pipelines.contract.rollout import Completion
 from pipelines.data.records import Stop, common_length
 from pipelines.engine import attention, distribution
 from pipelines.engine.cache import Gaps, SlabCache
+from pipelines.engine.decoding_weights import DecodingWeights
 from pipelines.engine.fixed import FixedDecoder
 from pipelines.engine.guided import Guided, parts
 from pipelines.engine.masks import FULL, SLIDING, layer_kinds
 from pipelines.engine.models import autocast
-from pipelines.engine.rounded import RoundedWeights
 from pipelines.errors import ModelError
 from pipelines.recipe.settings import Sampling
 
@@ -38,8 +38,7 @@ class TorchSampler:
     """Samples from a transformers model with the weights that are trained.
 
     Args:
-        model: any causal LM, or two as one (`Guided`); used as it is, but in bfloat16 its matrices are rounded once a call
-            (`RoundedWeights`).
+        model: any causal LM, or two as one (`Guided`); used as it is, but for copies of its matrices (`DecodingWeights`).
         stop: token ids that end a completion; the one drawn is kept in it.
         pad: token id for left padding, never attended to (may equal a stop id).
         dtype: "float32" or "bfloat16" (matrices, keys and values in bfloat16; norms and residuals in float32).
@@ -66,7 +65,7 @@ class TorchSampler:
             refuse_recurrent(part)
         self.plain = all(_plain(config) for config in configs)
         """Whether every layer attends to all of its keys, with masks of ours: decoding then has faster ways."""
-        self.rounded = RoundedWeights(model, dtype)
+        self.weights = DecodingWeights(model, dtype)
         self.fixed: FixedDecoder | None = None
         if self.plain and (self.device.type == "cuda" if fixed is None else fixed):
             self.fixed = FixedDecoder(model, stop=self.stop, pad=pad, dtype=dtype, context=self.context)
@@ -91,7 +90,7 @@ class TorchSampler:
             out[i] = Completion([], [], Stop.ERROR, [] if entropy else None)
         was_training = self.model.training
         self.model.eval()
-        with torch.no_grad(), self.rounded.in_place(), autocast(self.dtype, self.device):
+        with torch.no_grad(), self.weights.in_place(sampling.max_tokens), autocast(self.dtype, self.device):
             for start in range(0, len(fits), self.rows):
                 part = fits[start : start + self.rows]
                 own_streams = [streams[i] for i in part] if streams is not None else None
@@ -147,15 +146,13 @@ class TorchSampler:
 
     def release(self) -> None:
         """Free the memory that is kept between calls."""
-        self.rounded.release()
+        self.weights.release()
         if self.fixed is not None:
             self.fixed.release()
 
     def _shares(self, prompts: int, samples: int, cache: SlabCache) -> bool:
-        """Whether the rows of a prompt read its keys together; in float32 only, as bfloat16 would round the scores."""
-        return bool(
-            self.plain and cache.every_layer_filled() and self.dtype == "float32" and samples >= SHARE_FROM * prompts
-        )
+        """Whether the rows of a prompt read its keys together."""
+        return self.plain and cache.every_layer_filled() and samples >= SHARE_FROM * prompts
 
     def _shared_prefix(self, prefixes: list[tuple[int, ...]]) -> int:
         """Length of the shared prefix of all prompts, 0 where a pass of its own is not worth it."""
@@ -224,6 +221,9 @@ class TorchSampler:
         if rows.attended is not None:
             attended = rows.attended[:, : position + 1]
             mask = attended[:, None, None, :] if self.plain else attended.long()
+        elif self.plain and self.dtype == "bfloat16" and self.device.type == "cpu":
+            # with a mask, transformers groups query heads by key head; torch's own grouping takes four times as long here
+            mask = torch.ones(1, 1, 1, position + 1, dtype=torch.bool)
         sharing: Any = contextlib.nullcontext()
         if rows.prompts is not None:
             sharing = attention.sharing(self.model, rows.cache, rows.prompts)

@@ -14,14 +14,15 @@ size of a head, V the vocabulary, W the width of a packed row, b bytes of a comp
                   with gradient checkpointing N b (L h + those of one layer)
                   adapters add N L b (2 a d + 2 k d + 2 h + 2 i): what each of them puts out
     logits        min(M V, CHUNK) 4 (x TRUNCATED where top-k, top-p or min-p cut the distribution), and the head's gradient, 4 V h
-    cache         R C L 2 k d b, and DRAWN R V 4 for the logits that tokens are drawn from; for samples also LISTED a token of
+    packed        4 P in float32 while answers of PACKED_STEPS tokens or more are decoded on a CPU with AVX-512 (the planner's)
+    cache         R C L 2 k d 4 (on a GPU b), and DRAWN R V 4 for the logits that tokens are drawn from; for samples also LISTED a token of
                   two shards: one is decoded while the one before is written. With guidance R counts twice
 
 Training holds weights, optimizer, and the larger of gradients on one side, activations and logits on the other: gradients come
 while activations go. A commit holds weights, optimizer, its copy and the gradients of the step that goes on meanwhile; decoding
-weights, optimizer and cache. The peak is the process and the largest of the three; where the disk is so slow that a whole step
-passes while a commit is written, up to the copy's size comes on top. With `processes: n` what is trained is divided by n and
-each process keeps a full copy of the weights for decoding.
+weights, optimizer, packed weights and cache. The peak is the process and the largest of the three; where the disk is so
+slow that a whole step passes while a commit is written, up to the copy's size comes on top. With `processes: n` what is
+trained is divided by n and each process keeps a full copy of the weights for decoding.
 
 A stage on pairs shares a pair's prompt between its answers in a pass. `preference` scores the answers by its reference before the
 first step and keeps the scores, not the model. A reward model has no logits unless its loss reads the text. Sampling has no
@@ -56,6 +57,8 @@ TRUNCATED = 6
 DRAWN = 4
 LISTED = 100
 """Bytes of a sampled token in Python's lists: its id, log-probability and entropy."""
+PACKED_STEPS = 64
+"""Answers from which on float32 matrices are packed (pipelines/engine/decoding_weights.py)."""
 CRITIQUE_ROWS = 1024
 """Critiques decoded side by side (`CritiqueSampler` in pipelines/engine/critiques.py)."""
 PROMPT_TOKENS = 256
@@ -109,6 +112,7 @@ class Needs:
     commit: int
     activations: int
     logits: int
+    packed: int
     cache: int
 
     @property
@@ -118,7 +122,7 @@ class Needs:
         return {
             "training": state + max(self.gradients, self.activations + self.logits),
             "commit": state + self.gradients + self.commit,
-            "decoding": state + self.cache,
+            "decoding": state + self.packed + self.cache,
         }
 
     @property
@@ -151,6 +155,8 @@ class Load:
     """Held beside the stage's own, each of its size."""
     decoded: int = 1
     """Models that decode the same tokens."""
+    steps: int = 0
+    """Most tokens of an answer that is decoded."""
     trains: bool = True
     listed: int = 0
     """Tokens in Python's lists."""
@@ -179,7 +185,8 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None) -> N
     trained = (shape.parameters if lora is None else shape.adapters(lora.rank)) if load.trains else 0
     shards = section.processes if isinstance(section, Rlvr) else 1
     weights = (4 if value == 4 else 6) * shape.parameters * load.decoded + 4 * shape.parameters * load.models
-    cache = load.rows * load.length * shape.layers * 2 * shape.key_heads * shape.head_size * value
+    cached = value if _gpu() else 4
+    cache = load.rows * load.length * shape.layers * 2 * shape.key_heads * shape.head_size * cached
     logits = min(load.scored * shape.vocabulary, CHUNK) * 4 * (TRUNCATED if load.truncated else 1)
     if load.trains and load.scored and lora is None:
         logits += 4 * shape.vocabulary * shape.hidden
@@ -192,6 +199,7 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None) -> N
         commit=12 * trained // shards,
         activations=_activations(shape, load, value, section),
         logits=logits,
+        packed=4 * shape.parameters * load.decoded if value == 4 and load.steps >= PACKED_STEPS and _packs() else 0,
         cache=cache + DRAWN * load.rows * shape.vocabulary * 4 + LISTED * load.listed,
     )
 
@@ -218,9 +226,23 @@ def _load(node: Node, prompt: int) -> Load:
         width=max(length, min(TREE_WIDTH, prompt + section.group_size * section.sampling.max_tokens)),
         rows=min(section.decode_rows, section.prompts * section.group_size),
         length=length,
+        steps=section.sampling.max_tokens,
         truncated=_truncated(section.sampling),
         models=section.staleness + int(section.divergence is not None and section.lora is None),
     )
+
+
+def _gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _packs() -> bool:
+    """Whether this machine's decoding weights are packed (`packs` in pipelines/engine/decoding_weights.py)."""
+    import torch
+
+    return not _gpu() and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
 def _truncated(sampling: Sampling) -> bool:
@@ -270,7 +292,8 @@ def _of_sample(node: Node, section: Sample, prompt: int) -> Load:
     return Load(
         tokens,
         scored=min(section.micro_batch_tokens, shard * length) if section.reference is not None else 0,
-        width=0, rows=rows * decoded, length=length, models=scorers, decoded=decoded, trains=False,
+        width=0, rows=rows * decoded, length=length, models=scorers, decoded=decoded,
+        steps=0 if served else section.sampling.max_tokens, trains=False,
         listed=2 * shard * section.sampling.max_tokens,
     )  # fmt: skip
 

@@ -40,20 +40,19 @@ def test_same_samples_as_rows_on_their_own(family, stop, monkeypatch):
         torch.testing.assert_close(torch.tensor(one.logp), torch.tensor(two.logp), atol=2e-5, rtol=0)
 
 
-def test_prompts_are_read_together(monkeypatch):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_prompts_are_read_together(monkeypatch, dtype):
     seen = []
     real = attention.Prompts.attend
     monkeypatch.setattr(
         attention.Prompts, "attend", lambda self, *rest: (seen.append(len(self.owner)), real(self, *rest))[1]
     )
-    TorchSampler(toys.model(), stop=[2], pad=0).extend(GROUPS, Sampling(max_tokens=5), generator(CPU, 1))
+    sampler = TorchSampler(toys.model(), stop=[2], pad=0, dtype=dtype)
+    sampler.extend(GROUPS, Sampling(max_tokens=5), generator(CPU, 1))
     assert len(seen) == 2 * 4 and min(seen) >= 3 and max(seen) <= 18
     seen.clear()
-    TorchSampler(toys.model(), stop=[2], pad=0).extend(GROUPS[::6], Sampling(max_tokens=5), generator(CPU, 1))
-    TorchSampler(toys.model(), stop=[2], pad=0, dtype="bfloat16").extend(
-        GROUPS, Sampling(max_tokens=5), generator(CPU, 1)
-    )
-    assert not seen, "with one row a prompt, or in bfloat16, rows are on their own"
+    sampler.extend(GROUPS[::6], Sampling(max_tokens=5), generator(CPU, 1))
+    assert not seen, "with one row a prompt, rows are on their own"
 
 
 @given(

@@ -53,6 +53,18 @@ def test_decoding(tmp_path):
     assert planned(tmp_path, "rlvr", "rlvr.staleness=2").weights == 3 * needs.weights, "a copy for each step behind"
 
 
+@pytest.mark.parametrize("avx512", [True, False])
+def test_packed_weights_of_long_answers(tmp_path, monkeypatch, avx512):
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX512" if avx512 else "AVX2")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert planned(tmp_path, "rlvr").packed == 0
+    long = planned(tmp_path, "rlvr", "rlvr.sampling.max_tokens=64")
+    assert long.packed == (4 * 10**6 if avx512 else 0)
+    assert long.phases["decoding"] == long.weights + long.optimizer + long.packed + long.cache
+    assert planned(tmp_path, "rlvr", "rlvr.sampling.max_tokens=64", "model.dtype=bfloat16").packed == 0
+    assert planned(tmp_path, "sft").packed == 0
+
+
 PAIRS = {
     "stages": {
         "data": {"kind": "curate", "sources": [{"kind": "file", "path": "pairs.jsonl", "verifier": "exact"}]},

@@ -137,7 +137,7 @@ def test_a_sampler_that_disagrees_stops_the_run(tmp_path, start, bug, dtype):
         made.sampler.extend = lambda prefixes, _, *rest, **more: real(prefixes, Sampling(max_tokens=8), *rest, **more)
     else:
         made.sampler.model = copy.deepcopy(made.sampler.model)
-        made.sampler.rounded.model = made.sampler.model
+        made.sampler.weights.model = made.sampler.model
         made.step(0)
     with pytest.raises(Interrupted, match="sampler and trainer disagree"):
         made.step(1)
