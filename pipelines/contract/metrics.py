@@ -49,7 +49,9 @@ RLVR = {
     "reward/player_*": Metric("Mean score of a seat, where games are played from several."),
     "reward/unscored_share": Metric("Share of rollouts without a score."),
     "reward/shaped_mean": Metric("Mean score after shaping."),
-    "method/*": Metric("What a method shows of the step, by its name, such as `method/airs/arm`."),
+    "method/*": Metric("What a method shows of the step, by its name, such as `method/airs/arm`. `changed_share` of a shaping part is the "
+                       "share of scored rows (turns, tokens, where it pays these) whose reward it changed, of a credit part the share of "
+                       "tokens whose advantage or share of the loss it changed."),
     "reward_component/*": Metric("Mean of a part of the reward: a reward function's name, `verifier`, ..."),
     "reward_component_std/*": Metric("Standard deviation of that part inside a group, mean over groups: what each reward tells apart."),
     "status/*": Metric("Share of rollouts with a verifier's status: correct, incorrect, unparsable, timed_out, ..."),

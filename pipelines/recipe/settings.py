@@ -370,6 +370,8 @@ class Rlvr(Settings):
     monitors: Parts = DEFAULT_MONITORS
     """Rules over metrics and rollouts, each with what to do when it is broken (files of pipelines/monitor); [] for none."""
     rollback: Rollback = Rollback()
+    no_effect_steps: int | None = free(20, ge=1)
+    """Steps in a row in which a shaping or credit part changes nothing before the run warns of it, once; null: it never does."""
     log_rollouts: int = free(8, ge=0)
     """Rollouts per step written to rollouts.jsonl."""
 

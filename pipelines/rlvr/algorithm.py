@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,11 +14,16 @@ from pipelines.contract.columns import Phase, phase_of
 from pipelines.contract.method import Method
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_slots, bound_list, column_options
+from pipelines.rlvr.diagnostics import changed_share
 from pipelines.rlvr.ops import to_tokens
 from pipelines.rlvr.ops_turns import last_taken, turns_taken
 
 ROUNDING = 1e-6
 """Of the sum of the amounts that a difference is taken of: a smaller one is float32's rounding."""
+
+
+Watch = Callable[[str, Bound, float, int], None]
+"""Gets the field of a shaping or credit part, the part, the share of the step that it changed, and the step, from 0."""
 
 
 @dataclass(frozen=True)
@@ -103,19 +109,21 @@ class Update:
 
 
 @torch.no_grad()
-def assign_credit(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
+def assign_credit(update: Update, columns: dict[str, Any], watch: Watch = lambda *change: None) -> dict[str, Any]:
     """Run the slots that must see every rollout of the step: shaping, advantage, credit.
 
     Adds `advantage` [B, T] float32. Teacher-forced tokens in front of the policy's own are no choice of the row's: they start from
     0, and a credit part may give them something. Nothing here carries a gradient. In front of each of the three slots the rewards of a
-    row's turns add up to its reward.
+    row's turns add up to its reward. `watch` is called after each shaping and credit part.
     """
     columns = dict(columns)
     columns["token_penalty"] = torch.zeros_like(columns["logp_old"])
     columns["loss_share"] = columns["mask"].float()
     columns |= _paid_in_turns(columns)
-    for shape in update.shaping:
-        columns |= _shaped(shape, columns)
+    for number, shape in enumerate(update.shaping):
+        before, columns = columns, columns | _shaped(shape, columns)
+        share = changed_share(_paid_column(shape), before, columns)
+        watch(f"{shape.slot}.{number}", shape, share, columns["step"])
         columns |= _paid_in_turns(columns)
     if "token_reward" in columns:
         columns = _take_off(torch.where(columns["mask"], -columns["token_reward"], 0.0), columns)
@@ -124,20 +132,28 @@ def assign_credit(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
     columns = set_advantage(update.advantage(columns), columns)
     hints = columns["teacher_forced"] & (columns["mask"] & ~columns["teacher_forced"]).any(1, keepdim=True)
     columns["advantage"] = columns["advantage"] * ~hints
-    for credit in update.credit:
-        columns = set_advantage(credit(columns), columns)
+    for number, credit in enumerate(update.credit):
+        before, columns = columns, set_advantage(credit(columns), columns)
+        watch(f"{credit.slot}.{number}", credit, changed_share("advantage", before, columns), columns["step"])
     return columns
 
 
+def _paid_column(part: Bound) -> str:
+    """What a shaping part pays, as its card says: `reward`, `turn_reward` or `token_reward`."""
+    if "token_reward" in part.card.makes:
+        return "token_reward"
+    return "turn_reward" if part.card.shapes_turns else "reward"
+
+
 def _shaped(part: Bound, columns: dict[str, Any]) -> dict[str, Any]:
-    """`reward` as a shaping part makes it, `turn_reward` with what that adds to `reward`, or more `token_reward`, as its card says.
+    """`reward` as a shaping part makes it, `turn_reward` with what that adds to `reward`, or more `token_reward`.
 
     Unscored rows keep theirs.
     """
-    result, scored = part(columns).float(), columns["scored"]
-    if "token_reward" in part.card.makes:
+    result, scored, paid = part(columns).float(), columns["scored"], _paid_column(part)
+    if paid == "token_reward":
         return {"token_reward": columns.get("token_reward", 0.0) + result * scored[:, None]}
-    if not part.card.shapes_turns:
+    if paid == "reward":
         return {"reward": torch.where(scored, result, columns["reward"])}
     turn_reward = torch.where(scored[:, None], result, columns["turn_reward"])
     return {"turn_reward": turn_reward, "reward": columns["reward"] + (turn_reward - columns["turn_reward"]).sum(1)}

@@ -11,6 +11,7 @@ from torch import Tensor
 from pipelines.data.records import Role, Stop, Trajectory, by_group
 from pipelines.engine.layout import Layout, row_ends
 from pipelines.rlvr.ops import homogeneous
+from pipelines.rlvr.ops_turns import turns_taken
 
 
 def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
@@ -107,6 +108,33 @@ def of_columns(columns: dict[str, Any]) -> dict[str, float]:
         "reward/shaped_mean": float((columns["reward"] * scored).sum() / scored.sum().clamp(min=1)),
         "tokens/trained": float((mask & columns["in_loss"][:, None]).sum()),
     }
+
+
+def changed_share(paid: str, before: dict[str, Any], after: dict[str, Any]) -> float:
+    """Share of the scored rows, of their turns or of their trained tokens that a shaping or credit part changed; 0 if it changed none.
+
+    Args:
+        paid: the column that it changes, which says of what the share is: `reward` [B], `turn_reward` [B, S], `token_reward` or
+            `advantage` [B, T], of which a token's `loss_share` counts as a part.
+        before: the step's columns in front of the part; without `token_reward`, tokens were paid nothing.
+        after: the columns behind it.
+
+    >>> columns = {"scored": torch.tensor([True, True, False])}
+    >>> before, after = (columns | {"reward": torch.tensor(r)} for r in ([1.0, 0.0, 0.0], [1.0, 0.5, 0.0]))
+    >>> changed_share("reward", before, after)
+    0.5
+    """
+    scored = after["scored"] if paid == "reward" else after["scored"][:, None]
+    differs = (after[paid] != before.get(paid, 0.0)) & scored
+    if paid == "reward":
+        places = scored
+    elif paid == "turn_reward":
+        places = differs | turns_taken(after["turn"], after["mask"], after[paid].shape[1]) & scored
+    else:
+        places = after["mask"] & scored
+    if paid == "advantage":
+        differs |= after["loss_share"] != before["loss_share"]
+    return int((differs & places).sum()) / max(1, int(places.sum()))
 
 
 def of_layouts(layouts: list[Layout], mask: Tensor, rows: Tensor) -> dict[str, float]:

@@ -23,6 +23,7 @@ from pipelines.recipe.corrected import samples as samples_with
 from pipelines.recipe.settings import Model, Rlvr
 from pipelines.rlvr import algorithm, diagnostics, gold_answers, info_fields, rollout_log, scoring, stored
 from pipelines.rlvr.collect import SETUP, Batch, Collector
+from pipelines.rlvr.effects import Effects
 from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.output_log import DRAWS, METHODS, MONITORED, OutputLog, draws
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
@@ -86,6 +87,7 @@ class Trainer:
         self.start_step = 0
         best = rlvr.commit.keep_best if rlvr.checkpoint_selection == "best" else 0
         self.monitors = self._monitors()
+        self.effects = Effects(rlvr.no_effect_steps, report.event)
         self.monitor_scorer = self.learner.text_scorer(self.tokenizer, start, parallel.World())  # one process measures
         self.committer = checkpoint.Committer(
             work / "checkpoints", keep_last=rlvr.commit.keep_last, keep_best=best, written=report.publish,
@@ -291,10 +293,9 @@ class Trainer:
         """Credit and updates of a batch; `columns` get what is computed on the way."""
         self.learner.fill(columns["token"], columns)
         credited = time.perf_counter()
-        columns |= algorithm.assign_credit(self.update, columns)
-        metrics = (
-            {"time/credit_s": time.perf_counter() - credited} | diagnostics.of_columns(columns) | self.update.metrics()
-        )
+        columns |= algorithm.assign_credit(self.update, columns, self.effects.add)
+        metrics = {"time/credit_s": time.perf_counter() - credited}
+        metrics |= diagnostics.of_columns(columns) | self.update.metrics() | self.effects.metrics
         batch.lines += self.update.lines()
         updates = self._updates(columns, batch.step)
         metrics["replay/rows"] = float(sum(len(update.columns["group"]) for update in updates) - len(batch.rows))
@@ -448,6 +449,7 @@ class Trainer:
         self.spent = dict(state["spent"])
         self.recent, self.best = state["recent"], state["best"]
         self.monitors.load_state_dict(state["monitors"])
+        self.effects.load_state_dict(state["effects"])
         self._branch_off()
 
     def _commit(self, step: int, score: float | None = None) -> None:
@@ -467,6 +469,7 @@ class Trainer:
             "methods_of_ranks": self.world.gather(own),
             "overlap": ahead,
             "monitors": self.monitors.state_dict(),
+            "effects": self.effects.state_dict(),
             "log_bytes": self.log.sizes(),
             "cursor": self.report.cursor(),
         }

@@ -36,7 +36,9 @@ def filled(begun, tmp_path, monkeypatch, *overrides):
     told = []
     assign = algorithm.assign_credit
     monkeypatch.setattr(
-        algorithm, "assign_credit", lambda update, columns: told.append(columns) or assign(update, columns)
+        algorithm,
+        "assign_credit",
+        lambda update, columns, *more: told.append(columns) or assign(update, columns, *more),
     )
     run = toys.trainer(
         tmp_path, begun, toys.recipe(tmp_path), "rlvr.steps=1", f"rlvr.reward={{kind: model, model: {begun}/rm}}",
