@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--target", type=float, help="training accuracy, instead of the case's own")
     parser.add_argument("--problems", type=int, default=150)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of both sides")
     parser.add_argument("--folder", type=Path, default=Path(".whetstone/bench"))
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
@@ -99,8 +100,10 @@ def main() -> None:
         steps=args.steps or case["steps"],
         learning_rate=case["learning_rate"],
         schedule=case["schedule"],
+        dtype=args.dtype,
     )
     name = "accuracy" if args.case == "quickstart" else f"accuracy-{args.case}"
+    name += "" if args.dtype == "float32" else f"-{args.dtype}"
     seeds = range(args.first_seed, args.first_seed + (args.seeds or case["seeds"]))
     rows = _stored(name, target, todo.steps, seeds) if args.first_seed else []
     for seed in seeds:

@@ -57,6 +57,8 @@ class Work:
     """Only one group in this many can have correct completions at all; the others have zero variance."""
     peer_rows: int | None = None
     """Rows of a TRL micro-batch; None for the whole step at once."""
+    peer_weights: str = "float32"
+    """What TRL's model is stored in; "bfloat16" saves it the rounding of weights and leaves it without float32 master weights."""
     seed: int = 0
     micro_batch_tokens: int = 65_536
     dtype: str = "float32"
@@ -68,7 +70,10 @@ def store(name: str, body: dict[str, Any]) -> None:
 
     import transformers
 
-    about = {"torch": torch.__version__, "transformers": transformers.__version__, "threads": torch.get_num_threads()}
+    about = {
+        "torch": torch.__version__, "transformers": transformers.__version__, "threads": torch.get_num_threads(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }  # fmt: skip
     if torch.cuda.is_available():
         about["gpu"] = torch.cuda.get_device_name()
     RESULTS.mkdir(exist_ok=True)
@@ -313,7 +318,9 @@ def trl(job: Work, work: Path) -> Any:
         "seed": job.seed,
     }
     trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(job.model, trust_remote_code=False),
+        model=AutoModelForCausalLM.from_pretrained(
+            job.model, trust_remote_code=False, dtype=getattr(torch, job.peer_weights)
+        ),
         reward_funcs=reward,
         args=GRPOConfig(**settings),
         train_dataset=Dataset.from_list(records),

@@ -87,11 +87,16 @@ def main() -> None:
     parser.add_argument(
         "--peer-rows", type=int, help="rows of a TRL micro-batch, where the case's choice is not its best"
     )
+    parser.add_argument(
+        "--peer-weights", choices=("float32", "bfloat16"), default="float32", help="what TRL's model is stored in"
+    )
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
     todo = job(args.case, args.folder)
-    todo = replace(todo, peer_rows=args.peer_rows or todo.peer_rows, dtype=args.dtype or todo.dtype)
+    todo = replace(
+        todo, peer_rows=args.peer_rows or todo.peer_rows, dtype=args.dtype or todo.dtype, peer_weights=args.peer_weights
+    )
     work = Path(tempfile.mkdtemp())
     side = sides.Whetstone(todo, work / "ours")
     warm = 3 if args.case.startswith("quickstart") else 1
@@ -186,7 +191,8 @@ def report(
         "peak_memory_gib": peaks,
         "measured": time.strftime("%Y-%m-%d"),
     }
-    sides.store(f"step-{args.case}" + (f"-{args.dtype}" if args.dtype else ""), body)
+    variant = [args.dtype] * bool(args.dtype) + ["peer-bfloat16"] * (todo.peer_weights == "bfloat16")
+    sides.store("-".join([f"step-{args.case}", *variant]), body)
     print(
         f"{todo.prompts} prompts x {todo.group}, up to {todo.max_tokens} tokens, {args.threads} thread(s), {todo.dtype}"
     )

@@ -92,7 +92,7 @@ class DecodingWeights:
         def forward(inputs: Tensor) -> Tensor:
             return torch.ops.mkldnn._linear_pointwise(inputs.to(dtype), blocks, bias, "none", [], "")  # type: ignore[no-any-return]
 
-        module.forward = forward  # type: ignore[method-assign]
+        module.__dict__["forward"] = forward
         restored.callback(module.__dict__.pop, "forward")
 
     def _round(self, name: str, module: torch.nn.Module, restored: contextlib.ExitStack) -> None:
