@@ -9,7 +9,6 @@ from pipelines.errors import UserError
 from pipelines.judges import endpoint
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import terms_of
-from pipelines.recipe.stage_kind import MODEL
 from pipelines.rlvr import reward_models
 from pipelines.rlvr.function_keywords import ARGUMENTS, LIVE, RECORD
 from tasks import http_probe
@@ -40,7 +39,7 @@ def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
 def problems(stage: str, rl: Rlvr) -> Iterator[Problem]:
     """Judges that cannot be asked."""
     for where, spec in terms_of(f"{stage}.reward", rl.reward):
-        if any(makes == MODEL for _, makes in reward_models.declared("rlvr.reward", str(spec.get("kind")))):
+        if reward_models.declared("rlvr.reward", str(spec.get("kind")), "language_models"):
             if spec.get("model"):  # one at a `path` runs in the stage
                 yield from _judge(where, spec)
         elif isinstance(pairwise := spec.get("judge"), dict):

@@ -220,7 +220,7 @@ COLUMNS: dict[str, Column] = {
                                "Share of the last block's attention at the row's last token that the token gets, among the row's.",
                                part=True, hint="Add a reward model: providers: [{kind: reward_attention, model: STAGE}]."),
     "logp_teacher": Column("B T", "float32", Phase.ADVANTAGE, "the teacher", "Log-probability under a frozen teacher.",
-                           part=True, hint="Add a teacher: providers: [{kind: teacher, path: FOLDER}].", span=(-2.0, 0.0)),
+                           part=True, hint="Add a teacher: providers: [{kind: teacher, path: ./FOLDER}].", span=(-2.0, 0.0)),
     "step_potential": Column("B S", "float32", Phase.FILTER, "a rollout that probes steps, or a reward that grades them",
                              "How near the policy is to a right answer at the end of the step, from -1 to 1, or whether a judge calls the "
                              "step correct, 1 or 0; NaN past the last step.",

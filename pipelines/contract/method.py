@@ -48,7 +48,8 @@ class Method:
     """What the loop may tell any method. Override what is needed; call `super()` where the base of a slot does something."""
 
     model_paths: ClassVar[tuple[str, ...]] = ()
-    """Settings that name a model folder which is scored with: its files belong to the stage's key."""
+    """Settings that name a frozen model to score with: a stage of the recipe that makes a model, or a model by path, whose files belong to
+    the stage's key; `policy` and `reference` where the scoring hook is asked."""
     reward_models: ClassVar[tuple[str, ...]] = ()
     """Settings that name reward models, one or a list: stages of the recipe, or checkpoints by path. Their files belong to the key too."""
     info_fields: ClassVar[tuple[str, ...]] = ()

@@ -50,7 +50,7 @@ class Provider:
     automatic: ClassVar[bool] = False
     """Added by itself where a method reads what it makes; others stand in `rlvr.providers`."""
     model_paths: ClassVar[tuple[str, ...]] = ()
-    """Settings that name a model folder: its files belong to the stage's key."""
+    """As a `Method`'s."""
     reward_models: ClassVar[tuple[str, ...]] = ()
     """As a `Method`'s."""
     info_fields: ClassVar[tuple[str, ...]] = ()

@@ -278,11 +278,12 @@ def _making(takes: tuple[str, ...], name: str, stages: dict[str, Stage]) -> list
 
 
 def _check_link(name: str, label: str, source: str, stages: dict[str, Stage]) -> None:
-    takes = kinds.get(stages[name].kind).takes(stages[name].settings, label)
+    kind = kinds.get(stages[name].kind)
+    takes = kind.takes(stages[name].settings, label)
     if source not in stages:
         known = _making(takes, name, stages)
         raise RecipeError(
-            f"{name}.{label}: there is no stage called {source[:80]!r}. {did_you_mean(source[:80], known)}"
+            f"{name}.{label}: there is no stage called {source[:80]!r}. {did_you_mean(source[:80], known)} {kind.link_hint}".rstrip()
         )
     makes = kinds.get(stages[source].kind).makes
     if makes not in takes:

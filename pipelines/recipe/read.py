@@ -122,7 +122,9 @@ def _unlinked(recipe: Recipe) -> Recipe:
     """
     for node in recipe.nodes():
         for label, name in node.kind.links(node.settings).items():
-            raise RecipeError(f"{node.name}.{label}: {name[:80]!r} is to be a stage; name the stages under `stages`.")
+            raise RecipeError(
+                f"{node.name}.{label}: {name[:80]!r} is to be a stage; name the stages under `stages`. {node.kind.link_hint}".rstrip()
+            )
     return recipe
 
 

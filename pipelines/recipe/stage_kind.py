@@ -128,6 +128,8 @@ class Kind:
 
     link_takes: tuple[str, ...] = ()
     """What the stages that `links` tells may make."""
+    link_hint: str = ""
+    """What else the settings behind `links` take, for messages."""
 
     def takes(self, settings: Any, label: str) -> tuple[str, ...]:
         """What the stage that `links` names under this label may make."""

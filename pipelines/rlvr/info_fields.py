@@ -19,7 +19,7 @@ def written(rlvr: Rlvr) -> Iterator[tuple[str, str]]:
         parts = list(enumerate(spec)) if isinstance(spec, list) else [(None, spec or {})]
         for number, part in parts:
             for where, each in terms_of(f"rlvr.{slot}" if number is None else f"rlvr.{slot}.{number}", part):
-                for setting in reward_models.info_fields(f"rlvr.{slot}", str(each.get("kind"))):
+                for setting in reward_models.declared(f"rlvr.{slot}", str(each.get("kind")), "info_fields"):
                     if isinstance(each.get(setting), str):
                         yield f"{where}.{setting}", each[setting]
                 if each.get("weight") == PREFERENCE:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from pipelines import environments, verifiers
 from pipelines.contract.catalogue import card, load
-from pipelines.contract.scorer import POLICY, REFERENCE
 from pipelines.errors import RecipeError
 from pipelines.project import ROOT
 from pipelines.recipe import check
@@ -28,7 +27,6 @@ from pipelines.recipe.stage_kind import (
     VERIFIERS,
     Kind,
     ModelFiles,
-    Place,
     Port,
     Reads,
     base_files,
@@ -57,15 +55,16 @@ class RlvrKind(Kind):
         "samples": Port((SAMPLES,), required=False),
     }
     link_takes = (REWARD_MODEL, MODEL)
+    link_hint = "A path or a hub name has a slash, such as ./NAME."
     trains = rewards = methods = True
     headlines = ("reward/correct", "reward/mean", "rollout/length_mean", "policy/entropy")
 
     def takes(self, settings: Rlvr, label: str) -> tuple[str, ...]:
-        """A reward model where one scores, a language model where one judges."""
+        """A reward model where the setting is for one, else a model."""
         return tuple(each.makes for each in reward_models.named(resolve(settings)) if each.label == label)
 
     def links(self, settings: Rlvr) -> dict[str, str]:
-        """Reward models and judges that are stages."""
+        """Reward models, judges and models to score with that are stages."""
         return {each.label: each.value for each in reward_models.named(resolve(settings)) if each.is_stage}
 
     def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
@@ -88,12 +87,10 @@ class RlvrKind(Kind):
             verifies=True,
             libraries=(*VERIFIERS, *TEXT, *TORCH),
         )
-        for path, place in _scoring_models(rl):
-            reads.models[".".join(map(str, place[1:-1]))] = ModelFiles(path, place)
         for each in reward_models.named(reads.settings["rlvr"]):
             if each.is_stage:
                 reads.in_key["rlvr", *each.place] = None
-            else:
+            elif not each.is_role:
                 reads.models[each.label] = ModelFiles(each.value, ("rlvr", *each.place))
         return reads
 
@@ -119,6 +116,7 @@ class RlvrKind(Kind):
         if about.relabels:
             _check_relabelled(node, rollout, PLAYS in about.makes)
         _check_users(node)
+        _check_roles(node)
         reward_models.check(resolve(node.settings))
 
 
@@ -149,6 +147,16 @@ def _check_users(node: Node) -> None:
             raise RecipeError(
                 f"rlvr.{each.label}: {each.value} knows no users, so there is none called {str(user)[:80]!r}. Give {each.value} a loss "
                 "with `users`, or leave user out."
+            )
+
+
+def _check_roles(node: Node) -> None:
+    """No stage is called as the settings that name a model call the policy, or the model that the run started from."""
+    for each in reward_models.named(resolve(node.settings)):
+        if each.is_role and each.value in node.recipe.graph:
+            raise RecipeError(
+                f"rlvr.{each.label}: {each.value} is {reward_models.ROLES[each.value]} here, and a stage of the recipe has this name too. "
+                "Call the stage otherwise."
             )
 
 
@@ -207,26 +215,6 @@ def _reward_infos(rl: Rlvr) -> list[dict[str, Any]]:
     """What the recipe gives verifiers beside the records' info, which may name files."""
     infos = [spec.get("info") for _, spec in terms_of("", rl.reward)]
     return [info for info in infos if isinstance(info, dict)]
-
-
-def _scoring_models(rl: Rlvr) -> Iterator[tuple[str, Place]]:
-    """Model folders that methods and providers score with, and where the recipe names them."""
-    for slot in (*SLOTS, "providers"):
-        spec = getattr(rl, slot)
-        parts = [((number,), part) for number, part in enumerate(spec)] if isinstance(spec, list) else [((), spec)]
-        for number, part in parts:
-            for at, each in _with_terms(part or {}):
-                if not each.get("kind"):
-                    continue
-                for setting in reward_models.scoring_models(f"rlvr.{slot}", str(each["kind"])):
-                    if each.get(setting, REFERENCE) not in (POLICY, REFERENCE):
-                        yield each[setting], ("rlvr", slot, *number, *at, setting)
-
-
-def _with_terms(spec: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """A method's settings, and those of each of its terms with their place."""
-    for number, (_, each) in enumerate(terms_of("", spec), -1):
-        yield () if number < 0 else ("terms", number), each
 
 
 KIND = RlvrKind()

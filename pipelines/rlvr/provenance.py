@@ -11,7 +11,6 @@ from pipelines.recipe.model_path import is_stage_name
 from pipelines.recipe.provenance import Provenance
 from pipelines.recipe.secrets import redact
 from pipelines.recipe.slots import terms_of
-from pipelines.recipe.stage_kind import MODEL, REWARD_MODEL
 from pipelines.rlvr import reward_models
 
 SLOTS = ("reward", "shaping", "advantage", "credit", "providers")
@@ -31,15 +30,16 @@ def rewards(node: Node) -> Iterator[Provenance]:
 def _of_part(node: Node, slot: str, part: dict[str, Any]) -> Iterator[Provenance]:
     name, room = str(part.get("kind")), f"rlvr.{slot}"
     title = f"{slot}: {name}"
-    stated, named = card(load(room, name)).provenance, reward_models.declared(room, name)
-    judge = part.get("judge") or (MODEL in dict(named).values() and (part.get("path") or part.get("model")))
+    stated = card(load(room, name)).provenance
+    judges = reward_models.declared(room, name, "language_models")
+    judge = part.get("judge") or (judges and (part.get("path") or part.get("model")))
     if isinstance(judge, dict):
         judge = judge.get("model") or judge.get("path")
     if stated:
         yield Provenance(title, stated, redact(judge) if judge else "")
     if stated or slot != "reward":
         return
-    scorers = [setting for setting, makes in named if makes == REWARD_MODEL]
+    scorers = reward_models.declared(room, name, "reward_models")
     if scorers:
         for setting in scorers:
             value = part.get(setting)
@@ -47,7 +47,7 @@ def _of_part(node: Node, slot: str, part: dict[str, Any]) -> Iterator[Provenance
     elif judge:
         yield Provenance(title, ("judge",), redact(judge))
     else:
-        yield Provenance(title, ("model",) if reward_models.scoring_models(room, name) else ("rule",))
+        yield Provenance(title, ("model",) if reward_models.declared(room, name, "model_paths") else ("rule",))
 
 
 def _of_model(node: Node, title: str, model: str) -> Provenance:

@@ -1,4 +1,4 @@
-"""Where an rlvr section names reward models or judges: stages of the recipe, or checkpoints by their path.
+"""Where an rlvr section names reward models, judges or models to score with: stages of the recipe, or checkpoints by path.
 
 It imports no method, so that reading a recipe stays fast.
 """
@@ -6,20 +6,23 @@ It imports no method, so that reading a recipe stays fast.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from pipelines.contract import catalogue
+from pipelines.contract.scorer import POLICY, REFERENCE
 from pipelines.errors import RecipeError
 from pipelines.project import syntax_tree
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of, is_stage_name
 from pipelines.recipe.slots import SLOTS
 from pipelines.recipe.stage_kind import MODEL, REWARD_MODEL, Place
 
-DECLARED = {"reward_models": REWARD_MODEL, "language_models": MODEL}
+DECLARED = {"reward_models": REWARD_MODEL, "language_models": MODEL, "model_paths": MODEL}
 """Attribute of a method's class that lists its settings with names of such models → what a stage so named makes."""
+ROLES = {POLICY: "the policy itself", REFERENCE: "the model that the run started from"}
+"""What a setting in `model_paths` may say beside, and what it means."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,13 @@ class Named:
     key: str | int
     place: Place
     """In the section: ("reward", "terms", 0, "model")."""
-    makes: str = REWARD_MODEL
-    """What a stage of this name must make."""
+    attribute: str
+    """Of the method's class, which lists the setting."""
+
+    @property
+    def makes(self) -> str:
+        """What a stage of this name must make."""
+        return DECLARED[self.attribute]
 
     @property
     def value(self) -> str:
@@ -47,11 +55,16 @@ class Named:
     @property
     def is_stage(self) -> bool:
         """Whether it is a stage's name, and no path."""
-        return is_stage_name(self.value)
+        return not self.is_role and is_stage_name(self.value)
+
+    @property
+    def is_role(self) -> bool:
+        """Whether it is the policy itself or the model that the run started from."""
+        return self.attribute == "model_paths" and self.value in ROLES
 
 
 def named(section: Mapping[str, Any]) -> Iterator[Named]:
-    """The reward models and judges that an rlvr section names.
+    """The reward models, judges and models to score with that an rlvr section names.
 
     Args:
         section: its fields; values that are not as they should be are passed over, and refused elsewhere.
@@ -74,47 +87,31 @@ def named(section: Mapping[str, Any]) -> Iterator[Named]:
 
 
 def _of_part(slot: str, where: Place, part: dict[str, Any]) -> Iterator[Named]:
-    for setting, makes in declared(f"rlvr.{slot}", str(part.get("kind"))):
-        value = part.get(setting)
-        if isinstance(value, str):
-            yield Named(part, setting, (*where, setting), makes)
-        for number, each in enumerate(value if isinstance(value, list) else []):
-            if isinstance(each, str):
-                yield Named(value, number, (*where, setting, number), makes)
+    for attribute in DECLARED:
+        for setting in declared(f"rlvr.{slot}", str(part.get("kind")), attribute):
+            value = part.get(setting)
+            if isinstance(value, str):
+                yield Named(part, setting, (*where, setting), attribute)
+            for number, each in enumerate(value if isinstance(value, list) else []):
+                if isinstance(each, str):
+                    yield Named(value, number, (*where, setting, number), attribute)
 
 
 @cache
-def declared(slot: str, name: str) -> tuple[tuple[str, str], ...]:
-    """(setting, what a stage makes) of what the class of a method says, read from its file without importing it."""
-    return tuple((setting, DECLARED[where]) for where, settings in _facts(slot, name) for setting in settings)
-
-
-@cache
-def scoring_models(slot: str, name: str) -> tuple[str, ...]:
-    """The settings that name models to score with (`model_paths`), read the same way."""
-    return tuple(setting for _, settings in _facts(slot, name, ("model_paths",)) for setting in settings)
-
-
-@cache
-def info_fields(slot: str, name: str) -> tuple[str, ...]:
-    """The settings that name fields of the records' info, read the same way."""
-    return tuple(setting for _, settings in _facts(slot, name, ("info_fields",)) for setting in settings)
-
-
-def _facts(slot: str, name: str, wanted: Collection[str] = tuple(DECLARED)) -> list[tuple[str, tuple[str, ...]]]:
-    """The first of these attributes that a class in the method's file gives a value."""
+def declared(slot: str, name: str, attribute: str) -> tuple[str, ...]:
+    """The settings that the class of a method lists in this attribute, read from its file without importing it."""
     path = catalogue.folder(slot) / f"{name}.py"
     if name not in catalogue.names(slot) or not path.is_file():
-        return []
+        return ()
     for node in ast.walk(syntax_tree(path.read_text())):
         if (
             isinstance(node, ast.AnnAssign)
             and isinstance(node.target, ast.Name)
-            and node.target.id in wanted
+            and node.target.id == attribute
             and node.value
         ):
-            return [(node.target.id, tuple(ast.literal_eval(node.value)))]
-    return []
+            return tuple(ast.literal_eval(node.value))
+    return ()
 
 
 def check(section: Mapping[str, Any]) -> None:
@@ -128,7 +125,7 @@ def check(section: Mapping[str, Any]) -> None:
             continue
         architecture = architecture_of(each.value)
         classifies = architecture is not None and architecture.endswith(CLASSIFIER)
-        if each.makes == MODEL and classifies:
+        if each.attribute == "language_models" and classifies:
             raise RecipeError(f"rlvr.{each.label}: {each.value} is a reward model, and a language model is asked.")
         if each.makes == REWARD_MODEL and architecture is not None and not classifies:
             raise RecipeError(

@@ -36,7 +36,8 @@ class lm_reward(Provider):
 
     A model trained on good text holds a value function: its logits. Where every token is the model's first choice the rewards of a row
     telescope to q of its first token. Behind the row's last token nothing comes: the maximum there is 0. Between two turns the
-    next token of the policy's own counts. The model is the starting policy, or another of the same vocabulary by its path.
+    next token of the policy's own counts. The model is the starting policy, or another of the same vocabulary: a stage of the recipe, or a
+    model by its path (with a slash).
     """
 
     model_paths: ClassVar[tuple[str, ...]] = ("model",)

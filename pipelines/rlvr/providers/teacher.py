@@ -21,7 +21,10 @@ from pipelines.errors import RecipeError
     makes=("logp_teacher",),
 )
 class teacher(Provider):
-    """Log-probabilities under a frozen teacher, of the same vocabulary, at the policy's temperature and truncation."""
+    """Log-probabilities under a frozen teacher, of the same vocabulary, at the policy's temperature and truncation.
+
+    `path` is a stage of the recipe that makes a model, or a model by its path (with a slash); `revision` is that of a hub name.
+    """
 
     model_paths: ClassVar[tuple[str, ...]] = ("path",)
 

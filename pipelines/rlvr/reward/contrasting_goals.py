@@ -36,7 +36,8 @@ class contrasting_goals(Reward):
     `unwanted` are sentences. The released code has weights of 1 and bounds -0.03 and 0, by which a state that is as near to the wanted goal
     as to its opposite is paid in full; cosines of CLIP differ little, and those of other encoders want wider bounds. A text that
     is empty, or too long for the encoder, is paid 0. The paper's hierarchy multiplies this by factors of the vehicle's state: `operation:
-    multiply` of a composite reward. `correct` stays the verifier's or the environment's verdict.
+    multiply` of a composite reward. `correct` stays the verifier's or the environment's verdict. The encoder is a transformers model
+    by its path (with a slash), or a stage of the recipe.
     """
 
     label = "contrast"

@@ -50,8 +50,8 @@ class eager(Reward):
 
     The goal is the last message of the prompt, or `goal`, a field of the record's info; `pattern` finds its words, of which those in
     `skip` (default: those of the released code) are left out and at most `most` are asked about. The paper's model is trained on
-    demonstrations to answer such questions; here it is the model that the run started from, or another by its path. The share of the
-    questions that were answered is the component `answered`.
+    demonstrations to answer such questions; here it is the model that the run started from, a stage of the recipe, or another model by
+    its path (with a slash). The share of the questions that were answered is the component `answered`.
     """
 
     pays_turns = True

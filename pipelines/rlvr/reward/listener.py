@@ -25,8 +25,8 @@ class listener(Reward):
 
     The reasoning is what stands before the last `until` in the completion, or all of it where that does not occur: put there what
     separates reasoning from answer, so that the listener does not read the policy's own answer. The listener is the model that the run
-    started from, or any other by its path, with its own tokenizer and chat template. Use it beside the verifier: `reward:
-    [verifier, {kind: listener, weight: 0.5}]`. A row that does not fit the listener's context is unscored.
+    started from, a stage of the recipe, or any other by its path (with a slash), with its own tokenizer and chat template. Use it beside
+    the verifier: `reward: [verifier, {kind: listener, weight: 0.5}]`. A row that does not fit the listener's context is unscored.
     """
 
     label = "listener"

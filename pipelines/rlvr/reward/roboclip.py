@@ -34,6 +34,7 @@ class roboclip(Reward):
     the record's own, `reference`, a field of its info; sources with `text_column: observations` show what experts' episodes look like. The
     paper's similarity is the product of embeddings of video; here they are of unit length. A text that is empty, or too
     long for the encoder, is paid 0. What the environment paid is the component `outcome`, and `correct` stays its verdict.
+    The encoder is a transformers model by its path (with a slash), or a stage of the recipe.
     """
 
     label = "demonstrated"

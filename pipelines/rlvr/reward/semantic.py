@@ -28,7 +28,8 @@ class semantic(Reward):
     The reference is the record's answer, or the text in its `info` under `reference`. `gate: true` gives 0 to completions that the
     record's verifier does not accept: a fluent explanation of a wrong answer is near too. What follows the reasoning is read. An empty
     completion, and one too long for the encoder, gives 0. Beside the verifier: `reward: [verifier, {kind: semantic, weight: 0.5,
-    encoder: ...}]`. The cosine is the component `cosine`.
+    encoder: ...}]`. The cosine is the component `cosine`. The encoder is a transformers model by its path (with a slash),
+    or a stage of the recipe.
     """
 
     label = "semantic"

@@ -30,11 +30,12 @@ class viper(Reward):
 
     o_0, ... are the observations of the episode, the one that ends it among them, without what the policy said: `model` is a
     language model that was trained on what experts are shown (`curate.sources`: `text_column: observations`), and no reward of the
-    environment's is read. The default is the model that the run started from. `per_token` pays the mean over the observation's tokens
-    instead of the sum. With `low` and `high` a turn is paid (r - low) / (high - low), at least 0 and at most 1: log-likelihoods are
-    negative, so that without them an agent is paid for ending an episode soon. A likely state must be found first: the paper adds a bonus
-    for exploration, here `shaping: [novelty]`. What the environment paid is the component `outcome`, and `correct` stays its verdict. A
-    turn after which nothing is shown is paid 0, a row beyond the model's context is unscored.
+    environment's is read. It is a stage of the recipe that makes a model or a model by its path (with a slash); the default is the model
+    that the run started from. `per_token` pays the mean over the observation's tokens instead of the sum. With
+    `low` and `high` a turn is paid (r - low) / (high - low), at least 0 and at most 1: log-likelihoods are negative, so that without
+    them an agent is paid for ending an episode soon. A likely state must be found first: the paper adds a bonus for exploration, here
+    `shaping: [novelty]`. What the environment paid is the component `outcome`, and `correct` stays its verdict. A turn after which
+    nothing is shown is paid 0, a row beyond the model's context is unscored.
     """
 
     pays_turns = True

@@ -36,8 +36,8 @@ def test_every_recipe_binds(path):
 def test_every_preset_binds(preset, tmp_path):
     given = [f"presets=[{preset}]"]
     text = (toys.ROOT / "recipes" / "presets" / f"{preset}.yaml").read_text()
-    if "path: FOLDER" in text:
-        given.append("rlvr.providers=[{kind: teacher, path: somewhere}]")  # the preset says that it needs one
+    if "path: ./FOLDER" in text:
+        given.append("rlvr.providers=[{kind: teacher, path: ./somewhere}]")  # the preset says that it needs one
     task = "worked_sums"  # is played or answered
     if "environments with players" in text:
         task = "tic_tac_toe"

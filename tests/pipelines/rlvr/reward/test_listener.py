@@ -82,6 +82,6 @@ def test_its_model_is_in_the_stage_s_key(tmp_path):
         (node,) = [node for node in recipe.nodes() if node.name == "rlvr"]
         return {label: files.path for label, files in KIND.reads(node).models.items() if label != "model"}
 
-    assert models("{kind: listener, model: folder}") == {"reward": "folder"}
-    assert models("[verifier, {kind: listener, model: folder, weight: 0.5}]") == {"reward.terms.1": "folder"}
+    assert models("{kind: listener, model: ./folder}") == {"reward.model": "./folder"}
+    assert models("[verifier, {kind: listener, model: ./folder, weight: 0.5}]") == {"reward.terms.1.model": "./folder"}
     assert models("[verifier, listener]") == {}
