@@ -38,6 +38,7 @@ tokens, every pair is as long as `max_length` lets it be, no row is skipped. A p
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pipelines.preference.settings import Preference
@@ -57,6 +58,8 @@ TRUNCATED = 6
 DRAWN = 4
 LISTED = 100
 """Bytes of a sampled token in Python's lists: its id, log-probability and entropy."""
+AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+"""What torch asks of a processor before it calls it one with AVX-512."""
 PACKED_STEPS = 64
 """Answers from which on float32 matrices are packed (pipelines/engine/decoding_weights.py)."""
 CRITIQUE_ROWS = 1024
@@ -233,16 +236,22 @@ def _load(node: Node, prompt: int) -> Load:
 
 
 def _gpu() -> bool:
-    import torch
+    """Whether this machine has an NVIDIA GPU; asked of the system, because torch takes seconds to import."""
+    return Path("/dev/nvidiactl").exists()
 
-    return torch.cuda.is_available()
+
+def _cpu_flags() -> set[str]:
+    """What this machine's processor can do, in Linux's words; empty where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return {flag for line in lines if line.startswith("flags") for flag in line.split(":", 1)[1].split()}
 
 
 def _packs() -> bool:
     """Whether this machine's decoding weights are packed (`packs` in pipelines/engine/decoding_weights.py)."""
-    import torch
-
-    return not _gpu() and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    return not _gpu() and _cpu_flags() >= AVX512
 
 
 def _truncated(sampling: Sampling) -> bool:

@@ -10,10 +10,12 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 import toys
 import yaml
 
 from benchmarks import sides
+from pipelines.engine import decoding_weights
 from pipelines.recipe import memory
 from pipelines.recipe.read import read_recipe
 
@@ -55,14 +57,21 @@ def test_decoding(tmp_path):
 
 @pytest.mark.parametrize("avx512", [True, False])
 def test_packed_weights_of_long_answers(tmp_path, monkeypatch, avx512):
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX512" if avx512 else "AVX2")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(memory, "_cpu_flags", lambda: memory.AVX512 | {"avx2"} if avx512 else {"avx2"})
+    monkeypatch.setattr(memory, "_gpu", lambda: False)
     assert planned(tmp_path, "rlvr").packed == 0
     long = planned(tmp_path, "rlvr", "rlvr.sampling.max_tokens=64")
     assert long.packed == (4 * 10**6 if avx512 else 0)
     assert long.phases["decoding"] == long.weights + long.optimizer + long.packed + long.cache
     assert planned(tmp_path, "rlvr", "rlvr.sampling.max_tokens=64", "model.dtype=bfloat16").packed == 0
     assert planned(tmp_path, "sft").packed == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
+def test_the_planner_and_the_sampler_agree_on_packing(monkeypatch):
+    monkeypatch.setattr(memory, "_gpu", lambda: False)
+    assert memory._packs() == decoding_weights.packs(torch.device("cpu"))
+    assert memory.PACKED_STEPS == decoding_weights.PACKED_STEPS
 
 
 PAIRS = {
