@@ -88,7 +88,7 @@ def streaming() -> float:
 
     The same product in bfloat16 is bound by its arithmetic, not by memory.
     """
-    side = int((CACHE_BYTES / 4) ** 0.5)
+    side = int((CACHE_BYTES / BYTES["float32"]) ** 0.5)
     matrix, vector = torch.ones(side, side), torch.ones(side)
     return matrix.nbytes / seconds_of(lambda: matrix @ vector)
 

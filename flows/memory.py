@@ -11,7 +11,7 @@ from pipelines.recipe.graph import Node
 from pipelines.recipe.read import Recipe
 from tasks import machine, preflight
 
-PARTS = ("process", "weights", "gradients", "optimizer", "commit", "activations", "logits", "cache")
+PARTS = ("process", "weights", "gradients", "optimizer", "commit", "activations", "logits", "packed", "cache")
 
 
 def show(recipe: Recipe, stages: list[str], as_json: bool, limit: float | None, prompt_tokens: int | None) -> int:
@@ -35,7 +35,8 @@ def show(recipe: Recipe, stages: list[str], as_json: bool, limit: float | None, 
         raise UserError("plan --memory is about stages that train or sample, and none is among the chosen ones.")
     gpus = machine.gpu_bytes()
     available = int(limit * 1e9) if limit else (min(gpus) if gpus else machine.memory_bytes())
-    plans = [_planned(node, shape, prompt_tokens) for node in planned]
+    device = memory.Device(gpu=bool(gpus), avx512=machine.cpu_flags() >= memory.AVX512)
+    plans = [_planned(node, shape, prompt_tokens, device) for node in planned]
     if as_json:
         print(json.dumps({"limit": available, "stages": plans}, indent=1))
     else:
@@ -44,9 +45,9 @@ def show(recipe: Recipe, stages: list[str], as_json: bool, limit: float | None, 
     return int(any(body["peak"] > available for body in plans))
 
 
-def _planned(node: Node, shape: memory.Shape, prompt_tokens: int | None) -> dict[str, Any]:
-    needs = memory.of_stage(node, shape, prompt_tokens=prompt_tokens)
-    levers = memory.levers(node, shape, prompt_tokens=prompt_tokens)
+def _planned(node: Node, shape: memory.Shape, prompt_tokens: int | None, device: memory.Device) -> dict[str, Any]:
+    needs = memory.of_stage(node, shape, prompt_tokens=prompt_tokens, device=device)
+    levers = memory.levers(node, shape, prompt_tokens=prompt_tokens, device=device)
     return {**needs.body(), "levers": [{"set": name, "peak": peak} for name, peak in levers]}
 
 

@@ -61,9 +61,13 @@ class DecodingWeights:
             steps: most tokens that are decoded for a row.
         """
         rounds = self.dtype == torch.bfloat16
+        packs = self.packed and (rounds or steps >= PACKED_STEPS)
+        if not rounds and not packs:
+            yield
+            return
         with contextlib.ExitStack() as restored:
             for name, module in self.model.named_modules():
-                if self.packed and self._pays(module, steps):
+                if packs and self._packable(module):
                     self._pack(name, module, restored)
                 elif rounds and isinstance(module, torch.nn.Linear | Conv1D):
                     self._round(name, module, restored)
@@ -71,16 +75,14 @@ class DecodingWeights:
                 restored.callback(self.release)
             yield
 
-    def _pays(self, module: torch.nn.Module, steps: int) -> bool:
-        """Whether this module multiplies by a plain matrix, and packing it is worth the copy."""
-        if (
-            type(module) is not torch.nn.Linear or "forward" in module.__dict__
-        ):  # somebody else's, such as a hook of accelerate
+    def _packable(self, module: torch.nn.Module) -> bool:
+        """Whether this module does nothing but multiply by a matrix of plain float32 numbers, large enough to gain."""
+        if type(module) is not torch.nn.Linear or "forward" in module.__dict__:  # another library's class, or its hook
             return False
         weight = module.weight
         if type(weight) is not torch.nn.Parameter or weight.dtype != torch.float32:  # sharded, or stored in few bits
             return False
-        return self.dtype == torch.bfloat16 or (weight.numel() >= PACKED_FROM and steps >= PACKED_STEPS)
+        return self.dtype == torch.bfloat16 or weight.numel() >= PACKED_FROM
 
     def _pack(self, name: str, module: torch.nn.Linear, restored: contextlib.ExitStack) -> None:
         weight = module.weight.detach().to(self.dtype)

@@ -14,7 +14,7 @@ size of a head, V the vocabulary, W the width of a packed row, b bytes of a comp
                   with gradient checkpointing N b (L h + those of one layer)
                   adapters add N L b (2 a d + 2 k d + 2 h + 2 i): what each of them puts out
     logits        min(M V, CHUNK) 4 (x TRUNCATED where top-k, top-p or min-p cut the distribution), and the head's gradient, 4 V h
-    packed        4 P in float32 while answers of PACKED_STEPS tokens or more are decoded on a CPU with AVX-512 (the planner's)
+    packed        4 P in float32 while answers of PACKED_STEPS tokens or more are decoded on a CPU with AVX-512
     cache         R C L 2 k d 4 (on a GPU b), and DRAWN R V 4 for the logits that tokens are drawn from; for samples also LISTED a token of
                   two shards: one is decoded while the one before is written. With guidance R counts twice
 
@@ -38,7 +38,6 @@ tokens, every pair is as long as `max_length` lets it be, no row is skipped. A p
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pipelines.preference.settings import Preference
@@ -101,6 +100,18 @@ class Shape:
         queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
         attention = 2 * (self.hidden + queries) + 2 * (self.hidden + keys)
         return rank * self.layers * (attention + 3 * (self.hidden + self.intermediate))
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a stage computes, as far as it changes what decoding holds."""
+
+    gpu: bool = False
+    avx512: bool = False
+    """Whether its processor has the instructions in `AVX512`."""
+
+
+CPU = Device()
 
 
 @dataclass(frozen=True)
@@ -173,12 +184,13 @@ def known(node: Node) -> bool:
     return isinstance(node.settings, Planned)
 
 
-def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None) -> Needs:
+def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, device: Device = CPU) -> Needs:
     """What a stage of the recipe needs.
 
     Args:
         node: a stage that is `known`.
         prompt_tokens: length of a prompt; default: the recipe's bound, else `PROMPT_TOKENS`.
+        device: default: a CPU without AVX-512.
     """
     section: Planned = node.settings
     bounds = [getattr(data.settings, "max_prompt_tokens", None) for data in node.ancestors()]
@@ -188,7 +200,8 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None) -> N
     trained = (shape.parameters if lora is None else shape.adapters(lora.rank)) if load.trains else 0
     shards = section.processes if isinstance(section, Rlvr) else 1
     weights = (4 if value == 4 else 6) * shape.parameters * load.decoded + 4 * shape.parameters * load.models
-    cached = value if _gpu() else 4
+    cached = value if device.gpu else 4
+    packs = device.avx512 and not device.gpu and value == 4 and load.steps >= PACKED_STEPS
     cache = load.rows * load.length * shape.layers * 2 * shape.key_heads * shape.head_size * cached
     logits = min(load.scored * shape.vocabulary, CHUNK) * 4 * (TRUNCATED if load.truncated else 1)
     if load.trains and load.scored and lora is None:
@@ -202,7 +215,7 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None) -> N
         commit=12 * trained // shards,
         activations=_activations(shape, load, value, section),
         logits=logits,
-        packed=4 * shape.parameters * load.decoded if value == 4 and load.steps >= PACKED_STEPS and _packs() else 0,
+        packed=4 * shape.parameters * load.decoded if packs else 0,
         cache=cache + DRAWN * load.rows * shape.vocabulary * 4 + LISTED * load.listed,
     )
 
@@ -233,25 +246,6 @@ def _load(node: Node, prompt: int) -> Load:
         truncated=_truncated(section.sampling),
         models=section.staleness + int(section.divergence is not None and section.lora is None),
     )
-
-
-def _gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU; asked of the system, because torch takes seconds to import."""
-    return Path("/dev/nvidiactl").exists()
-
-
-def _cpu_flags() -> set[str]:
-    """What this machine's processor can do, in Linux's words; empty where the system does not say."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return {flag for line in lines if line.startswith("flags") for flag in line.split(":", 1)[1].split()}
-
-
-def _packs() -> bool:
-    """Whether this machine's decoding weights are packed (`packs` in pipelines/engine/decoding_weights.py)."""
-    return not _gpu() and _cpu_flags() >= AVX512
 
 
 def _truncated(sampling: Sampling) -> bool:
@@ -325,7 +319,7 @@ def least(needs: Needs, shape: Shape) -> int:
     return needs.weights + needs.gradients + needs.optimizer + min(needs.logits, 64 * shape.vocabulary * 4)
 
 
-def levers(node: Node, shape: Shape, prompt_tokens: int | None = None) -> list[tuple[str, int]]:
+def levers(node: Node, shape: Shape, prompt_tokens: int | None = None, device: Device = CPU) -> list[tuple[str, int]]:
     """Settings that lower the stage's peak, with the peak that each leaves, the largest lever first."""
     section, stage = node.settings, node.name
     changes: dict[str, Any] = {}
@@ -344,12 +338,12 @@ def levers(node: Node, shape: Shape, prompt_tokens: int | None = None) -> list[t
         rows = _load(node, prompt_tokens or PROMPT_TOKENS).rows // 2
         if rows >= 1:
             changes[f"{stage}.decode_rows={rows}"] = {"decode_rows": rows}
-    before = of_stage(node, shape, prompt_tokens=prompt_tokens).peak
+    before = of_stage(node, shape, prompt_tokens=prompt_tokens, device=device).peak
     useful = []
     for name, change in changes.items():
         changed = type(section).model_validate(section.model_dump() | change)
         other = replace(node, stage=replace(node.stage, settings=changed))
-        after = of_stage(other, shape, prompt_tokens=prompt_tokens).peak
+        after = of_stage(other, shape, prompt_tokens=prompt_tokens, device=device).peak
         if after < before:
             useful.append((name, after))
     return sorted(useful, key=lambda lever: lever[1])

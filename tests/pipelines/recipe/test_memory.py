@@ -18,14 +18,17 @@ from benchmarks import sides
 from pipelines.engine import decoding_weights
 from pipelines.recipe import memory
 from pipelines.recipe.read import read_recipe
+from tasks import machine
 
 SHAPE = memory.Shape(10**6, layers=2, hidden=32, intermediate=64, heads=4, key_heads=2, head_size=8, vocabulary=1000)
 
 
-def planned(tmp_path, stage, *overrides, prompt_tokens=16):
-    return memory.of_stage(
-        read_recipe(toys.recipe(tmp_path), list(overrides)).node(stage), SHAPE, prompt_tokens=prompt_tokens
-    )
+HERE = memory.Device(avx512=machine.cpu_flags() >= memory.AVX512)
+
+
+def planned(tmp_path, stage, *overrides, prompt_tokens=16, device=memory.CPU):
+    node = read_recipe(toys.recipe(tmp_path), list(overrides)).node(stage)
+    return memory.of_stage(node, SHAPE, prompt_tokens=prompt_tokens, device=device)
 
 
 def test_full_fine_tuning(tmp_path):
@@ -56,21 +59,33 @@ def test_decoding(tmp_path):
 
 
 @pytest.mark.parametrize("avx512", [True, False])
-def test_packed_weights_of_long_answers(tmp_path, monkeypatch, avx512):
-    monkeypatch.setattr(memory, "_cpu_flags", lambda: memory.AVX512 | {"avx2"} if avx512 else {"avx2"})
-    monkeypatch.setattr(memory, "_gpu", lambda: False)
-    assert planned(tmp_path, "rlvr").packed == 0
-    long = planned(tmp_path, "rlvr", "rlvr.sampling.max_tokens=64")
+def test_packed_weights_of_long_answers(tmp_path, avx512):
+    def on(stage, *overrides, gpu=False):
+        return planned(tmp_path, stage, *overrides, device=memory.Device(gpu, avx512))
+
+    assert on("rlvr").packed == 0
+    long = on("rlvr", "rlvr.sampling.max_tokens=64")
     assert long.packed == (4 * 10**6 if avx512 else 0)
     assert long.phases["decoding"] == long.weights + long.optimizer + long.packed + long.cache
-    assert planned(tmp_path, "rlvr", "rlvr.sampling.max_tokens=64", "model.dtype=bfloat16").packed == 0
-    assert planned(tmp_path, "sft").packed == 0
+    assert on("rlvr", "rlvr.sampling.max_tokens=64", gpu=True).packed == 0
+    assert on("rlvr", "rlvr.sampling.max_tokens=64", "model.dtype=bfloat16").packed == 0
+    assert on("sft").packed == 0
+
+
+def test_keys_are_held_in_float32_on_a_cpu(tmp_path):
+    sizes = {
+        (dtype, gpu): planned(tmp_path, "rlvr", f"model.dtype={dtype}", device=memory.Device(gpu=gpu)).cache
+        for dtype in ("float32", "bfloat16")
+        for gpu in (False, True)
+    }
+    drawn = 4 * (4 * 4) * 1000 * 4
+    assert sizes["bfloat16", False] == sizes["float32", False] == sizes["float32", True]
+    assert 2 * (sizes["bfloat16", True] - drawn) == sizes["float32", True] - drawn
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
-def test_the_planner_and_the_sampler_agree_on_packing(monkeypatch):
-    monkeypatch.setattr(memory, "_gpu", lambda: False)
-    assert memory._packs() == decoding_weights.packs(torch.device("cpu"))
+def test_the_planner_and_the_sampler_agree_on_packing():
+    assert HERE.avx512 == decoding_weights.packs(torch.device("cpu"))
     assert memory.PACKED_STEPS == decoding_weights.PACKED_STEPS
 
 
@@ -258,7 +273,7 @@ def test_plans_are_within_a_fifth_of_the_measured_peak(tmp_path, wide, case):
 
     base = str(node.recipe.model.path)
     shape = memory.Shape.of(AutoConfig.from_pretrained(base), parameters_of(base) or 0)
-    needs = memory.of_stage(node, shape, prompt_tokens=18)
+    needs = memory.of_stage(node, shape, prompt_tokens=18, device=HERE)
     peak = measured(tmp_path / "work", node, {"data": str(wide / "data"), "model": str(wide / "sft")})
     print(f"{case}: planned {needs.peak / 1e9:.2f} GB, measured {peak / 1e9:.2f} GB", needs.body())
     assert abs(needs.peak - peak) < 0.2 * peak, f"planned {needs.peak / 1e9:.2f} GB, measured {peak / 1e9:.2f} GB"
