@@ -6,11 +6,15 @@ in ten thousand is off by half a nat in a healthy run, so what is judged is the 
 |d|, the estimate k3 = mean(exp(d) - 1 - d) of KL(sampler || trainer), the effective sample size of the importance weights
 exp(d), and structure: one row, one position or one prompt far worse than the others, or a mean that grows from step to step
 (a sampler that keeps old weights).
+
+A step may compare a hundred tokens, whose 99.9th percentile is their largest and whose k3 one token decides. So a statistic over
+its limit is a fault where it is over it by more than chance: by `STANDARD_ERRORS` of its own, with the tokens of a context as one
+observation. With tens of thousands of tokens that is the limit itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +60,10 @@ STRUCTURE_CONTEXTS = 8
 Tokens drawn in one context share its rounding (its hidden state and its normaliser), so they count once: the first tokens of a
 group's rows are one observation, however many rows there are.
 """
+STANDARD_ERRORS = 3.0
+"""How far over its limit a statistic must be."""
+TAIL = 1e-3
+"""Share of the tokens above their 99.9th percentile."""
 CONTEXT_BASE = 0x5851F42D4C957F2D
 """Base of the polynomial hash, modulo 2^64, that tells contexts apart."""
 GROWTH = 4.0
@@ -180,13 +188,12 @@ class MismatchMonitor:
             return (
                 f"{_first(tokens, bounds.max)} (limit {bounds.max:g}; {int((size > bounds.max).sum())} tokens over it)"
             )
-        for name, limit in (("p999", bounds.p999), ("mean", bounds.mean), ("kl", bounds.kl)):
-            if metrics[f"mismatch/{name}"] > limit:
-                worst = _first(tokens, float(size.max()) * (1 - 1e-6))
-                return f"{name} is {metrics[f'mismatch/{name}']:.3g} nats (limit {limit:g}); worst: {worst}"
-        if metrics["mismatch/ess"] < bounds.ess:
-            return f"the effective sample size is {metrics['mismatch/ess']:.3f} of the tokens (limit {bounds.ess:g})"
         contexts = tokens.contexts()
+        for name, values, limit in _averages(tokens.difference, bounds):
+            if exceeds(values, contexts, limit):
+                worst = _first(tokens, float(size.max()) * (1 - 1e-6))
+                found, unit = metrics[f"mismatch/{name}"], "" if name == "ess" else " nats"
+                return f"{name} is {found:.3g}{unit} (limit {getattr(bounds, name):g}); worst: {worst}"
         for name, index in (("row", tokens.row), ("position", tokens.offset), ("group", tokens.group)):
             found_outlier = outlier(size, index, contexts, bounds.mean)
             if found_outlier is not None:
@@ -228,6 +235,40 @@ def measure(difference: Tensor) -> dict[str, float]:
     }
 
 
+def _averages(difference: Tensor, bounds: Bounds) -> Iterator[tuple[str, Tensor, float]]:
+    """The statistics with a limit as averages over tokens: name, float64 [N], and the limit on their mean."""
+    d = difference.double()
+    weight = d.clamp(max=LARGEST_LOG_WEIGHT).exp()
+    yield "p999", (d.abs() > bounds.p999).double(), TAIL
+    yield "mean", d.abs(), bounds.mean
+    yield "kl", weight - 1 - d, bounds.kl
+    yield "ess", (weight / weight.mean() - 1).square(), 1 / bounds.ess - 1
+
+
+def exceeds(values: Tensor, contexts: Tensor, limit: float) -> bool:
+    """Whether a mean is over its limit by more than `STANDARD_ERRORS`, which are those of clustered observations.
+
+    Args:
+        values: float64 [N].
+        contexts: int64 [N], what each token was drawn in; one context alone shows no spread and exceeds nothing.
+
+    >>> rare, contexts = torch.zeros(200).double(), torch.arange(200)
+    >>> rare[0] = 1.0
+    >>> exceeds(rare, contexts, 1e-3), exceeds(rare + 0.01, contexts, 1e-3)
+    (False, False)
+    >>> exceeds(torch.full((200,), 0.01).double(), contexts, 1e-3)
+    True
+    """
+    cluster = contexts.unique(return_inverse=True)[1]
+    count = int(cluster.max()) + 1
+    if count < 2:
+        return False
+    mean = values.mean()
+    sums = torch.zeros(count, dtype=torch.float64).scatter_add_(0, cluster, values - mean)
+    error = float((sums.square().sum() * count / (count - 1)).sqrt()) / len(values)
+    return float(mean) - STANDARD_ERRORS * error > limit
+
+
 def outlier(size: Tensor, index: Tensor, contexts: Tensor, least: float) -> tuple[int, float, float] | None:
     """The index whose mean is far above the others': (index, its mean, the others' mean); None where there is none.
 
@@ -237,7 +278,7 @@ def outlier(size: Tensor, index: Tensor, contexts: Tensor, least: float) -> tupl
         size: float [N], |d|.
         index: int64 [N], what each token belongs to.
         contexts: int64 [N], what each token was drawn in.
-        least: a mean up to this is never an outlier.
+        least: a mean that is not over this by `STANDARD_ERRORS` is never an outlier.
     """
     pairs, pair = torch.stack([index, contexts], dim=1).unique(dim=0, return_inverse=True)
     of_pair = torch.zeros(len(pairs), dtype=torch.float64).scatter_add_(0, pair, size.double()) / torch.bincount(pair)
@@ -246,7 +287,11 @@ def outlier(size: Tensor, index: Tensor, contexts: Tensor, least: float) -> tupl
     count = torch.bincount(owner, minlength=len(values))
     others = (total.sum() - total) / (count.sum() - count).clamp(min=1)
     mean = total / count
-    suspect = (count >= STRUCTURE_CONTEXTS) & (mean > least) & (mean > STRUCTURE_RATIO * others) & (count < count.sum())
+    spread = torch.zeros(len(values), dtype=torch.float64).scatter_add_(0, owner, (of_pair - mean[owner]).square())
+    surely = mean - STANDARD_ERRORS * (spread / (count * (count - 1)).clamp(min=1)).sqrt()
+    suspect = (
+        (count >= STRUCTURE_CONTEXTS) & (surely > least) & (mean > STRUCTURE_RATIO * others) & (count < count.sum())
+    )
     if not suspect.any():
         return None
     worst = int(torch.where(suspect, mean, -1.0).argmax())

@@ -83,6 +83,63 @@ def test_bfloat16_faults_are_named(fault):
         MismatchMonitor(Mismatch(), "bfloat16").judge(tokens(fault=change))
 
 
+def compared(sizes, rows_per_context=1):
+    """A step of one prompt, whose tokens differ by these sizes, each in a context of its own or in one with its neighbours."""
+    index = torch.arange(len(sizes))
+    context = index // rows_per_context
+    return Tokens(
+        difference=sizes, row=index, position=index * 0, token=index, sampled=torch.zeros(len(sizes)), group=context,
+        offset=index * 0,
+    )  # fmt: skip
+
+
+def rounding(count, seed, above=0.0):
+    """|d| as bfloat16 leaves it, 0.02 nats on average, and this share of tokens off by a nat."""
+    draw = torch.Generator().manual_seed(seed)
+    sizes = torch.empty(count).exponential_(50, generator=draw)
+    return torch.where(torch.rand(count, generator=draw) < above, 1.0, sizes)
+
+
+def test_one_token_of_a_small_step_is_chance():
+    """SmolLM2-135M in bfloat16, a healthy run: one of 127 tokens is off by 0.957 nats, so that their 99.9th percentile is too."""
+    sizes = rounding(127, 0)
+    sizes[40] = -0.957
+    metrics, warning = MismatchMonitor(Mismatch(), "bfloat16").judge(compared(sizes))
+    assert metrics["mismatch/p999"] == pytest.approx(0.957) and warning is None
+    sizes[40] = 1.8
+    metrics, warning = MismatchMonitor(Mismatch(), "bfloat16").judge(compared(sizes))
+    assert metrics["mismatch/kl"] > 0.02 and metrics["mismatch/ess"] < 0.95 and warning is None
+
+
+def test_small_steps_with_a_rare_large_difference_never_stop():
+    monitor = MismatchMonitor(Mismatch(), "bfloat16")
+    largest = [monitor.judge(compared(rounding(130, seed, above=5e-4)))[0]["mismatch/max"] for seed in range(400)]
+    assert max(largest) == 1.0
+
+
+@pytest.mark.parametrize(("name", "share"), [("p999", 0.004), ("kl", 0.02), ("ess", 0.03)])
+def test_too_many_large_differences_stop_a_run(name, share):
+    limits = {"max": 9.0, "mean": 9.0, "p999": 9.0, "kl": 9.0, "ess": 1e-6}
+    del limits[name]
+    with pytest.raises(Interrupted, match=f"{name} is .* limit"):
+        MismatchMonitor(Mismatch(**limits), "bfloat16").judge(compared(rounding(20_000, 0, above=share)))
+    assert MismatchMonitor(Mismatch(**limits), "bfloat16").judge(compared(rounding(20_000, 0, above=4e-4)))[1] is None
+
+
+def test_a_fault_of_every_token_is_seen_in_a_small_step():
+    with pytest.raises(Interrupted, match="mean is"):
+        MismatchMonitor(Mismatch(), "bfloat16").judge(compared(rounding(30, 0) + 0.15))
+
+
+def test_ten_tokens_of_one_context_are_one_observation():
+    sizes = rounding(400, 0)
+    sizes[200:210] = 1.0
+    monitor = MismatchMonitor(Mismatch(), "bfloat16")
+    assert monitor.judge(compared(sizes, rows_per_context=10))[1] is None
+    with pytest.raises(Interrupted, match="p999 is"):
+        monitor.judge(compared(sizes))
+
+
 def test_growth_is_noticed_below_every_other_limit():
     monitor = MismatchMonitor(Mismatch(), "bfloat16")
     with pytest.raises(Interrupted, match="has grown from"):
@@ -153,6 +210,16 @@ def test_outlier_needs_enough_contexts_and_company():
     twice = size.repeat(2), index.repeat(2)
     assert outlier(*twice, torch.arange(88), 0.03) == (0, 1.0, pytest.approx(0.01))
     assert outlier(*twice, torch.arange(44).repeat(2), 0.03) is None, "twice the same four contexts"
+
+
+def test_one_token_does_not_make_its_row_an_outlier():
+    """SmolLM2-135M in bfloat16, a healthy run: a row of nine tokens is off by 0.09 nats on average, for one that is by 0.5."""
+    size, index = torch.full((99,), 0.014), torch.arange(99) // 9
+    size[:9] = torch.tensor([0.02, 0.05, 0.03, 0.5, 0.02, 0.07, 0.04, 0.06, 0.03])
+    assert size[:9].mean() > 6 * size[9:].mean() and size[:9].mean() > 0.07
+    assert outlier(size, index, torch.arange(99), 0.07) is None
+    size[:9] = torch.tensor([0.09, 0.12, 0.1, 0.11, 0.13, 0.09, 0.1, 0.11, 0.12])
+    assert outlier(size, index, torch.arange(99), 0.07)[0] == 0
 
 
 def first_tokens(groups, rows=4, width=8):
