@@ -5,7 +5,7 @@
 
 Both sides: Dr. GRPO without KL, the same prompts per step, group size, learning rate, schedule and number of steps. The
 target counts as reached when the mean of the last five steps' accuracy is above it; only time inside steps counts.
-Writes benchmarks/results/accuracy.json, or accuracy-CASE.json.
+Writes benchmarks/results/accuracy.json, or accuracy-CASE.json, after each seed.
 """
 
 from __future__ import annotations
@@ -78,6 +78,21 @@ def _stored(name: str, target: float, steps: int, seeds: range) -> list[dict[str
     return [row for row in before["rows"] if row["seed"] not in seeds]
 
 
+def summary(rows: list[dict[str, Any]], target: float, steps: int) -> dict[str, Any]:
+    """All seeds so far: the ratio of the times to the target, and the difference of the final held-out scores."""
+    both = [r for r in rows if r["whetstone"]["seconds_to_target"] and r["trl"]["seconds_to_target"]]
+    ratios = [r["trl"]["seconds_to_target"] / r["whetstone"]["seconds_to_target"] for r in both]
+    gains = [r["whetstone"]["final"] - r["trl"]["final"] for r in rows]
+    return {
+        "target": target,
+        "steps": steps,
+        "rows": rows,
+        "reached": len(both),
+        "ratio": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)} if ratios else None,
+        "final_difference": {"mean": statistics.mean(gains), "low": min(gains), "high": max(gains)},
+    }
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -124,19 +139,10 @@ def main() -> None:
             }
         rows.append(row)
         print(row, flush=True)
-    both = [r for r in rows if r["whetstone"]["seconds_to_target"] and r["trl"]["seconds_to_target"]]
-    ratios = [r["trl"]["seconds_to_target"] / r["whetstone"]["seconds_to_target"] for r in both]
-    gains = [r["whetstone"]["final"] - r["trl"]["final"] for r in rows]
-    body = {
-        "target": target,
-        "steps": todo.steps,
-        "rows": rows,
-        "ratio": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)} if ratios else None,
-        "final_difference": {"mean": statistics.mean(gains), "low": min(gains), "high": max(gains)},
-    }
-    sides.store(name, body)
+        sides.store(name, summary(rows, target, todo.steps))
+    body = summary(rows, target, todo.steps)
     print(
-        f"time to {target}: TRL takes {body['ratio']} times as long; reached by both in {len(both)} of {len(rows)} seeds"
+        f"time to {target}: TRL takes {body['ratio']} times as long; reached by both in {body['reached']} of {len(rows)} seeds"
     )
     print(f"final held-out avg@8, ours minus TRL's: {body['final_difference']}")
 
