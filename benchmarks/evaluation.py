@@ -6,12 +6,14 @@
 
 Greedy answers, which must be the same texts on both sides; sampled ones, whose scores agree within chance; and log-likelihoods
 of multiple choice, which must agree, without examples and with five that all questions share. Blocks alternate; HFLM runs with
-the fastest of the batch sizes tried. Writes benchmarks/results/evaluation-CASE.json.
+the fastest of the batch sizes tried. With `--dtype bfloat16` HFLM's weights are stored in bfloat16, as it loads them itself, and
+answers are the same up to rounding. Writes benchmarks/results/evaluation-CASE.json, or evaluation-CASE-bfloat16.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import logging
 import statistics
 import time
@@ -126,6 +128,7 @@ def main() -> None:
     parser.add_argument("--case", choices=sorted(CASES), default="quickstart")
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of both sides")
     parser.add_argument("--folder", type=Path, default=Path(".whetstone/bench"))
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
@@ -134,14 +137,17 @@ def main() -> None:
     folder = MODELS[args.case](args.folder)
     model, tokenizer = models.load_model(folder, Model(path=str(folder))), models.load_tokenizer(folder)
     model.eval()
+    peer_model: Any = model
+    if args.dtype == "bfloat16":
+        peer_model = copy.deepcopy(peer_model).to(torch.bfloat16)
     asked = [Task(name=name) for name in (case["task"], *case["choices"])]
     settings = Evaluate(tasks=asked, bootstrap=100, include=str(Path(__file__).parent / "tasks"))
     tasks = harness.manager(settings)
-    ours = SamplerLM(model, tokenizer, batch_size=256)
+    ours = SamplerLM(model, tokenizer, batch_size=256, dtype=args.dtype)
     ours.system_prompt = models.system_prompt_of(folder)
 
     def peers(sizes: tuple[int, ...]) -> dict[int, PeerLM]:
-        made = {rows: PeerLM(pretrained=model, tokenizer=tokenizer, batch_size=rows) for rows in sizes}
+        made = {rows: PeerLM(pretrained=peer_model, tokenizer=tokenizer, batch_size=rows) for rows in sizes}
         for peer in made.values():
             peer.system_prompt = ours.system_prompt
         return made
@@ -158,7 +164,7 @@ def main() -> None:
         task = Task(name=name, limit=problems)
         body[name] = beside(ours, peers(case["peer_choice_rows"]), tasks, task, settings, args.blocks)
         print(name, body[name], flush=True)
-    sides.store(f"evaluation-{args.case}", body)
+    sides.store(f"evaluation-{args.case}" + ("" if args.dtype == "float32" else f"-{args.dtype}"), body)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     python -m benchmarks.sft                     the quickstart's model and data
     python -m benchmarks.sft --case smollm2      SmolLM2-135M-Instruct and its recipe's data
 
-Only real tokens count, padding does not. Blocks alternate. Writes benchmarks/results/sft.json, or sft-CASE.json. On the CPU TRL
-packs without keeping documents apart (its boundaries need flash attention); ours keeps them apart.
+Only real tokens count, padding does not. Blocks alternate. On the CPU TRL packs without keeping documents apart (its boundaries need
+flash attention); ours keeps them apart. Writes benchmarks/results/sft.json, sft-CASE.json, or with `--dtype bfloat16`
+sft-CASE-bfloat16.json.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ROWS = {"quickstart": 8, "smollm2": 2}
 """Packed rows of a step, for each case."""
 
 
-def whetstone_blocks(case: str, data: Path, work: Path) -> Any:
+def whetstone_blocks(case: str, data: Path, work: Path, dtype: str) -> Any:
     """A function that does a number of steps and returns real tokens per second of each."""
     tokens = LENGTH * ROWS[case]
     sets = [
@@ -40,6 +41,7 @@ def whetstone_blocks(case: str, data: Path, work: Path) -> Any:
         f"sft.tokens_per_step={tokens}",
         f"sft.micro_batch_tokens={tokens}",
         "sft.steps=100000",
+        f"model.dtype={dtype}",
     ]
     if case == "quickstart":
         sets.append(f"model.fresh.config.max_position_embeddings={LENGTH}")
@@ -60,7 +62,7 @@ def whetstone_blocks(case: str, data: Path, work: Path) -> Any:
     return block
 
 
-def trl_blocks(start: Path, data: Path, work: Path, packed_rows: int) -> Any:
+def trl_blocks(start: Path, data: Path, work: Path, packed_rows: int, dtype: str) -> Any:
     """The same through TRL's trainer, from the same weights."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, TrainerCallback
@@ -87,7 +89,7 @@ def trl_blocks(start: Path, data: Path, work: Path, packed_rows: int) -> Any:
         times.clear()
         config = SFTConfig(
             output_dir=str(work), per_device_train_batch_size=packed_rows, max_length=LENGTH, packing=True, max_steps=steps,
-            learning_rate=1e-3, bf16=False, use_cpu=not torch.cuda.is_available(), gradient_checkpointing=False,
+            learning_rate=1e-3, bf16=dtype == "bfloat16", use_cpu=not torch.cuda.is_available(), gradient_checkpointing=False,
             report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, dataset_num_proc=1,
         )  # fmt: skip
         model = AutoModelForCausalLM.from_pretrained(start, trust_remote_code=False)
@@ -113,6 +115,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12, help="steps per block")
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of both sides")
     parser.add_argument("--folder", type=Path, default=Path(".whetstone/bench"))
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
@@ -123,8 +126,8 @@ def main() -> None:
         start = work / "ours" / "out" / "base"
     else:
         start, data = sides.smollm2(args.folder / "smollm2")
-    whetstone_block = whetstone_blocks(args.case, data, work / "ours")
-    trl_block = trl_blocks(start, data, work / "trl", ROWS[args.case])
+    whetstone_block = whetstone_blocks(args.case, data, work / "ours", args.dtype)
+    trl_block = trl_blocks(start, data, work / "trl", ROWS[args.case], args.dtype)
     whetstone_block(2)
     whetstone_rates, trl_rates = [], []
     for _ in range(args.blocks):
@@ -135,6 +138,7 @@ def main() -> None:
     ratios = [a / b for a, b in zip(whetstone_rates, trl_rates, strict=True)]
     ratio = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
     name = "sft" if args.case == "quickstart" else f"sft-{args.case}"
+    name += "" if args.dtype == "float32" else f"-{args.dtype}"
     sides.store(name, {"tokens_per_s_whetstone": whetstone_rates, "tokens_per_s_trl": trl_rates, "ratio": ratio})
     print(
         f"whetstone {statistics.median(whetstone_rates):.0f} tokens/s, TRL {statistics.median(trl_rates):.0f} tokens/s, ratio {ratio}"

@@ -19,7 +19,7 @@ from pipelines.engine.models import stop_ids
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
 from pipelines.errors import ModelError
-from pipelines.recipe.settings import Sampling
+from pipelines.recipe.settings import Model, Sampling
 
 log = logging.getLogger("whetstone.evaluation")
 
@@ -37,12 +37,25 @@ class SamplerLM(HFLM):
         model: a causal LM on its device, or two as one.
         tokenizer: with the chat template used in training.
         batch_size: rows decoded side by side.
+        dtype: "float32" or "bfloat16", as for `TorchSampler`.
         seed: of the sampled answers.
         progress: called with (done, total) answers.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, batch_size: int, seed: int = 0, progress: Any = None) -> None:
-        super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, backend="causal")
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        batch_size: int,
+        dtype: str = "float32",
+        seed: int = 0,
+        progress: Any = None,
+    ) -> None:
+        mixed = None if dtype == "float32" else dtype
+        super().__init__(
+            pretrained=model, tokenizer=tokenizer, batch_size=batch_size, backend="causal", mixed_precision_dtype=mixed
+        )
         self.seed, self.progress, self.calls = seed, progress, 0
         self.system_prompt: str | None = None
         """The system prompt that the model was trained with."""
@@ -57,7 +70,7 @@ class SamplerLM(HFLM):
         self.thinks = False
         """Whether an answer had thoughts."""
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        self.sampler = TorchSampler(model, stop=stop_ids(model, tokenizer), pad=pad, rows=batch_size)
+        self.sampler = TorchSampler(model, stop=stop_ids(model, tokenizer), pad=pad, dtype=dtype, rows=batch_size)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The text that the training stages render, for lm-eval; with `prefill` where the assistant is to speak."""
@@ -81,7 +94,7 @@ class SamplerLM(HFLM):
     ) -> list[tuple[float, bool]]:
         """Log-likelihoods in the order of the requests; what they share is computed once."""
         try:
-            policy = Policy(self.model, Sampling())
+            policy = Policy(self.model, Sampling(), dtype=self.sampler.dtype)
         except ModelError:  # a family whose logits the engine does not know, or two models as one
             return super()._loglikelihood_tokens(requests, disable_tqdm=disable_tqdm, override_bs=override_bs)
         room = self.max_length + 1
@@ -166,7 +179,7 @@ def _sampling(kwargs: dict[str, Any]) -> Sampling:
 
 def load(
     path: str,
-    settings: Any,
+    settings: Model,
     *,
     guidance: tuple[str, float] | None = None,
     kind: type[SamplerLM] = SamplerLM,
@@ -175,6 +188,7 @@ def load(
     """A checkpoint folder or hub name, ready to evaluate.
 
     Args:
+        settings: of the recipe's model; `dtype` is what the checkpoint computes in.
         kind: what it becomes.
         guidance: folder or hub name of a base that it is decoded with, and the weight.
 
@@ -190,6 +204,6 @@ def load(
     model.to(models.device())
     model.eval()
     with torch.no_grad():
-        lm = kind(model, tokenizer, **options)
+        lm = kind(model, tokenizer, dtype=settings.dtype, **options)
     lm.system_prompt = models.system_prompt_of(path)
     return lm

@@ -90,7 +90,7 @@ class Model(Settings):
     chat_template_date: Day = "2025-01-01"
     """The date that a template gets when it asks for today: a fixed day, so that equal recipes give equal prompts."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Compute precision; weights and optimizer stay float32 (bfloat16 runs under autocast)."""
+    """Compute precision of training, decoding and evaluation; weights and optimizer stay float32 (bfloat16 runs under autocast)."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """How attention is computed; auto: sdpa, or eager for the families that sdpa cannot compute (Gemma 2, gpt-oss)."""
     trust_remote_code: bool = False

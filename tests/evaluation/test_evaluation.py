@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from evaluation import harness, statistics
 from evaluation.documents import questions
-from evaluation.model import SamplerLM
-from pipelines.engine.models import PLAIN_TEMPLATE, train_tokenizer
+from evaluation.model import SamplerLM, load
+from evaluation.searching import SearchedLM
+from pipelines.engine.distribution import generator
+from pipelines.engine.models import PLAIN_TEMPLATE, save_model, stop_ids, train_tokenizer
+from pipelines.engine.sampler import TorchSampler
 from pipelines.errors import RecipeError
-from pipelines.recipe.settings import Evaluate
+from pipelines.recipe.settings import Evaluate, Model, Sampling
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())
@@ -78,6 +81,22 @@ def test_same_numbers_as_hflm(pair):
     theirs = scores(HFLM(pretrained=model, tokenizer=tokenizer, batch_size=8), tasks, settings)
     assert [s["resps"] for s in ours[1]["palindromes"]] == [s["resps"] for s in theirs[1]["palindromes"]]
     assert ours[0] == theirs[0]
+
+
+@pytest.mark.parametrize("kind", [SamplerLM, SearchedLM])
+def test_a_checkpoint_computes_in_the_dtype_of_the_recipe(pair, tmp_path, kind):
+    save_model(*pair, tmp_path, {})
+    settings, sampling = Evaluate(tasks=[{"name": "palindromes", "limit": 4, "samples": 1}]), Sampling(max_tokens=4)
+    tasks, logp = harness.manager(settings), {}
+    for dtype in ("float32", "bfloat16"):
+        lm = load(str(tmp_path), Model(path=str(tmp_path), dtype=dtype), kind=kind, batch_size=8)
+        training = TorchSampler(lm.model, stop=stop_ids(*pair), pad=lm.sampler.pad, dtype=dtype)
+        prompt = [lm.tok_encode("aba")]
+        own, same = (s.extend(prompt, sampling, generator(s.device, 0, 1)) for s in (lm.sampler, training))
+        assert own == same
+        logp[dtype] = own[0].logp
+        assert len(scores(lm, tasks, settings)[1]["palindromes"]) == 4
+    assert logp["float32"] != logp["bfloat16"]
 
 
 def test_repeats_are_independent_and_reproducible(pair):

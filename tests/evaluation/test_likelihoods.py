@@ -51,6 +51,15 @@ def test_the_numbers_of_hflm(pair, rows):
     assert len({round(value, 4) for value, _ in theirs}) > 12
 
 
+def test_bfloat16_is_that_of_hflm_in_mixed_precision(pair):
+    model, words = pair
+    exact = asked(HFLM(pretrained=model, tokenizer=words, batch_size=4), REQUESTS)
+    theirs = asked(HFLM(pretrained=model, tokenizer=words, batch_size=4, mixed_precision_dtype="bfloat16"), REQUESTS)
+    ours = asked(SamplerLM(model, words, batch_size=8, dtype="bfloat16"), REQUESTS)
+    assert [value for value, _ in ours] == pytest.approx([value for value, _ in theirs], abs=0.1)
+    assert max(abs(a - b) for (a, _), (b, _) in zip(ours, exact, strict=True)) > 1e-3
+
+
 def test_the_most_probable_continuation_is_greedy(pair):
     model, words = pair
     ids = words(FEW_SHOT, add_special_tokens=False)["input_ids"]

@@ -60,4 +60,6 @@ PLANTED = {
     "a mode's system message is left out": ("pipelines/recipe/settings.py", "for text in (own, self.system) if text", "for text in (own,) if text", [MODES]),
     "a mode's start of the answer is left out": ("evaluation/model.py", 'return text + (self.prefill or "") if', 'return text + "" if', [MODES]),
     "thoughts are no tokens": ("evaluation/model.py", ".append(len(tokens))", ".append(0)", [f"{WHOLE}::test_thoughts_are_tokens_of_an_answer_though_lm_eval_drops_them"]),
+    "a checkpoint forgets its dtype": ("evaluation/model.py", "dtype=settings.dtype, **options", "**options", [f"{WHOLE}::test_a_checkpoint_computes_in_the_dtype_of_the_recipe[SamplerLM]"]),
+    "choices are scored in float32": ("evaluation/model.py", "Policy(self.model, Sampling(), dtype=self.sampler.dtype)", "Policy(self.model, Sampling())", ["tests/evaluation/test_likelihoods.py::test_bfloat16_is_that_of_hflm_in_mixed_precision[llama]"]),
 }  # fmt: skip
