@@ -192,8 +192,8 @@ class MismatchMonitor:
         for name, values, limit in _averages(tokens.difference, bounds):
             if exceeds(values, contexts, limit):
                 worst = _first(tokens, float(size.max()) * (1 - 1e-6))
-                found, unit = metrics[f"mismatch/{name}"], "" if name == "ess" else " nats"
-                return f"{name} is {found:.3g}{unit} (limit {getattr(bounds, name):g}); worst: {worst}"
+                value, unit = metrics[f"mismatch/{name}"], "" if name == "ess" else " nats"
+                return f"{name} is {value:.3g}{unit} (limit {getattr(bounds, name):g}); worst: {worst}"
         for name, index in (("row", tokens.row), ("position", tokens.offset), ("group", tokens.group)):
             found_outlier = outlier(size, index, contexts, bounds.mean)
             if found_outlier is not None:
