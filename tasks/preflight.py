@@ -21,7 +21,7 @@ from pipelines.errors import ModelError, RecipeError, did_you_mean
 from pipelines.recipe import memory
 from pipelines.recipe.check import check_base, check_stage
 from pipelines.recipe.graph import Node
-from pipelines.recipe.model_path import gguf_of
+from pipelines.recipe.model_path import gguf_of, is_stage_name
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.secrets import redact
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr, Sampling
@@ -252,7 +252,7 @@ def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[P
         ask = preflight_data.question(source)
         if ask is not None and not faults:
             questions.append((field, "", ask))
-    if curate.difficulty is not None:
+    if curate.difficulty is not None and not is_stage_name(curate.difficulty.model):
         yield from _hub(f"{stage}.difficulty.model", curate.difficulty.model, "model")
 
 

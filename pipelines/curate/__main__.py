@@ -26,6 +26,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         report=report,
         seed=job["seed"],
         benchmark_texts=texts,
+        solver=Path(job["inputs"][job["solver"]]) / "model" if "solver" in job else None,
         samples={number: Path(job["inputs"][label]) for number, label in enumerate(job.get("samples") or []) if label},
     )
     report.close()

@@ -23,8 +23,13 @@ from pipelines.stage.report import Report
 PROBLEMS_AT_ONCE = 64
 
 
-def band(settings: Difficulty, model: Model, out: Path, counts: Counts, report: Report, seed: int) -> dict[str, int]:
+def band(
+    settings: Difficulty, model: Model, solver: str, *, out: Path, counts: Counts, report: Report, seed: int
+) -> dict[str, int]:
     """Rewrite every split without the problems outside the band; the rate is kept in the record's info.
+
+    Args:
+        solver: folder or hub name of the model that solves them; it is asked with the system prompt that it was trained with.
 
     Returns:
         split → rows left.
@@ -32,8 +37,9 @@ def band(settings: Difficulty, model: Model, out: Path, counts: Counts, report: 
     Raises:
         ModelError: the model or its tokenizer cannot be loaded.
     """
-    tokenizer = models.load_tokenizer(settings.model, trust_remote_code=model.trust_remote_code)
-    policy = models.load_model(settings.model, model)
+    tokenizer = models.load_tokenizer(solver, trust_remote_code=model.trust_remote_code)
+    policy = models.load_model(solver, model)
+    system = models.system_prompt_of(solver)
     policy.to(models.device())  # type: ignore[arg-type]
     stop = models.stop_ids(policy, tokenizer)
     sampler = TorchSampler(policy, stop=stop, pad=tokenizer.pad_token_id, dtype=model.dtype)
@@ -50,7 +56,9 @@ def band(settings: Difficulty, model: Model, out: Path, counts: Counts, report: 
                 writer.add(record)
         for start in range(0, len(problems), PROBLEMS_AT_ONCE):
             batch = problems[start : start + PROBLEMS_AT_ONCE]
-            for problem, rate in zip(batch, pass_rates(settings, sampler, tokenizer, batch, seed), strict=True):
+            for problem, rate in zip(
+                batch, pass_rates(settings, sampler, tokenizer, batch, seed, system=system), strict=True
+            ):
                 if settings.low < rate < settings.high:
                     problem.info["pass_rate"] = rate
                     writer.add(problem)
@@ -64,11 +72,22 @@ def band(settings: Difficulty, model: Model, out: Path, counts: Counts, report: 
 
 
 def pass_rates(
-    settings: Difficulty, sampler: TorchSampler, tokenizer: Any, problems: list[Problem], seed: int
+    settings: Difficulty,
+    sampler: TorchSampler,
+    tokenizer: Any,
+    problems: list[Problem],
+    seed: int,
+    *,
+    system: str | None = None,
 ) -> list[float]:
-    """Share of correct answers per problem; the RNG stream depends on the problems, not on their position."""
+    """Share of correct answers per problem; the RNG stream depends on the problems, not on their position.
+
+    Args:
+        system: system prompt of every problem, before its own.
+    """
     sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
-    rendered = chat.render_prompts(tokenizer, [p.prompt for p in problems], [p.tools for p in problems])
+    conversations = [chat.with_system_prompt(p.prompt, system) for p in problems]
+    rendered = chat.render_prompts(tokenizer, conversations, [p.tools for p in problems])
     prefixes = [tokens for tokens in rendered for _ in range(settings.samples)]
     draw = generator(sampler.device, seed, int(digest([p.uid for p in problems])[:12], 16))
     answers = [chat.completion_text(tokenizer, c.tokens) for c in sampler.extend(prefixes, sampling, draw)]

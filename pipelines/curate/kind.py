@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 from pipelines.errors import DataError, RecipeError, did_you_mean
 from pipelines.recipe import kinds
 from pipelines.recipe.graph import Node
+from pipelines.recipe.model_path import PATHS, is_stage_name
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Curate, Source
 from pipelines.recipe.stage_kind import (
     DATA,
+    MODEL,
     SAMPLES,
     TEXT,
     TORCH,
@@ -33,6 +35,8 @@ STEPS = "steps"
 """The selection of labelled steps, which are those of completions or the turns of episodes."""
 PROMPTS = "prompts"
 """The selection of new prompts."""
+SOLVER = "difficulty.model"
+"""Label of the input of the model that difficulty is measured with, where it is a stage."""
 TOKENIZES = ["path", "revision", "chat_template", "chat_template_kwargs", "chat_template_date", "trust_remote_code"]
 """Fields of the model that counting a prompt's tokens reads."""
 
@@ -43,17 +47,28 @@ class CurateKind(Kind):
     name, settings, module, makes = "curate", Curate, "pipelines.curate", DATA
     ports: ClassVar[dict[str, Port]] = {}
     gpu = False
-    link_takes = (SAMPLES,)
+
+    def takes(self, settings: Curate, label: str) -> tuple[str, ...]:
+        """A model where one solves the problems, else samples."""
+        return (MODEL,) if label == SOLVER else (SAMPLES,)
+
+    def link_hint(self, label: str) -> str:
+        """How the paths and hub names of models are told from stages."""
+        return PATHS if label == SOLVER else ""
 
     def links(self, settings: Curate) -> dict[str, str]:
-        """Sources that are stages."""
-        return {stage_label(n): str(s.path) for n, s in enumerate(settings.sources) if s.kind == "stage"}
+        """Sources that are stages, and the model that difficulty is measured with where it is one."""
+        sources = {stage_label(n): str(s.path) for n, s in enumerate(settings.sources) if s.kind == "stage"}
+        return sources | ({SOLVER: settings.difficulty.model} if _solver_is_stage(settings) else {})  # type: ignore[union-attr]
 
     def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-        """The paths of sources that are stages."""
-        listed = fields.get("sources")
+        """Where they are written."""
+        listed, difficulty = fields.get("sources"), fields.get("difficulty")
         listed = listed if isinstance(listed, list) else []
-        return [(s, "path") for s in listed if isinstance(s, dict) and s.get("kind") == "stage" and "path" in s]
+        places = [(s, "path") for s in listed if isinstance(s, dict) and s.get("kind") == "stage" and "path" in s]
+        if isinstance(difficulty, dict) and is_stage_name(str(difficulty.get("model"))):
+            places.append((difficulty, "model"))
+        return places
 
     def reads(self, node: Node) -> Reads:
         """Sources, the tokenizer, and the benchmarks that the recipe's evaluations will ask."""
@@ -85,7 +100,11 @@ class CurateKind(Kind):
             elif source.kind == "stage":
                 reads.in_key["curate", "sources", number, "path"] = None
         if curate.difficulty is not None:
-            reads.models["difficulty"] = ModelFiles(curate.difficulty.model, ("curate", "difficulty", "model"))
+            place = ("curate", "difficulty", "model")
+            if _solver_is_stage(curate):
+                reads.in_key[place] = None
+            else:
+                reads.models["difficulty"] = ModelFiles(curate.difficulty.model, place)
             reads.libraries += TORCH
         asking = _asking(node)
         for other in asking:
@@ -104,11 +123,17 @@ class CurateKind(Kind):
         return reads
 
     def job(self, node: Node) -> dict[str, Any]:
-        """Where the questions of the benchmarks come from, and for each source the label of its stage, None where it is none."""
+        """Where the questions of the benchmarks come from, and for each source the label of its stage, None where it is none; the
+        label of the model that difficulty is measured with, where it is a stage."""
         texts = [{"function": n.kind.benchmark_texts, "settings": resolve(n.settings)} for n in _asking(node)]
         listed: list[Source] = node.settings.sources
         labels = [stage_label(n) if source.kind == "stage" else None for n, source in enumerate(listed)]
-        return {**({"benchmark_texts": texts} if texts else {}), **({"samples": labels} if any(labels) else {})}
+        solver = {"solver": SOLVER} if _solver_is_stage(node.settings) else {}
+        return {
+            **({"benchmark_texts": texts} if texts else {}),
+            **({"samples": labels} if any(labels) else {}),
+            **solver,
+        }
 
     def imports(self, node: Node) -> list[str]:
         """Also the generators of problems that sources name."""
@@ -183,6 +208,10 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
             f"{field}: {source.path} plays episodes, and {source.select.kind} is about single answers. Choose segments, preferred, "
             "steps or pass_rate."
         )
+
+
+def _solver_is_stage(settings: Curate) -> bool:
+    return settings.difficulty is not None and is_stage_name(settings.difficulty.model)
 
 
 def stage_label(number: int) -> str:

@@ -42,6 +42,7 @@ def run(
     seed: int,
     benchmark_texts: Texts | None = None,
     samples: Mapping[int, Path] | None = None,
+    solver: Path | None = None,
 ) -> dict[str, float]:
     """Write `<split>.parquet`, `card.md`, `card.json`, `dropped.jsonl`, `quarantine.jsonl`, `data.json`.
 
@@ -49,6 +50,7 @@ def run(
 
     Args:
         samples: index of a source of kind stage → that stage's artifact.
+        solver: folder of the model that difficulty is measured with, where a stage made it.
 
     Raises:
         DataError: a source cannot be read, or nothing is left.
@@ -68,7 +70,8 @@ def run(
     if curate.difficulty is not None:
         from pipelines.curate.difficulty import band  # imports torch, which curation does without
 
-        splits = band(curate.difficulty, model, out, counts, report, seed)
+        path = str(solver or curate.difficulty.model)
+        splits = band(curate.difficulty, model, path, out=out, counts=counts, report=report, seed=seed)
     if counts.quarantined:
         report.event(counts.quarantine_summary())
     for text in counts.thin_sources():

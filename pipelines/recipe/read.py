@@ -122,9 +122,8 @@ def _unlinked(recipe: Recipe) -> Recipe:
     """
     for node in recipe.nodes():
         for label, name in node.kind.links(node.settings).items():
-            raise RecipeError(
-                f"{node.name}.{label}: {name[:80]!r} is to be a stage; name the stages under `stages`. {node.kind.link_hint}".rstrip()
-            )
+            hint = f"name the stages under `stages`. {node.kind.link_hint(label)}".rstrip()
+            raise RecipeError(f"{node.name}.{label}: {name[:80]!r} is to be a stage; {hint}")
     return recipe
 
 

@@ -130,7 +130,7 @@ class Difficulty(Settings):
     """Keep problems that a model solves sometimes."""
 
     model: Line
-    """Folder or hub name of the model whose pass rate is measured."""
+    """The model whose pass rate is measured: a stage, or the folder (`./NAME`) or hub name of one."""
     samples: int = Field(8, ge=2, le=100_000)
     low: float = Field(0.0, ge=0, le=1)
     high: float = Field(1.0, ge=0, le=1)

@@ -128,12 +128,14 @@ class Kind:
 
     link_takes: tuple[str, ...] = ()
     """What the stages that `links` tells may make."""
-    link_hint: str = ""
-    """What else the settings behind `links` take, for messages."""
 
     def takes(self, settings: Any, label: str) -> tuple[str, ...]:
         """What the stage that `links` names under this label may make."""
         return self.link_takes
+
+    def link_hint(self, label: str) -> str:
+        """What else the setting behind this label of `links` takes, for messages; empty where nothing."""
+        return ""
 
     def links(self, settings: Any) -> dict[str, str]:
         """Input label → stage, for stages that settings name outside of the ports."""

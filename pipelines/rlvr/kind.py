@@ -12,6 +12,7 @@ from pipelines.errors import RecipeError
 from pipelines.project import ROOT
 from pipelines.recipe import check
 from pipelines.recipe.graph import Node
+from pipelines.recipe.model_path import PATHS
 from pipelines.recipe.players import check_trained_games
 from pipelines.recipe.provenance import Provenance
 from pipelines.recipe.resolve import resolve
@@ -55,13 +56,16 @@ class RlvrKind(Kind):
         "samples": Port((SAMPLES,), required=False),
     }
     link_takes = (REWARD_MODEL, MODEL)
-    link_hint = "A path or a hub name has a slash, such as ./NAME."
     trains = rewards = methods = True
     headlines = ("reward/correct", "reward/mean", "rollout/length_mean", "policy/entropy")
 
     def takes(self, settings: Rlvr, label: str) -> tuple[str, ...]:
         """A reward model where the setting is for one, else a model."""
         return tuple(each.makes for each in reward_models.named(resolve(settings)) if each.label == label)
+
+    def link_hint(self, label: str) -> str:
+        """How paths and hub names are told from stages."""
+        return PATHS
 
     def links(self, settings: Rlvr) -> dict[str, str]:
         """Reward models, judges and models to score with that are stages."""

@@ -316,7 +316,7 @@ def test_without_decontamination_benchmarks_are_not_curates(world):
 
 
 def test_with_difficulty_curate_reads_the_model_and_the_sampler(world):
-    world.overrides.append("curate.difficulty={model: base}")
+    world.overrides.append("curate.difficulty={model: ./base}")
     for edit in (write("base/model.safetensors"), code("pipelines/engine/sampler.py"), version("torch")):
         before = world.keys()
         edit(world)
