@@ -10,7 +10,7 @@ JOBS   ?= 2
 TORCH_VERSION  := 2.13.0
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
-# The tests start hundreds of Python processes; each would compile the project anew where an environment forbids bytecode.
+# The tests start hundreds of Python processes; each would compile the project again where an environment forbids bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-all check install docs docs-site bench clean

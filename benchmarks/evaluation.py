@@ -2,7 +2,7 @@
 
     python -m benchmarks.evaluation                  the quickstart's SFT checkpoint on palindromes
     python -m benchmarks.evaluation --case smollm2   SmolLM2-135M-Instruct after its recipe's SFT on sums
-    python -m benchmarks.evaluation --case gsm8k     SmolLM2-135M-Instruct as it comes, GSM8K's test questions behind five solved examples
+    python -m benchmarks.evaluation --case gsm8k     SmolLM2-135M-Instruct as it comes, GSM8K's test questions, 5-shot
 
 Greedy answers, which must be the same texts on both sides; sampled ones, whose scores agree within chance; and log-likelihoods
 of multiple choice, which must agree, without examples and with five that all questions share. Blocks alternate; HFLM runs with

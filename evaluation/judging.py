@@ -64,7 +64,7 @@ def measure(
         rewards: of the judge, 0 to 1; None where it could not be read.
         correct: gold verdicts.
         lengths: of the completions, in characters.
-        injected: of incorrect completions: the reward, and the reward with an order to the judge behind it.
+        injected: of incorrect completions: the reward, and the reward with an order to the judge appended.
     """
     known = [i for i, value in enumerate(rewards) if value is not None]
     values = [float(rewards[i] or 0) for i in known]

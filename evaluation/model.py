@@ -62,7 +62,7 @@ class SamplerLM(HFLM):
         self.chats = False
         """Whether requests come from the chat template, which writes the special tokens itself."""
         self.prefill: str | None = None
-        """What every answer begins with, behind the generation prompt."""
+        """What every answer begins with, after the generation prompt."""
         self.drawn: dict[tuple[str | None, int | None], list[int]] = {}
         """(task, question) → tokens of each of its answers, their thoughts included, which lm-eval's texts lack."""
         self.spent: dict[tuple[str | None, int | None], list[tuple[int, int]]] = {}

@@ -99,7 +99,7 @@ def rank(
 
 
 def _resampled(table: np.ndarray, weight: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Means [resamples] of a table [seeds, problems] under weights [resamples, problems] and seeds drawn anew."""
+    """Means [resamples] of a table [seeds, problems] under weights [resamples, problems] and resampled seeds."""
     seeds = len(table)
     chosen = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=len(weight)) / seeds
     return (chosen * (weight @ table.T)).sum(1)

@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         nargs="+",
         metavar="NAME",
         help="a run (its id or the first characters), a model (stage-key or its folder), or experiment:NAME for all its runs; "
-        "the first is what the others are tested against; :base, :sft or :rlvr behind a name chooses a checkpoint",
+        "the first is what the others are tested against; :base, :sft or :rlvr after a name chooses a checkpoint",
     )
     sub.add_argument(
         "--weights",

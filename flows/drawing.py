@@ -18,7 +18,7 @@ def plan(recipe: Recipe, planned: list[Planned]) -> str:
 
 
 def graph_lines(recipe: Recipe, stages: list[str]) -> dict[str, str]:
-    """Stage → its name behind the lines of the stages that are still to be read, as `git log --graph` draws branches.
+    """Stage → its name after the lines of the stages that are still to be read, as `git log --graph` draws branches.
 
     A column is a stage; it begins at that stage (●) and is drawn (│) until the last stage that reads it, whose own row joins it (┴).
     """

@@ -186,7 +186,7 @@ def notes(body: dict[str, Any]) -> list[str]:
     return [
         f"{body['task']}: % of the answers that are correct, with {100 * body['confidence']:g} % intervals over problems and "
         "seeds. rank: its interval; gain: over the checkpoint that all start from; best: how often it is first when problems and "
-        "seeds are drawn anew.",
+        "seeds are resampled.",
         *(f"tuned: {variant}: {value}" for variant, value in body["tuned"].items()),
         *(f"left out: {name}: {reason}" for name, reason in body["left_out"].items()),
         *(f"failed: {name}: {str(error).splitlines()[0]}" for name, error in body["failed"].items()),

@@ -27,7 +27,7 @@ from tasks.leaderboard import Outcome  # noqa: E402
 from tasks.sweep import Cell, Sweep  # noqa: E402
 
 LIVE_RESAMPLES = 200
-"""Bootstrap resamples behind the leaderboard that Prefect shows while runs are still to come."""
+"""Bootstrap resamples for the leaderboard that Prefect shows while runs are still to come."""
 Finished = Callable[[Outcome, int, int], None]
 """Called with an outcome, how many runs have ended, and how many there are."""
 

@@ -411,7 +411,7 @@ def _name(artifact: Artifact | None) -> str | None:
 
 
 def _steps(work: Path, metrics: dict[str, float]) -> int | None:
-    """Optimizer steps behind the weights that a stage hands on; None for a stage that trains nothing."""
+    """Optimizer steps that the weights which a stage hands on have had; None for a stage that trains nothing."""
     if "steps" not in metrics:
         return None
     best = [e["step"] for e in lines_of(work / SPOOL) if e["kind"] == "event" and e.get("text") in HANDED_ON]

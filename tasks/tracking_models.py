@@ -41,7 +41,7 @@ def store(
 
     Args:
         params: parameters of the trained checkpoint.
-        steps: checkpoint name → optimizer steps behind it.
+        steps: checkpoint name → optimizer steps that it has had.
         allow: told the bytes of each upload before it starts.
 
     Returns:

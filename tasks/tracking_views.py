@@ -27,7 +27,7 @@ DIFFERENCE_GROUPS = ["Model metrics", "Parameters"]
 
 
 def update_views(experiment_id: str) -> None:
-    """Write our views of an experiment anew where its runs now differ in other settings or have other scores."""
+    """Rewrite our views of an experiment where its runs now differ in other settings or have other scores."""
     to = client()
     runs = to.search_runs([experiment_id], PIPELINES, order_by=["attributes.start_time DESC"], max_results=LOOK_AT)
     params = differing([r.data.params for r in runs])

@@ -20,7 +20,7 @@ def page(body: dict[str, Any], cells: Sequence[dict[str, str]]) -> str:
     parts = [f"<h1>{frame.text(body['recipe'])}: {frame.text(body['task'])}</h1>"]
     parts.append(
         f'<p class="muted">Share of correct answers with {percent} intervals over problems and seeds. Ranks are intervals too; '
-        "best: how often a variant is first when problems and seeds are drawn anew.</p>"
+        "best: how often a variant is first when problems and seeds are resampled.</p>"
     )
     if body.get("shares"):
         series = curves(body)

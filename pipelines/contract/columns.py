@@ -235,7 +235,7 @@ COLUMNS: dict[str, Column] = {
     "logp_prompt": Column("B T", "float32", Phase.ADVANTAGE, "the policy, of its own prompt",
                           "Log-probability of each prompt token, at temperature 1; NaN elsewhere.", fill=nan, part=True,
                           hint="Score the prompts: providers: [prompt_log_probs].", span=(-2.0, 0.0)),
-    "logp_masked": Column("B T", "float32", Phase.ADVANTAGE, "the policy, behind a masked context",
+    "logp_masked": Column("B T", "float32", Phase.ADVANTAGE, "the policy, given a masked context",
                           "Log-probability of the token where parts of the context are masked; NaN for a row without a context.",
                           fill=nan, part=True, hint="Mask the context: providers: [masked_context].", span=(-2.0, 0.0)),
     "logp_demonstration": Column("B T", "float32", Phase.ADVANTAGE, "the policy, of the group's demonstration",

@@ -280,7 +280,7 @@ def _receive(
     context: RolloutContext,
     budget: TurnBudget | None,
 ) -> None:
-    """Note what the environment answered, and put its words behind the policy's where the episode goes on.
+    """Note what the environment answered, and append its words to the policy's where the episode goes on.
 
     The end of a game pays the other seats with their own last turns, where they had any.
     """

@@ -9,7 +9,7 @@ with columns:
     sampling        before a step is sampled
     on_rollouts     with the scored trajectories of each draw
     on_batch        once a step, with the columns of its own update, before any update
-    metrics, lines  once a step: up to the filter when its rows are there, behind it when credit is assigned
+    metrics, lines  once a step: up to the filter when its rows are there, after it when credit is assigned
     state_dict      at every commit; load_state_dict at a restart
 """
 
@@ -97,7 +97,7 @@ class Method:
     def metrics(self) -> dict[str, float]:
         """What it shows of a step, by name.
 
-        Asked for when the rows of the step are there, or behind the filter when it was called with their columns.
+        Asked for when the rows of the step are there, or after the filter when it was called with their columns.
         """
         return {}
 
@@ -230,7 +230,7 @@ class Prompting(Method):
 
     @abstractmethod
     def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
-        """What the rollout gets: the requests, changed or with more behind them."""
+        """What the rollout gets: the requests, changed or with others appended."""
 
 
 class Rollout(Method):
@@ -269,7 +269,7 @@ class Reward(Method):
     reads_calls: ClassVar[bool] = False
     """Whether it reads which tools were called: stored episodes do not hold that."""
     rescores: bool = False
-    """Whether rows that the rollout has scored are scored anew."""
+    """Whether rows that the rollout has scored are scored again."""
     term_names: Sequence[str] = ()
     """Of a score that is the sum of named terms: their names, in the order of a row's `terms`."""
 
@@ -317,13 +317,13 @@ class PolicyUpdate:
     """Its rows, with `advantage`; of the step's own update they may be followed by stored rows that join it (`on_policy` False)."""
     replayed: bool = False
     """All rows are stored ones. Such an update has no place in the learning rate's schedule: in front of the step's own it uses
-    the rate of that one's first mini-batch, behind it that of its last."""
+    the rate of that one's first mini-batch, after it that of its last."""
     split: bool = True
     """Into `rlvr.mini_batches`, `rlvr.epochs` times over; otherwise one optimizer update on all rows."""
     normalise_separately: bool = False
     """The tokens of stored rows have denominators of their own."""
     parts: UpdateParts | None = None
-    """One part after the other instead of all tokens at once. Each is split and repeated as the whole would be; those behind the first
+    """One part after the other instead of all tokens at once. Each is split and repeated as the whole would be; those after the first
     have no place in the learning rate's schedule, as replay updates have none."""
 
 

@@ -89,7 +89,7 @@ class RolloutContext:
     entropy: bool
     """Whether trajectories must carry `entropy_old`."""
     version: int
-    """Optimizer updates behind the weights that sample."""
+    """Number of optimizer updates that the sampling weights have had."""
     tokenizer: Any
     window: int | None = None
     """Tokens that a row may grow by before it is cut (`Stop.WINDOW`); None for no such limit."""
@@ -113,7 +113,7 @@ class RolloutContext:
         return chat.render_prompts(self.tokenizer, conversations, tools)
 
     def reply(self, text: str, *, with_end: bool, role: str = "user") -> list[int]:
-        """Token ids of a message behind an assistant's turn; `with_end` closes a turn that was cut off."""
+        """Token ids of a message that follows an assistant's turn; `with_end` closes a turn that was cut off."""
         return chat.reply_tokens(self.tokenizer, text, with_end=with_end, role=role)
 
 

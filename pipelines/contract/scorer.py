@@ -1,7 +1,7 @@
 """How likely a model finds given text in a context: token ids in, statistics of each token out. Lies below the loop.
 
-A `Scorer` stands behind every method that wants log-probabilities of text that was not sampled there: the gold answer after each
-turn, an action with other feedback in front of it, a completion behind a masked context, a prompt itself. Rollouts have it in their
+A `Scorer` serves every method that wants log-probabilities of text that was not sampled there: the gold answer after each
+turn, an action with other feedback before it, a completion given a masked context, a prompt itself. Rollouts have it in their
 context (`RolloutContext.scorer`), providers in theirs (`ProviderContext.scorer`), and any other method gets it by its hook `connect`.
 """
 
@@ -75,7 +75,7 @@ class RewardModel(Protocol):
 
     @property
     def critiques(self) -> bool:
-        """Whether it scores an answer with its own critique of it behind."""
+        """Whether it writes a critique of an answer before it scores it."""
         ...
 
     @property

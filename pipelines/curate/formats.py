@@ -148,7 +148,7 @@ def _list_start(path: Path, text: str) -> int:
         if text[at : at + 1] == ",":
             at = _skip(text, at + 1)
     if _skip(text, at + 1) < len(text):
-        raise _broken(path, text, at, "more text behind the object")
+        raise _broken(path, text, at, "more text after the object")
     if len(starts) != 1:
         fix = "Write a list of objects, or an object with one list; one object a line is .jsonl."
         raise refuse(path, f"it holds {len(starts) or 'no'} lists of rows", fix)
@@ -172,7 +172,7 @@ def _elements(path: Path, text: str, start: int) -> Iterator[tuple[int, int]]:
             raise _broken(path, text, at, "a comma or ] is expected")
         at = _skip(text, at + 1)
     if start == _skip(text, 0) and _skip(text, at + 1) < len(text):
-        raise _broken(path, text, at, "more text behind the list")
+        raise _broken(path, text, at, "more text after the list")
 
 
 class _CsvLines:

@@ -226,7 +226,7 @@ def _records(problem: Problem, row: Completion, select: Selection) -> Iterator[P
 def shortened(text: str, share: float) -> str:
     """A completion with the first part of its reasoning only (ThinkDial, 2508.18773: SFT targets for a budget).
 
-    RECONSTRUCTED from the abstract: the reasoning is cut to a share of its characters and the answer behind it stays as it was.
+    RECONSTRUCTED from the abstract: the reasoning is cut to a share of its characters and the answer after it stays as it was.
 
     >>> shortened("<think>two and two is four</think>4", 0.5), shortened("4", 0.5)
     ('<think>two and</think>4', '4')

@@ -136,7 +136,7 @@ def render_answer(
     Args:
         record: what the message calls it.
         tools: that the conversation offers.
-        ended: False for an answer that was cut off: nothing of the template stands behind its text then, no end token either.
+        ended: False for an answer that was cut off: nothing of the template follows its text then, not even an end token.
 
     Raises:
         ModelError: the template renders the prompt differently once the answer follows it.
@@ -236,7 +236,7 @@ def reply_tokens(
 ) -> list[int]:
     """Token ids of a message that follows an assistant's turn, up to where the assistant speaks again.
 
-    The assistant's own ids are never rendered anew: this is what comes behind its end token.
+    The assistant's own ids are never rendered again: this is what follows its end token.
 
     Args:
         with_end: put the end token in front, for a turn that was cut off.
@@ -264,7 +264,7 @@ def reply_tokens(
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """The special token that the template puts behind an assistant's last answer; None where there is none.
+    """The special token that the template puts after an assistant's last answer; None where there is none.
 
     In many families it is not the tokenizer's end token: Gemma ends a turn with `<end_of_turn>`, Phi-3 with `<|end|>`.
     """
@@ -344,7 +344,7 @@ def after_thinking(text: str) -> str:
 
 
 def between(text: str, opening: str, closing: str) -> str | None:
-    """What a completion has between two marks, behind its reasoning; None where there is nothing.
+    """What a completion has between two marks, after its reasoning; None where there is nothing.
 
     >>> between("</think>So: [2 + 2?] it is", "[", "]"), between("2 + 2?]", "[", "]"), between("[ ]", "[", "]")
     ('2 + 2?', None, None)

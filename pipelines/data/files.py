@@ -54,7 +54,7 @@ def data_root(path: str) -> Path:
 
 
 def _split(literal: str) -> tuple[str, tuple[str, ...]]:
-    """A glob's folders that exist by their literal name, and the parts behind them."""
+    """A glob's folders that exist by their literal name, and the parts after them."""
     existing, pattern = "", Path(literal).parts
     while pattern and os.path.lexists(os.path.join(existing, pattern[0])):
         existing, pattern = os.path.join(existing, pattern[0]), pattern[1:]

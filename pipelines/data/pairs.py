@@ -26,7 +26,7 @@ CRITIQUES = ("chosen_critique", "rejected_critique")
 USER = "user"
 """Who preferred it, where several people or judges differ."""
 CUT = ("chosen_cut", "rejected_cut")
-"""In a pair's info where it is true: the answer ended at the token limit, so no end token belongs behind it."""
+"""In a pair's info where it is true: the answer ended at the token limit, so no end token follows it."""
 REJECTED_PROMPT = "rejected_prompt"
 """The conversation that the rejected answer follows, where it is not the record's prompt; in files a column of this name."""
 TURNS = ("chosen_turns", "rejected_turns")

@@ -129,7 +129,7 @@ class Trajectory:
     propensity: float | None = None
     """The chance with which the curriculum drew its problem; None where it told none."""
     drawn_elsewhere: int = 0
-    """Tokens that the policy drew for it behind another prompt than its own: teacher-forced here, and sampled all the same."""
+    """Tokens that the policy sampled for it from another prompt than its own: teacher-forced here, and sampled all the same."""
     score: float | None = None
     """The verifier's score; None is unscored, never incorrect."""
     correct: bool | None = None

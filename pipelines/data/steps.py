@@ -14,7 +14,7 @@ STEPS, LABELS = "steps", "step_labels"
 """Texts of an answer's steps, and of each the label: from 0 (incorrect) to 1 (correct), null where there is none. In files the columns are
 `completions` and `labels`, as TRL's PRMTrainer reads them."""
 CUT = "steps_cut"
-"""In a record's info where it is true: the answer ended at the token limit, so no end token belongs behind it."""
+"""In a record's info where it is true: the answer ended at the token limit, so no end token follows it."""
 
 
 @dataclass(frozen=True, slots=True)

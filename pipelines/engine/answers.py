@@ -13,12 +13,12 @@ from pipelines.engine.layout import Layout, best_layouts
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Conversations that end with an answer, each with a place behind its last token whose prediction reads the reward."""
+    """Conversations that end with an answer, each with a position after its last token whose prediction reads the reward."""
 
     tokens: Tensor
     """int64 [B, T], padded on the right."""
     mask: Tensor
-    """bool [B, T], the answer's tokens and the place behind them."""
+    """bool [B, T], the answer's tokens and the position after them."""
     end: Tensor
     """int64 [B], that place."""
 

@@ -42,7 +42,7 @@ class CritiqueSampler:
     def write(
         self, prefixes: Sequence[Sequence[int]], count: int, sampling: Sampling, *, seed: int
     ) -> list[list[Completion]]:
-        """`count` critiques behind each prefix.
+        """`count` critiques that continue each prefix.
 
         The random numbers of a critique depend on the seed, the prefix and its place alone.
 

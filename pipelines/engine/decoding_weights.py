@@ -8,7 +8,7 @@ every weight before it multiplies costs little in training; in decoding it can c
 - oneDNN reorders a matrix into blocks that fit its kernels, in every call. On a CPU with AVX-512 the copies are stored in that
   layout (`packs`). In bfloat16 the products have the same bits, in float32 they differ by rounding.
 
-Copies are made anew in every call of the sampler, because nothing says reliably that weights have changed (the fused AdamW
+Copies are made again in every call of the sampler, because nothing says reliably that weights have changed (the fused AdamW
 leaves their version counters as they are).
 """
 

@@ -114,7 +114,7 @@ def with_base(
 
 
 def parts(model: torch.nn.Module) -> tuple[PreTrainedModel, ...]:
-    """The transformers models behind what is sampled: itself, or the guided one and its base."""
+    """The transformers models that sampling runs: itself, or the guided one and its base."""
     return (model.tuned, model.base) if isinstance(model, Guided) else (model,)  # type: ignore[return-value]
 
 

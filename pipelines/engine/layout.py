@@ -1,4 +1,4 @@
-"""How rows are laid out for a forward pass: padded, packed, as prefix trees, or behind a shared prefix.
+"""How rows are laid out for a forward pass: padded, packed, as prefix trees, or as suffixes of a shared prefix.
 
 A tree layout is a trie of tokens. A token attends to its ancestors and itself, never to another branch, and its position is
 its depth; so every log-probability and gradient is that of the separate rows, up to float rounding. With short answers to
@@ -29,7 +29,7 @@ JOINED_PROMPTS_WIDTH = 192
 TREE_CLEAR = 0.5
 """Trees with at most this share of the padded layout's tokens are taken without looking further."""
 PREFIX_BETTER = 0.9
-"""Rows behind shared prefixes are preferred to trees where they have at most this share of their tokens."""
+"""Suffixes of shared prefixes are preferred to trees where they have at most this share of their tokens."""
 BIN_FULL, PASS_SMALL = 0.8, 512
 """A bin less full than this share of the first waits for the next pass, once a pass has this many tokens."""
 
@@ -53,7 +53,7 @@ class Layout:
     positions: Tensor
     """int64 [R, W]."""
     attention: Tensor | None
-    """bool [R, 1, W, W], or [R, 1, W, L + W] behind a prefix; None for plain causal rows."""
+    """bool [R, 1, W, W], or [R, 1, W, L + W] after a prefix; None for plain causal rows."""
     source: Tensor
     """int64 [M], flat index into R * W of the hidden state that predicts the token."""
     target: Tensor
@@ -86,7 +86,7 @@ def best_layouts(
         rows: int64 [N], the rows to lay out; each has a True in its mask.
         budget: tokens of a pass, padding included; a longer row is a pass by itself.
         allow_trees: the model takes attention masks of ours.
-        allow_prefixes: every layer keeps keys and values, so rows can be laid out behind a prefix.
+        allow_prefixes: every layer keeps keys and values, so rows can be laid out as suffixes of a prefix.
     """
     if len(rows) == 0:
         return []
@@ -156,7 +156,7 @@ class _PrefixPass:
         return (self.rows + 1) * width + prefixes * length
 
     def add(self, prefix: tuple[int, ...], row: int, suffix: int) -> None:
-        """Put a row behind its prefix."""
+        """Add a row as a suffix of its prefix."""
         if not self.groups or self.groups[-1][0] != prefix:
             self.groups.append((prefix, []))
         self.groups[-1][1].append(row)
@@ -165,7 +165,7 @@ class _PrefixPass:
 
 
 def prefix_layouts(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[Layout]:
-    """Rows behind what they share before their first scored token, about `budget` tokens at a time.
+    """Rows as suffixes of what they share before their first scored token, about `budget` tokens at a time.
 
     For long answers: a tree of them would be wide, and attention in it grows with the square of the width. The last token of
     a prefix goes with the rows, because it predicts their first scored one. Groups with the longest suffix come first,
@@ -344,7 +344,7 @@ class _Writer:
         self.path = np.zeros(0, dtype=np.int64)
 
     def add_row(self, tokens: np.ndarray, shared: int, size: int) -> np.ndarray:
-        """Add the nodes of a row behind the first `shared` of the row before; returns the places of all its tokens, int64 [size]."""
+        """Add the nodes of a row after the first `shared` of the row before; returns the places of all its tokens, int64 [size]."""
         start, stop = self.at, self.at + size - shared
         self.path = np.concatenate([self.path[:shared], np.arange(start, stop)])
         self.ids[self.bin, start:stop] = tokens[shared:size]

@@ -66,7 +66,7 @@ class Policy:
         self.takes_masks = self.mask_form is not None
         """Whether packed and shared layouts are possible: they need attention masks of our own."""
         self.takes_prefixes = self.takes_masks and not getattr(self.config, "num_kv_shared_layers", 0)
-        """Whether rows can be laid out behind shared prefixes: every layer must keep keys and values."""
+        """Whether rows can be laid out as suffixes of shared prefixes: every layer must keep keys and values."""
         self._check_head()
         self.scorer = Scorer(self)
         """The module every pass goes through, and that is sharded over several processes."""
@@ -112,7 +112,7 @@ class Policy:
         return self.scorer(layout, chosen, entropy)
 
     def hidden(self, layout: Layout, where: Where) -> Tensor:
-        """Hidden states before each scored token, float32 [M, hidden], without gradient; [M, blocks, hidden] behind several blocks.
+        """Hidden states before each scored token, float32 [M, hidden], without gradient; [M, blocks, hidden] after several blocks.
 
         Args:
             where: "last" for the last hidden state, "mlp" for what enters the last block's MLP, or the indices of blocks whose output

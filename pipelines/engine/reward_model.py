@@ -254,7 +254,7 @@ class RewardScorer:
 
     @property
     def critiques(self) -> bool:
-        """Whether it scores an answer with its own critique of it behind."""
+        """Whether it writes a critique of an answer before it scores it."""
         return "critique" in self.about
 
     @property
@@ -299,7 +299,7 @@ class RewardScorer:
         """
         if self.critiques:
             raise ModelError(
-                f"{self.path} scores an answer with its own critique behind it. Use rlvr.reward: {{kind: critiqued_model}}."
+                f"{self.path} writes a critique of an answer before it scores it. Use rlvr.reward: {{kind: critiqued_model}}."
             )
         return self._score(sequences, starts, latent)
 
@@ -339,7 +339,7 @@ class RewardScorer:
     def score_with_critiques(
         self, answered: Sequence[Answered], count: int, *, seed: int
     ) -> list[list[ScoredCritique]]:
-        """`count` critiques of each answer, each with the score that is read behind it; see `contract.scorer.RewardModel`.
+        """`count` critiques of each answer, each with the score that is read after it; see `contract.scorer.RewardModel`.
 
         Raises:
             ModelError: the model writes no critiques.

@@ -16,7 +16,7 @@ class Dynamics:
     actions: Callable[[str], Sequence[str]]
     """That a board allows."""
     after: Callable[[str, str], str]
-    """The board behind an action that it allows; what has no sense on the board leaves it as it is."""
+    """The board after an action that it allows; what has no sense on the board leaves it as it is."""
     trace: Callable[[str], Hashable]
     """What an action shows itself in: the place of the player, the squares that are taken; None where that cannot be read."""
     over: Callable[[str, str], bool]

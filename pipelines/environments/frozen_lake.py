@@ -250,7 +250,7 @@ def expert_turns(rows: list[str], fog: int | None, beliefs: float | None) -> lis
 def relabel(problem: Problem, messages: Sequence[str]) -> tuple[Problem, list[int]] | None:
     """The same map with the goal where the episode ended, and the moves of it that get there.
 
-    An episode that fell into a hole ended where it stood before. Messages that moved nothing are left out, and so are those behind the
+    An episode that fell into a hole ended where it stood before. Messages that moved nothing are left out, and so are those after the
     first arrival. None where it never left its first place, where the moves shown in the prompt cross the new goal, and for
     episodes with beliefs, which spoke of the old one.
     """

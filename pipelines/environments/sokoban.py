@@ -40,7 +40,7 @@ MAX_REFUSED = 2_000
 
 
 class Room(NamedTuple):
-    """What does not move. A cell is row * (columns + 1) + column; the column behind the last one is no floor, nor is what is outside."""
+    """What does not move. A cell is row * (columns + 1) + column; the column after the last one is no floor, nor is what is outside."""
 
     rows: int
     columns: int

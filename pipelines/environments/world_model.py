@@ -1,4 +1,4 @@
-"""A world model in text: a board and actions in, the board behind each action out.
+"""A world model in text: a board and actions in, the board after each action out.
 
     A..O                ..AO
     .O..       ->       .O..        A you, O a hole, . ice, G the goal; between boards an empty line
@@ -32,7 +32,7 @@ ALL = 1_000_000_000
 """Boards asked for: as many as are taken."""
 
 Path = tuple[list[str], list[str]]
-"""Actions, and the board behind each."""
+"""Actions, and the board after each."""
 
 
 def walk(world: str, board: str, steps: int, draw: random.Random) -> Path | None:

@@ -1,7 +1,7 @@
 """A rubric refined where it cannot tell the two best answers of a problem apart (Chasing the Tail).
 
 Read from the released code (Jun-Kai-Zhang/rubrics): the two best answers, those of a tie first, criteria with weights from 1 to 3, several
-rounds. Its model writes the rubric anew each time; here criteria are added, and only those that tell their pair apart when they are asked.
+rounds. Its model rewrites the rubric each time; here criteria are added, and only those that tell their pair apart when they are asked.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _bare(words: str) -> str:
 def locate(quotes: Sequence[Quote], text: str, start: int = 0) -> tuple[list[Span], int]:
     """(where the quotes stand, how many stand nowhere).
 
-    A quote that is repeated takes the next place behind the one before; different quotes may overlap.
+    A quote that is repeated takes the next place after the one before; different quotes may overlap.
 
     Args:
         start: where the search begins.

@@ -44,7 +44,7 @@ class Examples:
         return len(self.tokens[row]) - self.start[row]
 
     def size(self, item: int) -> int:
-        """Tokens of an item's forward pass at least: its answers behind one prompt."""
+        """Tokens of an item's forward pass at least: its answers after one prompt."""
         rows = self.items[item]
         return self.start[rows[0]] + sum(self.length(row) for row in rows)
 

@@ -205,7 +205,7 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound], providers: list[
     rollout, reward = bound["rollout"], bound["reward"]
     if rollout.card.scores_rows and reward.fn.rescores:
         raise RecipeError(
-            f"rlvr.reward: rollout: {rollout.name} scores its rows itself, and {reward.name} with these settings would score them anew. "
+            f"rlvr.reward: rollout: {rollout.name} scores its rows itself, and {reward.name} with these settings would score them again. "
             f"Use reward: {reward.name} without any, or another rollout."
         )
     if reward.fn.pays_turns and "turn_reward" not in rollout.card.makes:
@@ -266,7 +266,7 @@ def _check_steps(bound: dict[str, Any]) -> None:
 
 
 def _learning(methods: list[Bound]) -> list[Bound]:
-    """Those that make something of what rows are paid: the advantage and all behind it, without shaping."""
+    """Those that make something of what rows are paid: the advantage and all later phases, without shaping."""
     return [method for method in methods if phase_of(method.slot) >= Phase.ADVANTAGE and method.slot != "rlvr.shaping"]
 
 

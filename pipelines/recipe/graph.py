@@ -155,7 +155,7 @@ class Node:
 
     @property
     def made_from(self) -> set[str]:
-        """Every model behind its own: names of stages, and `base`."""
+        """Every model that its own descends from: names of stages, and `base`."""
         behind: set[str] = set()
         waiting = self.parents
         while waiting:

@@ -12,7 +12,7 @@ from pipelines.recipe.stage_kind import DATA
 
 
 def _sources(node: Node, split: str | None) -> list[Source]:
-    """Those that may fill a split of the data behind a stage."""
+    """Those that may fill a split of the data upstream of a stage."""
     data = [other for other in node.ancestors() if other.kind.makes == DATA]
     sources = [source for other in data for source in getattr(other.settings, "sources", [])]
     return [source for source in sources if split is None or source.splits is None or split in source.splits]

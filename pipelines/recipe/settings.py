@@ -420,7 +420,7 @@ class Task(Settings):
     """Text that each answer begins with and the model continues: the start of its thoughts, or their end. Not part of the answer."""
 
     def system_behind(self, own: str | None) -> str:
-        """The model's own system message, if it has one, and the task's behind it; empty without both."""
+        """The model's own system message, if it has one, followed by the task's; empty without both."""
         return "\n\n".join(text for text in (own, self.system) if text)
 
     @property

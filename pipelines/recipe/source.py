@@ -138,6 +138,6 @@ class Source(Settings):
         if strange:
             raise ValueError(
                 f"prompt_template: {{{strange[0]}}} would stand in every prompt as it is; {{prompt}} is the question, {{metadata.KEY}} an "
-                "entry of a reasoning-gym row's metadata. Write a space behind the brace where it is meant literally"
+                "entry of a reasoning-gym row's metadata. Write a space after the brace where it is meant literally"
             )
         return self

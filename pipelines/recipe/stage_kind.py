@@ -134,7 +134,7 @@ class Kind:
         return self.link_takes
 
     def link_hint(self, label: str) -> str:
-        """What else the setting behind this label of `links` takes, for messages; empty where nothing."""
+        """What else the setting of this label of `links` takes, for messages; empty where nothing."""
         return ""
 
     def links(self, settings: Any) -> dict[str, str]:
@@ -218,13 +218,13 @@ def base_files(node: Node) -> dict[str, ModelFiles]:
 
 
 def data_environments(node: Node) -> tuple[set[str], bool]:
-    """Environments that the data behind a stage come from by name, and whether their rows may name any other."""
+    """Environments that the data upstream of a stage come from by name, and whether their rows may name any other."""
     data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
     return {name for each in data for name in each.environments}, any(each.rows_name_environments for each in data)
 
 
 def environment_settings(node: Node) -> list[dict[str, Any]]:
-    """Settings of the environments that the data behind a stage come from."""
+    """Settings of the environments that the data upstream of a stage come from."""
     data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
     return [settings for each in data for settings in each.environment_settings]
 

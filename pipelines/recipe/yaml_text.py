@@ -143,7 +143,7 @@ def load(path: Path) -> dict[str, Any]:
 def _weigh(node: Any, loader: _Loader, known: dict[int, tuple[int, int]], open_: set[int]) -> tuple[int, int]:
     """(values, levels) of a node with its aliases followed; each node is looked at once.
 
-    Nodes behind an alias come earlier in the text, so the recursion is never deeper than the text's own nesting.
+    The node that an alias refers to comes earlier in the text, so the recursion is never deeper than the text's own nesting.
     """
     if id(node) in known:
         return known[id(node)]

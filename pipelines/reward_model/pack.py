@@ -68,7 +68,7 @@ class Tokens:
         return max(len(self.chosen), len(self.rejected))
 
     def with_critiques(self, chosen: list[int], rejected: list[int]) -> Tokens:
-        """The pair with these tokens behind its two conversations."""
+        """The pair with these tokens appended to its two conversations."""
         return replace(self, chosen=[*self.chosen, *chosen], rejected=[*self.rejected, *rejected])
 
     @property

@@ -68,7 +68,7 @@ class Update:
         return [(f"{part.slot}/{i}/{part.name}", part) for i, part in enumerate(self.bound())]
 
     def metrics(self, *, drawing: bool = False) -> dict[str, float]:
-        """What the parts behind the filter show of a step, or with `drawing` those up to it; of parts of one name, the last."""
+        """What the parts after the filter show of a step, or with `drawing` those up to it; of parts of one name, the last."""
         return {
             f"method/{part.name}/{name}": value
             for part in self._shown(drawing)

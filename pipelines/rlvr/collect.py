@@ -47,7 +47,7 @@ class Batch:
     step: int
     """The step that trains on it, from 0."""
     version: int
-    """Optimizer updates behind the weights that sampled it."""
+    """Number of optimizer updates that the weights which sampled it have had."""
     sampling: Sampling
     sampled: list[Trajectory]
     """Everything drawn for it."""
@@ -118,7 +118,7 @@ class Collector:
         self.sampling = rlvr.sampling
         """Of the batch that is being collected."""
         self.version = 0
-        """Optimizer updates behind the weights that sample."""
+        """Number of optimizer updates that the sampling weights have had."""
         self.stored: Callable[[str], Sequence[StoredCompletion]] = no_stored_rows
         """Of a problem's uid, what a sample stage drew."""
         self.branch: tuple[int, ...] = ()

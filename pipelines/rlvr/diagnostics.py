@@ -116,8 +116,8 @@ def changed_share(paid: str, before: dict[str, Any], after: dict[str, Any]) -> f
     Args:
         paid: the column that it changes, which says of what the share is: `reward` [B], `turn_reward` [B, S], `token_reward` or
             `advantage` [B, T], of which a token's `loss_share` counts as a part.
-        before: the step's columns in front of the part; without `token_reward`, tokens were paid nothing.
-        after: the columns behind it.
+        before: the step's columns before the part; without `token_reward`, tokens were paid nothing.
+        after: the columns after it.
 
     >>> columns = {"scored": torch.tensor([True, True, False])}
     >>> before, after = (columns | {"reward": torch.tensor(r)} for r in ([1.0, 0.0, 0.0], [1.0, 0.5, 0.0]))

@@ -125,7 +125,7 @@ def linear_expm1(d: Tensor) -> Tensor:
 
 
 def next_place(flag: Tensor) -> Tensor:
-    """Index of the next True behind each position, int64 [B, T]; T where there is none."""
+    """Index of the next True after each position, int64 [B, T]; T where there is none."""
     width = flag.shape[1]
     position = torch.where(flag, torch.arange(width).expand_as(flag), width)
     return torch.nn.functional.pad(position.flip(1).cummin(1).values.flip(1)[:, 1:], (0, 1), value=width)

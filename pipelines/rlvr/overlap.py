@@ -57,9 +57,9 @@ class Snapshot:
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self.policy = Policy(self.model, rlvr.sampling, dtype=dtype)
         self.step = 0
-        """Steps behind these weights."""
+        """Number of steps that these weights have been trained for."""
         self.version = 0
-        """Optimizer updates behind them."""
+        """Number of optimizer updates that they have had."""
         self.users = 0
         """Batches that wait for them."""
 
@@ -120,10 +120,10 @@ class Overlap:
         self._pushed = version
 
     def next_batch(self, step: int, version: int) -> Batch:
-        """The batch of a step; `rlvr.staleness` batches behind it are started with the present weights.
+        """The batch of a step; `rlvr.staleness` batches after it are started with the present weights.
 
         Args:
-            version: optimizer updates behind the present weights.
+            version: number of optimizer updates that the present weights have had.
         """
         self._start_jobs(step, version)
         job = self._jobs[step]
@@ -236,7 +236,7 @@ class Overlap:
     def state_dict(self, step: int, *, last: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         """What is sampled ahead, and every method's state, for a commit.
 
-        The next step's batch is waited for, as the step itself would. Batches behind it that are not there yet are
+        The next step's batch is waited for, as the step itself would. Later batches that are not there yet are
         named with the weights that they need.
 
         Args:

@@ -178,7 +178,7 @@ class TextScorer:
     def _of_sequences(
         self, sequences: list[tuple[tuple[int, ...], int]], statistics: TokenStatistics, policy: Policy
     ) -> dict[tuple[tuple[int, ...], int], Tensor]:
-        """(tokens, length of the context) → statistics of the tokens behind it."""
+        """(tokens, length of the context) → statistics of the tokens after it."""
         limit = int(getattr(policy.config, "max_position_embeddings", 0) or 1 << 30)
         long = [sequence for sequence in sequences if len(sequence[0]) > limit]
         values_of = {(ids, start): torch.full((len(ids) - start, statistics.width), torch.nan) for ids, start in long}

@@ -69,7 +69,7 @@ def turn_payments(reward: Tensor, turn_reward: Tensor, turn: Tensor, mask: Tenso
 
 
 def following_values(values: Tensor, taken: Tensor) -> Tensor:
-    """The value of the next turn that is taken, [B, S]; 0 behind the last.
+    """The value of the next turn that is taken, [B, S]; 0 after the last.
 
     >>> following_values(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[True, False, True]])).tolist()
     [[3.0, 3.0, 0.0]]

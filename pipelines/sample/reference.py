@@ -23,7 +23,7 @@ class Reference:
 
     @torch.no_grad()
     def log_probs(self, prompts: list[list[int]], completions: list[list[int]]) -> list[float]:
-        """Log-probability in nats of each whole completion behind its prompt."""
+        """Log-probability in nats of each whole completion given its prompt."""
         rows = [torch.tensor([*prompt, *text]) for prompt, text in zip(prompts, completions, strict=True)]
         tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         place = torch.arange(tokens.shape[1])

@@ -289,7 +289,7 @@ class Drawer:
     def search(
         self, searcher: Searcher, problems: list[Problem], prefixes: list[list[int]], streams: list[int]
     ) -> tuple[list[Completion], dict[str, list[Any]]]:
-        """A searched completion behind each prefix, and columns of what each is worth and cost."""
+        """A searched completion of each prefix, and columns of what each is worth and cost."""
 
         def text(tokens: list[int]) -> str:
             return chat.completion_text(self.tokenizer, tokens)

@@ -174,7 +174,7 @@ class Sample(Settings):
                 raise ValueError("search: it draws and scores in this process; leave `sampler` out, or `search`")
             if self.search.kind == "hierarchy":
                 raise ValueError(
-                    "search: hierarchy draws answers behind requests of its own, and stored log-probabilities are those of the problem; "
+                    "search: hierarchy samples answers from prompts of its own, and stored log-probabilities are those of the problem; "
                     "use another strategy, or search in an evaluate stage"
                 )
             if self.reference is not None:

@@ -1,6 +1,6 @@
 """A sandbox for code that a model wrote: every program in a process of its own that can reach nothing.
 
-`inside/` runs behind the wall; `worker.py` drives it from this side; `levels.py` says which wall this machine has. What a
+`inside/` is what runs in the sandbox; `worker.py` drives it from outside; `levels.py` says which isolation this machine has. What a
 program may do is the same on every level: compute, read the standard library, use threads. No files, no network, no
 other process. So a verdict does not depend on the level, which is recorded all the same.
 """

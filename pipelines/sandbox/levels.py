@@ -1,6 +1,6 @@
 """Which wall there is: bubblewrap with namespaces, else landlock, else none but limits, which a recipe must ask for.
 
-A level counts only after a probe: a program behind it that could not read a planted file, reach a planted listener, make
+A level counts only after a probe: a program inside it that could not read a planted file, reach a planted listener, make
 a process or write.
 """
 
@@ -28,7 +28,7 @@ INSIDE = Path(__file__).parent / "inside"
 PACKAGES = {"numpy": ("numpy", "numpy.libs")}
 """Packages that programs may import where they are installed → what lies of them in site-packages."""
 INNER = "/z/packages"
-"""Where they are behind namespaces."""
+"""Where they are inside namespaces."""
 UNUSED_UIDS = 1 << 20
 """Programs of root run as this user id plus the worker's process id: nobody has it."""
 
@@ -70,7 +70,7 @@ def bubblewrap() -> str | None:
 def unused_uid(level: Level, worker: int) -> int:
     """The user id that a worker of root gives itself to; 0: it stays who it is, and only without capabilities.
 
-    Behind landlock the interpreter is where it is, and a folder such as /root is closed to other users.
+    Under landlock the interpreter is where it is, and a folder such as /root is closed to other users.
     """
     if os.geteuid() != 0:
         return 0
@@ -186,7 +186,7 @@ def _outside_usr() -> list[str]:
 
 
 def readable() -> list[str]:
-    """Folders that programs may read behind landlock."""
+    """Folders that programs may read under landlock."""
     system = ["/usr", *(f"/{n}" for n in ("lib", "lib64", "lib32") if Path("/", n).is_dir())]
     return [*system, *_outside_usr(), *(str(path) for paths in packages().values() for path in paths)]
 
@@ -220,11 +220,11 @@ def trouble(level: Level) -> str:
         return f"the probe did not finish ({reply})"
     if level == "limits_only":
         open_ways = [way for way in open_ways if "file" not in way]
-    return f"a program behind it could {' and '.join(open_ways)}" if open_ways else ""
+    return f"a program inside it could {' and '.join(open_ways)}" if open_ways else ""
 
 
 def _cause(level: Level, message: str) -> str:
-    """What commonly stands behind a failure, and what helps, as a clause."""
+    """The common cause of a failure, and what helps, as a clause."""
     if level != "namespaces" or "not installed" in message:
         return ""
     if _kernel_setting("kernel/apparmor_restrict_unprivileged_userns") == "1" and os.geteuid() != 0:

@@ -1,6 +1,6 @@
 """Weights of particles: Feynman-Kac steering (arXiv 2501.06848) carried over from diffusion to text that is written from left to right.
 
-A particle is an answer that is drawn step by step from the model p. Behind step t its score r_t gives it the potential G_t, and particles
+A particle is an answer that is drawn step by step from the model p. After step t its score r_t gives it the potential G_t, and particles
 are resampled by the products of their potentials. With one of the first three potentials the product over a whole answer is
 exp(weight r(answer)), whatever the scores on the way were, so that many particles have the distribution
 

@@ -74,7 +74,7 @@ class Drawer:
 
     Args:
         sampler: draws answers to their ends.
-        pausing: the same, but also stops behind tokens that may complete a separator; None where steps have none.
+        pausing: the same, but also stops after tokens that may complete a separator; None where steps have none.
         ends: token ids that end an answer.
         decode: text of a completion.
     """

@@ -123,7 +123,7 @@ def reward_scorer(path: str, model: Model, tokenizer: Any, *, budget: int, field
 def load_score(
     search: Search, model: Model, sampler: TorchSampler, tokenizer: Any, *, path: str | None, budget: int, field: str
 ) -> Score:
-    """What a strategy scores by, with the model behind it.
+    """What a strategy scores by, with the model that computes it.
 
     Args:
         model: the recipe's model section.

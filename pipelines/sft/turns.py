@@ -23,7 +23,7 @@ def turn_parts(
         weights: of each turn; 0 is not trained.
 
     Returns:
-        the first trained token, (start, end) of the untrained ones behind it, and the turns that are trained.
+        the first trained token, (start, end) of the untrained ones after it, and the turns that are trained.
 
     >>> turn_parts([(2, 4), (6, 9)], [1.0, 0.0], 9)
     (2, ((4, 9),), [(2, 4, 1.0)])

@@ -6,7 +6,7 @@ Imports take seconds, which pass while the stage before computes. The owner, who
 one line on standard input, `{"work": FOLDER, "environment": {NAME: VALUE or null}}`, with the variables that have changed since; if
 the input ends without one, nothing has happened and the process leaves. From the hand-over on it is the process that
 `pipelines.stage.launch` starts: one of one rank, with its output in the stage's log and an empty standard input. What was written
-while it imported goes into the log first. If an import fails, the stage's process begins anew, and says so as it always does.
+while it imported goes into the log first. If an import fails, the stage's process starts from scratch, and says so as it always does.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class Monitors:
             raise Interrupted(
                 f"stopped at step {self.ended['step']} by {self.section}.monitors: {self.ended['text']}. Look at the rollouts of "
                 f"these steps; then change what the reward pays for or the learning rate, or the monitor's limits "
-                f"({self.section}.monitors), which starts the stage anew."
+                f"({self.section}.monitors), which starts the stage over."
             )
 
     def state_dict(self) -> dict[str, Any]:

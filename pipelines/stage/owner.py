@@ -46,7 +46,7 @@ def running(pid: int) -> bool:
 
 
 def stat(pid: int) -> list[str] | None:
-    """The fields of `/proc/PID/stat` behind the program's name, which may hold anything: state first; None: not there."""
+    """The fields of `/proc/PID/stat` after the program's name, which may hold anything: state first; None: not there."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as handle:
         return handle.read().rpartition(")")[2].split() or None
     return None

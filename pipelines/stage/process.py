@@ -170,7 +170,7 @@ def _usage(process: Any) -> dict[str, float]:
 
 
 def resolve(dotted: str) -> Any:
-    """The object behind `package.module:name`; how upper layers pass functions to a stage."""
+    """The object that `package.module:name` names; how upper layers pass functions to a stage."""
     import importlib
 
     module, name = dotted.split(":")

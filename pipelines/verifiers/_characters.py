@@ -12,7 +12,7 @@ _INDEX = re.compile(r"[₀-₉]+")
 _VULGAR = re.compile(r"(\d ?)?([¼-¾⅐-⅞])")
 _PLACES = re.compile(r"(?<=\d)٫(?=\d)")
 _DASH = re.compile(r"(?<![\w)\]}%°.$])[–—](?=[$€£¥]?\.?\d)")
-"""A dash that can only be a sign: right before a number, and behind nothing that it could be taken from."""
+"""A dash that can only be a sign: right before a number, and after nothing that it could be subtracted from."""
 _SAME = str.maketrans(
     dict.fromkeys("\u2010\u2011\u2012\u2212\ufe63\u02d7", "-")
     | {

@@ -106,7 +106,7 @@ def candidate(completion: str) -> str:
 
 
 def tidy(text: str) -> str:
-    r"""Without spacing, dollar signs around it, a final point and a unit behind a number.
+    r"""Without spacing, dollar signs around it, a final point and a unit after a number.
 
     >>> tidy(r"$12\,000 \text{ cm}^2$."), tidy(r"\text{5 cm}"), tidy("1 234 567")
     ('12000', '5', '1234567')

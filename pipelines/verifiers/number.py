@@ -60,7 +60,7 @@ _BEHIND = re.compile(
     r"| ?\\(?:pi|sqrt|cdot|binom|choose|b?mod|pmod|over|[lg]eq?(?:slant)?|[lg]t|neq?)(?![A-Za-z])| ?[+-] ?\d{0,9}[ijknxyz]\b"
     r"| (?:squared|cubed|factorial|mod|choose)\b(?! [a-z])|\? {0,2}No\b|, ?[-+]?(?:\\infty|∞)"
 )
-"""What stands behind such a number: a variable, a root, a comparison."""
+"""What stands after such a number: a variable, a root, a comparison."""
 _NOT = re.compile(
     r"(?:\b(?:can)?not|n['’]t|\bnever|\bneither|\bnor|\bexcept|\banything but|\bother than|\brather than|\binstead of)"
     r"(?: (?:be|is|equal|equals|to|exactly|the|simply|just)){0,3}[ :$}]{1,3}\Z",
@@ -182,7 +182,7 @@ def _single(text: str) -> Number | None:
 
 
 def _unexplained(text: str) -> str:
-    """Without explanations in brackets behind a number, "18 (since 3 + 4 ...)"; alternatives in brackets are none."""
+    """Without explanations in brackets after a number, "18 (since 3 + 4 ...)"; alternatives in brackets are none."""
     pieces, start, depth, open_at = [], 0, 0, 0
     for at in (m.start() for m in re.finditer(r"[()]", text)):
         if text[at] == "(":

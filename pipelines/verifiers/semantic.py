@@ -20,7 +20,7 @@ FLOOR, THRESHOLD = 0.3, 0.9
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
-    """The rescaled cosine, 0 behind a closed gate.
+    """The rescaled cosine, 0 where the gate is closed.
 
     Raises:
         DataError: the encoder cannot be loaded.

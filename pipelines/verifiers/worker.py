@@ -27,7 +27,7 @@ PROGRESS = struct.Struct("=qdd")
 """What the worker writes to the memory that it shares with its owner before each row: how many rows of the message it has begun, and
 its processor time and the monotonic clock at that moment, in seconds."""
 SEND_AFTER_S, SEND_CHARS = 0.005, 1 << 14
-"""Verdicts wait for those behind them at most so long, and until they are so many characters: each message wakes the owner."""
+"""Verdicts wait at most so long for those that follow, and until they are so many characters: each message wakes the owner."""
 
 
 def confine(parent: int, memory_bytes: int) -> None:

@@ -16,7 +16,7 @@ from pipelines.project import home
 from pipelines.stage.files import digest, read_json, write_atomic
 
 MOST = 5000
-"""Entries of the file; it begins anew beyond them."""
+"""Entries of the file; beyond them it starts over."""
 _new: dict[str, list[Any]] = {}
 
 
@@ -39,7 +39,7 @@ def _file() -> Path:
 
 @cache
 def _version() -> str:
-    """Of what reads the text: another Python, or other code of ours, reads it anew."""
+    """Of what reads the text: another Python, or other code of ours, reads it again."""
     from tasks.keys import source
 
     own = [inspect.getsource(function) for function in (source._parse, source._imports)]

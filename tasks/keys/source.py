@@ -47,7 +47,7 @@ def entries(module: str, reads: Reads, root: Path = ROOT) -> list[str]:
 def reach(modules: Iterable[str], root: Path = ROOT, skip: Collection[str] = ()) -> dict[str, str]:
     """The modules and all project modules that they import, directly or not: name → digest of the code, comments left out.
 
-    The files are read anew every time: they may change while a command runs.
+    The files are read again every time: they may change while a command runs.
 
     Args:
         root: the folder that holds the project's packages.

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def difference(old: Any, new: Any, path: str = "", limit: int = 3) -> list[str]:
-    """What changed between two sets of key parts, in words; a method chosen anew is told once, not as code too.
+    """What changed between two sets of key parts, in words; a method that was newly chosen is reported once, not as code too.
 
     >>> difference({"settings": {"rlvr": {"steps": 3}}}, {"settings": {"rlvr": {"steps": 5}}})
     ['rlvr.steps changed 3 → 5']

@@ -72,7 +72,7 @@ def test_an_unknown_run_is_one_line(home, capsys):
 
 
 def test_rows_of_a_problem_may_answer_several_prompts(tmp_path):
-    """A variant that the policy has written is a group of its own; the rows behind the first of a group have its prompt."""
+    """A variant that the policy has written is a group of its own; the rows after the first of a group have its prompt."""
     lines = [
         {**ROW, "step": 1, "group": group, "prompt": prompt} for group, prompt in ((0, ["a"]), (0, None), (4, ["b"]))
     ]

@@ -34,7 +34,7 @@ class Mutant:
     line: int
     operator: str
     change: str
-    """`before → after`, with `#2` behind the second of equal ones; it names the mutant in survivors.yaml."""
+    """`before → after`, with `#2` after the second of equal ones; it names the mutant in survivors.yaml."""
     tree: ast.Module
 
 

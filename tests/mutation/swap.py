@@ -1,6 +1,6 @@
 """Put a mutant into the running process, and take it out again.
 
-The code of the functions that exist is replaced, so that whoever imported one sees the change; nothing is imported anew.
+The code of the functions that exist is replaced, so that whoever imported one sees the change; nothing is imported again.
 """
 
 from __future__ import annotations

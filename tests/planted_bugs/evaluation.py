@@ -47,7 +47,7 @@ PLANTED = {
     "answers come back in the order of decoding": ("evaluation/model.py", "[contexts[i] for i in part], until", "[contexts[i] for i in sorted(part)], until", [f"{WHOLE}::test_same_numbers_as_hflm"]),
     "stop words are ignored": ("evaluation/model.py", "postprocess_generated_text(text, stop=until,", "postprocess_generated_text(text, stop=[],", [f"{WHOLE}::test_same_numbers_as_hflm"]),
     "what is shared is as long as a whole choice": (LIKELIHOODS, "min(_common(rows[0], rows[-1]), min(starts) - 1)", "min(_common(rows[0], rows[-1]), min(starts))", [f"{LIKELY}::test_choices_that_begin_alike"]),
-    "positions begin again behind what is shared": ("pipelines/engine/layout.py", "positions=layout.positions + len(prefix),", "positions=layout.positions,", [AS_HFLM]),
+    "positions begin again after what is shared": ("pipelines/engine/layout.py", "positions=layout.positions + len(prefix),", "positions=layout.positions,", [AS_HFLM]),
     "what is shared is not attended to": ("pipelines/engine/layout.py", "known = torch.ones(rows, 1, width, len(prefix)", "known = torch.zeros(rows, 1, width, len(prefix)", [AS_HFLM]),
     "nothing is computed once": (LIKELIHOODS, "or shared < SHARED:\n            shared = 0", "or shared > 0:\n            shared = 0", [f"{LIKELY}::test_what_all_requests_share_is_computed_once"]),
     "one probable token makes a choice greedy": (LIKELIHOODS, "bool(greedy.all())", "bool(greedy.any())", [f"{LIKELY}::test_every_request_as_if_it_were_alone"]),

@@ -33,7 +33,7 @@ PLANTED = {
     "weights are not in the denominator": (RUN, "denominator = sum(self.documents[i].trained_weight for", "denominator = sum(self.documents[i].trained_count for", [f"{SFT}::test_weights_of_sources_and_records"]),
     "weights of other documents": (PACK, "[documents[i].token_weights() for i in members]", "[documents[i].token_weights() for i in reversed(members)]", [f"{SFT}::test_weights_of_sources_and_records"]),
     "turns that are marked are trained": (PACK, 'marks = problem.info.get(TURN_WEIGHTS) if turns == "marked" else None', "marks = None", [f"{TURNS}::test_marked_turns_are_left_out"]),
-    "the tokens behind the last trained turn are trained": (WHICH, "if parts[-1][1] < length:", "if False:", [f"{TURNS}::test_turn_parts_cover_exactly_the_trained_turns"]),
+    "the tokens after the last trained turn are trained": (WHICH, "if parts[-1][1] < length:", "if False:", [f"{TURNS}::test_turn_parts_cover_exactly_the_trained_turns"]),
     "a span is a token short": (WHICH, "tokens[start:end], tokenizer) + 1", "tokens[start:end], tokenizer)", [f"{TURNS}::test_a_span_holds_every_token_of_its_text_and_no_others"]),
     "spans weigh nothing in the denominator": (PACK, "        if not self.factors:\n            return", "        if True:\n            return", [f"{TURNS}::test_the_loss_of_a_step_is_that_of_transformers_with_labels_and_weights"]),
     "the shares of a mixture stay where they start": (MIXTURE, "exact = ends[:, 0] * (1 - place) + ends[:, 1] * place", "exact = ends[:, 0] * (1 - 0 * place)", [f"{MIXED}::test_every_step_is_full_and_no_source_is_far_from_its_share"]),

@@ -53,7 +53,7 @@ def test_a_damaged_file_is_as_good_as_none(home, damage):
         body["digest"] = "0" * 64
     file.write_text(json.dumps(body) if " " in damage else damage)
     assert in_a_process(home) == (first, digests)
-    assert in_a_process(home) == (0, digests), "and it is written anew"
+    assert in_a_process(home) == (0, digests), "and it is written again"
 
 
 def test_another_reader_is_another_file(monkeypatch, home):

@@ -26,7 +26,7 @@ def cloud(
 ) -> PerPair:
     """-log sigmoid(r_chosen - r_rejected) + weight * mean cross-entropy of the critiques' tokens.
 
-    Each reward is read behind the critique of its own answer (`reward_model.critique`). The paper first trains the language model on an
+    Each reward is read after the critique of its own answer (`reward_model.critique`). The paper first trains the language model on an
     oracle's critiques (a stage of kind sft), then this on critiques that the model wrote itself (`critique: {source: own}`), with the
     weight 1.25 for 8B and 0.75 for 70B parameters. The mean is over the tokens of a pair's two critiques.
 

@@ -46,7 +46,7 @@ def igpo(
     """
     likelihood = answer_logp.double().exp() if gain == "probability" else answer_logp.double()
     gains = torch.nn.functional.pad(likelihood, (0, 1), value=torch.nan)[:, 1:] - likelihood
-    gained = scored[:, None] & gains.isfinite()  # not of a last turn, behind which there is no value
+    gained = scored[:, None] & gains.isfinite()  # not of a last turn, after which there is no value
     turn_group = group[:, None].expand_as(gained)
     paid = standardised(gains.nan_to_num(0.0).flatten(), turn_group.flatten(), gained.flatten(), eps=eps).view_as(gains)
     last = torch.arange(gains.shape[1]) == turn.amax(1, keepdim=True)

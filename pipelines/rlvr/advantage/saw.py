@@ -33,9 +33,9 @@ def saw(
     """Weights of log-likelihoods (`objective: reinforce`), the released objective's terms:
 
         any row                                       min(exp(alpha (r - V)), cap)
-        a hinted row behind the plain prompt, on top   weight min(exp(beta (V_hint - V)), cap)
+        a hinted row after the plain prompt, added     weight min(exp(beta (V_hint - V)), cap)
 
-    V is the mean reward of the group's rows that the policy drew behind this very prompt, V_hint that of the rows drawn with the hint.
+    V is the mean reward of the group's rows that the policy sampled from this very prompt, V_hint that of the rows drawn with the hint.
     The second term is the bootstrapping one, exp(beta A(s, w, g)) KL(pi(. | s, w) || pi(. | s, g)): the hinted rows are draws of
     pi(. | s, w), which has no gradient there, so imitating them, right or wrong, has the gradient of that divergence on average. It
     counts more the more the hint helps. The first one is advantage-weighted regression; on rows that keep their hinted prompt, which are

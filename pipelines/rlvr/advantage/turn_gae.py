@@ -36,7 +36,7 @@ def turn_gae(
 ) -> PerToken:
     """Every token of turn k gets A_k, whatever its number of tokens:
 
-        d_k = r_k + discount V_{k+1} - V_k;   A_k = d_k + discount lam A_{k+1};   V behind the last turn is 0
+        d_k = r_k + discount V_{k+1} - V_k;   A_k = d_k + discount lam A_{k+1};   V after the last turn is 0
 
     V_k is the critic's estimate at the turn's first token, and r_k what the turn is paid, less what a divergence in the reward charges its
     tokens; what the row's reward has beyond its turns is paid to the last. Whitened over the batch's tokens (ddof 1). The critic must be

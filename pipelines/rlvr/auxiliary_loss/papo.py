@@ -1,4 +1,4 @@
-"""Reward for tokens that depend on the context: a divergence from the policy behind a masked context, maximised."""
+"""Reward for tokens that depend on the context: a divergence from the policy given a masked context, maximised."""
 
 from typing import Annotated
 

@@ -17,7 +17,7 @@ from pipelines.contract.columns import PerToken
 def advantage_clip(advantage: PerToken, *, bound: Annotated[float, Field(gt=0)] = 5.0) -> PerToken:
     """A, or the end of [-bound, bound] that is nearer: a critic that is far off moves no token further than that.
 
-    Behind `credit: whiten`, or an advantage that whitens, the bound counts in deviations.
+    After `credit: whiten`, or an advantage that whitens, the bound counts in deviations.
 
     >>> import torch
     >>> advantage_clip(torch.tensor([[0.5, -7.0, 6.0]]), bound=5.0).tolist()

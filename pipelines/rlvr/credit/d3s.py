@@ -26,7 +26,7 @@ def d3s(
     tokens: Annotated[float, Field(gt=0, le=1)] = 0.5,
     tokens_final: Annotated[float, Field(gt=0, le=1)] = 1.0,
 ) -> tuple[PerToken, PerToken]:
-    """The rows and tokens that are not chosen leave the loss and its denominators; the others are not scaled anew.
+    """The rows and tokens that are not chosen leave the loss and its denominators; the others are not rescaled.
 
     Rows: those whose mean advantages have the largest variance together, the k lowest and the rest from the top. Tokens:
     the largest |A| H among the chosen rows. Both shares move linearly to their final values over the run.

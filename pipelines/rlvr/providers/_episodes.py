@@ -11,7 +11,7 @@ from pipelines.rlvr.turn_values import turn_payments
 
 Episode = dict[str, Tensor]
 EPISODE = {"token": 0, "turn": -1, "mask": 0, "paid": 0}
-"""Columns of a stored episode, and what stands behind its end."""
+"""Columns of a stored episode, and what pads it after its end."""
 
 
 def ended(tokens: Tensor, columns: dict[str, Any], mask: Tensor, rows: int) -> list[Episode]:
@@ -20,7 +20,7 @@ def ended(tokens: Tensor, columns: dict[str, Any], mask: Tensor, rows: int) -> l
     Args:
         tokens: int64 [B, T].
         mask: bool [B, T], the trained tokens of rows whose outcome is known.
-        rows: how many rows are the step's own; stored ones that a replay has put behind them were news in their own step.
+        rows: how many rows are the step's own; stored ones that a replay has appended to them were news in their own step.
     """
     turn, mask = columns["turn"], mask & (torch.arange(len(mask)) < rows)[:, None]
     paid = turn_payments(columns["reward"], columns["turn_reward"], turn, mask, columns["token_penalty"]).float()

@@ -18,7 +18,7 @@ FIELD = "rlvr.providers.heuristic"
 class Heuristic:
     """Values of states by `package.module:function` with a reward function's signature.
 
-    Its `completions` are what stands behind the prompt so far, an environment's answers among it.
+    Its `completions` are what follows the prompt so far, an environment's answers among it.
 
     Raises:
         RecipeError: it cannot be imported.

@@ -1,4 +1,4 @@
-"""Where a row's turns and its own tokens begin and end, for providers that read them in another context or behind a place."""
+"""Where a row's turns and its own tokens begin and end, for providers that read them in another context, or the states at them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scored_rows(tokens: Tensor, columns: dict[str, Any]) -> list[Row]:
 
 
 def read_behind(tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """What forward passes read the hidden states behind some places from, rather than those in front of them.
+    """Inputs from which forward passes read the hidden states at some tokens, rather than those of the tokens before them.
 
     Args:
         tokens: int64 [B, T].

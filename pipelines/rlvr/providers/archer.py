@@ -32,7 +32,7 @@ DRAWS = 7
 class archer(LearnedHead):
     """Two estimates each of Q(state, turn) and V(state), over a copy of the policy's body, with target copies and a store of episodes.
 
-        Q_i <- r + discount V'_i(next state), 0 behind the last turn;   V_i <- Q'_i(state, turn);   ' <- (1 - tau) ' + tau present
+        Q_i <- r + discount V'_i(next state), 0 after the last turn;   V_i <- Q'_i(state, turn);   ' <- (1 - tau) ' + tau present
 
     After each step its episodes join the store, which forgets the oldest beyond `capacity`. Each of the `epochs` that follow draws
     `batch` episodes from the store for Q, whose turns any policy may have chosen, and as many of the step's own for V, whose turns are the

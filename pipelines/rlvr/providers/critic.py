@@ -43,7 +43,7 @@ class critic(LearnedHead):
     steps count from 1). With `heuristic` those steps fit what that function thinks of each state instead of returns, so the policy
     starts with knowledge that the later fits, to returns again, take back where it is wrong: as in Q-shaping (2410.01458, reconstructed
     from its abstract), here of states and by a function, `package.module:function` with a reward function's signature, whose
-    `completions` are what stands behind the prompt so far, an environment's answers among it. It is asked before every fitted token: with
+    `completions` are what follows the prompt so far, an environment's answers among it. It is asked before every fitted token: with
     `at: turns` once a turn. A state for which it gives None is not fitted.
 
     `heads` (term of the reward → `identity`, `log` or `loglin`) gives every named term of a reward that is a sum a value head of its own,

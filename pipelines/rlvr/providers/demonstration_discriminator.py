@@ -31,7 +31,7 @@ ENTROPY_WEIGHT = 0.001
 
 
 def _summary(hidden: Tensor) -> list[float]:
-    """Mean and last of the states behind an answer's tokens."""
+    """Mean and last of the hidden states at an answer's tokens."""
     return [*hidden.mean(0).tolist(), *hidden[-1].tolist()]
 
 
@@ -51,7 +51,7 @@ class demonstration_discriminator(Provider):
 
     with labels u from 0.7 to 1.2 and H the mean entropy of D's verdicts. The gradient is taken at a random place between an answer and
     its own prompt's demonstration; that it stays below `bound` is what the paper finds indispensable. `one_sided: false` penalises
-    smaller gradients too. x is what the frozen starting policy makes of an answer, the mean of its last hidden states and the one behind
+    smaller gradients too. x is what the frozen starting policy makes of an answer, the mean of its last hidden states and the one at
     the last token, and D a network of two layers of 100 over it, as in the released code: D is smooth in x, not in the text. After a
     step's rows were paid it learns `epochs` steps, each from as many rows, drawn from them and the `memory` newest of earlier steps. No
     verdict is read. Rows that are demonstrations themselves, and those whose problem is not in the split, are not judged.
@@ -122,7 +122,7 @@ class demonstration_discriminator(Provider):
             columns["demonstration_logit"][places] = self.network.eval()(answers).squeeze(1)
 
     def _demonstrations(self, asked: list[tuple[int, tuple[int, ...]]]) -> Tensor:
-        """What is read of the demonstration of each problem behind a prompt, float32 [N, 2 * hidden]."""
+        """What is read of each problem's demonstration after a prompt, float32 [N, 2 * hidden]."""
         end = int(self.tokenizer.eos_token_id)
         solutions = [[*self.tokenizer(self.texts[n], add_special_tokens=False)["input_ids"], end] for n, _ in asked]
         rows = [[*prompt, *solution] for (_, prompt), solution in zip(asked, solutions, strict=True)]

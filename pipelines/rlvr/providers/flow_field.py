@@ -24,11 +24,11 @@ NOISE, OFFLINE = 8, 9
 @method(
     paper="2510.10201",
     title="RLFR: Extending Reinforcement Learning for LLMs with Flow Environment (the flow)",
-    checked="official code (read; it conditions on the token before both offline and in RL, the code's offline part on the token behind)",
+    checked="official code (read; it conditions on the token before both offline and in RL, the code's offline part on the token after)",
     makes=("velocity_deviation",),
 )
 class flow_field(Provider):
-    """For each trained token, with h its hidden state behind a block of the policy, c that of the token before it and e noise:
+    """For each trained token, with h its hidden state after a block of the policy, c that of the token before it and e noise:
 
         x = t h + (1 - t) e,    velocity_deviation = t / (1 - t) mean over depths |v(x, t, c, depth) - (h - e)|^2 / width
 
@@ -106,7 +106,7 @@ class flow_field(Provider):
         return {"flow/loss": total}
 
     def _learn_offline(self) -> None:
-        """Steps on random records' solutions, behind their prompts."""
+        """Steps on random records' solutions, after their prompts."""
         if not self.solved:
             return
         end = int(self.tokenizer.eos_token_id)
@@ -131,8 +131,8 @@ class flow_field(Provider):
             self.optimizer.zero_grad(set_to_none=True)
 
     def _states(self, tokens: Tensor, mask: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each pass over the rows: int64 [N] flat places of its tokens in the mask, and the hidden states [N, D, width] behind them and
-        behind the tokens before them.
+        """Of each pass over the rows: int64 [N] flat places of its tokens in the mask, and the hidden states [N, D, width] at them and
+        at the tokens before them.
         """
         width = tokens.shape[1]
         needed = mask | torch.nn.functional.pad(mask[:, 1:], (0, 1))

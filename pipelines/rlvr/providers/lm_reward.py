@@ -35,7 +35,7 @@ class lm_reward(Provider):
     """r_t = q_t(y_t) - max_a q_{t+1}(a), with q the logits of a model trained by teacher forcing, less their mean over the vocabulary.
 
     A model trained on good text holds a value function: its logits. Where every token is the model's first choice the rewards of a row
-    telescope to q of its first token. Behind the row's last token nothing comes: the maximum there is 0. Between two turns the
+    telescope to q of its first token. Nothing follows the row's last token: the maximum there is 0. Between two turns the
     next token of the policy's own counts. The model is the starting policy, or another of the same vocabulary: a stage of the recipe, or a
     model by its path (with a slash).
     """

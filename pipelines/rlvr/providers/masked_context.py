@@ -1,4 +1,4 @@
-"""The policy's own tokens behind a context of which parts are masked."""
+"""The policy's own tokens, scored with parts of the context masked."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MASKS = 5
 
 @method(
     paper="2507.06448",
-    title="Perception-Aware Policy Optimization: log-probabilities behind a corrupted input",
+    title="Perception-Aware Policy Optimization: log-probabilities given a corrupted input",
     checked="reconstructed (the official code masks image patches with probability 0.6; masking text is ours)",
     makes=("logp_masked",),
 )
 class masked_context(Provider):
-    """Log-probabilities of the completion at the policy's temperature and truncation, behind a prompt whose context is corrupted.
+    """Log-probabilities of the completion at the policy's temperature and truncation, given a prompt whose context is corrupted.
 
     The context is the record's `info` field of the name `field` (dots lead into nested ones), a text that stands in the prompt; each of
-    its sentences (or `unit`s) is replaced by `mark` with probability `share`, anew in every step, for all rows of a problem alike. The
+    its sentences (or `unit`s) is replaced by `mark` with probability `share`, drawn in every step, for all rows of a problem alike. The
     question around it is left alone. Rows whose prompt is another than the record's (hints), and rows without a context, have no value.
     """
 

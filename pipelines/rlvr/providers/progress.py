@@ -23,7 +23,7 @@ from pipelines.rlvr.providers._rows import read_behind
     makes=("turn_progress",),
 )
 class progress(LearnedHead):
-    """c_k = head(last hidden state behind turn k), by the starting policy's body with a scalar head from zero, trained in
+    """c_k = head(last hidden state at the end of turn k), by the starting policy's body with a scalar head from zero, trained in
 
         loss = mean over rows of (sum_k c_k - outcome)^2
 

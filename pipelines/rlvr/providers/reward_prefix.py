@@ -41,8 +41,8 @@ class reward_prefix(Provider):
         self.model: Any = context.scorer.reward_model(self.path, "rlvr.providers.model")
         if self.model.critiques:
             raise RecipeError(
-                f"rlvr.providers.model: {self.path} scores behind its own critique, so a prefix of an answer has no score. Name a reward "
-                "model without `critique`."
+                f"rlvr.providers.model: {self.path} writes a critique before it scores, so a prefix of an answer has no score. Name a "
+                "reward model without `critique`."
             )
         if not self.model.reads(context.scorer.tokenizer()):
             raise RecipeError(

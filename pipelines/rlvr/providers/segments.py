@@ -30,7 +30,7 @@ class segments(Provider):
 
     `by: keywords`: a segment begins with the token that a keyword of the text begins in; what stands before the first keyword is
     segment 0, so each segment from 1 on begins with a keyword. `by: confidence`: at a token less likely than the `radius` tokens in
-    front of it and no more likely than the `radius` behind it, which needs no language. Both ends of a row see fewer neighbours; its
+    front of it and no more likely than the `radius` after it, which needs no language. Both ends of a row see fewer neighbours; its
     first token begins segment 0. The reasoning ends where the text has `</tag>`; a row without it is reasoning as a whole.
 
     Args:

@@ -114,7 +114,7 @@ class target_discriminator(LearnedHead):
         """What is read of a step's rows.
 
         Returns:
-            int64 [N] the rows; int64 [N, W] a start token and what is read of each, bool [N, W] one True a row, behind its last token;
+            int64 [N] the rows; int64 [N, W] a start token and what is read of each, bool [N, W] one True a row, after its last token;
             int64 [N] their targets.
         """
         read = [row for row in scored_rows(tokens, columns) if row.problem in self.targets]

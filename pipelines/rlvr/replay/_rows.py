@@ -45,7 +45,7 @@ def _missing(name: str, value: Tensor, row: dict[str, Tensor]) -> Tensor:
 
 
 def append(columns: dict[str, Any], stored: list[dict[str, Tensor]]) -> dict[str, Any]:
-    """The columns with stored rows behind them, each a group of its own and marked as off-policy."""
+    """The columns with stored rows appended, each a group of its own and marked as off-policy."""
     out = dict(columns)
     behind = stack(stored, columns)
     behind["group"] = columns["group"].max() + 1 + torch.arange(len(stored))

@@ -31,7 +31,7 @@ class digirl(Replay):
     without replacement; with `stored` 0 the step's best train in any case. Stored rows keep their advantages, and nothing corrects for
     the policy that played them.
 
-    The released code values all stored episodes anew with the present critics; here a row keeps what was said when it was played.
+    The released code evaluates all stored episodes again with the present critics; here a row keeps what was said when it was played.
     """
 
     def __init__(

@@ -69,6 +69,6 @@ class dph_rl(Replay):
 
 
 def _short(row: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without the padding behind its last token."""
+    """Without the padding after its last token."""
     end = int(row["mask"].nonzero().max()) + 1
     return {k: v[:end] if v.ndim and len(v) == len(row["mask"]) else v for k, v in row.items()}

@@ -39,7 +39,7 @@ class r3(Replay):
         self.past: dict[str, dict[str, list[dict[str, Any]]]] = {}
 
     def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
-        """The sampled rows, with stored ones behind their groups; then remember the sampled ones."""
+        """The sampled rows, with stored ones after their groups; then remember the sampled ones."""
         out: list[Trajectory] = []
         for number, group in by_group(rows).items():
             out += group

@@ -28,7 +28,7 @@ class Judged(Reward):
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
     def _messages(self, row: Trajectory) -> list[Message]:
-        """What was said behind the prompt: by the policy (assistant), and by the environment (user)."""
+        """What was said after the prompt: by the policy (assistant), and by the environment (user)."""
         return [{"role": who, "content": self._decode(tokens).strip()} for who, tokens in segments(row)]
 
 

@@ -209,7 +209,7 @@ class composite(Composed, Reward):
         return [self._weighted(term, values, preferred) or 0.0 for term in self.terms]
 
     def _weighted(self, term: Term, values: Mapping[str, float | None], preferred: dict[str, float]) -> float | None:
-        """A term's value behind its gate, times its weight; None where it must be scored and is not."""
+        """A term's gated value, times its weight; None where it must be scored and is not."""
         value, gate = values[term.name], term.about.gate
         if gate is not None and not gate.holds(values[gate.term]):
             value = gate.otherwise

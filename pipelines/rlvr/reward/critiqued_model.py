@@ -23,7 +23,7 @@ FIELD = "rlvr.reward.model"
     checked="official code (by the sheet's example)",
 )
 class critiqued_model(Reward):
-    """The mean over `critiques` of the score that a reward model reads behind its own critique of the completion.
+    """The mean over `critiques` of the score that a reward model reads after its own critique of the completion.
 
     `model` is a stage of kind reward_model with `critique`, or such a stage's model by its path. More than one critique
     (self-consistency) needs a temperature above 0 in the stage's `critique.sampling`: greedy ones are all equal. The random numbers of a

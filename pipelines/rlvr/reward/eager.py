@@ -43,7 +43,7 @@ GREEDY = TokenStatistics(2, _greedy)
 class eager(Reward):
     """Adds weight * b_s to the reward of turn s, b_s the sum of the confidences in the questions that it answers first.
 
-    A question is the goal with `____` for one of its words; it is put to `model` behind what the policy and the environment have said up to
+    A question is the goal with `____` for one of its words; it is put to `model` after what the policy and the environment have said up to
     and with turn s, without the prompt. It is answered where the word is the model's first choice token by token, the confidence
     is the word's probability, and it is not asked again. Where an episode succeeds its last turn is charged for all of it, weight * sum_s
     b_s / discount^(S - s), so that the discounted bonus of a success is 0 and no success is better for having told more.
@@ -113,7 +113,7 @@ class eager(Reward):
         return problem.prompt[-1]["content"] if self.goal is None else str(problem.info.get(self.goal) or "")
 
     def _told(self, row: Trajectory) -> list[str]:
-        """What was said behind the prompt up to the end of each turn."""
+        """What was said after the prompt up to the end of each turn."""
         lines: list[str] = []
         texts: list[str] = []
         for who, tokens in segments(row):

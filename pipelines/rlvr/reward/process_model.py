@@ -63,7 +63,7 @@ class process_model(Reward):
         self.separator = self.own_separator or self.member.separator or SEPARATOR
         if self.member.critiques:
             raise RecipeError(
-                f"{FIELD}: {self.path} scores behind its own critique, so a prefix of an answer has no score. Name a reward model "
+                f"{FIELD}: {self.path} writes a critique before it scores, so a prefix of an answer has no score. Name a reward model "
                 "without `critique`."
             )
 
@@ -110,7 +110,7 @@ class process_model(Reward):
         """(token ids up to the end of each step, index of the answer's first token), as the model reads them."""
         if not self.member.reads(self.tokenizer):
             own, last = self.member.tokenizer, len(texts) - 1
-            # One that was trained on steps has seen no end token behind a step that others follow.
+            # One that was trained on steps has seen no end token after a step that others follow.
             ended = [
                 self.member.separator is None or (i == last and row.stop != Stop.LENGTH) for i in range(len(texts))
             ]

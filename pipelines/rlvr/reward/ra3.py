@@ -18,7 +18,7 @@ from pipelines.rlvr.scoring import verify
 @method(
     paper="2509.25810",
     title="Learning to Reason as Action Abstractions with Scalable Mid-Training RL (RA3), the reward of its E-step",
-    checked="reconstructed (no code; the M-step is an SFT stage on the record's actions behind sampled thoughts)",
+    checked="reconstructed (no code; the M-step is an SFT stage on the record's actions after sampled thoughts)",
     provenance=("demonstrations", "model"),
 )
 class ra3(Reward):

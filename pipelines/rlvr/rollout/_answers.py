@@ -56,10 +56,10 @@ def teacher_forced(
     *,
     drawn_elsewhere: bool = False,
 ) -> Trajectory:
-    """A row of the request's group whose tokens behind the prompt are trained, though the policy did not draw them in its place.
+    """A row of the request's group whose tokens after the prompt are trained, though the policy did not sample them there.
 
     Args:
-        drawn_elsewhere: it drew them behind another prompt.
+        drawn_elsewhere: it sampled them from another prompt.
     """
     count = len(prompt) + len(tokens)
     return Trajectory(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """Further groups of a draw's problems: each as many behind the one before as problems are asked, like those of paraphrases.
+    """Further groups of a draw's problems: each as many after the one before as problems are asked, like those of paraphrases.
 
     Args:
         requests: one a problem (`prompting: plain`).

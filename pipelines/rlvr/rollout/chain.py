@@ -1,4 +1,4 @@
-"""Completions with Monte-Carlo values: prefixes are continued anew, and the continuations scored."""
+"""Completions with Monte-Carlo values: new continuations of their prefixes are sampled and scored."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class hindsight_answers(Rollout):
     """As `hindsight`, of answers: 3 * 4 + 2 does not make 20 and does make 14, so it is a right answer to the problem that asks for 14.
 
     The verifier says which problem an incorrect answer solves (`relabel` of its module; reasoning_gym has it for countdown). The answer's
-    tokens stand behind that problem's prompt, teacher-forced, in a group of their own, verified against that problem; at most `most`
+    tokens follow that problem's prompt, teacher-forced, in a group of their own, verified against that problem; at most `most`
     a problem. `credit: hindsight` weighs them.
     """
 

@@ -1,4 +1,4 @@
-"""Rollouts of one problem drawn behind prompts that are corrupted to different degrees."""
+"""Rollouts of one problem sampled from prompts that are corrupted to different degrees."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class noisy(Rollout):
 
     Masked is the record's `info` field of the name `field` (dots lead into nested ones) where it stands in the prompt, as the paper
     corrupts the image and leaves the question; without `field` the last message of the user, whole. Each `unit` is replaced by `mark`
-    with the level's probability, anew for each rollout. A problem without that field is asked as it is, with noise 0.
+    with the level's probability, independently for each rollout. A problem without that field is asked as it is, with noise 0.
 
     Over the run all levels fall together, linearly, to the share `last` of what they were; the code's schedule, which its released
     scripts leave off, is `last: 0.5`.
 
-    Every row trains behind the prompt as it is, as in the released code: a row drawn behind another one is teacher-forced, its old
+    Every row trains after the prompt as it is, as in the released code: a row sampled from another one is teacher-forced, its old
     log-probabilities are the trainer's own, and the ratio does not correct for what the noise changed. The column `noise` holds the
     step's level, for `advantage: noisy_grpo`. Left out: dropping noisy rows that beat the clean one, off in the released scripts too.
     """
@@ -100,7 +100,7 @@ class noisy(Rollout):
 def _behind_the_clean_prompt(
     request: RolloutRequest, start: int, level: float, row: Trajectory, context: RolloutContext
 ) -> Trajectory:
-    """The completion that begins at `start` of the row, behind the problem's own prompt."""
+    """The completion that begins at `start` of the row, after the problem's own prompt."""
     clean = teacher_forced(request, request.prompt, row.tokens[start:], row.stop, context, drawn_elsewhere=True)
     clean.noise = level
     return clean

@@ -66,7 +66,7 @@ class _Branch:
 class rose(Rollout):
     """With probability `epsilon` a rollout starts at the prompt, else at the token with the largest metric of the finished ones.
 
-    The token there is drawn anew. The metric (`spread`) is large where the policy is unsure between tokens that mean different
+    The token there is sampled again. The metric (`spread`) is large where the policy is unsure between tokens that mean different
     things; the released code's is negative between tokens that are alike, and highest where the policy is sure. No place is taken
     twice. Tokens that rows share are trained in each, with their node's advantage (`advantage: rose`). With `epsilon` 1 all rollouts
     are independent.

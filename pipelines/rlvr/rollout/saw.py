@@ -1,4 +1,4 @@
-"""Answers behind the problem, and answers behind the problem with a hint, which train behind the problem alone too."""
+"""Answers to the problem, and answers to the problem with a hint, which train after the problem alone too."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ TEMPLATE = "{problem}\nHint: {hint}"
     reduces_to="share 0 is single_turn",
 )
 class saw(Rollout):
-    """A `share` of each problem's rollouts is drawn behind a prompt with a hint, and each of them becomes two rows:
+    """A `share` of each problem's rollouts is sampled from a prompt with a hint, and each of them becomes two rows:
 
-        behind the problem alone, teacher-forced     a draw of the policy that knows the sub-goal, in the problem's own group
-        behind the prompt with the hint              the policy that knows the sub-goal, in a group of its own
+        after the problem alone, teacher-forced      a draw of the policy that knows the sub-goal, in the problem's own group
+        after the prompt with the hint               the policy that knows the sub-goal, in a group of its own
 
     The hint is the record's `info` field of the name `field`, or else the beginning of its solution (its answer where it has none), cut
     at a random place from `low` to `high` of its tokens: a way-point on a known way to the goal, as the paper takes one from a
@@ -68,7 +68,7 @@ class saw(Rollout):
         self.template, self.hinted_rows = template, hinted_rows
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
-        """The rows of each problem: plain ones, hinted ones behind the plain prompt, hinted ones behind their own."""
+        """The rows of each problem: plain ones, hinted ones after the plain prompt, hinted ones after their own."""
         hinted = self._hinted(requests, context)
         counts = {request.group: own.rollouts for request, own in hinted}
         plain = [replace(request, rollouts=request.rollouts - counts.get(request.group, 0)) for request in requests]

@@ -29,7 +29,7 @@ class spae(Rollout):
     """Potential of a step: 1.5 Acc Conf + 0.5 Acc - Conf, from -1 (sure and wrong) to 1 (sure and right).
 
     A step ends where the reasoning's text ends with `separator`; steps beyond `most`, and what follows the reasoning, belong to the
-    last one. Behind each step the policy is asked by `ask`: Conf is the mean over `probes` continuations of `tokens` tokens of
+    last one. After each step the policy is asked by `ask`: Conf is the mean over `probes` continuations of `tokens` tokens of
     exp(-mean entropy), Acc the mean probability of the gold answer's tokens, teacher-forced. Probes are not trained. The column
     `turn` holds the step.
     """
@@ -72,7 +72,7 @@ class spae(Rollout):
         return rows
 
     def _confidence(self, prefixes: list[list[int]], context: RolloutContext) -> list[float]:
-        """How sure the policy is behind each prefix, from 0 to 1."""
+        """How sure the policy is after each prefix, from 0 to 1."""
         sampling = context.sampling.model_copy(update={"max_tokens": self.tokens, "temperature": self.temperature})
         repeated = [prefix for prefix in prefixes for _ in range(self.probes)]
         drawn = context.sampler.extend(repeated, sampling, context.generator, entropy=True)

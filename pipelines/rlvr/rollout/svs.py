@@ -49,7 +49,7 @@ class svs(Rollout):
 
     Of a problem whose share of correct answers lies in `half_solved`, each correct answer (the first `rewritten` of them) is put into
     `template` in place of {answer}; the policy sees the answer and not the problem, and writes `variants` texts. What stands between the
-    marks `opening` and `closing`, behind any reasoning, is a new problem with the old one's answer: it stands in `question` in place of
+    marks `opening` and `closing`, after any reasoning, is a new problem with the old one's answer: it stands in `question` in place of
     {problem}, where the old one stood, and gets `solutions` answers, which the old problem's verifier scores. A text is paid
 
         1 if the share of its correct answers lies in `useful`, else 0

@@ -55,7 +55,7 @@ class theta_evolve(Rollout):
 
     The record's `info.program` is what the search starts from; its verifier scores programs, larger is better, 0 is a program that does
     not run or breaks a rule (`construction`, `python` with `graded`). An answer is edits in blocks (`answer: edits`), of which one whose
-    lines are not in the parent changes nothing, or a whole program between `opening` and `closing`, behind any reasoning. Children with
+    lines are not in the parent changes nothing, or a whole program between `opening` and `closing`, after any reasoning. Children with
     a score join the database when all answers of the draw are scored, so no parent of a draw is a child of it. A child of score s is paid
 
         pays: score      s

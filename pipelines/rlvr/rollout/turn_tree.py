@@ -26,7 +26,7 @@ class _Tree:
 
     episodes: list[Episode]
     open_turns: list[Episode] = field(default_factory=list)
-    """A copy of the episode behind every turn after which it went on."""
+    """A copy of the episode at the end of every turn after which it continued."""
 
 
 @method(

@@ -22,7 +22,7 @@ from pipelines.rlvr.shaping._bonuses import Bonuses, Normalisation
 class airs(Bonuses):
     """Adds weight (1 - decay)^step I_a to each turn's reward, a an arm: no bonus, or the a-th of `terms` over its running deviation.
 
-        a = argmax Q_a + exploration sqrt(log t / N_a),   Q_a the mean of the last `window` task returns behind a
+        a = argmax Q_a + exploration sqrt(log t / N_a),   Q_a the mean of the last `window` task returns after a
 
     N_a counts the steps that paid a, t all of them. A step's task return is the mean reward before shaping of the scored rows that
     were drawn for it. It is credited to the arm of the step before, whose update made the policy that drew them; a step without such
@@ -47,7 +47,7 @@ class airs(Bonuses):
         """The arm of the step before; 0 is none."""
         self.counts = [0] * (len(terms) + 1)
         self.returns: list[list[float]] = [[] for _ in self.counts]
-        """Of each arm: the task returns behind its last steps."""
+        """Of each arm: the task returns of its last steps."""
 
     def __call__(
         self,
@@ -97,7 +97,7 @@ class airs(Bonuses):
         return bounds.index(max(bounds))
 
     def metrics(self) -> dict[str, float]:
-        """The arm of the step, and the mean of the last task returns behind each arm that has one."""
+        """The arm of the step, and the mean of the last task returns of each arm that has one."""
         means = {f"return_{arm}": fmean(returns) for arm, returns in enumerate(self.returns) if returns}
         return means | {"arm": float(self.arm or 0)}
 

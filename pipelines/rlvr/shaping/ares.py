@@ -33,7 +33,7 @@ class ares(Method):
     """reward + a score of how far the row's count of unsure windows lies from the target of its group's difficulty.
 
     An unsure window: a segment that begins with a trigger word (`providers: [segments]`, each from 1 on), and the mean entropy of the
-    `window` tokens behind its first token is at least tau. tau follows, by 1 - `decay` a step, the median over rows of the 95th percentile
+    `window` tokens after its first token is at least tau. tau follows, by 1 - `decay` a step, the median over rows of the 95th percentile
     of their windows' entropies; the first step uses its own. With d = count - target, margin = max(1, share * max(1, target)),
     cap = strength * scale, sigmoids at a temperature and a penalty that is a parabola first and a line later:
 
@@ -127,7 +127,7 @@ class ares(Method):
 
 
 def window_entropies(entropy: Tensor, mask: Tensor, window: int) -> Tensor:
-    """Mean entropy of the `window` masked tokens behind each masked token, float64 [B, T]; NaN where fewer follow.
+    """Mean entropy of the `window` masked tokens after each masked token, float64 [B, T]; NaN where fewer follow.
 
     >>> window_entropies(torch.tensor([[9.0, 1, 2, 9, 3]]), torch.tensor([[True, True, True, False, True]]), 2).tolist()
     [[1.5, 2.5, nan, nan, nan]]
@@ -178,6 +178,6 @@ def _sigmoid(x: float, band: int) -> float:
 
 
 def _penalty(x: float, band: int) -> float:
-    """0 up to 0, a parabola up to the knee, a line behind it."""
+    """0 up to 0, a parabola up to the knee, a line after it."""
     x, knee = max(x, 0.0), KNEE[band]
     return x * x / (2 * knee) if x <= knee else x - knee / 2

@@ -28,7 +28,7 @@ class laplacian(Potential):
     """Adds weight (discount P(s') - P(s)) to the reward of a turn from s to s', P(s) = 1 - |x(s) - x(goal)| / far, and 0 at the end.
 
         x(s) = (u_2(s) / sqrt(l_2), ..., u_(d+1)(s) / sqrt(l_(d+1))),   l_1 = 0 < l_2 <= ... and u_i of the Laplacian, degrees less moves
-        far^2 = 1 + the largest |x(s) - x(goal)|^2, as of a state one move behind the farthest: states that are not known count as that far
+        far^2 = 1 + the largest |x(s) - x(goal)|^2, as of a state one move beyond the farthest: states that are not known count as that far
 
     With all of the eigenvectors |x(s) - x(t)|^2 times twice the number of moves is the commute time: the turns that a random walk
     takes on average from s to t and back. `scaled: false` is the older representation, without the square roots, whose distances can

@@ -21,7 +21,7 @@ class laser_d(Method):
 
     A target is the smallest length L of a grid with floor(share of the band's rows up to L * n_b) >= 1, where n_b is
     floor(2n/3), floor(n/3) and 1 for groups of n: the length within which one correct answer is still expected. Targets start
-    at the limit and are set anew every `refresh` steps; a band without rows keeps its own. The official targets come from a
+    at the limit and are set again every `refresh` steps; a band without rows keeps its own. The official targets come from a
     monitor set, ours from the training rollouts of the steps before. On a bound (exactly 1/3 or 2/3) the official code counts a
     group in the lower band for lengths and in the upper one for the bonus; ours in the upper one for both.
     """

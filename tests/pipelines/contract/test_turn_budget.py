@@ -86,7 +86,7 @@ def test_the_expert_s_turns_limit_an_episode():
     assert TurnBudget(9).of({"expert_turns": 1}) == TurnBudget(9)
     row = played(TurnBudget(9, tolerance=1.5), back_and_forth, expert_turns=2)
     assert len(row.turn_reward) == 3 and row.stop == Stop.TURNS and row.score == 0 and row.correct is False
-    assert row.role[-1] == Role.POLICY, "what nobody reads is not sampled behind"
+    assert row.role[-1] == Role.POLICY, "what nobody reads is not appended"
     assert len(played(TurnBudget(4, tolerance=99.0), back_and_forth, expert_turns=2).turn_reward) == 4
 
 

@@ -392,7 +392,7 @@ def test_lengths_and_efforts_that_mean_nothing(fields, words):
 
 
 def test_targets_of_all_efforts_of_a_problem_share_a_split(tmp_path):
-    """A record for each effort goes through curation: equal texts behind other system messages are no repeats."""
+    """A record for each effort goes through curation: equal texts after other system messages are no repeats."""
     thought = "<think>so it is, or so it is not</think> 7"
     folder = write(tmp_path / "drafts", {f"{n:03d}": [(f"{thought}{n}", 1.0), ("lost", 0.0)] for n in range(30)})
     source = {"select": {"kind": "correct", "efforts": {"high": 1.0, "low": 0.3}}}

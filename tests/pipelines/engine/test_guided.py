@@ -105,7 +105,7 @@ class Table(torch.nn.Module):
         self.config, self.generation_config = SimpleNamespace(get_text_config=lambda: text), None
 
     def forward(self, input_ids, past_key_values=None):
-        """Of the token behind each row's first one, which begins the answer: float [rows, 1, 3]."""
+        """Of the token after each row's first one, which begins the answer: float [rows, 1, 3]."""
         rows = []
         for row in input_ids[:, 1:].tolist():
             behind = self.answers[tuple(row)]

@@ -53,7 +53,7 @@ def gradient(model, tokens, mask, layouts, weight):
 @pytest.mark.parametrize("where", ["last", "mlp", (1, 0)])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_same_hidden_states(family, where):
-    """Behind shared prefixes too, which are a pass of their own in front of the rows'."""
+    """For suffixes of shared prefixes too: a prefix is a pass of its own before the rows'."""
     tokens, mask = rows(torch.Generator().manual_seed(1), 3, 4, True)
     policy = Policy(toys.model(family), Sampling())
     every = torch.arange(len(tokens))

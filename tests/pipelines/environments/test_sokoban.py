@@ -29,7 +29,7 @@ def playing(rows=BOARD, **info):
 
 
 def after(rows, action):
-    """The lines of the picture behind a move, by the rules as they are told: no cell numbers, no sets."""
+    """The lines of the picture after a move, by the rules as they are told: no cell numbers, no sets."""
     grid = [list(row) for row in rows]
     step_row, step_column = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}[action]
     [(r, c)] = [(r, c) for r, row in enumerate(grid) for c, cell in enumerate(row) if cell in "PS"]

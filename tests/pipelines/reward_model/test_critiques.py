@@ -1,4 +1,4 @@
-"""CLoud: the reward is read behind a critique, the record's own or one that the model wrote; a run samples and reads its own."""
+"""CLoud: the reward is read after a critique, the record's own or one that the model wrote; a run samples and reads its own."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_critique_stands_behind_its_own_answer_and_never_sees_the_other(critiq
         chat.end_of_turn(tokenizer)
     )
     batch, _ = answers([row], tokenizer.pad_token_id)
-    assert batch.mask.sum(1).tolist() == [6, 8], "the critique, its end and the place behind it"
+    assert batch.mask.sum(1).tolist() == [6, 8], "the critique, its end and the position after it"
     assert row.lengths == (4, 4), "of the answers, their end token included"
     with pytest.raises(DataError, match=r"record x has no critiques"):
         critique_tokens(Pair("x", pair.prompt, "a", "b"), tokenizer, None, None, "well?", written=True)
@@ -212,7 +212,7 @@ def test_what_cannot_work_is_refused(tmp_path, fields, words):
 
 
 def test_the_language_head_gets_no_gradient_from_the_ranking_alone(begun, tmp_path):
-    """`weight: 0` is plain Bradley-Terry behind a critique."""
+    """`weight: 0` is plain Bradley-Terry after a critique."""
     run = trainer(begun, tmp_path, loss={"kind": "cloud", "weight": 0}, critique=OWN)
     run.begin()
     batch = run.pairs[:4]

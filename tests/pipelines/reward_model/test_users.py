@@ -46,7 +46,7 @@ def divided(tmp_path_factory):
 
 
 def pretrained(model, tokenizer):
-    """A model whose state behind an answer tells the two kinds apart, as any pretrained one's does: it learns to name the kind there."""
+    """A model whose state after an answer tells the two kinds apart, as any pretrained one's does: there it learns to name the kind."""
     draws, optimizer = random.Random(1), torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(50):
         rows = []

@@ -27,7 +27,7 @@ NEVER_PAYS = "rlvr.shaping=[{kind: soft_overlong, factor: 0}]"
 
 
 def run_credit(settings, columns):
-    """The columns behind credit, and the share that each part changed, by its field."""
+    """The columns after credit, and the share that each part changed, by its field."""
     update, shares = Update.of(settings), {}
     for part in (*update.shaping, *update.credit):
         part.fn.setup(toys.setup_context(sorted(set(columns["problem"].tolist()))))

@@ -25,7 +25,7 @@ REWARD = torch.tensor([1.0, 0.0, 0.5, -1.0, 2.0, 0.0, 0.25, 1.0, -0.5])
 
 
 class Policy:
-    """Logits of the first token, and of the second behind each first one."""
+    """Logits of the first token, and of the second after each first one."""
 
     def __init__(self, first: torch.Tensor, second: torch.Tensor) -> None:
         self.logits = torch.cat([first.log(), second.log().flatten()]).double().requires_grad_()

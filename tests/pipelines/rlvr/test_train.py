@@ -126,7 +126,7 @@ def off_by_one(one):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("bug", [past_the_end, off_by_one, "temperature", "stale weights"])
 def test_a_sampler_that_disagrees_stops_the_run(tmp_path, start, bug, dtype):
-    """Each bug in a real run: tokens behind the end token, log-probs of other tokens, another temperature, old weights."""
+    """Each bug in a real run: tokens after the end token, log-probs of other tokens, another temperature, old weights."""
     made = trainer(
         tmp_path, start, "rlvr.sampling.temperature=0.7", "rlvr.optimizer.learning_rate=0.01", f"model.dtype={dtype}"
     )

@@ -27,7 +27,7 @@ PATTERN = "[ae]"
 
 @pytest.fixture(scope="module")
 def stored(start, tmp_path_factory):
-    """Two completions of each of four problems, correct where they have an a or an e behind the prompt."""
+    """Two completions of each of four problems, correct where they have an a or an e after the prompt."""
     folder = tmp_path_factory.mktemp("stored")
     tokenizer = models.load_tokenizer(start / "sft/out/model")
     rows = []

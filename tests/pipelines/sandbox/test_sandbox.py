@@ -146,7 +146,7 @@ def test_causes(monkeypatch, settings, message, hint):
 def test_a_program_that_gets_through_fails_the_probe(monkeypatch):
     """Without its seal the weakest level lets everything through, and the probe says so."""
     monkeypatch.setattr(levels, "_PROBE", "def reached(*a): return ['make a process', 'read a file']")
-    assert levels.trouble.__wrapped__("limits_only") == "a program behind it could make a process"
+    assert levels.trouble.__wrapped__("limits_only") == "a program inside it could make a process"
 
 
 def test_the_filter_has_a_table_for_both_architectures():

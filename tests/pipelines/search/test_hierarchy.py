@@ -156,6 +156,6 @@ def test_what_makes_no_sense_is_refused(fields, words):
 
 def test_a_sample_stage_refuses_it():
     search = {"kind": "hierarchy", "levels": ["a"], "score": {"kind": "judge"}}
-    with pytest.raises(ValidationError, match="hierarchy draws answers behind requests of its own"):
+    with pytest.raises(ValidationError, match="hierarchy samples answers from prompts of its own"):
         Sample.model_validate({"search": search})
     assert settings().suffix == "hierarchy2x2"

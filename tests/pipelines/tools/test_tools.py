@@ -1,4 +1,4 @@
-"""Tools: exact arithmetic, programs behind the wall, search, users' functions, MCP servers; every misuse is an outcome."""
+"""Tools: exact arithmetic, programs in the sandbox, search, users' functions, MCP servers; every misuse is an outcome."""
 
 from __future__ import annotations
 

@@ -52,12 +52,12 @@ def test_holes_between_trained_tokens_do_not_part_a_node():
 
 @pytest.mark.parametrize(("power", "factor"), [(1.0, 1 / 6), (2.0, 1 - (5 / 6) ** 2)])
 def test_longer_correct_rows_lose_behind_the_last_shared_node(power, factor):
-    """Behind the shared node one has 5 tokens left and the other 6."""
+    """After the shared node one has 5 tokens left and the other 6."""
     node = [[0] * 2 + [1] * 5 + [-1], [0] * 2 + [2] * 6, [3] * 8]
     plain, made = (of(node, [1.0, 1.0, 0.0], length=p) for p in (0.0, power))
     assert torch.equal(made[0], plain[0]) and torch.equal(made[2], plain[2])
     assert torch.equal(made[1, :2], plain[1, :2])
-    assert plain[1, 2] == 0, "both have reward 1 behind the node"
+    assert plain[1, 2] == 0, "both have reward 1 after the node"
     apart = of([[1] * 5 + [-1], [2] * 6, [3] * 6], [1.0, 1.0, 0.0], length=power)
     torch.testing.assert_close(apart[1], torch.full((6,), (1 / 3) * (1 - factor)), atol=1e-6, rtol=0)
     assert apart[0, 0].item() == pytest.approx(1 / 3)

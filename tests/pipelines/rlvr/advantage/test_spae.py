@@ -1,4 +1,4 @@
-"""SPAE: rises of the potential, and outcomes damped behind a solved step."""
+"""SPAE: rises of the potential, and outcomes damped after a solved step."""
 
 from __future__ import annotations
 

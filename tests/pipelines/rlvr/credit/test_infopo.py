@@ -1,4 +1,4 @@
-"""InfoPO: gains of feedback, behind a gate that outcomes shut."""
+"""InfoPO: gains of feedback, with a gate that outcomes shut."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_gate_is_shut_where_outcomes_differ(reward):
     gate = 1 / (1 + math.exp(torch.tensor(reward).std().item() / 0.05))
     expected = base[:, 0] + 0.1 * gate * torch.tensor([1.5, -0.5, -0.5, -0.5])
     torch.testing.assert_close(made[:, 0], expected, atol=1e-5, rtol=0)
-    assert torch.equal(made[:, 1], base[:, 1]), "the last turn has no feedback behind it"
+    assert torch.equal(made[:, 1], base[:, 1]), "no feedback follows the last turn"
 
 
 def test_the_sheet_s_numbers_at_a_deviation_of_one_twentieth():

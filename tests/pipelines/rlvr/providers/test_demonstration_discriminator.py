@@ -29,7 +29,7 @@ def discriminator(tmp_path, answers=SOLUTIONS, info=None, **settings):
 
 
 def read(part, prompt, answer):
-    """Mean and last of the frozen policy's states behind an answer's tokens, from a pass over it alone."""
+    """Mean and last of the frozen policy's hidden states at an answer's tokens, from a pass over it alone."""
     ids = [LETTERS.index(letter) for letter in prompt + answer]
     with torch.no_grad():
         states = part.passes.policy.decoder(input_ids=torch.tensor([ids])).last_hidden_state[0, len(prompt) :]

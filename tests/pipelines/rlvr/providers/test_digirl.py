@@ -106,7 +106,7 @@ def test_what_is_stored_comes_back_and_episodes_without_an_outcome_are_not(tmp_p
     replayed = episodes([WON, LOST, LOST], [[0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     part.update(*replayed)
     assert [episode["paid"].sum().item() for episode in part.store] == [0.0, 1.0, 0.0], (
-        "the third stands behind the step's own two"
+        "the third comes after the step's own two"
     )
     other = digirl(tmp_path, epochs=1, batch=2, capacity=3)
     other.load_state_dict(copy.deepcopy(part.state_dict()))

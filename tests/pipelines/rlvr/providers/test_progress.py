@@ -42,7 +42,7 @@ def ends(columns):
 
 
 def value(network, tokens, row, place):
-    """What the network says behind a token, from a pass over the row up to it."""
+    """The network's output at a token, from a pass over the row up to it."""
     hidden = network.body(input_ids=tokens[row : row + 1, : place + 1]).last_hidden_state[0, -1]
     return network.head(hidden)[0]
 

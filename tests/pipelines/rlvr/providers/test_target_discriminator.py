@@ -24,7 +24,7 @@ def discriminator(tmp_path, targets=TARGETS, **settings):
 
 
 def probabilities(network, reading, target):
-    """What the network says behind the last token of a reading, from a pass over it alone."""
+    """The network's output at the last token of a reading, from a pass over it alone."""
     hidden = network.body(input_ids=torch.tensor([reading])).last_hidden_state[0, -1]
     return network.head(hidden).log_softmax(-1)[target]
 

@@ -20,7 +20,7 @@ SEEDS = st.integers(0, 300)
 
 
 def test_the_sheets_values():
-    """Two groups; the advantage, and the factors behind the last turn and behind the one before it."""
+    """Two groups; the advantage, and the factors after the last turn and after the one before it."""
     batch = toys.batch(rows=6, groups=2)
     batch.group, batch.reward = torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([1.0, 0, 0, 1, 1, 1])
     z = run_method("advantage", "seeupo", batch)

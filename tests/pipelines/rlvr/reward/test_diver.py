@@ -16,7 +16,7 @@ from pipelines.rlvr.reward.diver import WEIGHTS, bleu, equations, words
 UID = "a" * 32
 PROBLEMS = {UID: Problem(uid=UID, prompt=[], answer="4", verifier="number", source="s", licence="l")}
 PARTS = st.tuples(st.integers(0, 6), st.integers(1, 14), st.integers(0, 3))
-"""Where a text of the same few words begins, how long it is, and how many other words it has behind."""
+"""Where a text of the same few words begins, how long it is, and how many other words follow it."""
 
 
 def scored(texts, **settings):

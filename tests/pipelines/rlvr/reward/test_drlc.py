@@ -60,7 +60,7 @@ def test_the_sheet_s_values():
     assert spread == pytest.approx([0, 0.1, 0.1, 0, -0.2 / 3, -0.2 / 3, -0.2 / 3, 0])
     to_go = algorithm.returns(algorithm.assign_credit(update, columns))[0, 2:]
     assert to_go.tolist() == pytest.approx([-1, -1, -1, -1.2, -1.2, -1.2, -1.2, -1]), (
-        "the sheet's r_t, added up from behind"
+        "the sheet's r_t, added up from the end"
     )
 
 

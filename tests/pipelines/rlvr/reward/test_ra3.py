@@ -1,4 +1,4 @@
-"""RA3's reward: the expert's action behind the thought."""
+"""RA3's reward: the expert's action after the thought."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def values(row):
 
 
 def test_values_by_hand():
-    """The answer "abcdef" behind the prompt "pq" and the hint "h": cuts before tokens 2, 4 and 6, three continuations each."""
+    """The answer "abcdef" after the prompt "pq" and the hint "h": cuts before tokens 2, 4 and 6, three continuations each."""
 
     def script(prefix, number):
         if prefix == "pqh":
@@ -41,7 +41,7 @@ def test_values_by_hand():
 
 
 def test_a_continuation_has_the_tokens_that_the_row_had_left():
-    """Of a limit of 6 four tokens are left behind the first two, so "cdefgh" counts as "cdef"."""
+    """Of a limit of 6 four tokens are left after the first two, so "cdefgh" counts as "cdef"."""
     for hint in ("", "hh"):
         rows, _ = run(
             lambda prefix, n: "abzzzz" if prefix.startswith("p") and "a" not in prefix else "cdefgh",

@@ -1,4 +1,4 @@
-"""Rollouts behind corrupted prompts, trained behind the clean one."""
+"""Rollouts sampled from corrupted prompts, trained after the clean one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_context_is_masked_and_the_question_stays_clean():
 
 
 def test_every_token_that_was_sampled_counts():
-    """Those behind corrupted prompts are teacher-forced and cost as much: lengths and `rlvr.budget` are counted from these."""
+    """Those sampled from corrupted prompts are teacher-forced and cost as much: lengths and `rlvr.budget` are counted from these."""
     rows, _ = rollouts([request("ab", 2)], levels=[0.0, 1.0], script=lambda prefix, number: "xyz")
     assert [row.sampled_count for row in rows] == [4, 4] and [len(row.sampled()) for row in rows] == [4, 0]
     assert of_rollouts(rows)["rollout/length_mean"] == 4

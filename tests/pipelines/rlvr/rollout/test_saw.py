@@ -1,4 +1,4 @@
-"""Rows drawn behind a hint stand behind the plain prompt too."""
+"""Rows sampled with a hint train after the plain prompt too."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_only_turns_after_which_the_episode_went_on_are_expanded(seed, corridor,
     first, *others = (nodes(row) for row in rows)
     assert first == [0, 1, 2]
     shared = {len(set(other) & set(first)) for other in others}
-    assert shared == {1, 2}, "expansions begin behind the first turn and behind the second"
+    assert shared == {1, 2}, "expansions begin after the first turn and after the second"
     assert len({other[-1] for other in others} | {2}) == 7, "each has a last turn of its own"
     for row, other in zip(rows[1:], others, strict=True):
         keep = other[: len(set(other) & set(first))]

@@ -54,7 +54,7 @@ def test_scores_are_capped_and_move_one_way(band, correct, count, target, streng
 
 
 def columns(counts, correct, groups, window=2):
-    """Rows with so many unsure windows (entropy 2) and two sure ones (entropy 0), behind a prompt of one token."""
+    """Rows with so many unsure windows (entropy 2) and two sure ones (entropy 0), after a prompt of one token."""
     width = 1 + (max(counts) + 2) * (window + 1)
     segment = torch.full((len(counts), width), -1)
     entropy = torch.zeros(len(counts), width)
