@@ -29,7 +29,7 @@ def evaluate(
     episodes = task.environment
     assert episodes is not None
     task_problems = problems(episodes, task.limit)
-    system = task.system_behind(lm.system_prompt)
+    system = task.joined_system_prompt(lm.system_prompt)
     conversations = [chat.with_system_prompt(p.prompt, system) for p in task_problems]
     prompts = chat.render_prompts(lm.tokenizer, conversations, [p.tools for p in task_problems])
     if task.prefill:

@@ -102,7 +102,7 @@ def evaluate(
         bootstrap_iters=1000,
         log_samples=True,
         apply_chat_template=chat,
-        system_instruction=task.system_behind(own) or None,
+        system_instruction=task.joined_system_prompt(own) or None,
         fewshot_as_multiturn=chat,
     )
     metrics: dict[str, Any] = {}

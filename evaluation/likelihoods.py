@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.engine.layout import Layout, behind, best_layouts
+from pipelines.engine.layout import Layout, best_layouts, with_prefix
 from pipelines.engine.policy import Policy
 
 SHARED = 32
@@ -61,7 +61,7 @@ def _layouts(policy: Policy, tokens: Tensor, mask: Tensor, shared: Tensor, budge
         )
     widest = tokens.shape[1]
     room = min(budget, max(widest, KEYS_PER_TOKEN * budget * widest // length))
-    return [behind(shared, layout) for layout in best_layouts(tokens, mask, every, room, allow_trees=True)]
+    return [with_prefix(shared, layout) for layout in best_layouts(tokens, mask, every, room, allow_trees=True)]
 
 
 def _score(logits: Tensor, tokens: Tensor) -> Tensor:

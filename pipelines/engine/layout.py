@@ -97,9 +97,9 @@ def best_layouts(
     trees = _build_trees(tokens, mask, rows, budget)
     tree_size = sum(tree.width for tree in trees)
     if allow_prefixes and tree_size > TREE_CLEAR * total:
-        behind_prefixes = list(prefix_layouts(tokens, mask, rows, budget))
-        if sum(layout.size for layout in behind_prefixes) <= min(TREE_WORTH * total, PREFIX_BETTER * tree_size):
-            return behind_prefixes
+        suffixes = list(prefix_layouts(tokens, mask, rows, budget))
+        if sum(layout.size for layout in suffixes) <= min(TREE_WORTH * total, PREFIX_BETTER * tree_size):
+            return suffixes
     return padded if tree_size > TREE_WORTH * total else list(_lay_out_trees(trees, tokens, mask, budget))
 
 
@@ -122,7 +122,7 @@ def padded_layouts(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> I
         )
 
 
-def behind(prefix: Tensor, layout: Layout) -> Layout:
+def with_prefix(prefix: Tensor, layout: Layout) -> Layout:
     """A layout of rows' remainders as the continuation of one prefix, int64 [L], that all of the rows share."""
     rows, width = layout.ids.shape
     own = layout.attention
@@ -181,14 +181,14 @@ def prefix_layouts(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> I
         for row in sorted(members, key=lambda member: -read[member]):
             suffix = read[row] - len(prefix)
             if current.rows and current.size_with(prefix, suffix) > budget:
-                yield _lay_out_behind(current, tokens, mask)
+                yield _lay_out_suffixes(current, tokens, mask)
                 current = _PrefixPass()
             current.add(prefix, row, suffix)
     if current.rows:
-        yield _lay_out_behind(current, tokens, mask)
+        yield _lay_out_suffixes(current, tokens, mask)
 
 
-def _lay_out_behind(part: _PrefixPass, tokens: Tensor, mask: Tensor) -> Layout:
+def _lay_out_suffixes(part: _PrefixPass, tokens: Tensor, mask: Tensor) -> Layout:
     width, length = part.suffix_width, part.prefix_width
     rows = torch.tensor([row for _, members in part.groups for row in members])
     start = torch.tensor([len(prefix) for prefix, members in part.groups for _ in members])

@@ -54,8 +54,8 @@ class MaskForm:
         masks = {FULL: attention}
         if self.window is not None:
             positions = layout.positions.to(device)
-            behind = attention.shape[-1] - positions.shape[1]
-            prefix = torch.arange(behind, device=device).expand(len(positions), -1)
+            prefix_length = attention.shape[-1] - positions.shape[1]
+            prefix = torch.arange(prefix_length, device=device).expand(len(positions), -1)
             distance = positions[:, :, None] - torch.cat([prefix, positions], 1)[:, None]
             masks[SLIDING] = attention & (distance < self.window)[:, None]
         if self.additive:

@@ -64,11 +64,11 @@ def locate(quotes: Sequence[Quote], text: str, start: int = 0) -> tuple[list[Spa
     >>> locate([Quote("ab", True), Quote("ab", False), Quote("ab", True), Quote("c", True)], "abcab")
     ([Span(start=0, end=2, good=True), Span(start=3, end=5, good=False), Span(start=2, end=3, good=True)], 1)
     """
-    behind: dict[str, int] = {}
+    search_from: dict[str, int] = {}
     spans = []
     for quote in quotes:
-        place = text.find(quote.text, behind.get(quote.text, start))
+        place = text.find(quote.text, search_from.get(quote.text, start))
         if place >= 0:
-            behind[quote.text] = place + len(quote.text)
-            spans.append(Span(place, behind[quote.text], quote.good))
+            search_from[quote.text] = place + len(quote.text)
+            spans.append(Span(place, search_from[quote.text], quote.good))
     return spans, len(quotes) - len(spans)

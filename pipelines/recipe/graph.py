@@ -156,14 +156,14 @@ class Node:
     @property
     def made_from(self) -> set[str]:
         """Every model that its own descends from: names of stages, and `base`."""
-        behind: set[str] = set()
+        models: set[str] = set()
         waiting = self.parents
         while waiting:
             name = waiting.pop()
-            if name not in behind:
-                behind.add(name)
+            if name not in models:
+                models.add(name)
                 waiting += [] if name == BASE else self.recipe.node(name).parents
-        return behind
+        return models
 
     @property
     def reads_base(self) -> bool:

@@ -419,7 +419,7 @@ class Task(Settings):
     prefill: str | None = Field(None, min_length=1, max_length=100_000)
     """Text that each answer begins with and the model continues: the start of its thoughts, or their end. Not part of the answer."""
 
-    def system_behind(self, own: str | None) -> str:
+    def joined_system_prompt(self, own: str | None) -> str:
         """The model's own system message, if it has one, followed by the task's; empty without both."""
         return "\n\n".join(text for text in (own, self.system) if text)
 

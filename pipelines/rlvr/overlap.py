@@ -268,11 +268,11 @@ class Overlap:
             job.done.set()
             self._jobs[batch.step] = job
         snapshots: dict[int, Snapshot] = {}
-        for step, behind, version in state["waiting"]:
-            if behind not in snapshots:
-                snapshots[behind] = self._snapshot(state["weights"][behind], behind, version)
-            snapshots[behind].users += 1
-            self._jobs[step] = Job(step, snapshots[behind])
+        for step, weights_step, version in state["waiting"]:
+            if weights_step not in snapshots:
+                snapshots[weights_step] = self._snapshot(state["weights"][weights_step], weights_step, version)
+            snapshots[weights_step].users += 1
+            self._jobs[step] = Job(step, snapshots[weights_step])
         self._next = max(self._jobs, default=-1) + 1
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ def following_values(values: Tensor, taken: Tensor) -> Tensor:
     >>> following_values(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[True, False, True]])).tolist()
     [[3.0, 3.0, 0.0]]
     """
-    behind = torch.zeros_like(values)
+    following = torch.zeros_like(values)
     for s in range(values.shape[1] - 2, -1, -1):
-        behind[:, s] = torch.where(taken[:, s + 1], values[:, s + 1], behind[:, s + 1])
-    return behind
+        following[:, s] = torch.where(taken[:, s + 1], values[:, s + 1], following[:, s + 1])
+    return following

@@ -13,7 +13,7 @@ _BETWEEN = re.compile(
 WIDEST = 80
 _LIKE = r"(?=[-$\\(*]{0,3}\d|\\|[$*(]{0,3}(?-i:[A-HJ-Z])(?![A-Za-z']))"
 """The beginning of something that could be an answer."""
-_OR_BEHIND = re.compile(
+_OR_AFTER = re.compile(
     rf"[\s$*.,;)\]]{{0,8}}(?:or|alternatively|maybe|perhaps|possibly|otherwise)\b[ ,:]{{0,3}}"
     rf"(?:(?:it is|it's|maybe|perhaps|possibly|else|also|even|just)[ ,]{{1,2}}){{0,3}}{_LIKE}([^\n]{{1,40}})",
     re.I,
@@ -88,8 +88,8 @@ def marked(text: str) -> str | None:
         parts.append(marks[at][2])
     parts.reverse()
     before = _OR_BEFORE.search(text, max(0, marks[at][0] - WIDEST), marks[at][0])
-    behind = _OR_BEHIND.match(text, marks[-1][1])
-    return ", ".join(dict.fromkeys([*([before[1]] if before else []), *parts, *([behind[1]] if behind else [])]))
+    after = _OR_AFTER.match(text, marks[-1][1])
+    return ", ".join(dict.fromkeys([*([before[1]] if before else []), *parts, *([after[1]] if after else [])]))
 
 
 def _tags(text: str) -> list[tuple[int, int, str]]:

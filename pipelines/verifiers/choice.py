@@ -33,7 +33,7 @@ _THEN = re.compile(r"\b(?:it is|its|should be|must be)\s[(\[]?((?-i:[A-Z]))[)\]]
 _SAYS = re.compile(
     r"\b(?:answer|choice|option|choose|pick|select|going with|go with)"
     r"(?:\s(?:would|must|should|will|to|this|the|question|letter|be|is|either|option|choice|answer|correct|best)){0,5}"
-    r"\s?(?::|=|-|—)?\s?[(\[]?(?-i:([A-Z])|(?<=[(\[])([a-z])(?=[)\]]))(?![A-Za-z'’])(?P<behind>[)\]]?)",
+    r"\s?(?::|=|-|—)?\s?[(\[]?(?-i:([A-Z])|(?<=[(\[])([a-z])(?=[)\]]))(?![A-Za-z'’])(?P<after>[)\]]?)",
     re.I,
 )
 _IS = re.compile(r"(?:^|(?<=[\s.,:;]))[(\[]?([A-Z])[)\]]?\s(?:is|was)\s(?:the\s)?(?:correct|right|answer|best)\b")
@@ -139,7 +139,7 @@ def _stated(text: str) -> str | None:
             _HEDGE.match(text, match.end(), match.end() + 40) is not None
             or re.match(r"\? ?no\b", rest, re.I) is not None
         )
-        if letter in "AI" and not match["behind"] and not hedged and _PROSE.match(rest):
+        if letter in "AI" and not match["after"] and not hedged and _PROSE.match(rest):
             continue  # "the answer is A lot of ..."
         last = "" if hedged else letter.upper()
     for match in _IS.finditer(text):

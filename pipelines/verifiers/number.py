@@ -54,7 +54,7 @@ _BEFORE = re.compile(
     r"(?:_\{?\w{1,4}\}?)? ?[{(]?|(?<=[A-Za-z])\((?:[A-Za-z] ?= ?)?|\b(?:sqrt|log|ln|sin|cos|tan) ?\(?)[-+]?\Z"
 )
 """What stands before a number that is only part of something larger."""
-_BEHIND = re.compile(
+_AFTER = re.compile(
     r"[abijknxyz](?![A-Za-z])| [nxyz](?![\w'])|\$? ?\\?_+ ?[\d{\\]|\\?_+[A-Za-z](?![A-Za-z])"
     r"|[bB][01]|\(\d| ?\^| ?[π√<>≤≥≠±]| ?/ ?[A-Za-z\\(]|\*[A-Za-z\\(]| \* [a-z]\b"
     r"| ?\\(?:pi|sqrt|cdot|binom|choose|b?mod|pmod|over|[lg]eq?(?:slant)?|[lg]t|neq?)(?![A-Za-z])| ?[+-] ?\d{0,9}[ijknxyz]\b"
@@ -278,7 +278,7 @@ def _negated(text: str, token: re.Match[str]) -> bool:
 def _standalone(text: str, token: re.Match[str]) -> Number | None:
     """The value of a number that stands for itself."""
     before = text[max(0, token.start() - 30) : token.start()]
-    if _BEFORE.search(before) or _BEHIND.match(text, token.end()):
+    if _BEFORE.search(before) or _AFTER.match(text, token.end()):
         return None
     if (
         token["comma"]

@@ -47,7 +47,7 @@ def scored_rows(tokens: Tensor, columns: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def read_behind(tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+def read_at(tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     """Inputs from which forward passes read the hidden states at some tokens, rather than those of the tokens before them.
 
     Args:

@@ -99,8 +99,8 @@ class archer(LearnedHead):
         taken = turns_taken(turn, mask, episodes["paid"].shape[1])
         with torch.no_grad():
             actions, states = self._estimates(self.target, episodes)
-        behind = torch.stack([following_values(states[..., i], taken) for i in (0, 1)], -1)
-        goals = {"q": episodes["paid"][..., None] + self.discount * behind, "v": actions}
+        next_values = torch.stack([following_values(states[..., i], taken) for i in (0, 1)], -1)
+        goals = {"q": episodes["paid"][..., None] + self.discount * next_values, "v": actions}
         first = torch.arange(len(turn)) < self.batch
         marks = {
             "q": pad(turn_ends(turn, mask) & first[:, None], (1, 0)),

@@ -20,7 +20,7 @@ from pipelines.errors import RecipeError
 from pipelines.rlvr.ops import demonstrations
 from pipelines.rlvr.pack import padded
 from pipelines.rlvr.passes import ForwardPasses
-from pipelines.rlvr.providers._rows import read_behind, scored_rows
+from pipelines.rlvr.providers._rows import read_at, scored_rows
 
 MIXES = 7
 """RNG stream id of smoothed labels, and of the places between answers and demonstrations where the gradient is penalised."""
@@ -112,7 +112,7 @@ class demonstration_discriminator(Provider):
         if not rows:
             return
         places = torch.tensor([row.index for row in rows])
-        answers = self.passes.hidden_statistics(*read_behind(tokens[places], own[places]), SUMMARY)
+        answers = self.passes.hidden_statistics(*read_at(tokens[places], own[places]), SUMMARY)
         asked = {(row.problem, tuple(row.tokens[: row.first])): 0 for row in rows}
         shown = self._demonstrations(list(asked))
         index = {key: number for number, key in enumerate(asked)}
@@ -130,7 +130,7 @@ class demonstration_discriminator(Provider):
         place = torch.arange(width)
         start = torch.tensor([len(prompt) for _, prompt in asked])[:, None]
         mask = (place >= start) & (place < torch.tensor([len(row) for row in rows])[:, None])
-        return self.passes.hidden_statistics(*read_behind(padded(rows, width, 0, torch.int64), mask), SUMMARY)
+        return self.passes.hidden_statistics(*read_at(padded(rows, width, 0, torch.int64), mask), SUMMARY)
 
     def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
         """Learn from the answers that `fill` has judged, earlier ones and the demonstrations of both."""

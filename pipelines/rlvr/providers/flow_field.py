@@ -15,7 +15,7 @@ from pipelines.data import chat
 from pipelines.engine import distribution
 from pipelines.engine.flow import VelocityField, deviation
 from pipelines.rlvr.pack import padded
-from pipelines.rlvr.providers._rows import read_behind
+from pipelines.rlvr.providers._rows import read_at
 
 NOISE, OFFLINE = 8, 9
 """RNG stream ids of the noise that states are mixed with, and of what is learned before the first step."""
@@ -136,7 +136,7 @@ class flow_field(Provider):
         """
         width = tokens.shape[1]
         needed = mask | torch.nn.functional.pad(mask[:, 1:], (0, 1))
-        ids, places = read_behind(tokens, needed)
+        ids, places = read_at(tokens, needed)
         for layout in self.passes.layouts(ids, places, places.any(1).nonzero().squeeze(1)):
             states = self.policy.hidden(layout, self.layers)
             own = layout.target // (width + 1) * width + layout.target % (width + 1) - 1

@@ -13,7 +13,7 @@ from pipelines.contract.provider import ProviderContext
 from pipelines.engine.critic import zero_head
 from pipelines.rlvr.ops_turns import turn_ends
 from pipelines.rlvr.providers._learned_head import LearnedHead
-from pipelines.rlvr.providers._rows import read_behind
+from pipelines.rlvr.providers._rows import read_at
 
 
 @method(
@@ -64,7 +64,7 @@ class progress(LearnedHead):
     @torch.no_grad()
     def _contributions(self, tokens: Tensor, ends: Tensor) -> Tensor:
         """c at the last token of each turn, float32 [B, T]; 0 elsewhere."""
-        return self.passes.per_token(lambda layout, ids: self.network(layout), *read_behind(tokens, ends))[:, 1:]
+        return self.passes.per_token(lambda layout, ids: self.network(layout), *read_at(tokens, ends))[:, 1:]
 
     def _learn(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
         """Steps on the squared error of the sums.
@@ -77,7 +77,7 @@ class progress(LearnedHead):
         rows = ends.any(1).nonzero().squeeze(1)
         if not len(rows):
             return {}
-        ids, places = read_behind(tokens, ends)
+        ids, places = read_at(tokens, ends)
         metrics: dict[str, float] = {}
         for _ in range(self.epochs):
             total = self._contributions(tokens, ends).sum(1)

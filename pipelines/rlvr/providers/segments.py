@@ -98,5 +98,5 @@ def confidence_starts(logp: list[float], radius: int) -> list[int]:
         place
         for place in range(1, len(logp))
         if all(logp[place] < before for before in logp[max(0, place - radius) : place])
-        and all(logp[place] <= behind for behind in logp[place + 1 : place + 1 + radius])
+        and all(logp[place] <= after for after in logp[place + 1 : place + 1 + radius])
     ]

@@ -47,12 +47,12 @@ def _missing(name: str, value: Tensor, row: dict[str, Tensor]) -> Tensor:
 def append(columns: dict[str, Any], stored: list[dict[str, Tensor]]) -> dict[str, Any]:
     """The columns with stored rows appended, each a group of its own and marked as off-policy."""
     out = dict(columns)
-    behind = stack(stored, columns)
-    behind["group"] = columns["group"].max() + 1 + torch.arange(len(stored))
+    appended = stack(stored, columns)
+    appended["group"] = columns["group"].max() + 1 + torch.arange(len(stored))
     for name, value in columns.items():
         if not isinstance(value, Tensor):
             continue
-        parts = [value, behind[name]]
+        parts = [value, appended[name]]
         if value.ndim > 1:
             width = max(part.shape[1] for part in parts)
             parts = [pad(part, (0, width - part.shape[1]), value=COLUMNS[name].fill) for part in parts]

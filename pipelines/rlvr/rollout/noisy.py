@@ -80,7 +80,7 @@ class noisy(Rollout):
         ]
         rows = answers(asked, context)
         return [
-            _behind_the_clean_prompt(request, len(own.prompt), level, row, context) if level > 0 else row
+            _after_clean_prompt(request, len(own.prompt), level, row, context) if level > 0 else row
             for (request, level), own, row in zip(drawn, asked, rows, strict=True)
         ]
 
@@ -97,7 +97,7 @@ class noisy(Rollout):
         return with_text(problem, text, masked(text, self.unit, lambda: next(chances) < level, self.mark))
 
 
-def _behind_the_clean_prompt(
+def _after_clean_prompt(
     request: RolloutRequest, start: int, level: float, row: Trajectory, context: RolloutContext
 ) -> Trajectory:
     """The completion that begins at `start` of the row, after the problem's own prompt."""

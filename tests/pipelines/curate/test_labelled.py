@@ -90,7 +90,7 @@ def episode(*turns, end=None):
     return json.dumps({"turns": listed, "end": end})
 
 
-def test_a_turn_of_an_episode_is_a_record_with_the_mean_return_behind_it(tmp_path):
+def test_a_turn_of_an_episode_is_a_record_with_the_mean_return_after_it(tmp_path):
     """One record of each conversation and message; what was reached by different ways shares its target."""
     folder = write(tmp_path, [
         row(0, 0, episode=episode(("s", "on", 0.0), ("t", "in", 1.0))),

@@ -232,7 +232,7 @@ def test_one_split_s_samples_are_divided_again(tmp_path):
     assert 0.1 * len(uids) < held < 0.3 * len(uids)
 
 
-def test_problems_that_keep_their_uid_are_divided_anew_in_every_round(tmp_path):
+def test_problems_that_keep_their_uid_are_divided_again_in_every_round(tmp_path):
     """`select: pass_rate` gives the problem itself: sampled and divided again, its uid would say what it said before."""
     shares = {"train": 0.7, "heldout": 0.3}
     rows = [f"{n:03d}" for n in range(300)]

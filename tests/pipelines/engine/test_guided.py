@@ -108,8 +108,8 @@ class Table(torch.nn.Module):
         """Of the token after each row's first one, which begins the answer: float [rows, 1, 3]."""
         rows = []
         for row in input_ids[:, 1:].tolist():
-            behind = self.answers[tuple(row)]
-            rows.append(behind.reshape(3, -1).logsumexp(1))
+            logits = self.answers[tuple(row)]
+            rows.append(logits.reshape(3, -1).logsumexp(1))
         return SimpleNamespace(logits=torch.stack(rows)[:, None])
 
 

@@ -152,7 +152,8 @@ def test_long_answers_share_their_prompt_without_a_tree():
     mask = (torch.arange(384) >= 128).expand(16, -1)
     every = torch.arange(16)
     one, two = (
-        best_layouts(tokens, mask, every, 100_000, allow_trees=True, allow_prefixes=behind) for behind in (False, True)
+        best_layouts(tokens, mask, every, 100_000, allow_trees=True, allow_prefixes=allowed)
+        for allowed in (False, True)
     )
     assert sum(layout.size for layout in one) == 16 * 383
     assert [layout.size for layout in two] == [2 * 127 + 16 * 256] and two[0].used == two[0].size

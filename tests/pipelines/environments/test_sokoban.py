@@ -85,8 +85,8 @@ def test_every_board_is_solved_by_its_own_demonstration(seed, boxes, actions, re
     config = {"boxes": boxes, "actions": actions, "reward": reward, "scale": 0.5, "shortest": 3, "longest": 14}
     rows = list(sokoban.problems(30, seed, **config, demonstrations=True))
     starts = [n for n, row in enumerate(rows) if not row["info"]["walked"]]
-    for first, behind in itertools.pairwise(starts):
-        episode = rows[first:behind]
+    for first, stop in itertools.pairwise(starts):
+        episode = rows[first:stop]
         world = started("sokoban", episode[0])
         steps = [world.step(row["info"]["solution"]) for row in episode]
         assert [step.done for step in steps] == [False] * (len(steps) - 1) + [True] and steps[-1].info["success"]

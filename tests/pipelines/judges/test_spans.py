@@ -80,6 +80,6 @@ def test_a_character_of_several_tokens_ends_with_the_last():
     own = tokenizer("bpe")
     ids = own("🙃", add_special_tokens=False)["input_ids"]
     assert len(ids) > 1
-    before, behind = (own(text, add_special_tokens=False)["input_ids"] for text in ("so ", " so"))
-    tokens = [*before, *ids, *behind]
+    before, after = (own(text, add_special_tokens=False)["input_ids"] for text in ("so ", " so"))
+    tokens = [*before, *ids, *after]
     assert token_at(4, own.decode(tokens), tokens, own.decode) == len(before) + len(ids) - 1

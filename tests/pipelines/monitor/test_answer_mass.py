@@ -84,7 +84,7 @@ def test_what_is_stored_and_when_it_is_measured():
     assert both[0] == both[1] and both[0][2]["answers/fallen_share"] == 0.5
 
 
-def test_answers_of_a_problem_stand_behind_one_prompt():
+def test_answers_of_a_problem_follow_one_prompt():
     """What answers a paraphrase or a variant is no other way to answer the problem: the two probabilities do not add up."""
     rule = load("monitor", "answer_mass")()
     step(rule, [row("a", [7]), replace(row("a", [8]), tokens=[1, 5, 8]), row("a", [9])], t7=0.5, t9=0.2)

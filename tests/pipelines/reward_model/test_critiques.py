@@ -53,7 +53,7 @@ def scorer_of(folder):
     return RewardScorer(folder, Model(path=str(folder)), budget=512, field="f")
 
 
-def test_a_critique_stands_behind_its_own_answer_and_never_sees_the_other(critiqued):
+def test_a_critique_follows_its_own_answer_and_never_sees_the_other(critiqued):
     tokenizer = models.load_tokenizer(critiqued / "model")
     pair = Pair("x", [{"role": "user", "content": "hi"}], "abc", "efg", critiques=("gaba", "sayday"))
     row = critique_tokens(pair, tokenizer, None, None, "well?", written=True)
@@ -74,7 +74,7 @@ def test_curated_pairs_hold_their_critiques(critiqued):
     assert {pair.critiques for pair in read_pairs(critiqued / "data", "heldout")} == {("say", "yay")}
 
 
-def test_it_writes_critiques_and_scores_behind_them(trained):
+def test_it_writes_critiques_and_scores_after_them(trained):
     """Through the real trainer: the head reads the critique, and the saved language head writes what it was taught."""
     folder, metrics = trained
     assert metrics["accuracy"] > 0.9

@@ -78,7 +78,7 @@ def test_specs_are_checked():
         toolbox(["calculator", {"kind": "calculator"}])
 
 
-def test_python_runs_behind_the_wall():
+def test_python_runs_in_the_sandbox():
     box = toolbox([{"kind": "python", "cpu_s": 1}])
 
     def reply(code):

@@ -27,9 +27,9 @@ def test_against_a_loop(seed, form, lam, threshold):
                 own[before[-1]] += amount
         expected = {}
         for place, k in enumerate(turns):
-            behind = value[row][turns[place + 1]] if place + 1 < len(turns) else 0.0
+            next_value = value[row][turns[place + 1]] if place + 1 < len(turns) else 0.0
             outcome = sum(lam ** (later - k) * own[later] for later in turns[place:])
-            progress = behind + own[k] - value[row][k]
+            progress = next_value + own[k] - value[row][k]
             expected[k] = outcome + (1 - outcome if form == "doubly_robust" else 1) * progress
         for t in tokens(batch, row):
             if abs(expected[turn[row][t]] - threshold) > 1e-4:

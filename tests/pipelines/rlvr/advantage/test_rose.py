@@ -51,7 +51,7 @@ def test_holes_between_trained_tokens_do_not_part_a_node():
 
 
 @pytest.mark.parametrize(("power", "factor"), [(1.0, 1 / 6), (2.0, 1 - (5 / 6) ** 2)])
-def test_longer_correct_rows_lose_behind_the_last_shared_node(power, factor):
+def test_longer_correct_rows_lose_after_the_last_shared_node(power, factor):
     """After the shared node one has 5 tokens left and the other 6."""
     node = [[0] * 2 + [1] * 5 + [-1], [0] * 2 + [2] * 6, [3] * 8]
     plain, made = (of(node, [1.0, 1.0, 0.0], length=p) for p in (0.0, power))

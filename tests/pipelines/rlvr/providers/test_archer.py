@@ -128,7 +128,7 @@ def test_the_oldest_episodes_are_forgotten_and_what_is_left_comes_back(tmp_path)
         assert torch.equal(one, same)
 
 
-def test_rows_that_a_replay_puts_behind_the_step_s_own_are_no_news(tmp_path):
+def test_rows_that_a_replay_appends_to_the_step_s_own_are_no_news(tmp_path):
     part = archer(tmp_path, epochs=1, batch=2)
     tokens, columns = episodes([1.0, 0.5], [[1.0], [0.5]])
     part.fill(tokens[:1], {name: value[:1] if torch.is_tensor(value) else value for name, value in columns.items()})

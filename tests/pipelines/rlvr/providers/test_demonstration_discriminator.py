@@ -36,7 +36,7 @@ def read(part, prompt, answer):
     return torch.cat([states.mean(0), states[-1]])
 
 
-def test_it_reads_answers_and_demonstrations_behind_their_prompt(tmp_path):
+def test_it_reads_answers_and_demonstrations_after_their_prompt(tmp_path):
     """A demonstration ends with the end token; the solution goes before the answer; demonstrations of the step are not judged."""
     part = discriminator(tmp_path, info={1: {"solution": "gfe"}})
     tokens, columns = letter_rows(["klm", "", "no", "cd", "p", "cop"], [1, 0, 0, 2, 77, 0])

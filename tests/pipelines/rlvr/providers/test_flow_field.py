@@ -50,7 +50,7 @@ def step(texts=("klm", "", "no", "cdcd"), correct=(1.0, 0.0, 1.0, 0.0), prompt="
     return tokens, columns | {"correct": torch.tensor(correct)}
 
 
-def test_each_token_is_read_behind_itself_with_the_one_before_as_context(tmp_path):
+def test_each_token_is_read_at_itself_with_the_one_before_as_context(tmp_path):
     part = flow(tmp_path, depths=[0.25, 0.9])
     assert part.layers == (0, 1), "of two blocks: the first, and the last though 0.9 rounds to a third"
     tokens, columns = step()

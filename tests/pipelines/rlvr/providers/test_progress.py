@@ -47,7 +47,7 @@ def value(network, tokens, row, place):
     return network.head(hidden)[0]
 
 
-def test_it_reads_behind_the_last_token_of_each_turn(tmp_path):
+def test_it_reads_the_state_at_the_last_token_of_each_turn(tmp_path):
     part = moved(progress(tmp_path, update_first=False))
     tokens, columns = episodes()
     part.fill(tokens, columns)

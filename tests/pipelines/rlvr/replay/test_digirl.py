@@ -59,8 +59,8 @@ def test_laws(seed, share, stored):
     assert torch.equal(made["in_loss"][:12], second["in_loss"] & (gains[1] >= bound)) and made["in_loss"].any()
     joined = min(stored, int((gains[0] >= bound).sum()))
     assert len(made["group"]) == 12 + joined and made["in_loss"][12:].all()
-    behind = made["reward"][12:] - made["instruction_value"][12:]
-    assert (behind >= bound).all() and len(behind.unique()) == joined
+    appended = made["reward"][12:] - made["instruction_value"][12:]
+    assert (appended >= bound).all() and len(appended.unique()) == joined
     assert len(replay.rows) == 20
 
 

@@ -107,7 +107,7 @@ TURNS = (
 )
 
 
-def test_each_turn_starts_from_the_weights_that_the_one_behind_it_left(tmp_path, lake):
+def test_each_turn_starts_from_the_weights_that_the_next_one_left(tmp_path, lake):
     made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), *TURNS, "rlvr.optimizer.learning_rate=0.003")
     seen = watched(made)
     turns = [columns["turn"][columns["mask"]].unique().tolist() for columns, *_ in seen]

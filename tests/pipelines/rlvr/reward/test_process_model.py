@@ -67,7 +67,7 @@ def test_a_policy_of_another_tokenizer_is_read_as_text(scorer):
     assert row.potential == pytest.approx([alone(scorer, ids) for ids in texts], abs=1e-5)
 
 
-def test_a_model_of_steps_says_what_ends_them_and_has_seen_no_end_token_behind_one(tmp_path):
+def test_a_model_of_steps_says_what_ends_them_and_has_seen_no_end_token_after_one(tmp_path):
     about = {"steps": {"separator": "+"}}
     save(RewardNetwork(toys.model(vocab=128), 1, seed=0, text=False), tokenizer(), tmp_path / "prm", about)
     row, cut = scored(tmp_path / "prm", answered(UID, "2+2#4"), answered(UID, "2+4", Stop.LENGTH), separator=None)

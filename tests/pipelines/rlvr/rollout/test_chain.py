@@ -29,8 +29,8 @@ def test_values_by_hand():
     def script(prefix, number):
         if prefix == "pqh":
             return "abcdef"
-        behind = prefix[3:]
-        return {"ab": ["cd", "x", "cd"], "abcd": ["", "y", ""], "abcdef": ["", "", ""]}[behind][number % 3]
+        answer = prefix[3:]
+        return {"ab": ["cd", "x", "cd"], "abcd": ["", "y", ""], "abcdef": ["", "", ""]}[answer][number % 3]
 
     rows, calls = run(script, [request("pq", 1, hint="h", answer="habcd")], interval=2, probes=3)
     assert calls[1].prefixes == ["pqhab"] * 3 + ["pqhabcd"] * 3 + ["pqhabcdef"] * 3

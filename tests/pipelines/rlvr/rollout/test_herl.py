@@ -81,7 +81,7 @@ def test_the_best_answers_are_rewritten_with_what_they_miss():
 
 
 @pytest.mark.parametrize("rewrite_prompt", [True, False])
-def test_a_rewrite_stands_behind_the_prompt_that_it_was_drawn_with_or_the_problem_s(rewrite_prompt):
+def test_a_rewrite_follows_the_prompt_that_it_was_drawn_with_or_the_problem_s(rewrite_prompt):
     with judge_server.running(ticks) as judge:
         rows, _ = rollouts(judge, ["a", "a"], lambda answer: "ab", rewrite_prompt=rewrite_prompt)
     [row] = [row for row in rows if int(Role.TEACHER_FORCED) in row.role]

@@ -34,7 +34,7 @@ def test_a_group_without_a_success_is_played_again():
     assert all("attempts" not in row.components for row in plain)
 
 
-def test_an_episode_begins_behind_an_expert_s_steps():
+def test_an_episode_begins_after_an_expert_s_steps():
     """The expert's moves are made and shown, none of them trains, and the turns are counted from where the policy takes over."""
     drawn = problems("frozen_lake", 60, 5, {"side": 4, "shortest": 4, "demonstrations": True})
     fields = next(row for row in drawn if len(row["info"]["walked"]) == 2)

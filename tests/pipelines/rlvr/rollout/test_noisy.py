@@ -23,7 +23,7 @@ def rollouts(requests, seed=0, script=lambda prefix, number: "x", entropy=False,
     return bind("rlvr.rollout", {"kind": "noisy", **settings}).fn.run(requests, ctx), ctx
 
 
-def test_levels_go_round_and_every_row_stands_behind_the_clean_prompt():
+def test_levels_go_round_and_every_row_follows_the_clean_prompt():
     asked = [request("ab cd", 3, group=5), request("ef", 1, group=2)]
     rows, ctx = rollouts(asked, levels=[0.0, 1.0], script=lambda prefix, number: str(number))
     assert [(row.group, row.noise) for row in rows] == [(5, 0.0), (5, 1.0), (5, 0.0), (2, 0.0)]

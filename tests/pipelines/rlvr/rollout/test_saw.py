@@ -53,7 +53,7 @@ def test_hints_are_beginnings_of_the_solution():
     )
 
 
-def test_without_rows_behind_the_hint_what_was_drawn_counts_where_it_trains():
+def test_without_rows_after_the_hint_what_was_drawn_counts_where_it_trains():
     rows, _ = rollouts([request("A", 4, tip="abc")], field="tip", hinted_rows=False)
     assert [row.group for row in rows] == [0] * 4 and [row.sampled_count for row in rows] == [2] * 4
 

@@ -57,7 +57,7 @@ def test_steps_and_potentials_by_hand():
     assert [role == Role.POLICY for role in row.role] == [turn >= 0 for turn in row.turn]
 
 
-def test_steps_beyond_the_most_and_behind_the_reasoning_belong_to_the_last():
+def test_steps_beyond_the_most_and_after_the_reasoning_belong_to_the_last():
     rows, _ = run(script, [request("pq", 1)], most=2)
     assert max(rows[0].turn) == 1 and len(rows[0].potential) == 2
     rows, _ = run(lambda p, n: "x" if p.endswith("A:") else "a.;</think>b.;c", [request("p", 1)], max_tokens=40)

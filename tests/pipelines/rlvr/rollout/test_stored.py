@@ -57,7 +57,7 @@ def test_rows_are_those_of_the_samples():
     assert drawn([row("abc", entropy=False)], entropy=False)[0].entropy_old is None
 
 
-def test_a_demonstration_stands_behind_them():
+def test_a_demonstration_follows_them():
     *stored_rows, demonstration = drawn([row("abc"), row("d"), row("ef")], order="shortest", kind="stored_demonstrated")
     assert stored_rows == drawn([row("abc"), row("d"), row("ef")], order="shortest")
     assert demonstration.tokens == [*ids("ppok"), tokenizer().eos_token_id] and demonstration.group == 5

@@ -123,8 +123,8 @@ def test_windows_and_starts_against_a_loop(seed, window):
         places = batch.mask[row].nonzero().squeeze(1).tolist()
         assert windows[row][~batch.mask[row]].isnan().all() and not starts[row][~batch.mask[row]].any()
         for index, place in enumerate(places):
-            behind = places[index + 1 : index + 1 + window]
-            mean = sum(float(entropy[row, p]) for p in behind) / window if len(behind) == window else math.nan
+            following = places[index + 1 : index + 1 + window]
+            mean = sum(float(entropy[row, p]) for p in following) / window if len(following) == window else math.nan
             assert float(windows[row, place]) == pytest.approx(mean, nan_ok=True)
             before = int(segment[row, places[index - 1]]) if index else -1
             assert bool(starts[row, place]) == (int(segment[row, place]) not in (0, before))
