@@ -68,10 +68,13 @@ def _describe(body: dict[str, Any]) -> str:
 
     >>> _describe({"done": 30, "total": 90, "unit": "step", "rate": 0.5, "what": "reward 0.41"})
     '30 of 90 steps, 0.50 steps/s, 2 min 0 s left, reward 0.41'
+    >>> _describe({"done": 7.00417, "total": 9, "unit": "task", "rate": 0.0})  # an evaluation in the middle of a task
+    '7.0 of 9 tasks'
     """
     if not body:
         return ""
-    parts = [f"{body['done']} of {body['total']} {body.get('unit', 'step')}s"]
+    done = body["done"] if float(body["done"]).is_integer() else f"{body['done']:.1f}"
+    parts = [f"{done} of {body['total']} {body.get('unit', 'step')}s"]
     if body.get("rate"):
         left = _duration((body["total"] - body["done"]) / body["rate"])
         parts += [f"{body['rate']:.2f} {body.get('unit', 'step')}s/s", f"{left} left"]
