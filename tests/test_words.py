@@ -17,7 +17,7 @@ DIALECT = {
     "mix": "inject", "apart": "normalise_separately", "prior": "system_prompt", "dealt": "sharded", "deal": "shard",
     "debt": "outbox", "owed": "pending", "settle": "flush", "deliver": "checkpoint_selection", "mend": "fix or hint",
     "keep": "filter", "compose": "replay", "bonus": "auxiliary_loss", "reduce": "loss_aggregation",
-    "right": "correct", "wrong": "incorrect", "lake": "frozen_lake or env", "beginning": "shared_prefix", "behind": "after, given or suffix",
+    "right": "correct", "wrong": "incorrect", "lake": "frozen_lake or env", "beginning": "shared_prefix", "behind": "after, given",
 }  # fmt: skip
 """word → the field's word; names of functions, classes, arguments, attributes and variables."""
 VAGUE = ("one", "made", "found", "mine", "more", "seen", "theirs", "ours", "whole", "numbers", "purpose", "further")
