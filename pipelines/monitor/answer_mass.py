@@ -26,10 +26,10 @@ PREFIX = "answers"
 class answer_mass(Monitor):
     """Correct answers are stored when a problem is first solved, and their log-probability is measured again every `every` steps.
 
-    Stored are up to `answers` different correct answers to each of the first `problems` problems that have one, with the log-probability
-    (nats of the whole answer, temperature 1, by the weights that begin the step) that they had then; where a step asks a problem in
-    several ways (paraphrases, variants), those of the first way. Those above the median of all are
-    the likely ones, the others the rare ones. Measured, as means over answers:
+    It stores up to `answers` different correct answers to each of the first `problems` problems that have one, with the log-probability
+    (nats of the whole answer, temperature 1, by the weights that begin the step) that they had then; where a step asks a problem in several
+    ways (paraphrases, variants), those of the first way. Those above the median of all are the likely ones, the others the rare ones. It
+    measures, as means over answers:
 
         answers/log_prob      log p(answer)
         answers/gain          its change since the answer was stored; answers/likely_gain and answers/rare_gain of the two kinds
@@ -37,9 +37,9 @@ class answer_mass(Monitor):
         answers/phase         1 where the likely ones have gained more since the last measurement, 2 where the rare ones have
 
     Phase 1 is the exploitation of the debate (mass goes to what is sampled already, the boundary shrinks), phase 2 its exploration.
-    `answers/fallen_share` is SELF's interference: what other problems' updates took. Wrong is a share above `above`; which answers count as
-    likely, and the limits, are ours. The log-probabilities problem by problem are lines of `monitored.jsonl` in the artifact: uid →
-    [when stored, now] for each answer. Answers of several turns are left out; they have no one context.
+    `answers/fallen_share` is SELF's interference: the probability lost to updates on other problems. A share above `above` violates the
+    rule; which answers count as likely, and the limits, are ours. The log-probabilities problem by problem are lines of `monitored.jsonl`
+    in the artifact: uid → [when stored, now] for each answer. Answers of several turns are left out; they have no single context.
     """
 
     patience = 2

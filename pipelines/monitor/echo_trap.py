@@ -19,11 +19,11 @@ MEMORY = 100
 class echo_trap(Monitor):
     """A cliff of the reward's spread inside groups, together with a spike of the gradient.
 
-    In the echo trap an agent repeats what was paid once: the standard deviation of the rewards in a group falls first, then the
-    gradient's norm spikes, and the policy does not recover. Wrong is a step where both hold: the mean of `reward/group_std` over
+    In the echo trap an agent repeats what was rewarded once: the standard deviation of the rewards in a group falls first, then the
+    gradient's norm spikes, and the policy does not recover. A step violates the rule where both hold: the mean of `reward/group_std` over
     the last `window` steps is below `cliff` times its highest such mean so far, and the largest `optimizer/grad_norm` of these steps is
-    above `spike` times the median of the earlier ones. The paper gives the signs and no numbers; the limits are ours. With more
-    than `solved` of the rollouts correct the spread has to fall, and nothing is said.
+    above `spike` times the median of the earlier ones. The paper gives the signs and no numbers; the limits are ours. With more than
+    `solved` of the rollouts correct the spread has to fall, and the rule is not applied.
     """
 
     patience = 1

@@ -17,9 +17,9 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class entropy_collapse(SeriesMonitor):
     """The policy's entropy has fallen below a share of what it was, and there is still something to learn.
 
-    Entropy is the fuel of exploration, and a reward bought with it ends where it does; how fast it may fall the paper leaves to
-    the run. Here: mean of the last `window` steps below `share` of the mean of the first ones, while the share of correct
-    rollouts is below `solved`. A policy that has solved its task may be sure of itself.
+    Exploration needs entropy, and reward gained at its expense stops growing when it is used up; the paper does not say how fast it may
+    fall. Here: mean of the last `window` steps below `share` of the mean of the first ones, while the share of correct rollouts is below
+    `solved`. A policy that has solved its task may have a low entropy.
     """
 
     reads = ("policy/entropy", "reward/correct")

@@ -34,11 +34,11 @@ class goodhart(HiddenMonitor):
         (J1(i+1) - J1(i)) / ||eta(i+1) - eta(i)||  <  sin(theta) ||R1||
 
     because the true reward may fall from there on. For a language model eta is not known. The rule takes the mean of features of
-    completions over blocks of `window` steps instead (reward, log-length, repetition, truncation), whitened over the first
-    labelled rollouts, so that ||R1|| is 1; distances are corrected for sampling noise, a movement within it says nothing, and of the
-    gain the upper 95 % bound is taken. A group counts as one observation, because its rollouts are alike.
-    theta comes from the first `labels` rollouts: the correlation of reward and hidden score, less its uncertainty (Fisher's z, 95 %),
-    is cos(theta). After that the hidden judge is not asked again. It is a heuristic: the theorem holds for occupancies.
+    completions over blocks of `window` steps instead (reward, log-length, repetition, truncation), whitened over the first labelled
+    rollouts, so that ||R1|| is 1; distances are corrected for sampling noise, a movement within it is ignored, and of the gain the upper 95
+    % bound is taken. A group counts as one observation, because its rollouts are alike. theta comes from the first `labels` rollouts: the
+    correlation of reward and hidden score, less its uncertainty (Fisher's z, 95 %), is cos(theta). After that the hidden judge is not asked
+    again. It is a heuristic: the theorem holds for occupancies.
 
     Measures `goodhart/slope` (that bound per distance) at each block's end and `goodhart/threshold`. Its natural action is `finish`.
     """

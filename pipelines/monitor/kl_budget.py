@@ -18,11 +18,11 @@ from pipelines.contract.monitor import Monitor, mean
     reads=("logp_ref",),
 )
 class kl_budget(Monitor):
-    """KL(policy || starting policy) is over a budget: what a proxy reward still stands for falls with the distance.
+    """KL(policy || starting policy) is over a budget: a proxy reward is less reliable the larger the distance.
 
     The distance is `policy/kl_to_reference`, the k3 estimate in nats a token, mean over `window` steps; with `per: completion` it is
-    multiplied by the step's mean length. The rule brings the reference policy along (one more copy of the weights and one more
-    forward pass a step, unless a divergence has it already); the loss does not change.
+    multiplied by the step's mean length. The rule adds the reference policy (one more copy of the weights and one more forward pass a step,
+    unless a divergence has it already); the loss does not change.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from pipelines.contract.monitor import SeriesMonitor
 class length_drift(SeriesMonitor):
     """The mean length of a completion has changed by more than `factor`, up or down, without more correct answers.
 
-    Compared are the means over the last and the first `window` steps. Growth or loss of length that comes with at least
-    `paid_by` more correct rollouts (a share, 0.05 is five points) is what reasoning looks like, and no drift.
+    Compared are the means over the last and the first `window` steps. Growth or loss of length that comes with at least `paid_by` more
+    correct rollouts (a share, 0.05 is five points) is expected of reasoning, and is not drift.
     """
 
     reads = ("rollout/length_mean", "reward/correct")

@@ -18,12 +18,12 @@ THIRDS = ("reward/short_third", "reward/middle_third", "reward/long_third")
 
 @method(paper="2310.03716", title="Length Correlations in RLHF", checked="reconstructed")
 class length_reward(SeriesMonitor):
-    """Reward and length of a completion go together, and lengths move to where the reward is.
+    """Reward and length of a completion are correlated, and lengths move to where the reward is higher.
 
-    Measures `reward/length_correlation`: Pearson's correlation of score and length over the step's rollouts, both less their
-    group's mean, so that harder problems do not count as longer answers; 0 where either does not vary. Wrong is a mean over the last
-    `window` steps of at least `above` in size, if the mean length has moved in its direction by `factor` or more since the first
-    steps: up where longer completions are paid more, down where shorter ones are.
+    Measures `reward/length_correlation`: Pearson's correlation of score and length over the step's rollouts, both less their group's mean,
+    so that harder problems do not count as longer answers; 0 where either does not vary. The rule is violated by a mean over the last
+    `window` steps of at least `above` in size, if the mean length has moved in its direction by `factor` or more since the first steps: up
+    where longer completions are paid more, down where shorter ones are.
 
     Measures `reward/short_third`, `reward/middle_third` and `reward/long_third` too, the mean scores of the step's rollouts by length: a
     reward that rises in all three has gained more than length. `reward: {kind: length, target: 100}` is the baseline that pays for

@@ -15,8 +15,8 @@ from pipelines.contract.monitor import SeriesMonitor
 class mismatch_growth(SeriesMonitor):
     """The mean difference of the sampler's and the trainer's log-probs grows from step to step.
 
-    `rlvr.mismatch` stops a run whose mismatch is over a limit; this rule says earlier that it is on its way: the mean over the
-    last `window` steps is more than `factor` times that of the first ones, and more than `floor` nats, below which it is rounding.
+    `rlvr.mismatch` stops a run whose mismatch is over a limit; this rule warns earlier: the mean over the last `window` steps is more than
+    `factor` times that of the first ones, and more than `floor` nats, below which it is rounding.
     """
 
     reads = ("mismatch/mean",)

@@ -18,11 +18,11 @@ ROWS = 64
 
 @method(paper="1904.09751", title="Repetition of n-grams (Neural Text Degeneration)", checked="closed form")
 class repetition(SeriesMonitor):
-    """Much of what the policy writes are n-grams it has written before in the same completion.
+    """Many of the policy's n-grams repeat earlier ones of the same completion.
 
-    Measures `rollout/repetition`: 1 - distinct n-grams / n-grams of the tokens that the policy chose, mean over up to 64
-    completions that have any. Wrong is a mean over the last `window` steps above `above`, if it has risen by at least
-    `rises_by` since the first ones: a task may ask for repetition from the start.
+    Measures `rollout/repetition`: 1 - distinct n-grams / n-grams of the tokens that the policy chose, mean over up to 64 completions that
+    have any. The rule is violated by a mean over the last `window` steps above `above`, if it has risen by at least `rises_by` since the
+    first ones: a task may ask for repetition from the start.
     """
 
     measures = True

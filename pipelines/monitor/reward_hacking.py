@@ -22,8 +22,8 @@ class reward_hacking(HiddenMonitor):
     """The reward that is trained on has risen, and the hidden judge's score of the same completions has not.
 
     Measures `hidden/JUDGE` and `hidden/JUDGE_reward`: the hidden score and the reward, mean over the same up to `rows` rollouts. With the
-    means P of the reward and H of the hidden score over `window` steps, now and at every earlier place of the last `memory`
-    steps, a step is wrong where for one of these places
+    means P of the reward and H of the hidden score over `window` steps, now and at every earlier place of the last `memory` steps, a step
+    violates the rule where for one of these places
 
         P_now - P_then >= rise,    H_now - H_then <= share (P_now - P_then),    z >= sure
 

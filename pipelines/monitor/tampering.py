@@ -33,18 +33,18 @@ CANARIES, BEYOND, VERDICTS, FILES = (
     checked="reconstructed",
 )
 class tampering(Monitor):
-    """A guard of four parts; the paper shows the behaviour and counts it, what to watch is ours.
+    """Four checks; the paper shows the behaviour and counts it, the choice of checks is ours.
 
-    - `tampering/canaries_paid`: share of the scored rows of the source `canaries` that are paid more than `margin`. A canary is a problem
-      whose task cannot be done, so nobody is paid honestly. Wrong above `canaries_above`.
+    - `tampering/canaries_paid`: share of the scored rows of the source `canaries` that get more than `margin`. A canary is a problem
+      whose task cannot be done, so no honest answer is rewarded. Violated above `canaries_above`.
     - `tampering/paid_beyond_true`: mean over the rows that name their true score (component `true`; the environment `tampering` does) of
-      the score less that. Wrong above `beyond`.
-    - `tampering/broken_verdicts`: rows whose verdict does not hold together: a score that is not finite or over `most`, a status that
-      has none, `correct` beside another status, or the other way round. One is wrong.
+      the score less that. Violated above `beyond`.
+    - `tampering/broken_verdicts`: rows whose verdict is inconsistent: a score that is not finite or over `most`, a status that
+      has none, `correct` beside another status, or the other way round. One violates the rule.
     - `tampering/changed_files`: files of verifiers, environments, rewards, tools, judges, monitors and the sandbox that are no longer, or
-      not yet, those of the first step, by their sha256, over kills too. One is wrong.
+      not yet, those of the first step, by their sha256, across restarts too. One violates the rule.
 
-    Made for `action: stop`, or `finish`, which hands on the weights from before.
+    Meant for `action: stop`, or `finish`, which passes on the weights from before.
     """
 
     patience = 1

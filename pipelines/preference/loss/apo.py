@@ -19,8 +19,8 @@ def apo(
 ) -> PerPair:  # fmt: skip
     """zero: 1 - s(r_w) + s(r_l), the chosen answer up, the rejected one down. down: s(r_w) + 1 - s(r_w - r_l), both down.
 
-    s(r) = sigmoid(beta r) of an answer's log-ratio. `zero` is for chosen answers that are better than what the model says, `down` for
-    chosen answers that are worse.
+    s(r) = sigmoid(beta r) of an answer's log-ratio. `zero` is for chosen answers that are better than the model's own, `down` for chosen
+    answers that are worse.
 
     >>> import torch
     >>> p = lambda x: torch.tensor([x])

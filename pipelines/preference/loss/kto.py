@@ -20,10 +20,10 @@ def kto(
     *, beta: Annotated[float, Field(gt=0)] = 0.1, desirable_weight: Annotated[float, Field(ge=0)] = 1.0,
     undesirable_weight: Annotated[float, Field(ge=0)] = 1.0,
 ) -> PerRow:  # fmt: skip
-    """w (1 - sigmoid(beta (r - z))) for a desirable answer, w (1 - sigmoid(beta (z - r))) for another; r is its log-ratio.
+    """w (1 - sigmoid(beta (r - z))) for a desirable answer, w (1 - sigmoid(beta (z - r))) for an undesirable one; r is its log-ratio.
 
-    z is the column `kl`, the step's estimate of KL(policy || reference). Choose the weights so that
-    (desirable_weight * desirable answers) / (undesirable_weight * the others) is between 1 and 4/3, says the paper.
+    z is the column `kl`, the step's estimate of KL(policy || reference). The paper advises weights for which (desirable_weight * desirable
+    answers) / (undesirable_weight * the others) is between 1 and 4/3.
 
     >>> import torch
     >>> r = kto(torch.tensor([-10.0, -12.0]), torch.tensor([-11.0, -11.0]), torch.tensor([True, False]), torch.tensor(0.5))

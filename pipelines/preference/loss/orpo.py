@@ -22,8 +22,8 @@ def orpo(
 ) -> PerPair:  # fmt: skip
     """NLL of the chosen answer - weight * log sigmoid(log odds(chosen) / odds(rejected)), odds p / (1 - p) of the mean log-prob.
 
-    The NLL is a mean over the step's chosen tokens. TRL's runs over the prompt's tokens too; the paper's is of the answer given the
-    prompt, and so is ours.
+    The NLL is a mean over the step's chosen tokens. TRL's includes the prompt's tokens; the paper's is that of the answer given the prompt,
+    and so is ours.
 
     >>> import torch
     >>> p = lambda x: torch.tensor([x])

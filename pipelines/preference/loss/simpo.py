@@ -21,7 +21,7 @@ def simpo(
 ) -> PerPair:  # fmt: skip
     """-log sigmoid(beta (a_w - a_l) - gamma), with a the mean log-probability of an answer's tokens.
 
-    The released code says gamma as a share of beta, 0.25 by default, and the paper suggests about half of beta: 1 here.
+    The released code gives gamma as a share of beta, 0.25 by default, and the paper suggests about half of beta: 1 here.
 
     >>> import torch
     >>> p = lambda x: torch.tensor([x])

@@ -27,8 +27,8 @@ def cloud(
     """-log sigmoid(r_chosen - r_rejected) + weight * mean cross-entropy of the critiques' tokens.
 
     Each reward is read after the critique of its own answer (`reward_model.critique`). The paper first trains the language model on an
-    oracle's critiques (a stage of kind sft), then this on critiques that the model wrote itself (`critique: {source: own}`), with the
-    weight 1.25 for 8B and 0.75 for 70B parameters. The mean is over the tokens of a pair's two critiques.
+    oracle's critiques (a stage of kind sft), then with this loss on critiques that the model wrote itself (`critique: {source: own}`), with
+    the weight 1.25 for 8B and 0.75 for 70B parameters. The mean is over the tokens of a pair's two critiques.
 
     >>> import torch
     >>> r, length = (torch.tensor([0.9]), torch.tensor([0.1])), (torch.tensor([6.0]), torch.tensor([4.0]))

@@ -28,7 +28,7 @@ def grm(
     """(1 - weight) (-log sigmoid(r_chosen - r_rejected)) + weight * regulariser.
 
     `sft`: -log sigmoid(beta log pi(chosen)), with the log-probability of the whole answer; `sum`: -log pi(chosen); `dpo`: DPO's loss
-    without a reference. With one: `grm_dpo`. Only the scalar head is handed on.
+    without a reference; `grm_dpo` has one. Only the scalar head is passed on.
 
     >>> r = torch.tensor([1.2]), torch.tensor([0.4]), torch.tensor([-20.0]), torch.tensor([-26.0])
     >>> grm(*r), grm(*r, form="sum", weight=0.5), grm(*r, form="dpo", weight=1.0)

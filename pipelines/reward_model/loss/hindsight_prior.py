@@ -24,10 +24,11 @@ def hindsight_prior(
 ) -> PerPair:
     """-log sigmoid(r_chosen - r_rejected) + weight * (prior_chosen + prior_rejected) / 2.
 
-    A side's prior is the mean over its turns of (r_t - a_t R)^2, R the sum of its rewards and a_t what the turn counts: the reward of a
-    part goes to the turns that matter, as far as the preferences let it. For pairs of parts of episodes; an answer of one turn has no
-    prior. RECONSTRUCTED: the paper computes a_t over abstract, symbolic states by a world model; here records say it
-    (`chosen_importance`), by curation those turns that changed the environment's state key (`importance: changes`), else all turns alike.
+    A side's prior is the mean over its turns of (r_t - a_t R)^2, R the sum of its rewards and a_t the turn's importance: the reward of a
+    segment goes to its important turns, as far as the preferences allow. For pairs of segments of episodes; an answer of one turn has no
+    prior. RECONSTRUCTED: the paper computes a_t over abstract, symbolic states by a world model; here it is in the records
+    (`chosen_importance`): curation marks the turns that changed the environment's state key (`importance: changes`), else all turns count
+    equally.
 
     >>> import torch
     >>> hindsight_prior(*torch.tensor([[1.2], [0.4], [0.5], [0.1]]), weight=0.5)

@@ -28,10 +28,9 @@ def a_grae(
         A_hard = A0 / (2 sqrt(m));  A_easy = A0 / (2 (1 - sqrt(m)));  A = (1 - M) A_easy + M A_hard
         positive A are multiplied by min(1, M / alpha)
 
-    A0 is GRPO's advantage, m the group's mean reward, M the mean of m over groups. Homogeneous groups and groups of one get
-    0 (the official code divides the reward of one alone by 2e-6). Rewards are clamped to [0, 1] for m. The released
-    code switches the rule off after the first annealing step;
-    here it always holds.
+    A0 is GRPO's advantage, m the group's mean reward, M the mean of m over groups. Homogeneous groups and groups of one get 0 (the official
+    code divides the reward of one alone by 2e-6). Rewards are clamped to [0, 1] for m. The released code switches the rule off after the
+    first annealing step; here it is always on.
 
     >>> import torch
     >>> r, g = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0]), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])

@@ -26,10 +26,10 @@ def awr(
 ) -> PerRow:
     """min(exp((r - mean) / temperature), most), with the mean of the row's group as the state's value.
 
-    With `objective: reinforce` the loss is -weight * log pi: supervised learning of stored rows, weighed by how good they were, the
-    policy that maximises the reward under a KL to the one that drew them. It needs no log-probabilities of the draw. Implicit
-    Q-learning (2110.06169) extracts its policy so, with its own values and `most: 100`. A low temperature takes only the best; a high
-    one imitates all alike.
+    With `objective: reinforce` the loss is -weight * log pi: supervised learning on stored rows, weighted by how good they were, which
+    gives the policy that maximises the reward under a KL penalty to the one that sampled them. It needs no log-probabilities from sampling.
+    Implicit Q-learning (2110.06169) extracts its policy in the same way, with its own values and `most: 100`. A low temperature takes only
+    the best; a high one imitates all alike.
 
     >>> import torch
     >>> r, g = torch.tensor([1.0, 0.0, 0.0, 0.0, 5.0]), torch.tensor([0, 0, 0, 0, 1])

@@ -30,9 +30,9 @@ def calibrl(
 
         A_i = r_i - mean of the group's rollouts        (scale: std divides by their deviation + eps)
 
-    Without a scale |A| says how rare the row's outcome is in its group: with a share p of correct rows it is 1 - p for a correct one and p
-    for an incorrect one. `auxiliary_loss: calibrl` weighs its guidance by it. A group with one rollout gets 0; the released code takes
-    nothing off there.
+    Without a scale |A| is the rarity of the row's outcome in its group: with a share p of correct rows it is 1 - p for a correct one and p
+    for an incorrect one. `auxiliary_loss: calibrl` weights its guidance by it. A group with one rollout gets 0; the released code subtracts
+    nothing there.
 
     >>> import torch
     >>> demo = torch.tensor([0, 0, 0, 0, 1]).bool()[:, None]; g, yes = torch.zeros(5).long(), torch.ones(5).bool()

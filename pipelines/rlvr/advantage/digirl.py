@@ -36,10 +36,10 @@ def digirl(
         doubly_robust:  A = G + (1 - G) (V(h + 1) + r - V(h))
         released:       A = G + V(h + 1) + r - V(h)
 
-    G = sum_k lam^(k - h) r_k is what the episode paid from this turn on; of an outcome at the end it is the paper's lam^(H - h) r_H. Near a
-    success the outcome decides, far from it, and in a lost episode, what the critic says of the next state: a turn of a lost episode that
-    led to a better state is imitated too. V is 0 after the last turn. The paper's threshold is 1 / H, H the most turns of an episode.
-    Rewards are meant to be 0 or 1; G is held within [0, 1] where it weighs the critic.
+    G = sum_k lam^(k - h) r_k is the discounted reward from this turn on; for an outcome at the end it is the paper's lam^(H - h) r_H. Near
+    a success the outcome decides; far from it, and in a failed episode, the critic's value of the next state: a turn of a failed episode
+    that led to a better state is imitated too. V is 0 after the last turn. The paper's threshold is 1 / H, H the most turns of an episode.
+    Rewards are meant to be 0 or 1; G is clipped to [0, 1] where it weights the critic.
 
     >>> import torch
     >>> V, k = torch.tensor([[0.25, 0.75]] * 2), torch.tensor([[0, 0, 1]] * 2)

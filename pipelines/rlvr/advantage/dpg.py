@@ -23,10 +23,10 @@ from pipelines.contract.method import Method
 class dpg(Method):
     """A = w / Z - 1, with w = P(x) / q(x) and P(x) = pi_start(x) exp(reward / beta), the unnormalised posterior.
 
-    The maximum of E[reward] - beta KL(pi || pi_start) is P / Z. Where a KL penalty in the reward goes there by the reverse KL, this
-    minimises KL(P / Z || pi): use it with `objective: reinforce` and `divergence: null`. q is the policy that sampled, so minus 1 is
-    the baseline Z pi / q on policy. Z is a moving average of the batches' mean w, held as its logarithm. A batch whose effective
-    sample size (sum w)^2 / sum w^2 is below `smallest_sample` gives 0 everywhere.
+    The maximum of E[reward] - beta KL(pi || pi_start) is P / Z. A KL penalty in the reward minimises the reverse KL to it; this method
+    minimises KL(P / Z || pi): use it with `objective: reinforce` and `divergence: null`. q is the policy that sampled, so minus 1 is the
+    baseline Z pi / q on policy. Z is a moving average of the batches' mean w, held as its logarithm. A batch whose effective sample size
+    (sum w)^2 / sum w^2 is below `smallest_sample` gives 0 everywhere.
     """
 
     def __init__(

@@ -38,10 +38,10 @@ def f_dvl(
         total_variation    alpha max(d, 0) - (1 - alpha) d
         reverse_kl         exp(d / softness) - d / softness,   so V = softness log E exp(r / softness): extreme Q-learning's
 
-    V is a maximum made soft: it depends on the answers at hand alone, whoever drew them, so the rows may be stored ones
-    (`rollout: stored`). Above 1/2 the larger `alpha`, the nearer V is to the best of them; with total_variation it is one of the rewards.
-    Where several values are as good, the smallest is V. The released code learns V and Q by networks over steps; here an answer is one
-    step, Q its reward, and V exact. The first two are the paper's way out of the instability of the third.
+    V is a soft maximum: it depends on the group's answers alone, whichever policy sampled them, so the rows may be stored ones (`rollout:
+    stored`). Above 1/2 the larger `alpha`, the nearer V is to the best of them; with total_variation it is one of the rewards. Of several
+    minimisers V is the smallest. The released code learns V and Q by networks over steps; here an answer is one step, Q its reward, and V
+    exact. The paper proposes the first two to avoid the instability of the third.
 
     >>> import torch
     >>> r, g, yes = torch.tensor([1.0, 1, 0, 0]), torch.zeros(4).long(), torch.ones(4).bool()

@@ -34,8 +34,8 @@ def gae(
 
         d_t = r_t + discount V_{t+1} - V_t;   A_t = d_t + discount lam A_{t+1}
 
-    What a divergence in the reward charges is paid at its tokens. Tokens of an environment are skipped, as if they were not
-    there. A truncated row counts as finished; `t_ppo` bootstraps it. The critic is fitted by the trainer to undiscounted returns.
+    A divergence penalty in the reward is applied at its tokens. Tokens of an environment are skipped, as if they were not there. A
+    truncated row counts as finished; `t_ppo` bootstraps it. The critic is fitted by the trainer to undiscounted returns.
 
     >>> import torch
     >>> V, m = torch.tensor([[0.5, 0.4, 0.9, 0.3, 0.6]]), torch.tensor([[1, 1, 0, 1, 1]]).bool()

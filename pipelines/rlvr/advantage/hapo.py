@@ -27,8 +27,8 @@ def hapo(
 ) -> PerRow:
     """(r - mean) / (std + eps) with mean and population deviation over the group's tokens, each with its row's reward.
 
-    A group in which some |A| reaches `most` is normalised over rows instead, as in GRPO; the
-    official code looks at padding too, where its reward reads 0, so rewards far from 0 alone make it fall back.
+    A group in which some |A| reaches `most` is normalised over rows instead, as in GRPO; the official code includes padding, with a reward
+    of 0, so rewards far from 0 alone make it fall back.
 
     >>> import torch
     >>> m = torch.arange(6) < torch.tensor([2, 6])[:, None]

@@ -31,7 +31,7 @@ def igpo(
     gain: Literal["probability", "log_probability"] = "probability",
     eps: Annotated[float, Field(gt=0)] = 1e-6,
 ) -> PerToken:
-    """Turn k but the last gets p_{k+1} - p_k, p_k = exp(mean log pi(gold answer | history before turn k)); the last one the reward.
+    """Turn k gets p_{k+1} - p_k, p_k = exp(mean log pi(gold answer | history before turn k)); the last turn gets the reward.
 
     Gains are standardised over all turns of the group, rewards over its rows; a turn's tokens get its discounted return. Without gains
     (one turn, no gold answer) the reward alone remains. The released code works token by token, does not carry returns across

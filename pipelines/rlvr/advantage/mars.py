@@ -39,12 +39,12 @@ def mars(
 ) -> PerToken:
     """A_s = R_s - mean of the player's distinct returns;  R_s = r_s + discount R_{s+1}, of rewards without the player's mean reward.
 
-    First each turn's reward loses the mean over the turns of the same player in the same game (`centre: task`, a source of the data), or
-    in the same group. Then the returns of a player lose the mean over the set of its different values, and with `mean_std` are divided by
-    their deviation (ddof 1). A set counts a common value once: a draw that most games end in does not decide what a win is compared with.
-    Players are compared with themselves alone, since who moves first usually wins more.
+    First, the mean over the turns of the same player in the same game (`centre: task`, a source of the data), or in the same group, is
+    subtracted from each turn's reward. Then the mean over the set of a player's distinct returns is subtracted from them, and with
+    `mean_std` they are divided by the set's deviation (ddof 1). A set counts a common value once, so a draw in which most games end does
+    not dominate the baseline of a win. Players are compared with themselves alone, since who moves first usually wins more.
 
-    A player with a single value gets 0. Values up to 1e-8 apart are one. The released code takes the set over padded rows, so that the
+    A player with a single value gets 0. Values up to 1e-8 apart count as one. The released code takes the set over padded rows, so that the
     padding's 0 is a value too, and discounts tokens instead of turns (with its discount of 1 the same). It then whitens over the tokens
     (credit: whiten); that it also divides token rewards by their deviation changes nothing after that.
 

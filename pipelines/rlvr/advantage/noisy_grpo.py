@@ -30,10 +30,10 @@ def noisy_grpo(
 
         P = alpha / (std(r)^2 + alpha);   K = P / (variance + P);   x = z(r) + K (z(1 - noise) - z(r));   A = z(x)
 
-    z takes the group's mean off and divides by its deviation (ddof 1) plus eps. The reward's is the estimate, of variance P, and the
-    noise's the observation, of `variance`: the less the rewards of a group differ, the more the noise decides. Where they are all equal,
-    K is 1 / (1 + variance) and A the order of the noise alone; so do not put a filter in front that drops such groups. `alpha` 0.01 is
-    that of the released scripts, 0.1 their code's default. The rows come from `rollout: noisy`.
+    z subtracts the group's mean and divides by its deviation (ddof 1) plus eps. The reward's is the estimate, of variance P, and the
+    noise's the observation, of `variance`: the less the rewards of a group differ, the more the noise decides. Where they are all equal, K
+    is 1 / (1 + variance) and A the order of the noise alone; so do not use a filter that drops such groups. `alpha` 0.01 is that of the
+    released scripts, 0.1 their code's default. The rows come from `rollout: noisy`.
 
     >>> import torch
     >>> g, yes, noise = torch.zeros(4).long(), torch.ones(4).bool(), torch.tensor([0.0, 0.3, 0.6, 0.9])

@@ -32,11 +32,11 @@ class rebel(Method):
                    each against the turns of the group with the same `turn_state`, the belief that they state
         w:         the least of `decay` over the run and max(least_weight, 1 - (rate / target_success)^success_power)
 
-    The two returns are compared apart, so a large outcome does not drown small beliefs. A belief that nobody else states has 0. `decay`
-    takes w from 1 to `least_weight` over the run; the paper's runs wait for some epochs before it and begin with a warm-up, ours do not.
-    With `target_success` (0.9 there) w also falls as the policy succeeds. Its `rate` is a running mean over the steps before of the
-    share of correct rows; the released code takes the last validation's. An invalid action is
-    charged by the rollout's `invalid_cost`, in every turn; the released code charges that of the last turn only.
+    The two returns are compared separately, so a large outcome does not hide small belief rewards. A belief that no other turn states has
+    0. `decay` takes w from 1 to `least_weight` over the run; the paper's runs wait for some epochs before it and begin with a warm-up, ours
+    do not. With `target_success` (0.9 there) w also falls as the policy succeeds. Its `rate` is a running mean over the steps before of the
+    share of correct rows; the released code takes the last validation's. An invalid action is charged by the rollout's `invalid_cost`, in
+    every turn; the released code charges that of the last turn only.
 
     `by_task` then compares the turns of a type of task (the record's source) with each other, over their tokens: (A - mean) / (std +
     eps). A type with fewer than `least_turns` turns, n, takes n / least_turns of its own mean and deviation and the rest of the batch's;

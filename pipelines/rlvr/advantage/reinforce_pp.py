@@ -24,16 +24,16 @@ def reinforce_pp(
     *,
     gamma: Annotated[float, Field(gt=0, le=1)] = 1.0,
 ) -> PerToken:
-    """Rewards still to come, discounted, whitened over the batch (ddof 1).
+    """Discounted return-to-go, whitened over the batch (ddof 1).
 
         R_t = r_t + gamma R_{t+1};   A = (R - mean) / sqrt(var + 1e-8) over all trained tokens
 
-    with r_t the outcome on the row's last trained token, minus what a divergence in the reward charges at t: a token pays for the
-    KL from itself on, never for what was there before it.
+    with r_t the outcome on the row's last trained token, minus the divergence penalty in the reward at t: a token is charged for the KL
+    from itself on, never for that of earlier tokens.
 
-    Distance is counted in trained tokens, so the outcome passes through tokens of the environment. All rewards equal gives 0.
-    Put a KL penalty in the reward with `divergence: {where: reward}`. The authors' own code (OpenRLHF) whitens with the
-    population variance; ours, as verl, with ddof 1.
+    Discounting counts trained tokens, so the outcome passes undiscounted through tokens of the environment. All rewards equal gives 0. Put
+    a KL penalty in the reward with `divergence: {where: reward}`. The authors' own code (OpenRLHF) whitens with the population variance;
+    ours, as verl, with ddof 1.
 
     >>> import torch
     >>> m = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()

@@ -30,7 +30,7 @@ def rose(
     """V(node) - V(the node before), V the mean reward of the scored rows through a node, and of the group before the first one.
 
     Along a row they add up to its reward less the group's mean. With `length` above 0 a correct row that is longer than the shortest
-    correct one of its group loses |A| (1 - (left of the shortest / left of its own)^length) after the last node both have.
+    correct one of its group loses |A| (1 - (left of the shortest / left of its own)^length) after the last node that both share.
 
     >>> import torch
     >>> n = torch.tensor([[0] * 4 + [1] * 4, [0] * 4 + [2] * 3 + [3], [0] * 4 + [2] * 3 + [4], [5] * 8])

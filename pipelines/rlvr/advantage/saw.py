@@ -35,11 +35,11 @@ def saw(
         any row                                       min(exp(alpha (r - V)), cap)
         a hinted row after the plain prompt, added     weight min(exp(beta (V_hint - V)), cap)
 
-    V is the mean reward of the group's rows that the policy sampled from this very prompt, V_hint that of the rows drawn with the hint.
-    The second term is the bootstrapping one, exp(beta A(s, w, g)) KL(pi(. | s, w) || pi(. | s, g)): the hinted rows are draws of
-    pi(. | s, w), which has no gradient there, so imitating them, right or wrong, has the gradient of that divergence on average. It
-    counts more the more the hint helps. The first one is advantage-weighted regression; on rows that keep their hinted prompt, which are
-    a group of their own, it trains the policy that knows the sub-goal.
+    V is the mean reward of the group's rows that the policy sampled from this very prompt, V_hint that of the rows drawn with the hint. The
+    second term is the bootstrapping one, exp(beta A(s, w, g)) KL(pi(. | s, w) || pi(. | s, g)): the hinted rows are draws of pi(. | s, w),
+    which has no gradient there, so imitating them, correct or incorrect, has the gradient of that divergence on average. Its weight grows
+    with the hint's benefit. The first one is advantage-weighted regression; on rows that keep their hinted prompt, which are a group of
+    their own, it trains the policy that knows the sub-goal.
 
     The paper learns V by expectile regression over single steps of stored trajectories; here an answer is one step, and V a mean.
 

@@ -33,7 +33,7 @@ def spae(
 ) -> PerToken:
     """Standardised over the batch's steps: (r - mean_group r) f_k + weight g_k, spread over the tokens of step k.
 
-    f_k = 1 - damping (1 - exp(-c_k)), c_k the steps before k whose potential is above `saturated`; g_k = exp(n_k) - its mean over
+    f_k = 1 - damping (1 - exp(-c_k)), c_k the number of steps before k whose potential is above `saturated`; g_k = exp(n_k) - its mean over
     steps, n_k the rise of the potential scaled to 0..1 over steps, and 0 for a first step. A step without a potential rises by 0.
 
     >>> import torch

@@ -25,10 +25,11 @@ from pipelines.contract.method import Method
 class spiral(Method):
     """A = R - b[game, player];  after a step with n such rows b <- decay^n b + (1 - decay^n) mean R.
 
-    Role-conditioned advantage estimation: who moves first, or holds the better cards, usually wins more, so each player of each game
-    (a source of the data) has a baseline of its own, a running mean that begins with 0. A row meets the baseline before it enters it. The
-    released code takes games in as they end, b <- decay b + (1 - decay) R, which depends on their order; a step's games count alike here,
-    and one at a time it is the same. It has a baseline for each player over all games, the paper one for each game and player.
+    Role-conditioned advantage estimation: who moves first, or holds the better cards, usually wins more, so each player of each game (a
+    source of the data) has a baseline of its own, a running mean that begins with 0. A row is compared with the baseline before its own
+    reward enters it. The released code updates it as games end, b <- decay b + (1 - decay) R, which depends on their order; here a step's
+    games count equally, and with one game a step the two agree. That code has a baseline for each player over all games, the paper one for
+    each game and player.
     """
 
     def __init__(self, *, decay: Annotated[float, Field(gt=0, lt=1)] = 0.95) -> None:

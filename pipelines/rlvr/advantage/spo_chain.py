@@ -28,9 +28,9 @@ def spo_chain(
 ) -> tuple[PerToken, PerToken]:
     """A segment from one valued token to the next gets V(next) - V(its start); the last one reward - V(its start).
 
-    V is the Monte-Carlo value, the mean score of new continuations (`rollout: chain`). Tokens before the first value get 0. Tokens that
-    the policy chose with a probability of `certain` or more are no decision: they get 0 and leave the loss. `credit: whiten`
-    whitens what is left, as the released trainer does.
+    V is the Monte-Carlo value, the mean score of new continuations (`rollout: chain`). Tokens before the first value get 0. Tokens that the
+    policy chose with a probability of `certain` or more are not decisions: they get 0 and leave the loss. `credit: whiten` whitens what is
+    left, as the released trainer does.
 
     >>> import torch
     >>> p = torch.tensor([[0.95, 0.5, 0.99, 0.6, 0.3, 0.8, 0.97]]); V = torch.full((1, 7), torch.nan)

@@ -31,10 +31,9 @@ def spo_tree(
 ) -> tuple[PerToken, PerToken]:
     """V(leaf) is the row's reward, V(node) the mean over its children; a segment's tokens get V(node) - V(parent).
 
-    `scale: std` divides by the population deviation of the siblings. Tokens that the policy chose with a probability
-    of `certain` or more are no decision: they get 0 and leave the loss, and so do segments whose value is their
-    parent's. Rows that share a segment hold copies of it, which count as one. `credit: whiten` whitens what is left, as the
-    released trainer does.
+    `scale: std` divides by the population deviation of the siblings. Tokens that the policy chose with a probability of `certain` or more
+    are not decisions: they get 0 and leave the loss, and so do segments whose value is their parent's. Rows that share a segment hold
+    copies of it, which count as one. `credit: whiten` whitens what is left, as the released trainer does.
 
     >>> import torch
     >>> n = torch.tensor([[0, 3], [0, 4], [1, 5], [1, 6], [2, 7], [2, 8]]); m = torch.ones(6, 2).bool()

@@ -34,13 +34,13 @@ def tp_grpo(
 ) -> PerToken:
     """With A = (r - mean_group r) / (std_group r + eps), a the share of correct rows in the group, a step correct from `threshold` on:
 
-        right answer:  A in correct steps, A - penalty a in incorrect ones
-        wrong answer:  A in incorrect steps, 0 in correct ones
+        correct answer:    A in correct steps, A - penalty a in incorrect ones
+        incorrect answer:  A in incorrect steps, 0 in correct ones
 
-    The more often the policy solves the problem, the more a detour costs it; while it hardly can, it may try. What is charged is not
-    standardised. Steps in a row with the same label get the same and are one thought. A row in which a step has no label gets A throughout.
-    In a group that is right throughout A is 0, and incorrect steps are still charged. Labels come from `reward: gen_prm`;
-    step scores of a process reward model do too.
+    The more often the policy solves the problem, the more an incorrect step costs; while it rarely does, exploring costs little. The
+    penalty is not standardised. Consecutive steps with the same label get the same and are one thought. A row in which a step has no label
+    gets A throughout. In a group whose answers are all correct A is 0, and incorrect steps are still penalised. Labels come from `reward:
+    gen_prm`; step scores of a process reward model also work.
 
     >>> import torch
     >>> r, g, one = torch.tensor([1.0, 1, 0, 0]), torch.zeros(4).long(), torch.ones(4).bool()

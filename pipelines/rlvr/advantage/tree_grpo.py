@@ -15,9 +15,9 @@ from pipelines.rlvr.ops_turns import pair_index
 def tree_grpo(reward: PerRow, group: PerRow, scored: PerRow, mask: PerToken, node: PerToken) -> PerRow:
     """A = z-score of the reward among the rows of its tree + z-score among all rows of its group.
 
-    Rows of a tree share the node of their first trained token. The first term compares continuations of the same turns, so it
-    says which branch was better (a step-level preference without a process reward); a tree of one row, or without
-    differences, adds 0. The second keeps trees comparable.
+    Rows of a tree share the node of their first trained token. The first term compares continuations of the same turns, so it shows which
+    branch was better (a step-level preference without a process reward); a tree of one row, or without differences, adds 0. The second
+    keeps trees comparable.
 
     >>> import torch
     >>> node = torch.tensor([[0, 1], [0, 2], [3, 4], [3, 5]]); m = torch.ones(4, 2).bool(); g = torch.zeros(4).long()

@@ -38,8 +38,8 @@ def turn_gae(
 
         d_k = r_k + discount V_{k+1} - V_k;   A_k = d_k + discount lam A_{k+1};   V after the last turn is 0
 
-    V_k is the critic's estimate at the turn's first token, and r_k what the turn is paid, less what a divergence in the reward charges its
-    tokens; what the row's reward has beyond its turns is paid to the last. Whitened over the batch's tokens (ddof 1). The critic must be
+    V_k is the critic's estimate at the turn's first token, and r_k the turn's reward, less the divergence penalty in the reward on its
+    tokens; the last turn also gets any reward of the row beyond its turns'. Whitened over the batch's tokens (ddof 1). The critic must be
     fitted to the same: `providers: [{kind: critic, at: turns, discount: 0.99, lam: 0.99}]`.
 
     >>> import torch

@@ -24,7 +24,7 @@ def visurf(
     *,
     eps: Annotated[float, Field(gt=0)] = 1e-6,
 ) -> PerRow:
-    """GRPO over rollouts and demonstration; a demonstration that some rollout equals counts as the rollouts' mean.
+    """GRPO over rollouts and demonstration; a demonstration whose reward some rollout reaches counts as the rollouts' mean.
 
         r(demo) <- mean of the rollouts where max of the rollouts >= r(demo);   A = (r - mean) / (std + eps)
 

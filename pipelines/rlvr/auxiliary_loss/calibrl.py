@@ -27,11 +27,11 @@ def calibrl(
 ) -> PerToken:
     """|A| LeakyReLU(-y (log pi(t) - log pi(demonstration's token at t's place)), slope), with y = 1 for a correct row and -1 otherwise.
 
-    Tokens of a correct row are made likelier, those of an incorrect one less likely; `slope` times as hard once they are beyond the
-    demonstration's, which so is a baseline and no target. Use it with `advantage: calibrl` and the weight 0.1. A token without a
+    Tokens of a correct row are made likelier, those of an incorrect one less likely; with `slope` times the gradient once they are beyond
+    the demonstration's, which is thus a baseline and not a target. Use it with `advantage: calibrl` and the weight 0.1. A token without a
     counterpart, because the demonstration is shorter or the group has none, contributes nothing; the released code compares it with
-    padding, or with 0. Teacher-forced tokens, a hint's or the demonstration's own, are no choice of the row's and contribute nothing. The
-    demonstration's side is that of the weights before the step, as in the code, and carries no gradient.
+    padding, or with 0. Teacher-forced tokens, a hint's or the demonstration's own, were not chosen by the policy and contribute nothing.
+    The demonstration's log-probabilities are those of the weights before the step, as in the code, and carry no gradient.
 
     >>> import torch
     >>> forced = torch.zeros(1, 2).bool()

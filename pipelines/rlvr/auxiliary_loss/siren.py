@@ -20,14 +20,13 @@ from pipelines.rlvr.ops import spread_out
     batch_coupled=True,
 )
 class siren(Method):
-    """(H - anchor)^2, with H the mean over rows of the mean top entropy of each row's least sure tokens.
+    """(H - anchor)^2, with H the mean over rows of the mean top entropy of each row's least certain tokens.
 
-    Top entropy covers the most probable tokens that hold `nucleus` together. A row's tokens above its own
-    `peak`-quantile count; a row of equal entropies has none and counts as 0. The anchor is H over the first
-    step's whole batch, each row as of its update; a run of one update a step begins with a term of 0. Unlike a bonus it pulls
-    entropy down too where it is above the anchor. Its weight is 0.005 in the paper. Held against the released code are H, the
-    term and its gradient, with the anchor given; that the anchor is over the first step's whole batch is the paper's description,
-    and was not held against the released trainer.
+    Top entropy covers the most probable tokens that hold `nucleus` together. A row's tokens above its own `peak`-quantile count; a row of
+    equal entropies has none and counts as 0. The anchor is H over the first step's whole batch, each row as of its update; a run of one
+    update a step begins with a term of 0. Unlike a bonus it pulls entropy down too where it is above the anchor. Its weight is 0.005 in the
+    paper. H, the term and its gradient were compared with the released code, with the anchor given; that the anchor is over the first
+    step's whole batch is the paper's description, and was not compared with the released trainer.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from pipelines.contract.columns import PerToken
     reduces_to="a large bound changes nothing",
 )
 def advantage_clip(advantage: PerToken, *, bound: Annotated[float, Field(gt=0)] = 5.0) -> PerToken:
-    """A, or the end of [-bound, bound] that is nearer: a critic that is far off moves no token further than that.
+    """A clipped to [-bound, bound], so that a large error of the critic moves no token further than that.
 
     After `credit: whiten`, or an advantage that whitens, the bound counts in deviations.
 

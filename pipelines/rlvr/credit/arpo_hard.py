@@ -12,7 +12,7 @@ from pipelines.contract.columns import PerToken
     checked="reconstructed (from the paper's description; the official default is the soft form, which is no credit part)",
 )
 def arpo_hard(advantage: PerToken, mask: PerToken, node: PerToken) -> PerToken:
-    """Mean over the rows that have the token's tree node at this position; unshared tokens keep their own.
+    """Mean advantage over the rows that have the token's tree node at this position; unshared tokens keep their own.
 
     >>> import torch
     >>> A = torch.tensor([[0.9, 0.9], [-0.9, -0.9]]); n = torch.tensor([[0, 1], [0, 2]])

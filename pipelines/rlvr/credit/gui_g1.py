@@ -12,7 +12,7 @@ from pipelines.contract.columns import PerRow, PerToken
 def gui_g1(advantage: PerToken, record_weight: PerRow) -> PerToken:
     """A times the record's weight (`providers: [record_weight]`).
 
-    The paper weighs the row's whole loss, a KL term with it; with an advantage whose loss is linear in it, that is the same. Use it with
+    The paper weights the row's whole loss, including a KL term; with an advantage whose loss is linear in it, that is the same. Use it with
     `advantage: {kind: grpo, scale: none}` and `loss_aggregation: fixed_length`, as the paper does.
 
     >>> import torch

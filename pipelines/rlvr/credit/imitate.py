@@ -17,7 +17,7 @@ from pipelines.contract.columns import PerToken
 def imitate(
     advantage: PerToken, teacher_forced: PerToken, mask: PerToken, *, weight: Annotated[float, Field(ge=0)] = 1e-3
 ) -> PerToken:
-    """Teacher-forced tokens in front of the policy's own get the advantage `weight`: with a ratio of 1, the gradient of weight * log pi.
+    """Teacher-forced tokens before the policy's own get the advantage `weight`: with a ratio of 1, the gradient of weight * log pi.
 
     >>> import torch
     >>> imitate(torch.tensor([[0.0, -1.0]]), torch.tensor([[True, False]]), torch.ones(1, 2).bool()).tolist()

@@ -34,9 +34,9 @@ def infopo(
 ) -> PerToken:
     """A + beta e^(-decay step) gate A_info, with gate = sigmoid(-deviation of the group's rewards / temperature).
 
-    A turn's tokens share its gain (`feedback_gain` / tokens), and A_info is that standardised over the group's tokens that have one.
-    Where outcomes differ the gate is shut; where they are all the same it is one half. The paper's scale min(1, max(std A, 1) / std A_info)
-    is 1, because what is standardised group by group deviates by no more than that. It decays by epochs, here by steps.
+    A turn's tokens share its gain (`feedback_gain` / tokens), and A_info is that standardised over the group's tokens that have one. Where
+    outcomes differ the gate is closed; where they are all the same it is one half. The paper's scale min(1, max(std A, 1) / std A_info) is
+    1, because what is standardised group by group deviates by no more than that. It decays by epochs, here by steps.
 
     >>> import torch
     >>> g = torch.tensor([[3.0, torch.nan], [1.0, torch.nan], [1.0, torch.nan], [1.0, torch.nan]]); one = torch.ones(4).bool()

@@ -27,10 +27,10 @@ class verl_erank(Method):
         x = clip((v - mu) / |mu|, -5, 5) for acceleration, velocity, rank;   b = sigmoid(gain x_acceleration)
         Phi = (1 - b) tanh x_velocity + b tanh x_rank
 
-    mu are running means of the batch's means. They start at 0 and take a step in after its use: the first step has none and
-    gives no bonus, in the second every deviation is at its bound, as in the released code. Prefixes grow by `stride`
-    tokens over the last `most`; the rank is that of all of the row's tokens. The released code pays the bonus on a row's last token
-    alone; ours pays it on all of them, as the paper reads. An advantage of 0 stays 0, and no sign changes for kappa above 1.
+    mu are running means of the batch's means. They start at 0 and are updated after each step's use: the first step has none and gives no
+    bonus, in the second every deviation is at its bound, as in the released code. Prefixes grow by `stride` tokens over the last `most`;
+    the rank is that of all of the row's tokens. The released code pays the bonus on a row's last token alone; ours pays it on all of them,
+    as the paper reads. An advantage of 0 stays 0, and no sign changes for kappa above 1.
     """
 
     def __init__(

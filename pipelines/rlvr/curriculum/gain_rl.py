@@ -35,14 +35,14 @@ PAPER_PROMPTS = 1024
     reads=("hidden_stats",),
 )
 class gain_rl(Curriculum):
-    """A step draws problems without replacement with weights exp(-((i - mu) / sigma)^2 / 2), i the place in the order.
+    """A step draws problems without replacement with weights exp(-((i - mu) / sigma)^2 / 2), i the position in the order.
 
         order: cos(question, question) + 8 cos(question, what precedes it), means over token pairs, the largest first
         after a step: mu += clip(n tanh(a (mean reward - b)) + n tanh(a mean angle), low, high)
 
-    The vectors are what enters the last block's MLP. What precedes the question is the prefix that all prompts share.
-    The mean angle of training is that of the rollouts' own tokens. Where `step` (n), `sigma` and `high` are not set, they are the
-    paper's 500, 1000 and 1000 problems, which belong to its 1024 prompts a step, in proportion to the recipe's `prompts`.
+    The vectors are the inputs of the last block's MLP. What precedes the question is the prefix that all prompts share. The mean angle of
+    training is that of the rollouts' own tokens. Where `step` (n), `sigma` and `high` are not set, they are the paper's 500, 1000 and 1000
+    problems, which belong to its 1024 prompts a step, in proportion to the recipe's `prompts`.
     """
 
     def __init__(

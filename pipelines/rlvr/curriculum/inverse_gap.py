@@ -19,18 +19,18 @@ from pipelines.contract.rollout import Allocation, GroupOutcome
     checked="paper (inverse gap weighting is SquareCB's, 2002.04926; problems stand for actions, running means for a regression)",
 )
 class inverse_gap(Curriculum):
-    """Draws a step's problems one after the other, each with a logged chance; problem b has the highest estimate f of the A that are left.
+    """Samples a step's problems one by one, each with a logged probability; b is the problem with the highest estimate f of the A left.
 
         p_a = 1 / (A + g (f_b - f_a)) for a other than b,   p_b = 1 - the sum of the others,   g = scale * t^exponent
 
-    t problems were drawn before, so draws are uniform at first and greedy at last. f of a problem begins at `start` and moves by
-    `rate` towards the utility u of each group that was scored, of n rows of which c are correct:
+    t is the number of problems drawn before, so draws are uniform at first and greedy in the end. f of a problem begins at `start` and
+    moves by `rate` towards the utility u of each group that was scored, of n rows of which c are correct:
 
         mixed: 2 c (n - c) / (n (n - 1)), the share of its pairs that differ, 2 p (1 - p) on average;   correct: c / n
 
-    A problem is drawn once a step, unless the step wants more than there are. The chance is that among those left (`propensity` of the
-    allocation and of its rows; `draws.jsonl` has it): u / (A p) is an unbiased estimate of the mean utility of those left, which is what
-    the paper's later models are trained and judged with. Its models see features of a context; here there is none beside the problem.
+    A problem is drawn once a step, unless the step needs more than there are. The probability is the one among those left (`propensity` of
+    the allocation and of its rows; `draws.jsonl` has it): u / (A p) is an unbiased estimate of the mean utility of those left, with which
+    the paper's later models are trained and evaluated. Its models see features of a context; here there is none besides the problem.
     """
 
     def __init__(

@@ -14,15 +14,15 @@ from pipelines.rlvr.curriculum._passes import Passes
     tries_out=True,
 )
 class self_curation(Passes):
-    """Of the next problems of a shuffled pass, those that the policy does not answer correctly at temperature 0.
+    """Trains on those of a shuffled pass's next problems that the policy does not answer correctly at temperature 0.
 
-    Each gets one greedy rollout, by the recipe's own prompting, rollout and reward, and groups are sampled for those that failed
-    or were not scored. So a step trains on `prompts` problems at most; greedy rollouts count in `rlvr.budget`, and `tried/correct` is
-    the share that was left out. Where nothing is left, the step makes no update and the learning rate's schedule stays where it is (the
-    released code takes further problems within the step: `sampling_schedule: dynamic` does so until a step is full).
+    Each gets one greedy rollout, by the recipe's own prompting, rollout and reward, and groups are sampled for those that failed or were
+    not scored. So a step trains on `prompts` problems at most; greedy rollouts count in `rlvr.budget`, and `tried/correct` is the share
+    that was left out. Where nothing is left, the step makes no update and the learning-rate schedule does not advance (the released code
+    takes further problems within the step: `sampling_schedule: dynamic` does so until a step is full).
 
-    The method's other half, a forward KL, is not in the released code; `replay: dph_rl` with `divergence: dph_rl` is one, on a
-    rehearsal of what the starting policy solves.
+    The method's other half, a forward KL, is not in the released code; `replay: dph_rl` with `divergence: dph_rl` is one, on stored correct
+    answers of the starting policy.
 
     >>> from pipelines.contract.rollout import GroupOutcome
     >>> part = self_curation(); part.start(4, 0)

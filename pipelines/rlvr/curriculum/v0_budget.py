@@ -23,8 +23,8 @@ class v0_budget(Passes):
 
         v0: U(B) = B (1 - p) (1 - (1 - p)^(B - 1));   mixed: 1 - (1 - p)^B - p^B, the chance that a group has both outcomes
 
-    p is the problem's pass rate so far, drawn towards the policy's running mean by `prior` rollouts. U of v0 is convex
-    for small B p: without a cap one problem would get everything.
+    p is the problem's pass rate so far, shrunk towards the policy's running mean with the weight of `prior` rollouts. U of v0 is convex for
+    small B p: without a cap one problem would get all rollouts.
     """
 
     def __init__(

@@ -17,12 +17,12 @@ from pipelines.contract.rollout import Allocation, GroupOutcome
     checked="reconstructed (the two time scales and the defaults are ours)",
 )
 class vade(Curriculum):
-    """A Beta posterior of the pass rate per problem; a step takes the problems with the highest drawn utility.
+    """A Beta posterior of the pass rate per problem; a step takes the problems with the highest utility of a sampled p.
 
         u = p (1 - p)^2 (hard) or p (1 - p);   after G rollouts: a <- keep a + (1 - keep) + correct, b likewise with incorrect
         between steps every posterior drifts back to the prior: a <- drift a + (1 - drift)
 
-    Problems not sampled yet keep the prior and so get explored.
+    Problems not sampled yet keep the prior and are therefore explored.
     """
 
     def __init__(

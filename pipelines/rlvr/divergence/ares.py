@@ -29,9 +29,9 @@ LOWEST, HIGHEST = math.log(1e-4), math.log(1e2)
 class ares(Method):
     """beta (exp(d) - d - 1), d = logp_ref - logp (clamped to ±20), beta of the problem's difficulty: easy, medium or hard.
 
-    A problem is easy from 2/3 correct rows of the step on, medium from 1/3 on. After the rollouts of each step, with KL the mean over
-    a difficulty's rows, smoothed by `decay`, and e = KL / target - 1: where |e| >= 0.02, log beta moves by `rate` times the smoothed e,
-    at most 0.2, so a difficulty that drifts too far is held tighter. beta starts at 1 and stays between 1e-4 and 100. The released code
+    A problem is easy from 2/3 correct rows of the step on, medium from 1/3 on. After the rollouts of each step, with KL the mean over a
+    difficulty's rows, smoothed by `decay`, and e = KL / target - 1: where |e| >= 0.02, log beta moves by `rate` times the smoothed e, at
+    most 0.2, so a difficulty that drifts too far is penalised more. beta starts at 1 and stays between 1e-4 and 100. The released code
     measures KL on every micro-batch and moves beta each 100 of them. Problems that the step did not sample have beta 1.
     """
 

@@ -14,8 +14,8 @@ from pipelines.rlvr.ops import linear_expm1
 def chi2(logp: PerToken, logp_ref: PerToken) -> PerToken:
     """expm1(d) + expm1(-d) with d = logp - logp_ref: never negative, and on samples of the policy its mean is E[pi/ref] - 1.
 
-    The second term has expectation 0 and lowers the variance. Beyond ±10 both go on linearly. In the loss its gradient
-    would be that of another quantity, because the samples move with the policy: it is legal in the reward only.
+    The second term has expectation 0 and lowers the variance. Beyond ±10 both continue linearly. In the loss its gradient would be that of
+    another quantity, because the samples depend on the policy: it is allowed in the reward only.
 
     >>> import torch
     >>> chi2(torch.tensor([[0.5, -0.2, 1.5, 0.0]]), torch.zeros(1, 4)).mean().item()

@@ -29,10 +29,9 @@ def chi2_occupancy(
 ) -> PerToken:
     """sqrt(max(chi2, floor)) - sqrt(floor), chi2 the mean over rows of expm1(d) + expm1(-d), d = log pi / pi_ref of the row.
 
-    Spread over the tokens so that their weighted sum is it. Beyond ±10 both terms go on linearly. At the reference it is 0
-    and has no gradient: the root alone would have an infinite one. `chi2` is the same divergence per token, in the
-    reward. The released code
-    keeps the constant sqrt(floor), which has no gradient; ours takes it off. The paper scans the weight for each task.
+    Spread over the tokens so that their weighted sum is it. Beyond ±10 both terms continue linearly. At the reference it is 0 and has no
+    gradient: the root alone would have an infinite one. `chi2` is the same divergence per token, in the reward. The released code keeps the
+    constant sqrt(floor), which has no gradient; ours subtracts it. The paper scans the weight for each task.
 
     >>> import torch
     >>> d = torch.tensor([0.5, -0.2, 1.5, 0.0])[:, None]; one = torch.ones(4, 1).bool()

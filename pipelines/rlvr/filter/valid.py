@@ -19,15 +19,14 @@ def valid(
 ) -> PerRow:
     """Rows with an answer that could be read, that ended by themselves, in at most `longest` tokens; others are in no statistic.
 
-    What is then maximised is the reward of the policy p(y | V) that draws until a row is valid. Its gradient is
+    The objective is then the reward of the policy p(y | V) that samples until a row is valid. Its gradient is
 
         E_V[r (grad log p(y) - grad log P(V))] = E_V[(r - E_V r) grad log p(y)],   for grad log P(V) = E_V[grad log p(y)]
 
-    so the correction for the rejected rows is a baseline over the valid ones: exactly `advantage: rloo`, up to the factor
-    (m - 1) / m of a group with m valid rows `advantage: {kind: grpo, scale: none}`. Paying 0 for what is invalid instead adds the
-    gradient of P(V), and rows that are merely valid are pushed up. Use `objective: reinforce` and a `loss_aggregation` that sums
-    a row's tokens (`fixed_length`). The paper estimates P(V) by Monte Carlo; here the group's own rows do. A group with one valid row or
-    none teaches nothing.
+    so the correction for the rejected rows is a baseline over the valid ones: exactly `advantage: rloo`, up to the factor (m - 1) / m of a
+    group with m valid rows `advantage: {kind: grpo, scale: none}`. A reward of 0 for invalid rows instead adds the gradient of P(V), which
+    reinforces rows that are merely valid. Use `objective: reinforce` and a `loss_aggregation` that sums a row's tokens (`fixed_length`).
+    The paper estimates P(V) by Monte Carlo; here the group's own rows do. A group with one valid row or none gives no gradient.
 
     >>> import torch
     >>> yes, no, n = torch.tensor([True, True, False]), torch.tensor([False, True, False]), torch.tensor([5.0, 5, 5])

@@ -24,8 +24,8 @@ def fixed_length(
 ) -> PerToken:
     """Mean over rows of the token sum divided by a constant, by default the sampling limit.
 
-    A row without trained tokens counts in the denominator as long as it is `in_loss`; verl leaves it out, as ours leaves out
-    a row whose trained tokens a method has all taken out of the loss.
+    A row without trained tokens counts in the denominator as long as it is `in_loss`; verl leaves it out, as we do with a row all of whose
+    trained tokens a method has removed from the loss.
 
     >>> import torch
     >>> m = torch.tensor([[0, 1, 1]]).bool()

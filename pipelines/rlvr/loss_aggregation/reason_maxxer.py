@@ -10,9 +10,9 @@ from pipelines.contract.columns import PerRow, PerToken
     checked="third-party code (a fork with its core scripts unchanged), 1 case",
 )
 def reason_maxxer(mask: PerToken, in_loss: PerRow, loss_share: PerToken, advantage: PerToken) -> PerToken:
-    """1 / (tokens with an advantage) on each of them, 1 / (tokens without) on the others.
+    """1 / (number of tokens with an advantage) on each of them, 1 / (number of those without) on the others.
 
-    So few decisions among many tokens are not drowned by what keeps the others in place.
+    So a few decisions among many tokens are not outweighed by the term that keeps the others in place.
 
     >>> import torch
     >>> m, A = torch.tensor([[0, 1, 1, 1, 1]]).bool(), torch.tensor([[0.0, 2.0, 0, 0, 0]])

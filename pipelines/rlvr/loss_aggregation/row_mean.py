@@ -9,8 +9,8 @@ from pipelines.rlvr.ops import loss_rows
 def row_mean(mask: PerToken, in_loss: PerRow, loss_share: PerToken) -> PerToken:
     """Mean over rows of the mean over the row's tokens in the loss; a row without any contributes 0.
 
-    A row without trained tokens counts in the denominator as long as it is `in_loss`; verl leaves it out, as ours leaves out
-    a row whose trained tokens a method has all taken out of the loss.
+    A row without trained tokens counts in the denominator as long as it is `in_loss`; verl leaves it out, as we do with a row all of whose
+    trained tokens a method has removed from the loss.
 
     >>> import torch
     >>> m = torch.tensor([[0, 1, 1], [0, 1, 0]]).bool()

@@ -6,7 +6,7 @@ from pipelines.contract.columns import PerRow, PerToken
 
 @method(paper="2503.14476", title="DAPO, eq. 8", checked="third-party code (verl), 4 cases")
 def token_mean(mask: PerToken, in_loss: PerRow, loss_share: PerToken) -> PerToken:
-    """1 / (tokens of the update in the loss) on each of them.
+    """1 / (number of the update's tokens in the loss) on each of them.
 
     >>> import torch
     >>> m = torch.tensor([[0, 1, 1], [0, 1, 0]]).bool()

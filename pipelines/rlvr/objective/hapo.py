@@ -28,7 +28,7 @@ from pipelines.rlvr.ops import clipped, dual_clipped, ratio
     reads=("mask", "in_loss", "entropy_old"),
 )
 class hapo(Method):
-    """A clipped loss in which sure tokens may fall further and unsure ones rise further.
+    """A clipped loss in which low-entropy tokens may fall further in probability and high-entropy ones rise further.
 
         e = log H;  h = (e - q-quantile of the step) / deviation from it;  hh = h / max h above 0, h / |min h| below
         hh <= 0: low (1 - hh), and A (1 + hh) inside half the bounds;   hh > 0: high (1 + hh), and A (1 + hh) outside them

@@ -33,7 +33,7 @@ def herl(
 
         l = -A rho / (rho + gamma);   rho = exp(logp - logp_old)
 
-    whose gradient is largest where the policy finds a token about gamma times as likely as before. `gamma` 0 is -rho A, as in the released
+    whose gradient is largest where the policy gives a token about gamma times its old probability. `gamma` 0 is -rho A, as in the released
     code. A teacher-forced token's old log-probability is the trainer's own, so rho starts at 1 and the weight at 1 / (1 + gamma).
 
     >>> import torch

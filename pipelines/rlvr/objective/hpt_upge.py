@@ -27,9 +27,9 @@ def hpt_upge(
 ) -> PerToken:
     """-rho A on the policy's tokens, -imitation * logp on teacher-forced ones, each aggregated over its own tokens.
 
-    Both are (1 / pi_ref) A grad pi: with the old policy and the advantage, and with the policy itself and 1. Which problems
-    are imitated, `filter: hpt_gate` decides. The released script divides the rollouts' sum by the width of the response tensor,
-    ours aggregates them as `loss_aggregation` says (with `token_mean` its gradient is that of the script times width / tokens).
+    Both are (1 / pi_ref) A grad pi: the first with the old policy and the advantage, the second with the policy itself and A = 1. `filter:
+    hpt_gate` decides which problems are imitated. The released script divides the rollouts' sum by the width of the response tensor, ours
+    aggregates them as `loss_aggregation` says (with `token_mean` its gradient is that of the script times width / tokens).
 
     >>> import torch
     >>> lp, A = torch.tensor([[-0.2, -0.7, -0.4]]), torch.zeros(1, 3)

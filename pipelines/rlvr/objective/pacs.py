@@ -33,8 +33,7 @@ def pacs(
 
         rhat_i = beta sum_t (logp - logp_old);   psi_i = rhat_i - mean_{j != i} rhat_j;   l_i = w_i BCE(sigmoid(psi_i), y_i)
 
-    w balances correct and incorrect rows within the group. The row's loss stands on each of its tokens: use
-    `loss_aggregation: row_mean`. The
+    w balances correct and incorrect rows within the group. Each token of a row holds the row's loss: use `loss_aggregation: row_mean`. The
     advantage is not read. A group of one is compared with 0.
 
     >>> import torch

@@ -30,18 +30,18 @@ def prdp(
     clip_range: Annotated[float, Field(gt=0)] | None = 0.2,
     tied_pairs: bool = True,
 ) -> PerToken:
-    """Mean over the pairs i, j of a group of max(e_ij^2, e'_ij^2), how far the log-ratios are from telling the rewards apart.
+    """Mean over the pairs i, j of a group of max(e_ij^2, e'_ij^2), how far differences of log-ratios are from those of rewards.
 
         e_ij = s_i - s_j - (r_i - r_j) / beta;   s_i = sum_t logp - logp_ref
         e'   the same with logp kept within `clip_range` of logp_old, token by token (None: e alone)
 
     The loss is 0 for every pair where the policy is pi_ref exp(r / beta) / Z, the maximum of reward - beta KL, and only there. So beta is
     the weight of the KL, and `divergence` stays null. Without the clip the gradient is 4 / beta times that of `rloo` and `reinforce` with
-    beta s taken off the rewards. A pair whose clipped error is the larger one has no gradient through the tokens that are clipped.
+    beta s subtracted from the rewards. A pair whose clipped error is the larger one has no gradient through the tokens that are clipped.
 
-    The loss printed in the paper leaves out pairs with equal rewards (`tied_pairs: false`), its Algorithm 1 counts them: they
-    hold equally good rows together, and with a verifier's 0 and 1 there are many. It also takes means over the steps, which are equally
-    many for all its trajectories; only sums have the maximum above where rows differ in length, and for rows of T tokens they are
+    The loss printed in the paper leaves out pairs with equal rewards (`tied_pairs: false`), its Algorithm 1 counts them: they keep the
+    log-ratios of equally good rows together, and with a verifier's 0 and 1 there are many. It also takes means over the steps, which are
+    equally many for all its trajectories; only sums have the maximum above where rows differ in length, and for rows of T tokens they are
     its loss with beta T, times T^2.
 
     Each token of a row holds n / 2 times the row's share of its group's mean, n the rows of the group in the loss: use

@@ -34,12 +34,12 @@ def recoil(
         temperature / (4 share) Var_mix(s) - mean_demo(s)
 
     Var_mix is the variance over the mixture of demonstrations (`share` in all) and the other rows (the rest), which may come from any
-    policy: nothing corrects for who drew them. The first term holds what is learned from the demonstration together with what the other
-    rows say, where SFT (which has the second alone) goes on for ever.
+    policy: nothing corrects for the policy that sampled them. The first term keeps the demonstration's log-ratio close to the other rows',
+    where SFT (which has the second alone) raises it without end.
 
     This is ReCOIL's dual with the chi-square divergence,  share (E_pi Q - E_demo Q) + E_mix[Q^2] / 4,  minimised over Q: an answer is one
     action, nothing follows it, and Q = temperature s + V(problem) is the soft Q of which the policy is the softmax over the reference. V is
-    the best one, so that Q has the mean 0 over the mixture. With that the minimum is minus that of the primal,
+    the minimising one, so that Q has the mean 0 over the mixture. With that the minimum is minus that of the primal,
 
         share temperature KL(pi || pi_ref) + chi2(share pi + (1 - share) others || share demo + (1 - share) others)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     checked="official code",
 )
 class paraphrase(Prompting):
-    """Each problem is asked a second time as its record's `info.paraphrase` says it; the wordings are groups of their own.
+    """Each problem is asked a second time in the wording of its record's `info.paraphrase`; each wording is its own group.
 
     `template`, a text with {prompt}, rewords records that have no paraphrase.
     """

@@ -28,8 +28,8 @@ SYSTEM_PROMPTS = {
     checked="reconstructed (strategies from the abstract; tags and wording are ours)",
 )
 class ppe(Prompting):
-    """A system message with one of five strategies, or with `text`. It is saved with the model and used again in its evaluation,
-    so that training and evaluation prompt alike.
+    """A system message with one of five strategies, or with `text`. It is saved with the model and used again in its evaluation, so that
+    training and evaluation use the same prompt.
     """
 
     def __init__(

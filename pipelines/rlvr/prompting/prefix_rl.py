@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class prefix_rl(Prompting):
     """A `share` of the problems is prompted with the first `low` to `high` of their solution's tokens as a prefix of the completion.
 
-    Those tokens are context: no ratio, no loss, not scored in lengths. Each such problem is its own group, so hinted and plain
-    rollouts never share a baseline. A prefix that already verifies is shortened until it does not. The solution is
-    the record's, or its answer where it has none. Evaluation never sees a prefix.
+    Those tokens are context: no ratio, no loss, not counted in lengths. Each such problem is its own group, so hinted and plain rollouts
+    never share a baseline. A prefix that already verifies is shortened until it does not. The solution is the record's, or its answer where
+    it has none. Evaluation never sees a prefix.
     """
 
     hints = True

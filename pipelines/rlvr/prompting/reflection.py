@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     reduces_to="below 0 is plain",
 )
 class reflection(Prompting):
-    """A problem sampled before whose mean score so far is under `below` gets a second group: its question, a stored incorrect
+    """A problem that was sampled before and has a mean score under `below` so far gets a second group: its question, a stored incorrect
     answer, and the instruction to reflect.
     """
 

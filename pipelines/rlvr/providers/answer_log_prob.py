@@ -21,10 +21,10 @@ from pipelines.rlvr.providers._rows import scored_rows
     makes=("answer_logp",),
 )
 class answer_log_prob(Provider):
-    """Mean log-probability of the gold answer's tokens, teacher-forced where the policy is about to speak, and `before` in front of it.
+    """Mean log-probability of the gold answer's tokens, teacher-forced where the policy's turn begins, after the text `before`.
 
-    The released code puts "Now there's enough information to answer", the end of the thoughts and an opening answer tag before it,
-    and takes the probability of the answer's tokens alone; say with `before` what an answer looks like in your data. The gold answer is the
+    The released code puts "Now there's enough information to answer", the end of the thoughts and an opening answer tag before it, and
+    takes the probability of the answer's tokens alone; set `before` to what precedes an answer in your data. The gold answer is the
     record's, or its `info` field of the name `field`.
     """
 

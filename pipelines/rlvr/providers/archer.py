@@ -34,14 +34,14 @@ class archer(LearnedHead):
 
         Q_i <- r + discount V'_i(next state), 0 after the last turn;   V_i <- Q'_i(state, turn);   ' <- (1 - tau) ' + tau present
 
-    After each step its episodes join the store, which forgets the oldest beyond `capacity`. Each of the `epochs` that follow draws
-    `batch` episodes from the store for Q, whose turns any policy may have chosen, and as many of the step's own for V, whose turns are the
-    present policy's; the targets move after each. `turn_value` and `turn_action_value` are the smaller of the two estimates. In the
-    first `warm_up` steps of the run the policy stands still.
+    After each step its episodes join the store, which forgets the oldest beyond `capacity`. Each of the `epochs` that follow draws `batch`
+    episodes from the store for Q, whose turns any policy may have chosen, and as many of the step's own for V, whose turns are the current
+    policy's; the targets are updated after each. `turn_value` and `turn_action_value` are the smaller of the two estimates. In the first
+    `warm_up` steps of the run the policy is not updated.
 
-    Different from the released code: V is fitted to turns that the present policy has taken, where the code has the policy take a new
-    turn in each stored state; episodes are drawn, and all turns of one are fitted, where the code draws turns; state and turn are
-    read in one go by the policy's own architecture, V from the state's last token and Q from the turn's, where RoBERTa reads both apart.
+    Different from the released code: V is fitted to turns that the current policy has taken, where the code has the policy take a new turn
+    in each stored state; episodes are sampled, and all turns of one are fitted, where the code samples turns; state and turn are read in
+    one pass by the policy's own architecture, V from the state's last token and Q from the turn's, where RoBERTa reads the two separately.
     """
 
     reads = ("turn", "turn_reward", "reward", "token_penalty")

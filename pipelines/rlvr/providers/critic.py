@@ -30,27 +30,27 @@ AVERAGING = 0.1
     makes=("value",),
 )
 class critic(LearnedHead):
-    """The policy's body, copied at the start, with a scalar head from zero; fitted after the policy's updates.
+    """The policy's body, copied at the start, with a zero-initialised scalar head; fitted after the policy's updates.
 
-    The target of each token is the undiscounted reward still to come: unbiased, whatever lambda the policy uses. Rows whose
-    outcome is not known (cut off, where the advantage bootstraps them) are left out.
+    The target of each token is the undiscounted return-to-go: unbiased, whatever lambda the policy uses. Rows whose outcome is not known
+    (cut off, where the advantage bootstraps them) are left out.
 
     `at: turns` fits the first token of each turn alone, one value a turn (ERA, 2510.12693), to what `advantage: turn_gae` with the same
     `discount` and `lam` adds to the value there: the lambda return of the turns still to come. The turn's other tokens have that value too,
-    so an advantage over tokens reads none that nothing was fitted to.
+    so an advantage over tokens reads only values that were fitted.
 
-    In the first `warm_up` steps of the run it is fitted while the policy stands still, as in ERA (its `critic_warmup: 3` is 2, as its
-    steps count from 1). With `heuristic` those steps fit what that function thinks of each state instead of returns, so the policy
-    starts with knowledge that the later fits, to returns again, take back where it is wrong: as in Q-shaping (2410.01458, reconstructed
-    from its abstract), here of states and by a function, `package.module:function` with a reward function's signature, whose
-    `completions` are what follows the prompt so far, an environment's answers among it. It is asked before every fitted token: with
-    `at: turns` once a turn. A state for which it gives None is not fitted.
+    In the first `warm_up` steps of the run it is fitted while the policy is not updated, as in ERA (its `critic_warmup: 3` is 2, as its
+    steps count from 1). With `heuristic` those steps fit that function's value of each state instead of returns, so the policy starts with
+    knowledge that the later fits, to returns again, correct where it is wrong: as in Q-shaping (2410.01458, reconstructed from its
+    abstract), here of states and by a function, `package.module:function` with a reward function's signature, whose `completions` are the
+    text after the prompt so far, including an environment's messages. It is called before every fitted token: with `at: turns` once a turn.
+    A state for which it returns None is not fitted.
 
     `heads` (term of the reward → `identity`, `log` or `loglin`) gives every named term of a reward that is a sum a value head of its own,
-    fitted in a space of its own (Orchestrated Value Mapping, 2203.07171): `value` is their sum, with a head more for what the reward has
-    beyond them. A logarithm tells small returns apart that stand beside large ones; it takes no sign, so such a term has one head for
-    what is above 0 and one for what is below. A head's target lies `averaging` of the way from its value to the return, before it is
-    mapped (the paper's beta_reg). Its heads are fitted to returns instead of bootstrapped maxima, by squares instead of Huber's loss.
+    fitted in a space of its own (Orchestrated Value Mapping, 2203.07171): `value` is their sum, with one more head for the rest of the
+    reward. A logarithm resolves small returns beside large ones; it takes no sign, so such a term has one head for the part above 0 and one
+    for the part below. A head's target lies `averaging` of the way from its value to the return, before it is mapped (the paper's
+    beta_reg). Its heads are fitted to returns instead of bootstrapped maxima, by squares instead of Huber's loss.
 
     Raises:
         RecipeError: `discount` or `lam` without `at: turns`, `averaging` without `heads`, `heads` with `at: turns` or `heuristic`,

@@ -49,12 +49,12 @@ class demonstration_discriminator(Provider):
 
         loss = mean BCE(D(policy's), 0) + mean BCE(D(demonstration), u) - 0.001 H + penalty mean max(|dD/dx| - bound, 0)^2
 
-    with labels u from 0.7 to 1.2 and H the mean entropy of D's verdicts. The gradient is taken at a random place between an answer and
-    its own prompt's demonstration; that it stays below `bound` is what the paper finds indispensable. `one_sided: false` penalises
-    smaller gradients too. x is what the frozen starting policy makes of an answer, the mean of its last hidden states and the one at
-    the last token, and D a network of two layers of 100 over it, as in the released code: D is smooth in x, not in the text. After a
-    step's rows were paid it learns `epochs` steps, each from as many rows, drawn from them and the `memory` newest of earlier steps. No
-    verdict is read. Rows that are demonstrations themselves, and those whose problem is not in the split, are not judged.
+    with labels u from 0.7 to 1.2 and H the mean entropy of D's verdicts. The gradient is taken at a random place between an answer and its
+    own prompt's demonstration; that it stays below `bound` is what the paper finds indispensable. `one_sided: false` penalises smaller
+    gradients too. x is the frozen starting policy's representation of an answer, the mean of its last hidden states and the one at the last
+    token, and D a network of two layers of 100 over it, as in the released code: D is smooth in x, not in the text. After a step's rewards
+    are computed it learns for `epochs` steps, each from as many rows, sampled from them and the `memory` newest of earlier steps. No
+    verdict is read. Rows that are demonstrations themselves, and those whose problem is not in the split, are not scored.
     """
 
     single_answers = True

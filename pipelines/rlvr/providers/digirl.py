@@ -27,17 +27,17 @@ DRAWS = 7
     makes=("turn_value", "instruction_value"),
 )
 class digirl(LearnedHead):
-    """Probabilities that what is still to be paid is above 0, over a copy of the policy's body with a store of episodes, by cross-entropy:
+    """Probabilities that the return-to-go is above 0, over a copy of the policy's body with a store of episodes, by cross-entropy:
 
         turn_value          from the state in which a turn is taken, the smaller of two estimates
         instruction_value   from the state before the first turn, by a head of its own
 
-    After each step its episodes join the store, which forgets the oldest beyond `capacity`; each of the `epochs` that follow draws `batch`
-    of them, whichever policy played them, and fits all their turns. What is still to be paid is discounted by `discount`. In the first
-    `warm_up` steps of the run the policy stands still.
+    After each step its episodes join the store, which forgets the oldest beyond `capacity`; each of the `epochs` that follow samples
+    `batch` of them, whichever policy played them, and fits all their turns. The return-to-go is discounted by `discount`. In the first
+    `warm_up` steps of the run the policy is not updated.
 
-    Different from the released code: one body is trained by all three heads, where there the step critics read frozen features of text
-    and screen and the instruction critic has a body of its own; episodes are drawn, and all turns of one fitted, where there turns are.
+    Different from the released code: one body is trained by all three heads, where its step critics read frozen features of text and screen
+    and its instruction critic has a body of its own; episodes are sampled, and all turns of one fitted, where it samples turns.
     """
 
     reads = ("turn", "turn_reward", "reward", "token_penalty")

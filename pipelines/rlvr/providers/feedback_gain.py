@@ -25,8 +25,8 @@ from pipelines.rlvr.providers._rows import Row, scored_rows
 class feedback_gain(Provider):
     """Mean over the next turn's tokens of log pi(token | history) - log pi(token | history with this turn's feedback hidden).
 
-    The feedback is what stands between two turns, less what the chat template puts around it. It is replaced by `placeholder`, repeated
-    or cut to the same number of tokens, so that nothing moves.
+    The feedback is the text between two turns, without what the chat template puts around it. It is replaced by `placeholder`, repeated or
+    cut to the same number of tokens, so that no position changes.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ class flow_field(Provider):
 
     The field v is a small network. It learns before the first step from the records' solutions (`offline_steps` of `offline_rows` records,
     t logit-normal; records without a solution are left out, and where no record has one there is nothing to learn from), then from the
-    answers of each step that the verifier calls correct, at `time`. Nothing of it reaches the policy's gradient. The noise of a step's
-    rows is the same whenever the step is made again.
+    answers of each step that the verifier calls correct, at `time`. The policy gets no gradient from it. The noise of a step's rows is the
+    same whenever the step is repeated.
 
     Args:
         depths: blocks of the policy whose output is read, as shares of their number.

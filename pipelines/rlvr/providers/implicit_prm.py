@@ -25,8 +25,8 @@ class implicit_prm(Provider):
 
         r_t = beta (log phi(y_t) - log ref(y_t)),    loss = BCE(sigmoid(sum_t r_t), outcome)
 
-    The outcome is the verifier's 0 or 1 (a score above 1/2 counts as 1). With `update_first` the model learns from the step's
-    outcomes before it scores them, as in the released code; otherwise it scores first. Unscored rows teach it nothing.
+    The outcome is the verifier's 0 or 1 (a score above 1/2 counts as 1). With `update_first` the model learns from the step's outcomes
+    before it scores them, as in the released code; otherwise it scores first. It does not learn from unscored rows.
     """
 
     def __init__(

@@ -30,9 +30,9 @@ MASKS = 5
 class masked_context(Provider):
     """Log-probabilities of the completion at the policy's temperature and truncation, given a prompt whose context is corrupted.
 
-    The context is the record's `info` field of the name `field` (dots lead into nested ones), a text that stands in the prompt; each of
-    its sentences (or `unit`s) is replaced by `mark` with probability `share`, drawn in every step, for all rows of a problem alike. The
-    question around it is left alone. Rows whose prompt is another than the record's (hints), and rows without a context, have no value.
+    The context is the record's `info` field named `field` (dots address nested ones), a text that occurs in the prompt; each of its
+    sentences (or `unit`s) is replaced by `mark` with probability `share`, drawn in every step, for all rows of a problem alike. The
+    question around it is left alone. Rows whose prompt differs from the record's (hints), and rows without a context, have no value.
     """
 
     info_fields: ClassVar[tuple[str, ...]] = ("field",)

@@ -23,13 +23,13 @@ from pipelines.rlvr.providers._rows import read_at
     makes=("turn_progress",),
 )
 class progress(LearnedHead):
-    """c_k = head(last hidden state at the end of turn k), by the starting policy's body with a scalar head from zero, trained in
+    """c_k = head(last hidden state at the end of turn k), by the starting policy's body with a zero-initialised scalar head, trained with
 
         loss = mean over rows of (sum_k c_k - outcome)^2
 
     The outcome is the score before shaping. The released code reads the logits at the turn's last token with a linear layer, and learns
-    from episodes of the starting policy before PPO begins; here the model learns from each step's rows, before it tells their turns'
-    progress with `update_first`, else after. Rows whose outcome is not known teach nothing.
+    from episodes of the starting policy before PPO begins; here the model learns from each step's rows, before it predicts their turns'
+    progress with `update_first`, else after. It does not learn from rows whose outcome is not known.
     """
 
     reads = ("turn", "turn_reward")

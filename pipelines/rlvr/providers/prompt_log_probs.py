@@ -20,7 +20,7 @@ from pipelines.rlvr.providers._rows import scored_rows
     makes=("logp_prompt",),
 )
 class prompt_log_probs(Provider):
-    """Log-probability of every prompt token but the first, which nothing precedes, under the policy before the step's updates."""
+    """Log-probability of every prompt token except the first, which has no context, under the policy before the step's updates."""
 
     def setup(self, context: ProviderContext) -> None:
         """Keep the scorer."""

@@ -21,8 +21,8 @@ from pipelines.errors import RecipeError
 class reward_attention(Provider):
     """`reward_attention`: the last block's attention at the row's last token, mean over heads, as shares of the row's trained tokens.
 
-    For `credit: abc_attention`. The model is loaded once more with eager attention, which alone says its weights, and must have the
-    policy's tokenizer.
+    For `credit: abc_attention`. The model is loaded once more with eager attention, the only one that returns its weights, and must have
+    the policy's tokenizer.
     """
 
     reward_models: ClassVar[tuple[str, ...]] = ("model",)

@@ -20,7 +20,7 @@ from pipelines.errors import RecipeError
     makes=("value",),
 )
 class reward_prefix(Provider):
-    """`value` of a token is the reward model's score of what stands before it, all prefixes in one pass; of several heads the mean.
+    """`value` of a token is the reward model's score of the prefix before it, all prefixes in one pass; of several heads the mean.
 
     For `credit: red`, whose token rewards are then score differences. `model` is a stage of kind reward_model or a checkpoint's path;
     it must have the policy's tokenizer.

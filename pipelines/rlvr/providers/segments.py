@@ -26,12 +26,12 @@ KEYWORDS = (
     makes=("segment",),
 )
 class segments(Provider):
-    """Numbers the segments of each row's reasoning from 0.
+    """Numbers the segments of each row's reasoning, from 0.
 
-    `by: keywords`: a segment begins with the token that a keyword of the text begins in; what stands before the first keyword is
-    segment 0, so each segment from 1 on begins with a keyword. `by: confidence`: at a token less likely than the `radius` tokens in
-    front of it and no more likely than the `radius` after it, which needs no language. Both ends of a row see fewer neighbours; its
-    first token begins segment 0. The reasoning ends where the text has `</tag>`; a row without it is reasoning as a whole.
+    `by: keywords`: a segment begins with the token that a keyword of the text begins in; the tokens before the first keyword are segment 0,
+    so each segment from 1 on begins with a keyword. `by: confidence`: at a token less likely than the `radius` tokens before it and no more
+    likely than the `radius` after it, which depends on no language. Tokens at both ends of a row have fewer neighbours; its first token
+    begins segment 0. The reasoning ends where the text has `</tag>`; a row without it is reasoning as a whole.
 
     Args:
         keywords: whole words or phrases, in any case. Default: `KEYWORDS`, of English.

@@ -31,15 +31,15 @@ ANSWER = "answer"
 class target_discriminator(LearnedHead):
     r"""q(target | what the policy wrote), by the starting policy's body with a classifier over the targets of the split.
 
-        loss = -mean over rows of log q(target);   one step with the step's rows, after they were paid
+        loss = -mean over rows of log q(target);   one step with the step's rows, after their rewards are computed
 
-    In the paper the policy gathers what a discriminator sees of a thing, and the discriminator names the thing. Here the policy writes,
-    and the discriminator reads what it wrote: **never the prompt**, from which it could name the target by itself. The target is the
-    record's answer, or another field of its info by the name `target`, such as a topic, a style or a code that the prompt gives. With
-    `until` the discriminator reads only what stands before that mark (`\boxed`, `</think>`), so a policy is paid for reasoning that
-    gives the target away and not for the label itself; of a row without the mark it reads nothing, so leaving it out pays nothing. It
-    learns from every row with a trained token, whatever the verifier says. `target_prior` is 1 / targets, as in the released code, or
-    with `prevalence: frequency` the share of the split's records.
+    In the paper the policy gathers a discriminator's observations of an object, and the discriminator names the object. Here the policy
+    writes, and the discriminator reads what it wrote: **never the prompt**, from which it could name the target by itself. The target is
+    the record's answer, or another field of its info by the name `target`, such as a topic, a style or a code that the prompt gives. With
+    `until` the discriminator reads only the text before that mark (`\boxed`, `</think>`), so a policy is rewarded for reasoning that
+    reveals the target and not for the label itself; of a row without the mark it reads nothing, so leaving it out gains nothing. It learns
+    from every row with a trained token, whatever the verdict. `target_prior` is 1 / targets, as in the released code, or with `prevalence:
+    frequency` the share of the split's records.
     """
 
     def __init__(

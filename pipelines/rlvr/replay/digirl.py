@@ -25,13 +25,13 @@ HAIR = 1e-6
 class digirl(Replay):
     """Of the step's rows and the `capacity` last stored ones, those in the top `share` by R - V(problem) train.
 
-    R is the row's reward and V(problem) the instruction critic's probability of success (`providers: [digirl]`): successes at problems that
-    looked hard come first, those at easy ones later, and a bound among the successes leaves none of the failures. The bound is the
-    quantile of all of them, ties included; rows of the step below it leave the loss, and up to `stored` earlier rows from it on join, drawn
-    without replacement; with `stored` 0 the step's best train in any case. Stored rows keep their advantages, and nothing corrects for
-    the policy that played them.
+    R is the row's reward and V(problem) the instruction critic's probability of success (`providers: [digirl]`): successes on problems that
+    looked hard come first, those on easy ones later, and a threshold among the successes excludes all failures. The threshold is the
+    quantile of all of them, ties included; rows of the step below it leave the loss, and up to `stored` earlier rows that reach it join,
+    sampled without replacement; with `stored` 0 the step's best rows train in any case. Stored rows keep their advantages, and nothing
+    corrects for the policy that played them.
 
-    The released code evaluates all stored episodes again with the present critics; here a row keeps what was said when it was played.
+    The released code evaluates all stored episodes again with the current critics; here a row keeps the value from when it was played.
     """
 
     def __init__(

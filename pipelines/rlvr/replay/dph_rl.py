@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     checked="official code (rehearsed problems stay among those explored)",
 )
 class dph_rl(Replay):
-    """Before the first step every problem is answered `samples` times; one right answer of each that has `solved` of them is
-    kept, with the log-probabilities it was drawn with. Each step rehearses `rows` of them. Their advantage is 0: `divergence: dph_rl`
-    is all they train on, with a mean over their own tokens. `problems` bounds how many are asked: the answers are part of
-    every commit.
+    """Before the first step every problem is answered `samples` times; one correct answer to each with at least `solved` of them is kept,
+    with its log-probabilities from sampling. Each step replays `rows` of them. Their advantage is 0: `divergence: dph_rl` is all they train
+    on, with a mean over their own tokens. `problems` bounds how many are asked: the answers are part of every commit.
     """
 
     def __init__(

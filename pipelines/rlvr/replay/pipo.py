@@ -22,15 +22,15 @@ from pipelines.rlvr.replay._rows import row_of, stack
     requires=(("objective", "pipo"),),
 )
 class pipo(Replay):
-    """The rows of the step before train once more, in an update in front of the step's own, with coefficients C instead of
-    advantages. It is split into mini-batches like the step's own.
+    """The rows of the step before train once more, in an update before the step's own, with coefficients C instead of advantages. It is
+    split into mini-batches like the step's own.
 
         xi = clip(mean reward - mean of the window, -5, 5) / deviation of the window (population)
         C_i = clip(xi G Abar_i / sum_group |Abar|, -10, 10), times `regress` where xi < 0;   Abar the row's mean advantage
 
-    So what the last step pushed is pushed again after progress, and taken back after a setback. Use `objective: pipo`. Ratios
-    are over the log-probs that the rows were sampled with, so the step's own rows have moved away from 1 when their turn comes.
-    There is no replay update before the window holds `start` steps, where |xi| <= `threshold`, or where `regress` is 0 and xi < 0.
+    So the last step's update is reinforced after progress and reversed after a setback. Use `objective: pipo`. Ratios are over the
+    log-probs that the rows were sampled with, so the step's own rows have moved away from 1 when their turn comes. There is no replay
+    update before the window holds `start` steps, where |xi| <= `threshold`, or where `regress` is 0 and xi < 0.
     """
 
     def __init__(

@@ -20,11 +20,11 @@ from pipelines.data.records import Trajectory, by_group
     reduces_to="answers 0 is no_replay",
 )
 class r3(Replay):
-    """A group that is all wrong gets its problem's last right answers, one that is all right the last wrong ones.
+    """A group without a correct answer gets its problem's last correct ones, one without an incorrect answer the last incorrect ones.
 
-    They keep the log-probabilities and the prompt they were drawn with, enter the group's advantage like any member,
-    and then theirs is multiplied by `alpha`. A mixed group gets none. The last `stored` answers of either kind are kept
-    for the `problems` seen last; they are part of every commit.
+    They keep the log-probabilities and the prompt they were sampled with, enter the group's advantage like any member, and their own
+    advantage is then multiplied by `alpha`. A mixed group gets none. The last `stored` answers of either kind are kept for the `problems`
+    seen last; they are part of every commit.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from pipelines.rlvr.ops import row_mean
     updates_in_parts=True,
 )
 class seeupo(Replay):
-    """The step's own update in parts, one a turn: each is trained with the log-probabilities of the weights as they then are as old ones.
+    """Splits the step's update into one part per turn; the old log-probabilities of each are those of the weights when it starts.
 
         s = clip(exp(mean_t (logp_after - logp_before)), 1 - clip, 1 + clip)   over the turn that was just trained, 1 without it
         c = clip(c s, 1 - clip, 1 + clip), 1 at first;   A = c x the row's advantage   in the turns still to come

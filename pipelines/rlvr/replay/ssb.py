@@ -19,7 +19,7 @@ from pipelines.rlvr.replay._rows import append, row_of
     reduces_to="a step without zero-advantage rows is no_replay",
 )
 class ssb(Replay):
-    """Rows without advantage are replaced by stored rows, drawn with a chance in proportion to their mean |A|.
+    """Zero-advantage rows are replaced by stored rows, sampled with a probability in proportion to their mean |A|.
 
     Stored rows keep their advantages and the log-probabilities they were sampled with, so the objective's ratio covers their
     age. Rows older than `max_age` steps are forgotten, the oldest first beyond `capacity`. The number of rows in

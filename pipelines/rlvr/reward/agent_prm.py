@@ -24,13 +24,14 @@ FIELD = "rlvr.reward.model"
     checked="closed form (a turn's reward is the model's own score of the conversation up to its end)",
 )
 class agent_prm(Reward):
-    """Turn k is paid Q(s_k, a_k) = sigmoid(score of the conversation up to the turn's end), and nothing else; the row the sum.
+    """The reward of turn k is Q(s_k, a_k) = sigmoid(score of the conversation up to the turn's end) alone; the row's is the sum.
 
     `model` is a stage of kind reward_model with `step_labels`, trained on the turns of stored episodes (`select: steps`): their mean
-    returns. The paper improves the policy by max E[Q(s, a)] - beta KL to the policy of the round before, state by state: later turns are in
-    Q already, so use an advantage that adds none, `advantage: {kind: turn_gae, discount: 0, lam: 0}` or `{kind: gigpo, discount: 0}`. It
-    optimises by online DPO of two actions of a state or by PPO; here it is PPO. The model must have the policy's tokenizer and template.
-    What the environment paid is the component `outcome`, and `correct` stays its verdict. A row beyond the model's context is unscored.
+    returns. The paper improves the policy by max E[Q(s, a)] - beta KL to the policy of the round before, state by state: Q includes later
+    turns already, so use an advantage that does not add them: `advantage: {kind: turn_gae, discount: 0, lam: 0}` or `{kind: gigpo,
+    discount: 0}`. It optimises by online DPO of two actions of a state or by PPO; here it is PPO. The model must have the policy's
+    tokenizer and template. The environment's reward is the component `outcome`, and `correct` remains its verdict. A row beyond the model's
+    context is unscored.
     """
 
     pays_turns = True

@@ -30,13 +30,13 @@ Match = Callable[[int, int], tuple[float, float]]
 class arena_tournament(Reward):
     """1 - rank / (G - 1) after a seeded single elimination, 2 (G - 1) calls of the judge; or directly the advantage of that.
 
-    `judge` names a function `judge(problem, first, second) -> (points, points)` as package.module:function, or a language model behind
-    an OpenAI-compatible endpoint (`{model, url, instruction, ...}`, the fields of `reward: judge`), which compares each pair in both
-    orders; by default the verifier's scores are compared. The component `judge_order_flips` is the share of a row's matches in which the
-    two orders disagreed. For the seeding every answer is compared with the first one, which stands second and keeps the
-    mean of its points as one value. An odd answer advances and plays first in the next round. Those who lose in the same round
-    are ranked by mean points, equal ones in the order of the bracket; a tied match goes to the first player. `as_advantage`
-    gives (reward - mean) / (deviation + 1e-6), for `advantage: as_is`.
+    `judge` names a function `judge(problem, first, second) -> (points, points)` as package.module:function, or a language model behind an
+    OpenAI-compatible endpoint (`{model, url, instruction, ...}`, the fields of `reward: judge`), which compares each pair in both orders;
+    by default the verifier's scores are compared. The component `judge_order_flips` is the share of a row's matches in which the two orders
+    disagreed. For the seeding every answer is compared with the group's first one, which plays second and keeps the mean of its points as
+    one value. An answer without an opponent advances and plays first in the next round. Those that lose in the same round are ranked by
+    mean points, equal ones in the order of the bracket; a tied match goes to the first player. `as_advantage` gives (reward - mean) /
+    (deviation + 1e-6), for `advantage: as_is`.
     """
 
     def __init__(

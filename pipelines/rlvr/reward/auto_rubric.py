@@ -22,10 +22,10 @@ from pipelines.rlvr.scoring import verify
 class auto_rubric(Reward):
     """`win` for the better and `-lose` for the worse of two completions of a problem, for `advantage: as_is`.
 
-    The completions of a group meet in pairs as they were drawn, 0 with 1, 2 with 3; use `group_size: 2`. `judge` is a language model
+    The completions of a group are paired in the order of sampling, 0 with 1, 2 with 3; use `group_size: 2`. `judge` is a language model
     behind an endpoint (`{model, url, instruction, ...}`, the fields of `reward: judge`), which compares each pair by `criteria` in both
-    orders; where these disagree, give both the same or cannot be read, both rows are unscored, as is one without a partner. Without a judge
-    the verifier's scores are compared. `whetstone rubric` drafts the criteria from preference pairs. Components: `rubric_undecided`.
+    orders; where the two orders disagree, tie or cannot be parsed, both rows are unscored, as is one without a partner. Without a judge the
+    verifier's scores are compared. `whetstone rubric` drafts the criteria from preference pairs. Components: `rubric_undecided`.
     """
 
     def __init__(

@@ -28,9 +28,9 @@ TOWARDS = {(True, True): 0.0, (True, False): -1.0, (False, True): 1.0, (False, F
     crosses_groups="in the stage balance, the share of thinking rows is that of all rows that are scored together",
 )
 class autothink(Reward):
-    """Think and correct 1, think and incorrect 0, direct and correct 2, direct and incorrect -1; an unclosed block of thoughts 0.
+    """Think and correct 1, think and incorrect 0, direct and correct 2, direct and incorrect -1; an unclosed thinking block 0.
 
-    A row thinks where text stands between `<think>` (which the prompt may have opened) and `</think>`. The three stages in a row:
+    A row thinks if there is text between `<think>` (which the prompt may have opened) and `</think>`. The three stages, in order:
 
     - `balance`: where the share p of one mode among the rows is over `gamma`, its rows move by clip(`slope` (p - gamma), 0, 1) of the
       way to 0 / -1 (thinking, correct / incorrect) or 1 / -2 (direct).
@@ -38,7 +38,7 @@ class autothink(Reward):
     - `shorten`: in a group, correct rows get exp(-alpha z) - 1 more and incorrect ones 1 - exp(-beta z), with z their length against the
       group's rows of the same correctness, in standard deviations (ddof 1).
 
-    With several processes p is that of the rows of each.
+    With several processes each computes p over its own rows.
     """
 
     label = "autothink"

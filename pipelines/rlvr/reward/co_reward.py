@@ -23,10 +23,10 @@ from pipelines.rlvr.scoring import verify
 class co_reward(Reward):
     """1 for the answer that most rollouts of the problem's other wording gave, else 0. Needs `prompting: paraphrase`.
 
-    Empty answers do not vote and get 0; where one wording has no answer at all, the other's rows get 0 too. In a tied vote the
-    official code takes the answer that came first; ours leaves the rows of the other wording unscored: the order of samples says
-    nothing. `correct` stays the verifier's verdict where there is a gold answer, for the metrics alone. The share of
-    problems whose two votes agree is in `components`.
+    Empty answers do not vote and get 0; where one wording has no answer at all, the other wording's rows get 0 too. In a tied vote the
+    official code takes the answer that came first; ours leaves the rows of the other wording unscored: the order of samples carries no
+    information. `correct` stays the verifier's verdict where there is a gold answer, for the metrics alone. The share of problems whose two
+    votes agree is in `components`.
     """
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:

@@ -128,16 +128,16 @@ class Term:
 class composite(Composed, Reward):
     """Sum of `weight` x value over `terms`, each a reward of this slot; `reward: [a, b]` is its short form.
 
-    A term also takes `name`, `weight` (a number, `{start, end, steps, after}` for one that moves, `{learn, start, low, high}` for one
-    that follows how well the term agrees with the verdict, or `preference` for what the record's `info.preferences` gives the term's
-    name, which the policy reads in its prompt: multi-objective RL by one policy for all weights), `gate` (`{term, at_least, at_most,
-    otherwise}`: the value counts only where an earlier term's does), `operation` (`add`, or `multiply` what the terms before it gave)
-    and `unscored` (what to do with a row that it cannot score: leave the `row` out, or count `zero`). What a term pays single tokens
-    (`drlc`) or turns (`viper`, `contrasting_goals`; `verifier`: what the environment paid) has its weight and gate, and the factors of
-    later terms; what a term pays for the whole answer goes to an episode's last turn. A reward that adds to the environment's (`matchtir`)
-    has that in its value, and needs no `verifier` beside it. Where all terms are added, `terms` of a row says what each has
-    added. Steps that a term tells apart and their values (`exprl`, `process_model`) stay with the row. Every term's value is a
-    component, so a metric. `correct` stays the verdict of the problem's verifier, whether or not it is a term.
+    A term also takes `name`, `weight` (a number, `{start, end, steps, after}` for one on a schedule, `{learn, start, low, high}` for one
+    that follows how well the term agrees with the verdict, or `preference` for the weight that the record's `info.preferences` gives the
+    term, which the policy reads in its prompt: multi-objective RL with one policy for all weights), `gate` (`{term, at_least, at_most,
+    otherwise}`: the value counts only where an earlier term's is within these bounds), `operation` (`add` to the result of the terms before
+    it, or `multiply` it) and `unscored` (what to do with a row that it cannot score: leave the `row` out, or count `zero`). A term's
+    rewards for single tokens (`drlc`) or turns (`viper`, `contrasting_goals`; `verifier`: the environment's) are scaled by its weight, its
+    gate and the factors of later terms; its reward for the whole answer goes to an episode's last turn. A reward that adds to the
+    environment's (`matchtir`) includes it, and needs no `verifier` beside it. Where all terms are added, `terms` of a row holds each term's
+    contribution. A term's steps and their values (`exprl`, `process_model`) stay with the row. Every term's value is a component, and so a
+    metric. `correct` remains the verdict of the problem's verifier, whether or not it is a term.
     """
 
     def __init__(self, *, terms: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=64)]) -> None:

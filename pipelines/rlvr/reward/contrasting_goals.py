@@ -31,13 +31,13 @@ Contrast = Annotated[float, Field(ge=-1e3, le=1e3)]
 class contrasting_goals(Reward):
     """(c - low) / (high - low) with c = alpha cos(state, wanted) - beta cos(state, unwanted), at least low and at most high; from 0 to 1.
 
-    A state is what the environment shows after a turn, and each turn is paid for the state that it leads to, instead of what the
-    environment pays, which is the component `outcome`. An answer without turns is a state itself, without its reasoning. `wanted` and
-    `unwanted` are sentences. The released code has weights of 1 and bounds -0.03 and 0, by which a state that is as near to the wanted goal
-    as to its opposite is paid in full; cosines of CLIP differ little, and those of other encoders want wider bounds. A text that
-    is empty, or too long for the encoder, is paid 0. The paper's hierarchy multiplies this by factors of the vehicle's state: `operation:
-    multiply` of a composite reward. `correct` stays the verifier's or the environment's verdict. The encoder is a transformers model
-    by its path (with a slash), or a stage of the recipe.
+    A state is the observation after a turn, and each turn is rewarded for the state that it leads to, in place of the environment's reward,
+    which is the component `outcome`. An answer without turns is a state itself, without its reasoning. `wanted` and `unwanted` are
+    sentences. The released code has weights of 1 and bounds -0.03 and 0, with which a state that is as near to the wanted goal as to its
+    opposite gets the full reward; CLIP's cosines vary little, and those of other encoders need wider bounds. A text that is empty, or too
+    long for the encoder, gets 0. The paper's hierarchy multiplies this by factors of the vehicle's state: `operation: multiply` of a
+    composite reward. `correct` stays the verifier's or the environment's verdict. The encoder is a transformers model by its path (with a
+    slash), or a stage of the recipe.
     """
 
     label = "contrast"

@@ -23,13 +23,13 @@ FIELD = "rlvr.reward.model"
     checked="official code (by the sheet's example)",
 )
 class critiqued_model(Reward):
-    """The mean over `critiques` of the score that a reward model reads after its own critique of the completion.
+    """The mean over `critiques` of a reward model's score after its own critique of the completion.
 
-    `model` is a stage of kind reward_model with `critique`, or such a stage's model by its path. More than one critique
-    (self-consistency) needs a temperature above 0 in the stage's `critique.sampling`: greedy ones are all equal. The random numbers of a
-    critique depend on `seed`, the conversation and its place, so equal completions get equal scores. A critique that hits its token limit
-    is scored all the same. `correct` stays the verdict of the record's verifier. Components: `critique_cut`, the share of critiques that
-    were cut, and with several `critique_std`, the standard deviation (ddof 0) of their scores.
+    `model` is a stage of kind reward_model with `critique`, or such a stage's model by its path. More than one critique (self-consistency)
+    needs a temperature above 0 in the stage's `critique.sampling`: greedy ones are all equal. The random numbers of a critique depend on
+    `seed`, the conversation and its place, so equal completions get equal scores. A critique that hits its token limit is scored as well.
+    `correct` stays the verdict of the record's verifier. Components: `critique_cut`, the share of critiques that were cut, and with several
+    `critique_std`, the standard deviation (ddof 0) of their scores.
 
     >>> mean_and_std([0.7, 1.1, 0.9, -0.2])
     (0.625, 0.4968651728587948)

@@ -28,10 +28,9 @@ WEIGHTS = (0.02, 0.10, 0.15, 0.25, 0.38)
 class diver(Reward):
     """min(diversity, cap) of a correct row, 0 of any other; with `form: equations` times the group's share of correct rows.
 
-    Diversity of equations: the share of the row's formulas (between $ $, \\( \\) or \\[ \\]) that no other row of its group has. Of
-    words: 1 minus the mean similarity to the others, the mean of BLEU in both directions on the first `characters` of the texts. A
-    row alone has 0. A term of a composite reward: `reward: [verifier, {kind: diver, weight: {start: 1, end: 0, steps: 50, after:
-    100}}]`.
+    Diversity of equations: the share of the row's formulas (between $ $, \\( \\) or \\[ \\]) that no other row of its group has. Of words:
+    1 minus the mean similarity to the others, the mean of BLEU in both directions on the first `characters` of the texts. A row alone in
+    its group has 0. A term of a composite reward: `reward: [verifier, {kind: diver, weight: {start: 1, end: 0, steps: 50, after: 100}}]`.
     """
 
     label = "diversity"

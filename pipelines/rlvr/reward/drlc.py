@@ -30,12 +30,12 @@ FIELD = "rlvr.reward"
 class drlc(Judged):
     """`good` for each part of the completion that a critic quotes as good and `bad` for each bad one, on its last token.
 
-    The reward is what the tokens get: the row's own score is 0, so it stands beside another, `reward: [verifier, {kind: drlc,
-    model: NAME, weight: 0.2}]`. `place: spread` shares a part's pay among its tokens. Quotes that do not stand in the completion pay
-    nothing; of equal ones each takes the next place; overlapping ones add up. A reply that cannot be read pays nothing, and the row
-    keeps its other rewards. The critic is a `model` behind an endpoint or the model at a `path`, as for the reward `judge`, and like
-    that reads what follows the reasoning; `instruction` says what is good and bad. Needs an advantage that reads rewards of tokens, such as
-    `gae` or `reinforce_pp`. Components: `judge_unread`, `spans_good`, `spans_bad`, `spans_lost`, `judge_tokens`, `judge_seconds`.
+    Only tokens are rewarded: the row's own score is 0, so use it beside another reward, `reward: [verifier, {kind: drlc, model: NAME,
+    weight: 0.2}]`. `place: spread` divides a part's reward among its tokens. Quotes that do not occur in the completion give nothing; equal
+    ones match successive occurrences; overlapping ones add up. A reply that cannot be parsed gives nothing, and the row keeps its other
+    rewards. The critic is a `model` behind an endpoint or the model at a `path`, as for the reward `judge`, and like that reads what
+    follows the reasoning; `instruction` defines good and bad. Needs an advantage that reads rewards of tokens, such as `gae` or
+    `reinforce_pp`. Components: `judge_unread`, `spans_good`, `spans_bad`, `spans_lost`, `judge_tokens`, `judge_seconds`.
     """
 
     language_models: ClassVar[tuple[str, ...]] = ("path",)

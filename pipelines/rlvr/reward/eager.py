@@ -43,10 +43,10 @@ GREEDY = TokenStatistics(2, _greedy)
 class eager(Reward):
     """Adds weight * b_s to the reward of turn s, b_s the sum of the confidences in the questions that it answers first.
 
-    A question is the goal with `____` for one of its words; it is put to `model` after what the policy and the environment have said up to
-    and with turn s, without the prompt. It is answered where the word is the model's first choice token by token, the confidence
-    is the word's probability, and it is not asked again. Where an episode succeeds its last turn is charged for all of it, weight * sum_s
-    b_s / discount^(S - s), so that the discounted bonus of a success is 0 and no success is better for having told more.
+    A question is the goal with `____` for one of its words; `model` is asked it after the messages of the policy and the environment up to
+    and including turn s, without the prompt. It is answered where each token of the word is the model's most likely one; the confidence is
+    the word's probability, and it is not asked again. Where an episode succeeds, the whole bonus is subtracted from its last turn, weight *
+    sum_s b_s / discount^(S - s), so that the discounted bonus of a success is 0 and no success gains from having answered more questions.
 
     The goal is the last message of the prompt, or `goal`, a field of the record's info; `pattern` finds its words, of which those in
     `skip` (default: those of the released code) are left out and at most `most` are asked about. The paper's model is trained on

@@ -36,11 +36,11 @@ class exprl(Judged):
 
     A step ends with `separator`; an empty one belongs to the next, and steps beyond `most` to the last one, so `most: 1` grades the whole
     answer (the outcome form, with `advantage: grpo`). `form` says what a grade s is worth: `smooth` (s - 1) / 4, `clipped` 1 above 3 and
-    else 0, `extremes` 0 and 1 for 1 and 5 alone, `semi_smooth` also 0.8 for 4. The values are the column `step_potential`, for
-    `advantage: exprl`, which makes differences of them; the row's score is the last one. A grade that cannot be read, or is worth nothing,
-    leaves the whole row unscored. A row that was cut at its length is worth 0 throughout, and nobody is asked. The reference is the
-    record's `info.solution`, or else its answer. The judge is a `model` behind an endpoint or the model at a `path`, as for the reward
-    `judge`, and reads the reasoning too. Components: `steps`, `judge_unread`, `judge_tokens`, `judge_seconds`.
+    else 0, `extremes` 0 and 1 for 1 and 5 alone, `semi_smooth` also 0.8 for 4. The values are the column `step_potential`, for `advantage:
+    exprl`, which makes differences of them; the row's score is the last one. A grade that cannot be parsed, or has no value, leaves the
+    whole row unscored. A truncated row has the value 0 at every step, without a question to the judge. The reference is the record's
+    `info.solution`, or else its answer. The judge is a `model` behind an endpoint or the model at a `path`, as for the reward `judge`, and
+    reads the reasoning too. Components: `steps`, `judge_unread`, `judge_tokens`, `judge_seconds`.
     """
 
     language_models: ClassVar[tuple[str, ...]] = ("path",)

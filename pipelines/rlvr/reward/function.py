@@ -19,11 +19,11 @@ from pipelines.rlvr import scoring
     checked="closed form",
 )
 class function(Reward):
-    """What `path` (`package.module:function`) gives: `f(prompts, completions, completion_ids, answer, info, ...)` → a number each.
+    """The result of `path` (`package.module:function`): `f(prompts, completions, completion_ids, answer, info, ...)` → a number per row.
 
-    It sees every rollout that the infrastructure did not fail; where it gives None the row is unscored. `timeout_s` is the wall time
-    that one call may take. In a list of rewards it is a term with a weight, a gate and a schedule; `rlvr.reward_functions` adds
-    functions without either. `correct` stays the verifier's verdict.
+    It gets every rollout without an infrastructure failure; a row for which it returns None is unscored. `timeout_s` is the wall time that
+    one call may take. In a list of rewards it is a term with a weight, a gate and a schedule; `rlvr.reward_functions` adds functions
+    without these. `correct` stays the verifier's verdict.
     """
 
     def __init__(

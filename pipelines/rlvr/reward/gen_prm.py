@@ -32,12 +32,12 @@ FIELD = "rlvr.reward"
 class gen_prm(Judged):
     """The verifier's score, and labels of the steps for `advantage: tp_grpo`: 1 for a correct step, 0 for an incorrect one.
 
-    The judge is asked once about an answer, is told what the verifier said of the result, and need not solve the problem: a step is
-    incorrect where a later one takes it back or abandons it, or where the reasoning breaks. The labels are the column `step_potential`;
-    steps in a row with the same label are a thought. A step ends with `separator`; an empty one belongs to the next, and steps
-    beyond `most` to the last one. Where a label is missing or cannot be read the row has none, and is trained by its outcome alone.
-    The judge is a `model` behind an endpoint or the model at a `path`, as for the reward `judge`, and reads the reasoning too.
-    Components: `steps`, `thoughts`, `steps_correct` (share), `judge_unread`, `judge_tokens`, `judge_seconds`.
+    The judge is asked once per answer, is given the verifier's verdict on the result, and need not solve the problem: a step is incorrect
+    where a later one retracts or abandons it, or where the reasoning breaks. The labels are the column `step_potential`; consecutive steps
+    with the same label are a thought. A step ends with `separator`; an empty one belongs to the next, and steps beyond `most` to the last
+    one. Where a label is missing or cannot be read the row has none, and is trained by its outcome alone. The judge is a `model` behind an
+    endpoint or the model at a `path`, as for the reward `judge`, and reads the reasoning too. Components: `steps`, `thoughts`,
+    `steps_correct` (share), `judge_unread`, `judge_tokens`, `judge_seconds`.
     """
 
     language_models: ClassVar[tuple[str, ...]] = ("path",)

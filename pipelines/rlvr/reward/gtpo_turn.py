@@ -21,11 +21,11 @@ from pipelines.rlvr.reward._turns import add_to_turns, calls_of, scored_with_tur
     checked="reconstructed (similarity measure and cap are ours)",
 )
 class gtpo_turn(Reward):
-    """Adds to the last turn of an incorrect row `cap` x the best similarity of its calls' arguments to those of a correct row of its
-    group, and takes `penalty` off every turn whose calls are malformed.
+    """Adds to the last turn of an incorrect row `cap` x the best similarity of its calls' arguments to those of a correct row of its group,
+    and subtracts `penalty` from every turn whose calls are malformed.
 
-    The similarity is difflib's ratio, in [0, 1]. A group without success is paid nothing; a cap below the reward of success keeps
-    success ahead.
+    The similarity is difflib's ratio, in [0, 1]. A group without a success gets nothing; a cap below the reward of a success keeps a
+    success ranked above it.
     """
 
     pays_turns = reads_calls = True

@@ -27,18 +27,17 @@ FIELD = "rlvr.reward"
     checked="closed form (how answers are read and weighed; a judge's own quality is measured with `whetstone judge`)",
 )
 class judge(Reward):
-    """What a language model thinks of a completion, from 0 to 1: `model` behind an OpenAI-compatible endpoint, or the one at `path`.
+    """A language model's score of a completion, from 0 to 1: `model` behind an OpenAI-compatible endpoint, or the one at `path`.
 
     `path` is a stage of this recipe that makes a model, or a transformers model by its path (with a slash); it runs in the stage's own
-    process, frozen. `url`, `api_key_env`, `concurrency`, `timeout_s` and `cache` are an endpoint's.
-    `form: grade` asks for a whole number from `low` to `high`; `reference: true` shows the judge the record's gold answer; `template`, with
-    `{answer}`, is the whole question for a judge that was trained on other words than ours (its reply still ends in `Grade: N`, and what
-    keeps an answer from giving orders is then up to the template). `form: rubric`
-    asks yes or no for each criterion, of the record's `info.rubric` or else of `criteria`, and pays the weighted share that is met, or
-    all or nothing. An answer that cannot be read, or a question that failed after all attempts, leaves the row unscored; a step of
-    which no question was answered ends the run. Answers are kept on disk by content. The judge reads what follows the
-    reasoning, between marks that the completion cannot know, and is told that it is data. `correct` stays the verdict of the record's
-    verifier. Components: `unread` questions, `tokens` paid and `seconds` waited for per row.
+    process, frozen. `url`, `api_key_env`, `concurrency`, `timeout_s` and `cache` are an endpoint's. `form: grade` asks for a whole number
+    from `low` to `high`; `reference: true` shows the judge the record's gold answer; `template`, with `{answer}`, is the whole prompt for a
+    judge that was trained on another wording (its reply still ends in `Grade: N`, and protection from prompt injection by an answer is then
+    up to the template). `form: rubric` asks a yes/no question for each criterion of the record's `info.rubric`, or else of `criteria`; the
+    reward is the weighted share that is met, or all or nothing. A reply that cannot be parsed, or a question that failed after all
+    attempts, leaves the row unscored; a step in which no question was answered ends the run. Replies are cached on disk by content. The
+    judge reads the text after the reasoning, between marks that the completion cannot know, and is instructed that it is data. `correct`
+    remains the verdict of the record's verifier. Components: `unread` questions, `tokens` paid and `seconds` waited for per row.
     """
 
     label = "judge"

@@ -21,8 +21,8 @@ from pipelines.rlvr.scoring import verify
 class length(Reward):
     """1 - |n / target - 1| for a completion of n sampled tokens: 1 at the target, 0 at none and at twice as many, negative beyond.
 
-    The record's verifier still says what is correct, and scores nothing: `reward/correct` beside `reward/mean` shows how much of what a
-    reward is worth comes from length alone. The component `verifier` is its score.
+    The record's verifier still sets `correct`, but not the score: `reward/correct` beside `reward/mean` shows how much of another reward's
+    benefit comes from length alone. The component `verifier` is its score.
 
     >>> length(target=50).paid(50), length(target=50).paid(25), length(target=50).paid(150)
     (1.0, 0.5, -1.0)

@@ -23,10 +23,10 @@ from pipelines.rlvr.scoring import verify
 class listener(Reward):
     """exp(mean log-probability of the gold answer's tokens | prompt, the policy's reasoning, `before`) under the listener, from 0 to 1.
 
-    The reasoning is what stands before the last `until` in the completion, or all of it where that does not occur: put there what
-    separates reasoning from answer, so that the listener does not read the policy's own answer. The listener is the model that the run
-    started from, a stage of the recipe, or any other by its path (with a slash), with its own tokenizer and chat template. Use it beside
-    the verifier: `reward: [verifier, {kind: listener, weight: 0.5}]`. A row that does not fit the listener's context is unscored.
+    The reasoning is the completion up to its last `until`, or all of it where that does not occur: set `until` to what separates reasoning
+    from answer, so that the listener does not read the policy's own answer. The listener is the model that the run started from, a stage of
+    the recipe, or any other by its path (with a slash), with its own tokenizer and chat template. Use it beside the verifier: `reward:
+    [verifier, {kind: listener, weight: 0.5}]`. A row that does not fit the listener's context is unscored.
     """
 
     label = "listener"

@@ -22,8 +22,8 @@ from pipelines.tools.matching import Matching, rewards, set_f1
 class matchtir(Reward):
     """Adds to each turn with calls `weight` x the mean of its calls' matches with `info.reference_calls` (name and arguments).
 
-    The turn that answers keeps the verifier's reward, or with `f1: true` gets the set F1 of its words and the gold answer's. Rows
-    without reference calls get nothing for theirs.
+    The turn that answers keeps the verifier's reward, or with `f1: true` gets the set F1 of its words and the gold answer's. Rows without
+    reference calls get nothing for their calls.
     """
 
     pays_turns = reads_calls = True

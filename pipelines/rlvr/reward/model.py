@@ -32,14 +32,14 @@ class model(Reward):
     """The scalar of a reward model at the completion's last token; of several models or heads, the `ensemble` of them.
 
     `model` is a stage of kind reward_model, or a checkpoint for sequence classification with one label by its path (with a slash), or a
-    list of these. `ensemble: variance` is the mean minus `penalty` times the variance (ddof 0). `normalise` first takes each member's
-    scores as z-scores on the pairs that it was measured on; without it `min` picks whichever has the lowest offset. A model with
-    the policy's tokenizer and template reads the rollout's own token ids, any other the text. A completion beyond its context is unscored.
+    list of these. `ensemble: variance` is the mean minus `penalty` times the variance (ddof 0). `normalise` first turns each member's
+    scores into z-scores by the pairs that it was evaluated on; without it `min` picks whichever has the lowest offset. A model with the
+    policy's tokenizer and template reads the rollout's own token ids, any other the text. A completion beyond its context is unscored.
     `user` takes the scores for one user of models that were trained with `reward_model.users`; without it they are what all users share.
     `correct` stays the verdict of the record's verifier. Component: `disagreement`, the members' standard deviation.
 
-    With `turns` each turn of an episode is paid the score of the conversation up to its end, and the row the sum, as a reward model reads
-    pairs of episodes (`select: preferred`, `segments`). What the environment pays is then the component `outcome`.
+    With `turns` the reward of each turn of an episode is the score of the conversation up to its end, and the row's is the sum, as a reward
+    model scores pairs of episodes (`select: preferred`, `segments`). The environment's reward is then the component `outcome`.
     """
 
     label = "model"

@@ -29,12 +29,12 @@ PRINCIPLES = (
     checked="official code (the normalisation, by the sheet's example; the judge's question is ours)",
 )
 class ppr(Judged):
-    """A turn before the last is paid p + outcome - `beta`, with p its grade as a share of the range; the last turn is paid the outcome.
+    """The reward of a turn is p + outcome - `beta`, with p its grade as a share of the range; that of the last turn is the outcome.
 
-    With beta = 1 no step of a failed episode is paid and none of a successful one is fined: grades cannot be farmed where the outcome is
-    bad. The judge is a `model` behind an endpoint or the model at a `path`, as for the reward `judge`; it reads the conversation up to the
-    turn. `principles` are lines of the recipe, or the record's own in `info.principles`. A grade that cannot be read counts 0. What the
-    environment paid the turns is replaced; the outcome is the last turn's reward. Use it with `advantage: gae`.
+    With beta = 1 no step of a failed episode is rewarded and none of a successful one is penalised: good grades gain nothing where the
+    outcome is bad. The judge is a `model` behind an endpoint or the model at a `path`, as for the reward `judge`; it reads the conversation
+    up to the turn. `principles` are lines of the recipe, or the record's own in `info.principles`. A grade that cannot be parsed counts 0.
+    The environment's rewards for turns are replaced; the outcome is the last turn's. Use it with `advantage: gae`.
     """
 
     pays_turns = True

@@ -30,13 +30,13 @@ SEPARATOR = "\n\n"
 class process_model(Reward):
     """p_k = sigmoid(s_k), s_k the reward model's score of the prompt and the reasoning up to the end of step k; of several heads the mean.
 
-    A step ends with `separator`; one of fewer than `shortest` tokens belongs to the next, at the end to the one before, and steps
-    beyond `most` to the last one. The values are the column `step_potential`, for shaping by steps (`clip_delta`, `pspo_wrs`) and for
-    the advantages that read steps; the row's own score is the last one. Stand it beside the verifier with `weight: 0.0` where only the
-    steps are wanted. `model` is a stage of kind reward_model or a checkpoint for sequence classification with one label by its path,
-    as for the reward `model`; one with the policy's tokenizer and template reads the rollout's own token ids, any other the text.
-    Train it with `step_labels`: such a model was read at ends of steps, and its separator is the default here (otherwise an empty line).
-    A row with a prefix beyond the model's context is unscored. `correct` stays the verifier's verdict. Component: `steps`.
+    A step ends with `separator`; one of fewer than `shortest` tokens belongs to the next, at the end to the one before, and steps beyond
+    `most` to the last one. The values are the column `step_potential`, for shaping by steps (`clip_delta`, `pspo_wrs`) and for the
+    advantages that read steps; the row's own score is the last one. Use it beside the verifier with `weight: 0.0` where only the steps are
+    wanted. `model` is a stage of kind reward_model or a checkpoint for sequence classification with one label by its path, as for the
+    reward `model`; one with the policy's tokenizer and template reads the rollout's own token ids, any other the text. Train it with
+    `step_labels`: such a model is trained at the ends of steps, and its separator is the default here (otherwise an empty line). A row with
+    a prefix beyond the model's context is unscored. `correct` stays the verifier's verdict. Component: `steps`.
     """
 
     label = "process_model"

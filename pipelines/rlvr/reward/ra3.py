@@ -24,11 +24,11 @@ from pipelines.rlvr.scoring import verify
 class ra3(Reward):
     """sum over tokens of log pi(expert's action | prompt, thought) - switch_cost where the thought is not `stay`.
 
-    The policy writes the thought; the expert's action is the record's `info.solution`, else its answer, and `between` stands in front
-    of it. A thought that equals `stay` goes on with the one before and costs nothing, the sticky prior of the paper. `per_token`
-    divides by the action's length, so that long actions do not outweigh short ones. The policy that samples scores, or by
-    `model` a stage of the recipe or another model by its path (with a slash). Rows are graded against their group alone; `correct`
-    stays the verifier's verdict.
+    The policy writes the thought; the expert's action is the record's `info.solution`, else its answer, after the text `between`. A thought
+    that equals `stay` continues the one before and costs nothing, the sticky prior of the paper. `per_token` divides by the action's
+    length, so that long actions do not outweigh short ones. The sampling policy computes these log-probabilities, or, with `model`, a stage
+    of the recipe or another model by its path (with a slash). Rows are graded against their group alone; `correct` stays the verifier's
+    verdict.
     """
 
     label = "action_likelihood"

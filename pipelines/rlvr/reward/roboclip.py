@@ -27,14 +27,14 @@ FIELD = "rlvr.reward"
     checked="official code (one similarity, paid at the end; unit vectors and text instead of video are ours)",
 )
 class roboclip(Reward):
-    """The last turn is paid cos(episode, demonstration), every other turn 0, and nothing else is.
+    """The reward of the last turn is cos(episode, demonstration), that of every other turn 0.
 
-    An episode is what the agent was shown in it, with an empty line between two observations and without what it did; an answer without
-    turns stands for itself, without its reasoning. The demonstration is one text of the recipe, for all problems (`demonstration`), or
+    The text of an episode is its observations, with an empty line between two of them and without the agent's actions; that of an answer
+    without turns is the answer without its reasoning. The demonstration is one text of the recipe, for all problems (`demonstration`), or
     the record's own, `reference`, a field of its info; sources with `text_column: observations` show what experts' episodes look like. The
-    paper's similarity is the product of embeddings of video; here they are of unit length. A text that is empty, or too
-    long for the encoder, is paid 0. What the environment paid is the component `outcome`, and `correct` stays its verdict.
-    The encoder is a transformers model by its path (with a slash), or a stage of the recipe.
+    paper's similarity is the product of embeddings of video; here they are of unit length. A text that is empty, or too long for the
+    encoder, gets 0. The environment's reward is the component `outcome`, and `correct` remains its verdict. The encoder is a transformers
+    model by its path (with a slash), or a stage of the recipe.
     """
 
     label = "demonstrated"

@@ -25,11 +25,10 @@ from pipelines.verifiers.semantic import FLOOR, cosines, rescaled
 class semantic(Reward):
     """max(0, (cos - floor) / (1 - floor)) of the mean-pooled vectors of completion and reference, from 0 to 1.
 
-    The reference is the record's answer, or the text in its `info` under `reference`. `gate: true` gives 0 to completions that the
-    record's verifier does not accept: a fluent explanation of a wrong answer is near too. What follows the reasoning is read. An empty
-    completion, and one too long for the encoder, gives 0. Beside the verifier: `reward: [verifier, {kind: semantic, weight: 0.5,
-    encoder: ...}]`. The cosine is the component `cosine`. The encoder is a transformers model by its path (with a slash),
-    or a stage of the recipe.
+    The reference is the record's answer, or the text in its `info` under `reference`. `gate: true` gives 0 to completions that the record's
+    verifier does not accept: a fluent explanation of an incorrect answer is near too. Only the text after the reasoning is read. An empty
+    completion, and one too long for the encoder, gives 0. Beside the verifier: `reward: [verifier, {kind: semantic, weight: 0.5, encoder:
+    ...}]`. The cosine is the component `cosine`. The encoder is a transformers model by its path (with a slash), or a stage of the recipe.
     """
 
     label = "semantic"

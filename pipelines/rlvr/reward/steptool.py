@@ -34,10 +34,10 @@ CONTRIBUTION = (
 class steptool(Judged):
     """Adds to each turn with calls `weight` x (share that succeeded + contribution); the answer's reward is the verifier's.
 
-    A call contributes where the longest common subsequence of words of its reply and of the answer is `threshold` of the answer's words
-    at least; the turn's contribution is the share of such calls. With a judge (`model` behind an endpoint, or the model at `path`, as for
-    the reward `judge`) it is that one's grade of the turn from 0 to 5, as a share of 5: it reads the whole episode, and then the turn's
-    calls with their replies. A grade that cannot be read counts 0 (`judge_unread`).
+    A call contributes where the longest common subsequence of words of its reply and of the answer is `threshold` of the answer's words at
+    least; the turn's contribution is the share of such calls. With a judge (`model` behind an endpoint, or the model at `path`, as for the
+    reward `judge`) it is the judge's grade of the turn from 0 to 5, as a share of 5: it reads the whole episode, and then the turn's calls
+    with their replies. A grade that cannot be parsed counts 0 (`judge_unread`).
     """
 
     pays_turns = reads_calls = True

@@ -26,10 +26,10 @@ class thinkdial(Reward):
     """task + alpha(mode) * R_len + R_leak, task the verifier's score.
 
     R_len compares lengths in the group: 1/2 - (length - shortest) / (longest - shortest) where correct, at most 0 where incorrect, and 0
-    where all are equally long. R_leak is -1/2 where words of reasoning (wait, actually, ...) follow the end of the thoughts, else
-    1/2. The mode is the record's `info.effort`, or the word after "effort" in its system message ("Reasoning effort: low."); a problem
-    without one, or whose mode is not in `efforts`, has alpha 0. A group answers one problem, so it never mixes modes. An answer without
-    the end of thoughts is taken whole.
+    where all are equally long. R_leak is -1/2 where words of reasoning (wait, actually, ...) follow the end of the thoughts, else 1/2. The
+    mode is the record's `info.effort`, or the word after "effort" in its system message ("Reasoning effort: low."); a problem without one,
+    or whose mode is not in `efforts`, has alpha 0. A group answers one problem, so it never mixes modes. An answer without the end of
+    thoughts is searched as a whole.
     """
 
     label = "thinkdial"

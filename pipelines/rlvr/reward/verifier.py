@@ -20,9 +20,9 @@ from pipelines.rlvr.scoring import verify
 class verifier(Reward):
     """The verifier that the record names; a rollout that an environment has scored keeps its score.
 
-    With `verifier` (a file of pipelines/verifiers) that one scores every completion instead: `answer`, where it is given, stands in
-    for the record's, and `info` is laid over the record's. So a format is checked beside the answer:
-    `{kind: verifier, verifier: regex, answer: "<think>.*</think>.*"}`. `correct` stays the verdict of the record's own.
+    With `verifier` (a file of pipelines/verifiers) that verifier scores every completion instead: `answer`, if given, replaces the
+    record's, and `info` overrides the record's. This adds, for example, a format check beside the answer's: `{kind: verifier, verifier:
+    regex, answer: "<think>.*</think>.*"}`. `correct` stays the verdict of the record's own.
     """
 
     def __init__(

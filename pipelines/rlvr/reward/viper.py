@@ -26,16 +26,15 @@ Bound = Annotated[float, Field(ge=-1e6, le=1e6)]
     checked="official code (the conditional likelihood and its scaling; its windows of frames and its joint likelihood are not here)",
 )
 class viper(Reward):
-    """Turn s is paid log p(o_(s+1) | o_0, ..., o_s), and nothing else; the row the sum.
+    """The reward of turn s is log p(o_(s+1) | o_0, ..., o_s) alone; the row's is the sum.
 
-    o_0, ... are the observations of the episode, the one that ends it among them, without what the policy said: `model` is a
-    language model that was trained on what experts are shown (`curate.sources`: `text_column: observations`), and no reward of the
-    environment's is read. It is a stage of the recipe that makes a model or a model by its path (with a slash); the default is the model
-    that the run started from. `per_token` pays the mean over the observation's tokens instead of the sum. With
-    `low` and `high` a turn is paid (r - low) / (high - low), at least 0 and at most 1: log-likelihoods are negative, so that without
-    them an agent is paid for ending an episode soon. A likely state must be found first: the paper adds a bonus for exploration, here
-    `shaping: [novelty]`. What the environment paid is the component `outcome`, and `correct` stays its verdict. A turn after which
-    nothing is shown is paid 0, a row beyond the model's context is unscored.
+    o_0, ... are the observations of the episode, including the final one, without the policy's messages: `model` is a language model that
+    was trained on the observations of experts (`curate.sources`: `text_column: observations`), and no reward of the environment's is read.
+    It is a stage of the recipe that makes a model or a model by its path (with a slash); the default is the model that the run started
+    from. `per_token` pays the mean over the observation's tokens instead of the sum. With `low` and `high` a turn gets (r - low) / (high -
+    low), at least 0 and at most 1: log-likelihoods are negative, so without them ending an episode early is rewarded. A likely state must
+    be found first: the paper adds a bonus for exploration, here `shaping: [novelty]`. The environment's reward is the component `outcome`,
+    and `correct` remains its verdict. A turn without an observation after it gets 0; a row beyond the model's context is unscored.
     """
 
     pays_turns = True

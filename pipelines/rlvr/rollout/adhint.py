@@ -29,7 +29,7 @@ class adhint(Rollout):
 
         D = 1 - mean score of the unhinted rows;   w = clip((high - low) D + low + noise, low, high)
 
-    A problem that every unhinted row solves gets no hint. Hint tokens are teacher-forced: `credit: adhint` says what they learn.
+    A problem that every unhinted row solves gets no hint. Hint tokens are teacher-forced: `credit: adhint` sets their advantages.
     """
 
     def __init__(

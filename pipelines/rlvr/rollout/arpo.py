@@ -30,13 +30,13 @@ class arpo(Rollout):
 
         P(branch) = clip(base + weight * (H_now - H_first), 0, 1)
 
-    with H the summed entropy of a turn's first 20 tokens in nats, divided by log |V|, and H_first that of the episode's own first
-    turn. A branch copies the conversation and the environment with the turn and its observation; its next turn is its own first, and
-    it may branch too. A problem none of whose episodes is unfinished gets one new episode a round, until it has all.
+    with H the summed entropy of a turn's first 20 tokens in nats, divided by log |V|, and H_first that of the episode's own first turn. A
+    branch copies the conversation and the environment including the turn and its observation; its next turn counts as its first, and it may
+    branch too. A problem whose episodes have all finished gets one new episode a round until it has all of its rollouts.
 
-    Example: 4 rollouts wanted, `start` 2. After the first turns H_now = H_first, so each episode branches with probability
-    `base`; say the first does: 3 episodes. In the next round that branch sets its own H_first; episode 0, whose H rose from 1.2
-    to 1.5, branches with 0.5 + 0.2 * 0.3 = 0.56. With 4 episodes branching stops, and all play to their ends.
+    Example: 4 rollouts wanted, `start` 2. After the first turns H_now = H_first, so each episode branches with probability `base`; say the
+    first does: 3 episodes. In the next round that branch sets its own H_first; episode 0, whose H rose from 1.2 to 1.5, branches with 0.5 +
+    0.2 * 0.3 = 0.56. With 4 episodes branching stops, and all continue to their ends.
 
     Shared turns have the same tree node; every row trains them with its own advantage (`credit: arpo_hard` shares it instead).
     """

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class chain(Rollout):
     """Before every `interval`-th unsure token, `probes` new continuations; their mean score is the state's Monte-Carlo value.
 
-    A token is unsure where the policy chose it with a probability below `certain`. Continuations may use what the row
-    had left of its token limit, and their scores are the verifier's. They are not trained.
+    A token is unsure where the policy chose it with a probability below `certain`. Continuations may use the rest of the row's token limit;
+    the verifier scores them, and they are not trained on.
     """
 
     def __init__(

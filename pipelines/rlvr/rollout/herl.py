@@ -48,17 +48,17 @@ class _Rewrite:
     scores_rows=True,
 )
 class herl(Rollout):
-    """In groups whose best score is below `threshold`, the answers that share it are rewritten with the criteria they meet and miss.
+    """In groups whose best score is below `threshold`, the answers with that score are rewritten, given the criteria they meet and miss.
 
         r' = r + alpha (r_rewrite - r)     for an answer that was rewritten
 
-    Of a group's rewrites the best `replace` that are no worse than its best answer take the places of rows chosen by chance, with
-    teacher-forced tokens: `objective: herl` weighs them by a shaped ratio. With `rewrite_prompt` such a row keeps the prompt that the
-    rewrite was drawn with, as in the released scripts; without it the row has the problem's. `judge` is a language model behind an endpoint
-    (`{model, url, criteria, instruction, ...}`, the fields of `reward: judge`), which ticks off the record's `info.rubric` or those
-    criteria; the score is the weighted share that is met. Without a judge the only criterion is the verifier's verdict, and the score its
-    own. Use `reward: verifier`, which keeps what is scored here. An answer whose verdicts cannot be read is unscored and not rewritten.
-    `template` is the rewrite's prompt, with the places {task}, {met}, {unmet} and {answer}.
+    The best `replace` of a group's rewrites that are no worse than its best answer replace randomly chosen rows, with teacher-forced
+    tokens: `objective: herl` weights them by a shaped ratio. With `rewrite_prompt` such a row keeps the prompt that the rewrite was sampled
+    from, as in the released scripts; without it the row has the problem's. `judge` is a language model behind an endpoint (`{model, url,
+    criteria, instruction, ...}`, the fields of `reward: judge`), which checks the criteria of the record's `info.rubric` or its own; the
+    score is the weighted share that is met. Without a judge the only criterion is the verifier's verdict, and the score is the verifier's.
+    Use `reward: verifier`, which keeps the scores set here. An answer whose verdicts cannot be parsed is unscored and not rewritten.
+    `template` is the rewrite's prompt, with the placeholders {task}, {met}, {unmet} and {answer}.
     """
 
     def __init__(

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     reduces_to="most 0 is multi_turn",
 )
 class hindsight(Rollout):
-    """Each lost episode is a solution of another problem: the one whose goal is where it ended.
+    """Each failed episode becomes a solution of another problem: the one whose goal is where it ended.
 
-    The environment says which problem that is, and which of the episode's messages lead there (`relabel` of its module; frozen_lake has
-    it). These messages, token for token, are played again from the start, so that every observation shows the new goal; the episode
-    is then a row in a group of its own, teacher-forced and scored by the environment, at most `most` a problem. `credit: hindsight`
-    says how strongly such rows are imitated; without it a group of one has advantage 0. Demonstrations come from an SFT stage before.
+    The environment determines which problem that is, and which of the episode's messages lead there (`relabel` of its module; frozen_lake
+    has it). These messages are replayed, token for token, from the start, so that every observation shows the new goal; the episode is then
+    a row in a group of its own, teacher-forced and scored by the environment, at most `most` a problem. `credit: hindsight` sets how
+    strongly such rows are imitated; without it a group of one has advantage 0. Demonstrations belong in an earlier SFT stage.
 
-    The component `hindsight` is 1 of these rows, and `reached` says of the others whether they solved their own problem; `reward/mean`
-    and `reward/correct` are of all rows.
+    The component `hindsight` is 1 for these rows, and `reached` is 1 for those of the others that solved their own problem; `reward/mean`
+    and `reward/correct` are over all rows.
     """
 
     def __init__(

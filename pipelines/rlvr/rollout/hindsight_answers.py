@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     scores_rows=True,
 )
 class hindsight_answers(Rollout):
-    """As `hindsight`, of answers: 3 * 4 + 2 does not make 20 and does make 14, so it is a right answer to the problem that asks for 14.
+    """As `hindsight`, for answers: 3 * 4 + 2 does not make 20 but does make 14, so it is a correct answer to the problem that asks for 14.
 
-    The verifier says which problem an incorrect answer solves (`relabel` of its module; reasoning_gym has it for countdown). The answer's
-    tokens follow that problem's prompt, teacher-forced, in a group of their own, verified against that problem; at most `most`
-    a problem. `credit: hindsight` weighs them.
+    The verifier determines which problem an incorrect answer solves (`relabel` of its module; reasoning_gym has it for countdown). The
+    answer's tokens follow that problem's prompt, teacher-forced, in a group of their own, verified against that problem; at most `most` a
+    problem. `credit: hindsight` weights them.
     """
 
     def __init__(self, *, most: Annotated[int, Field(ge=0, le=100_000)] = 100_000) -> None:

@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     makes=("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "player"),
 )
 class multi_turn(Rollout):
-    """Every problem's episodes side by side, `sampling.max_tokens` tokens a turn at most.
+    """Plays every problem's episodes in parallel, with at most `sampling.max_tokens` tokens a turn.
 
     The problem's info names its `environment`. Only the policy's own tokens are trained; each turn records its
     reward and the key of the state it began in. The score is the sum of the rewards.
 
-    A game that the policy plays with itself (`opponent: policy`) gives a row for each seat: the other's moves are observations, the end
-    is paid with the seat's own last turn, and the seats are groups of their own. A seat that had no turn has no row.
+    Self-play (`opponent: policy`) gives a row for each seat: the other seat's moves are observations, the final reward is given to the
+    seat's own last turn, and each seat is its own group. A seat that had no turn has no row.
 
-    `max_turns` may be announced (`remind`: every observation ends with the turns that are left) and extended: at the limit an
-    episode goes on for `extension` more turns, `extensions` times at most, and each takes `extension_cost` off the reward. An episode
-    ends with the turn in which the policy's tokens reach `max_tokens`. A message that is no action takes `invalid_cost` off its turn's
+    `max_turns` may be announced (`remind`: every observation ends with the turns that are left) and extended: at the limit an episode
+    continues for `extension` more turns, at most `extensions` times, and each subtracts `extension_cost` from the reward. An episode ends
+    with the turn in which the policy's tokens reach `max_tokens`. A message that is not an action subtracts `invalid_cost` from its turn's
     reward (0.1 in GiGPO's and ReBel's released scripts).
 
-    ActiveVLN (arXiv 2509.12618) spends no turns on lost episodes and no steps on lost groups: `tolerance` ends an episode at so many
-    times the turns of an expert (`expert_turns` of the problem's info; without it, at `max_turns`), though not before `least_turns`;
-    `end_invalid` ends it at a message that is no action. With `regenerate` a group without a success is played again, so often at most,
-    and its last rows count; the component `attempts` says how often it was played. What the curriculum learns of a problem is then its
+    ActiveVLN (arXiv 2509.12618) spends no turns on failed episodes and no steps on failed groups: `tolerance` ends an episode at that
+    multiple of an expert's turns (`expert_turns` of the problem's info; without it, at `max_turns`), though not before `least_turns`;
+    `end_invalid` ends it at a message that is not an action. With `regenerate` a group without a success is played again, at most that many
+    times, and its last rows count; the component `attempts` is the number of times it was played. The curriculum then sees only a problem's
     last attempt.
     """
 

@@ -32,16 +32,17 @@ Levels = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1
 class noisy(Rollout):
     """The i-th rollout of a problem is drawn with noise `levels[i mod n]`: that share of its prompt's units, on average, is masked.
 
-    Masked is the record's `info` field of the name `field` (dots lead into nested ones) where it stands in the prompt, as the paper
-    corrupts the image and leaves the question; without `field` the last message of the user, whole. Each `unit` is replaced by `mark`
-    with the level's probability, independently for each rollout. A problem without that field is asked as it is, with noise 0.
+    The masked text is the record's `info` field named `field` (dots address nested ones) where it occurs in the prompt, as the paper
+    corrupts the image and not the question; without `field` it is the whole last user message. Each `unit` is replaced by `mark` with the
+    level's probability, independently for each rollout. A problem without that field is asked as it is, with noise 0.
 
-    Over the run all levels fall together, linearly, to the share `last` of what they were; the code's schedule, which its released
-    scripts leave off, is `last: 0.5`.
+    Over the run all levels decrease linearly to `last` times their first value; the code's schedule, which its released scripts leave off,
+    is `last: 0.5`.
 
     Every row trains after the prompt as it is, as in the released code: a row sampled from another one is teacher-forced, its old
-    log-probabilities are the trainer's own, and the ratio does not correct for what the noise changed. The column `noise` holds the
-    step's level, for `advantage: noisy_grpo`. Left out: dropping noisy rows that beat the clean one, off in the released scripts too.
+    log-probabilities are the trainer's own, and the ratio does not correct for what the noise changed. The column `noise` holds the step's
+    level, for `advantage: noisy_grpo`. Not implemented: dropping noisy rows that beat the clean one, which is off in the released scripts
+    too.
     """
 
     info_fields: ClassVar[tuple[str, ...]] = ("field",)

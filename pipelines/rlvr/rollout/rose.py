@@ -66,10 +66,9 @@ class _Branch:
 class rose(Rollout):
     """With probability `epsilon` a rollout starts at the prompt, else at the token with the largest metric of the finished ones.
 
-    The token there is sampled again. The metric (`spread`) is large where the policy is unsure between tokens that mean different
-    things; the released code's is negative between tokens that are alike, and highest where the policy is sure. No place is taken
-    twice. Tokens that rows share are trained in each, with their node's advantage (`advantage: rose`). With `epsilon` 1 all rollouts
-    are independent.
+    The token there is sampled again. The metric (`spread`) is large where the policy is unsure between tokens that mean different things;
+    the released code's is negative between tokens that are alike, and highest where the policy is sure. No position is used twice. Tokens
+    that rows share are trained in each, with their node's advantage (`advantage: rose`). With `epsilon` 1 all rollouts are independent.
     """
 
     def __init__(

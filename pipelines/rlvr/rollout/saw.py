@@ -35,14 +35,14 @@ TEMPLATE = "{problem}\nHint: {hint}"
 class saw(Rollout):
     """A `share` of each problem's rollouts is sampled from a prompt with a hint, and each of them becomes two rows:
 
-        after the problem alone, teacher-forced      a draw of the policy that knows the sub-goal, in the problem's own group
+        after the problem alone, teacher-forced      a sample of the policy that knows the sub-goal, in the problem's own group
         after the prompt with the hint               the policy that knows the sub-goal, in a group of its own
 
-    The hint is the record's `info` field of the name `field`, or else the beginning of its solution (its answer where it has none), cut
-    at a random place from `low` to `high` of its tokens: a way-point on a known way to the goal, as the paper takes one from a
-    trajectory of its data set. A problem has one hint a step, and none if there is no such field or the solution is a single token; then
-    all its rollouts are plain. With `hinted_rows: false` the second row is left out: the policy with the hint is then not trained.
-    `advantage: saw` says what each row weighs. Metrics of rewards are of all rows; evaluation never sees a hint.
+    The hint is the record's `info` field of the name `field`, or else the beginning of its solution (its answer where it has none), cut at
+    a random place from `low` to `high` of its tokens: a way-point on a known path to the goal, as the paper takes one from a trajectory of
+    its data set. A problem has one hint a step, and none if there is no such field or the solution is a single token; then all its rollouts
+    are plain. With `hinted_rows: false` the second row is left out: the policy with the hint is then not trained. `advantage: saw` sets
+    each row's weight. Reward metrics are over all rows; evaluation never sees a hint.
     """
 
     info_fields: ClassVar[tuple[str, ...]] = ("field",)

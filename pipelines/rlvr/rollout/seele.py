@@ -32,9 +32,9 @@ class seele(Rollout):
 
         f(p) = b + (1 - b) / (1 + exp(-k (p + m)));   k, m, b fitted to the step's pairs (p, accuracy);   next p = f^-1(target)
 
-    The first visit begins with all but the last token; a later one where the visit before ended. Never the whole solution.
-    With every round correct, p is halved; with every round incorrect it stays at its largest. Hint tokens are
-    teacher-forced: `credit: imitate` says how much they are learned.
+    The first visit to a problem begins with all but the last token, a later one with the share at which the previous one ended; a hint is
+    never the whole solution. With every round correct, p is halved; with every round incorrect it stays at its largest. Hint tokens are
+    teacher-forced: `credit: imitate` sets how strongly they are imitated.
     """
 
     def __init__(

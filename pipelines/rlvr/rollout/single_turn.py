@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @method(paper="folklore", title="Single-turn rollout", checked="closed form")
 class single_turn(Rollout):
-    """Every problem's completions, drawn side by side from the prompt's shared prefix."""
+    """Samples every problem's completions in parallel from the prompt's shared prefix."""
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, in order."""

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     makes=("turn", "step_potential"),
 )
 class spae(Rollout):
-    """Potential of a step: 1.5 Acc Conf + 0.5 Acc - Conf, from -1 (sure and wrong) to 1 (sure and right).
+    """Potential of a step: 1.5 Acc Conf + 0.5 Acc - Conf, from -1 (confident and incorrect) to 1 (confident and correct).
 
-    A step ends where the reasoning's text ends with `separator`; steps beyond `most`, and what follows the reasoning, belong to the
-    last one. After each step the policy is asked by `ask`: Conf is the mean over `probes` continuations of `tokens` tokens of
-    exp(-mean entropy), Acc the mean probability of the gold answer's tokens, teacher-forced. Probes are not trained. The column
-    `turn` holds the step.
+    A step ends where the reasoning's text ends with `separator`; steps beyond `most`, and the text after the reasoning, belong to the last
+    one. After each step the policy is prompted with `ask`: Conf is the mean over `probes` continuations of `tokens` tokens of exp(-mean
+    entropy), Acc the mean probability of the gold answer's tokens, teacher-forced. Probes are not trained. The column `turn` holds the
+    step.
     """
 
     def __init__(

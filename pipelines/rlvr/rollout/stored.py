@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     own_group_size=True,
 )
 class stored(Rollout):
-    """The completions that the stage `samples` holds of each problem, up to `group_size` of them, scored by this stage's own reward.
+    """The completions that the stage `samples` holds for each problem, up to `group_size` of them, scored by this stage's own reward.
 
-    Their log-probabilities and entropies are those of the draw, so any objective with a ratio corrects for the weights that drew them.
-    They are no on-policy rows. `shortest` prefers those with the fewest tokens, `drawn` keeps the order of the draws.
+    Their log-probabilities and entropies are those from sampling, so any objective with a ratio corrects for the weights that sampled them.
+    They do not count as on-policy rows. `shortest` prefers those with the fewest tokens, `drawn` keeps the order of sampling.
     """
 
     reads_samples: ClassVar[bool] = True

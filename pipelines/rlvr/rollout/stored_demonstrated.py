@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     own_group_size=True,
 )
 class stored_demonstrated(Rollout):
-    """What `stored` takes of each problem (`samples`, `order`), and one more row as `demonstrated` adds it: the record's solution.
+    """The rows that `stored` takes for each problem (`samples`, `order`), and one more, as in `demonstrated`: the record's solution.
 
-    So a stage imitates demonstrations and learns from what other policies answered without sampling anything.
+    So a stage imitates demonstrations and learns from other policies' answers without sampling anything.
     """
 
     reads_samples: ClassVar[bool] = True

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     own_group_size=True,
 )
 class stored_episodes(Rollout):
-    """The episodes that the stage `samples` (`episodes: {max_turns: ...}`) holds of each problem, up to `group_size` of them.
+    """The episodes that the stage `samples` (`episodes: {max_turns: ...}`) holds for each problem, up to `group_size` of them.
 
-    They are the very tokens that were played, with turns, rewards and the log-probabilities of the draw, and they are scored as they were.
-    They are no on-policy rows. `turn_state` is the key of the environment's state, whatever else an environment compares turns by.
+    They keep the tokens that were played, their turns, rewards and scores, and the log-probabilities from sampling. They do not count as
+    on-policy rows. `turn_state` is the key of the environment's state, even where an environment compares turns by something else.
     """
 
     reads_samples: ClassVar[bool] = True

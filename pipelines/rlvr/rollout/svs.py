@@ -48,21 +48,21 @@ class svs(Rollout):
     """Three groups of rows: answers to problems, problems written from correct answers, and answers to those.
 
     Of a problem whose share of correct answers lies in `half_solved`, each correct answer (the first `rewritten` of them) is put into
-    `template` in place of {answer}; the policy sees the answer and not the problem, and writes `variants` texts. What stands between the
-    marks `opening` and `closing`, after any reasoning, is a new problem with the old one's answer: it stands in `question` in place of
-    {problem}, where the old one stood, and gets `solutions` answers, which the old problem's verifier scores. A text is paid
+    `template` in place of {answer}; the policy sees the answer and not the problem, and writes `variants` texts. The text between the marks
+    `opening` and `closing`, after any reasoning, is a new problem with the old one's answer: put into `question` in place of {problem}, it
+    replaces the old one in the prompt and gets `solutions` answers, which the old problem's verifier scores. The reward of a text is
 
         1 if the share of its correct answers lies in `useful`, else 0
 
-    so a variant that is too easy, that has another answer, or that nobody can solve earns nothing; nor does a text without a problem. A
-    text whose answers are all unscored is unscored. The texts of one answer are a group, the answers to one variant another, and all
-    of them train; with `filter: mixed` groups without a difference do not, as in the released code. Defaults are its scripts': shares
-    of eight, and as many variants and solutions as `group_size`, which is many: a half-solved problem of eight has up to four texts of
-    eight variants with eight answers each. Lower the three where that is too much.
+    so a variant that is too easy, that has another answer, or that the policy never solves earns nothing; nor does a text without a
+    problem. A text whose answers are all unscored is unscored. The texts of one answer are a group, the answers to one variant another, and
+    all of them train; with `filter: mixed` groups of equal correctness do not, as in the released code. Defaults are those of its scripts:
+    shares of eight, and as many variants and solutions as `group_size`, which is many: a half-solved problem with eight rollouts has up to
+    four answers with eight variants each and eight answers to each of these. Lower the three where that is too much.
 
-    The answer must be all that the verifier compares with: one that checks an answer against the question (an environment's, some of
-    reasoning-gym's) does not see the variant. Components: `variant` (what a text was paid), `variant_answer` (the score of an answer to
-    one); `verifier` stays that of the problems themselves, while `reward/mean` and `reward/correct` are of all rows.
+    The verifier must compare with the gold answer alone: one that checks an answer against the question (an environment's, some of
+    reasoning-gym's) does not see the variant. Components: `variant` (the reward of a text), `variant_answer` (the score of an answer to
+    one); `verifier` remains that of the problems themselves, while `reward/mean` and `reward/correct` are over all rows.
     """
 
     def __init__(

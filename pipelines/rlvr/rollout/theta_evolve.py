@@ -53,18 +53,19 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class theta_evolve(Rollout):
     """Each request shows a parent from the problem's database (`_programs.py`) and its score; each answer makes a child of it.
 
-    The record's `info.program` is what the search starts from; its verifier scores programs, larger is better, 0 is a program that does
-    not run or breaks a rule (`construction`, `python` with `graded`). An answer is edits in blocks (`answer: edits`), of which one whose
-    lines are not in the parent changes nothing, or a whole program between `opening` and `closing`, after any reasoning. Children with
-    a score join the database when all answers of the draw are scored, so no parent of a draw is a child of it. A child of score s is paid
+    The record's `info.program` is what the search starts from; its verifier scores programs, larger is better, 0 is a program that does not
+    run or breaks a rule (`construction`, `python` with `graded`). An answer is a list of edit blocks (`answer: edits`; a block whose lines
+    are not in the parent changes nothing) or a whole program between `opening` and `closing`, after any reasoning. Children with a score
+    join the database when all answers of the draw are scored, so no parent of a draw is a child of the same draw. The reward of a child
+    with score s is
 
         pays: score      s
         pays: scaled     factor * ((min(max(s, low), high) - low) / (high - low)) ** power     [low, high] = range
         pays: improved   1 if s > its parent's + 1e-6, else 0
 
-    and one without a score -0.4 (the answer has none), -0.3 (`repeats`: it is its parent, or stands in the database, but for blank lines
-    and comments), -0.2 (it does not run, or not in time), -0.1 (it breaks a rule). Defaults are those of the released code for circle
-    packing, with `score` as its runs have it. The database is in every commit.
+    and of one without a score -0.4 (the answer has no program), -0.3 (`repeats`: it equals its parent, or a program in the database, up to
+    blank lines and comments), -0.2 (it does not run, or not in time), -0.1 (it breaks a rule). Defaults are those of the released code for
+    circle packing, with `score` as its runs have it. The database is in every commit.
 
     Components: `program` (the score of a child that has one), `improved`, `changed`. Metrics: `method/theta_evolve/best` (mean over the
     problems met), `programs`. The artifact's `methods.jsonl` has each program that was the best so far of its problem (`uid`, `score`,

@@ -37,12 +37,12 @@ class _Tree:
     own_group_size=True,
 )
 class turn_tree(Rollout):
-    """`trees` episodes per problem; then `rounds` times, `expansions` turns of each tree are drawn and played on to the end.
+    """`trees` episodes per problem; then `rounds` times, `expansions` turns of each tree are sampled and continued to the end.
 
-    A drawn turn is any after which its episode went on, all equally likely; the new episode has the conversation and the world
-    of that moment, and its own turns can be drawn in the next round. A problem has trees * (1 + rounds * expansions) episodes:
-    with long shared prefixes, several times those that one would get for the same number of sampled tokens. A tree whose
-    episodes all ended in their first turn gets episodes from the start instead. Shared turns have the same tree node.
+    Turns are sampled uniformly from those after which the episode continued; the new episode has the conversation and the environment of
+    that moment, and its own turns can be sampled in the next round. A problem has trees * (1 + rounds * expansions) episodes: with long
+    shared prefixes, several times as many as independent episodes with the same number of sampled tokens. A tree whose episodes all ended
+    in their first turn gets episodes from the start instead. Shared turns have the same tree node.
     """
 
     def __init__(

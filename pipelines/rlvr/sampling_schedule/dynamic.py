@@ -19,10 +19,10 @@ from pipelines.contract.rollout import DrawnProblem
     reduces_to="with a filter that keeps every group it is single",
 )
 class dynamic(SamplingSchedule):
-    """Problems of which the filter leaves nothing are replaced by new ones, in `max_draws` draws at most.
+    """Problems whose rows the filter removes entirely are replaced by new ones, in at most `max_draws` draws.
 
-    With `filter: mixed` these are the groups whose rollouts are all correct or all incorrect. What a last draw brings beyond the
-    step's `prompts` is dropped; `dynamic_carry` keeps it. After the last draw the step goes on with fewer problems.
+    With `filter: mixed` these are the groups whose rollouts are all correct or all incorrect. Problems of the last draw beyond the step's
+    `prompts` are dropped; `dynamic_carry` keeps them. After the last draw the step continues with fewer problems.
     """
 
     def __init__(self, *, max_draws: Annotated[int, Field(ge=1, le=10_000)] = 3) -> None:

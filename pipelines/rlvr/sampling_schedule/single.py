@@ -11,7 +11,7 @@ from pipelines.contract.rollout import DrawnProblem
 
 @method(paper="folklore", title="One draw per step", checked="closed form")
 class single(SamplingSchedule):
-    """The step goes on with every problem it has drawn, whatever the filter leaves of it."""
+    """The step continues with every problem it has drawn, even where the filter removes all of its rows."""
 
     def collect(self, draw: Callable[[], list[DrawnProblem]], prompts: int) -> list[DrawnProblem]:
         """The problems drawn."""

@@ -17,8 +17,8 @@ from pipelines.contract.method import Method
 class adlp(Method):
     """reward - price * length; after the step: price <- max(0, price + rate * (mean correct - reference)).
 
-    A step's rewards use the price from before it. Unscored rows stay out of the mean. `only_correct` charges
-    correct rows alone (ours; the official code charges all).
+    A step's rewards use the price from before it. Unscored rows stay out of the mean. `only_correct` applies the price to correct rows
+    alone (ours; the official code applies it to all).
     """
 
     def __init__(

@@ -32,10 +32,10 @@ STRENGTH_RATE, STRENGTH_MAX = 0.05, 2.0
 class ares(Method):
     """reward + a score of how far the row's count of unsure windows lies from the target of its group's difficulty.
 
-    An unsure window: a segment that begins with a trigger word (`providers: [segments]`, each from 1 on), and the mean entropy of the
-    `window` tokens after its first token is at least tau. tau follows, by 1 - `decay` a step, the median over rows of the 95th percentile
-    of their windows' entropies; the first step uses its own. With d = count - target, margin = max(1, share * max(1, target)),
-    cap = strength * scale, sigmoids at a temperature and a penalty that is a parabola first and a line later:
+    An unsure window: a segment that begins with a trigger word (`providers: [segments]`: each segment from 1 on), and the mean entropy of
+    the `window` tokens after its first token is at least tau. tau follows, by 1 - `decay` a step, the median over rows of the 95th
+    percentile of their windows' entropies; the first step uses its own. With d = count - target, margin = max(1, share * max(1, target)),
+    cap = strength * scale, sigmoids at a temperature and a penalty that is first quadratic and then linear:
 
         easy or medium, correct:     -min(cap, penalty(over) cap), over = d - margin (easy), |d| - margin (medium)
         easy or medium, incorrect:   sigmoid(d - margin, from 0 on) cap (0.6 or 0.8)
@@ -43,10 +43,10 @@ class ares(Method):
         hard, incorrect:             sigmoid(d - margin, from 0 on) cap
 
     Groups are easy from 2/3 correct rows on, medium from 1/3 on. A strength moves by 0.05 (mean count - target) a step, in hard groups by
-    its opposite, from 0 to 2. The released code sets a target to the rounded mean of the very batch it judges, which leaves the strengths
-    nothing to follow; ours is a mean over the steps before (`target_decay`), rounded where rows are judged, and the first step with a
-    difficulty pays it nothing. It also looks for trigger words among the most likely tokens rather than the sampled ones, and
-    takes entropies over the ten most likely.
+    its opposite, from 0 to 2. The released code sets a target to the rounded mean of the same batch that it scores, which leaves the
+    strengths nothing to follow; ours is a mean over the steps before (`target_decay`), rounded where rows are scored, and a difficulty gets
+    no score in its first step. It also looks for trigger words among the most likely tokens rather than the sampled ones, and takes
+    entropies over the ten most likely.
     """
 
     def __init__(

@@ -27,18 +27,18 @@ def clip_delta(
     delta: bool = True,
     weight: Annotated[float, Field(ge=0, le=1000)] = 0.02,
 ) -> PerToken:
-    """What is paid beside the reward on the last token of step k of K, with p_k its score:
+    """Adds to the reward on the last token of step k of K, with p_k its score:
 
         clip:   c_k = min(p_k - threshold, 0);  threshold: null leaves c_k = p_k
         delta:  d_k = c_k - c_{k+1} for k < K - 1, d_{K-1} = c_{K-1}, d_K = 0;  delta: false leaves d_k = c_k
         paid:   weight d_k
 
-    With delta the return from a step k < K on is weight c_k and the reward: it telescopes, so a good step that is repeated raises no
-    return, and the last step is left to the verifier. A high threshold taxes nearly every step, a low one lets nearly all pass: a low
-    quantile of your model's scores is right (0.2 to 0.5). Reconstructed; the paper's threshold is not known. A step without a
-    score keeps the one before it; where there is none before it, c_k is 0, so a row that nobody could grade is fined nothing. Scores come
-    from `reward: process_model` or `reward: exprl`, beside a verifier with `weight: 0.0`.
-    Needs an advantage that reads rewards of tokens, such as `gae` or `reinforce_pp`.
+    With delta the return from a step k < K on is weight c_k plus the reward: it telescopes, so repeating a good step does not raise the
+    return, and the last step is left to the verifier. A high threshold penalises nearly every step, a low one almost none: use a low
+    quantile of your model's scores (0.2 to 0.5). Reconstructed; the paper's threshold is not known. A step without a score keeps the one
+    before it; where there is none before it, c_k is 0, so a row without any score is not penalised. Scores come from `reward:
+    process_model` or `reward: exprl`, beside a verifier with `weight: 0.0`. Needs an advantage that reads rewards of tokens, such as `gae`
+    or `reinforce_pp`.
 
     >>> import torch
     >>> p = torch.tensor([[0.9, 0.95, 0.4, 0.92]]); k = torch.arange(4)[None]

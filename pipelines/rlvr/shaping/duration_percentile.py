@@ -22,8 +22,8 @@ class duration_percentile(Method):
     """1 for a correct row whose reward is among the `top` share of its length bucket, -1 for an incorrect one, 0 otherwise.
 
     The bucket of a row is floor(log_base(length)). Its percentile is the share of the rewards below its own, ties counted half, among the
-    bucket's last `window` scored rows of earlier steps; a bucket without any pays 0. Rewards that take two values give percentiles of the
-    tie: use it with graded ones. Use `advantage: as_is`: what comes out is an advantage.
+    bucket's last `window` scored rows of earlier steps; a bucket without any pays 0. Binary rewards give the percentiles of ties: use
+    graded ones. Use `advantage: as_is`: the result is an advantage.
     """
 
     def __init__(

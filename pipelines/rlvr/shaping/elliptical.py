@@ -26,11 +26,10 @@ class elliptical(Method):
 
         b_i = x_i^T C_i^-1 x_i,   C_i = ridge I + sum of x_j x_j^T over the other scored rows j of the group
 
-    From 1 / ridge, where no other row has anything of x, down to ridge / (ridge + n - 1) of that where n rows are alike. The paper's
-    episode is a trajectory and C holds the states before; here it is the group, whose rows are drawn side by side, so each is
-    compared with all others and their order changes nothing. With `correct_only` (ours) rows that the verifier does not call
-    correct are paid nothing: unlike is easy to be for what is wrong. The paper multiplies it by a global bonus; `novelty` has those
-    that count.
+    b is 1 / ridge where x is orthogonal to all other rows, and ridge / (ridge + n - 1) of that where n rows are equal. The paper's episode
+    is a trajectory and C holds the earlier states; here it is the group, whose rows are sampled in parallel, so each is compared with all
+    others and their order changes nothing. With `correct_only` (ours) rows that the verifier does not call correct get no bonus: incorrect
+    answers differ easily. The paper multiplies it by a global bonus; `novelty` has the count-based ones.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ def gail(
         minimax:   r = -log(1 - sigmoid(D))                  from 0 up: what looks like the policy's own is paid nothing
         log_odds:  r = -log(1 - sigmoid(D)) + log sigmoid(D)  about D itself, of both signs (AIRL)
 
-    Without a `verifier_weight` the verifier decides nothing: its `correct` is there to judge the imitation by.
+    Without a `verifier_weight` the verifier does not affect the reward: its `correct` only measures the imitation.
 
     >>> import torch
     >>> D = torch.tensor([0.0, 2.0, -2.0, 90.0])

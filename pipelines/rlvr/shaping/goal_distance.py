@@ -22,12 +22,12 @@ from pipelines.rlvr.shaping._state_graph import Potential
 class goal_distance(Potential):
     """Adds weight (discount P(s') - P(s)) to the reward of a turn from s to s', P(s) = max(0, 1 - D(s) / horizon), and 0 at the end.
 
-    D is the fewest turns from s to a success, on the moves that the steps before took; states that no known way leads from have P 0.
-    A reward of 1 for success at the end is so replaced by the distance: with weight and discount 1 each turn of an episode that succeeds
-    is paid (D(s) - D(s')) / horizon, the last one 1 / horizon, and a row gets its outcome less P of its first state. Returns to the end
-    then differ by P alone, a baseline; the distance guides where credit is short-sighted, as the paper's gradient of one transition
-    is: a small discount in the advantage. Assumed: states are told apart by `turn_state` alone, and the last turn of a correct row is
-    the one that reached the goal.
+    D is the fewest turns from s to a success, by the moves observed in earlier steps; states without a known path have P 0. This replaces a
+    reward of 1 for success at the end by the distance: with weight and discount 1 each turn of an episode that succeeds is paid (D(s) -
+    D(s')) / horizon, the last one 1 / horizon, and a row gets its outcome less P of its first state. Undiscounted returns then change by P
+    alone, a baseline; the distance helps where credit is short-sighted, as in the paper's gradient of one transition: use a small discount
+    in the advantage. Assumed: states are identified by `turn_state` alone, and the last turn of a correct row is the one that reached the
+    goal.
     """
 
     def __init__(

@@ -27,12 +27,12 @@ def irrl(
 ) -> PerRow:
     """weight max(q - p, 0) + verifier_weight R, with q the discriminator's probability of the row's target and p its prior.
 
-    The log form, weight max(log q - log p, 0), is the mutual information between what is written and the target that skill discovery
-    and hard attention maximise. An immature discriminator makes it noisy: an error of q is divided by q. The linear form's error is
-    that of q itself, and clipping leaves nothing below 0 for rows that tell less than nothing; `clip: false` charges them. Without a
-    `verifier_weight` the verifier decides nothing: its `correct` is there to judge the run by. The log form takes a probability below
-    1.2e-38, the least that float32 holds in full, for that, since a discriminator that is sure of another target gives 0: without the
-    clip a row is charged 87.3 + log p at most.
+    The log form, weight max(log q - log p, 0), is the mutual information between what is written and the target that skill discovery and
+    hard attention maximise. An immature discriminator makes it noisy: an error of q is divided by q. The linear form's error is that of q
+    itself, and clipping gives 0 to rows that make the target less likely than its prior; with `clip: false` their reward is negative.
+    Without a `verifier_weight` the verifier does not affect the reward: its `correct` only measures the run. The log form raises a
+    probability below 1.2e-38, the smallest normal float32, to that value, since a discriminator that is certain of another target gives 0:
+    without the clip a row loses 87.3 + log p at most.
 
     >>> import torch
     >>> q, p = torch.tensor([0.9, 0.1, 0.05]), torch.full((3,), 0.1)

@@ -30,11 +30,11 @@ class laplacian(Potential):
         x(s) = (u_2(s) / sqrt(l_2), ..., u_(d+1)(s) / sqrt(l_(d+1))),   l_1 = 0 < l_2 <= ... and u_i of the Laplacian, degrees less moves
         far^2 = 1 + the largest |x(s) - x(goal)|^2, as of a state one move beyond the farthest: states that are not known count as that far
 
-    With all of the eigenvectors |x(s) - x(t)|^2 times twice the number of moves is the commute time: the turns that a random walk
-    takes on average from s to t and back. `scaled: false` is the older representation, without the square roots, whose distances can
-    rank states the wrong way round. The graph is that of the steps before: states that a turn joined, either way round and each pair once,
-    and one goal for each part that hangs together, joined with the states from which an episode succeeded. States of a part without a
-    success, or with more than `largest` states, have P 0. The paper's reward is minus the distance, mixed with the sparse one.
+    With all of the eigenvectors |x(s) - x(t)|^2 times twice the number of moves is the commute time: the turns that a random walk takes on
+    average from s to t and back. `scaled: false` is the older representation, without the square roots, whose distances can rank states in
+    the wrong order. The graph is that of earlier steps: states that a turn connected, undirected and each pair once, and one goal for each
+    connected component, connected to the states from which an episode succeeded. States of a component without a success, or with more than
+    `largest` states, have P 0. The paper's reward is minus the distance, mixed with the sparse one.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ def ngram_repetition(
 ) -> PerRow:
     """reward + penalty * (1 - distinct n-grams / n-grams) of the completion's token ids; nothing below n tokens.
 
-    The paper's code counts words of the lower-cased text and charges incorrect answers alone; ours, as TRL, counts the token ids of
-    every answer.
+    The paper's code counts words of the lower-cased text and penalises incorrect answers alone; ours, as TRL, counts the token ids of every
+    answer.
 
     >>> import torch
     >>> t = torch.tensor([[1, 2, 3, 1, 2, 3, 4]])

@@ -22,21 +22,21 @@ from pipelines.contract.method import Method
     intrinsic=True,
 )
 class novelty(Method):
-    """Adds weight * bonus of the state that it led to, s, to each turn's reward.
+    """Adds to each turn's reward weight * bonus of the state s that it led to.
 
         global:    1 / sqrt(N(s)), N the visits of s in the run
         episodic:  1 where the episode visits s for the first time, else 0
         product:   global * episodic
 
     N counts the visits of the steps before and those of the episode itself up to this one, so the order of a step's episodes changes
-    nothing and a state is worth the same to each of them; a step's visits are counted together when it is over. The state that an
-    episode begins in is visited too. That in which it ends is not recorded, so its last turn is paid nothing (the released code pays it
-    for the first state of the next episode). Two states are the same where `turn_state` is, across problems too: by the key that the
-    environment gives, or the belief that a turn states. The paper finds episodic bonuses best where problems share little, global ones
-    where they share much, and their product good in both.
+    nothing and a state is worth the same to each of them; a step's visits are counted together when it is over. The state that an episode
+    begins in is visited too. The state in which it ends is not recorded, so its last turn gets no bonus (the released code gives it that of
+    the next episode's first state). Two states are the same where `turn_state` is equal, across problems too: the environment's key, or the
+    belief that a turn states. The paper finds episodic bonuses best where problems share little, global ones where they share much, and
+    their product good in both.
 
-    Episodes that the rows of a step hold are counted, whatever trains of them; rows without a score are not. `elliptical` has the
-    paper's bonus for what has no key (E3B); the division by a running deviation is not here.
+    All scored episodes of a step are counted, whether they train or not. `elliptical` is the paper's bonus for states without a key (E3B);
+    the division by a running deviation is not implemented.
     """
 
     def __init__(

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class par(Method):
     """Mean over reference answers of sigmoid(scale * (reward - reference)): bounded, steepest where the two are equal.
 
-    Before the first step the starting policy answers every problem `references` times; the scores of these answers, by the same
-    verifier and reward functions, are the references. With one of them the result is a Bradley-Terry probability. The paper's scores
-    are a reward model's; where a verifier says 0 or 1, the result takes few values.
+    Before the first step the starting policy answers every problem `references` times; the scores of these answers, by the same verifier
+    and reward functions, are the references. With one of them the result is a Bradley-Terry probability. The paper's scores are a reward
+    model's; with a verifier's 0 or 1, the result takes few values.
     """
 
     def __init__(

@@ -29,9 +29,9 @@ def pspo_wrs(
 
         h(n) = factor shape/scale (n/scale)^(shape - 1) exp(-(n/scale)^shape)
 
-    a Weibull density over the number of steps, at the defaults about 1 at its peak near n = 3.85. A row of one step gets 0, and so does
-    one with a step of score 0. Scores come from `reward: process_model` or `reward: exprl`. Whoever counts steps pays for their number:
-    `shortest` of `process_model` keeps empty lines from making more of them.
+    a Weibull density over the number of steps, at the defaults about 1 at its peak near n = 3.85. A row of one step gets 0, and so does one
+    with a step of score 0. Scores come from `reward: process_model` or `reward: exprl`. The reward depends on the number of steps:
+    `shortest` of `process_model` keeps empty lines from inflating it.
 
     >>> import torch
     >>> p = torch.tensor([[0.9, 0.8, 0.7, 0.95], [1.0, torch.nan, torch.nan, torch.nan]])

@@ -26,11 +26,10 @@ def reward_cashing(
 ) -> PerTurn:
     """Adds weight (discount V_{k+1} - V_k) to the reward of turn k, V_k = exp(mean log pi(gold answer | history before turn k)).
 
-    V is 0 at the end. Before, it is what the policy would earn on average if it answered now, where a correct answer earns 1: the reward
-    that can be predicted from what is known. So it is paid when it is found out, the last turn gets what was not predicted, and with
-    discount 1 a row gets its reward less V_1. `igpo` has the same gains, standardised, as advantages. The paper's value is that of
-    acting best on the current belief, and it learns exploring and exploiting as two policies. A row without a gold answer keeps its
-    rewards.
+    V is 0 at the end. Before that it is the policy's mean reward if it answered now, with 1 for a correct answer: the reward predicted from
+    what is known. So reward is given when information is gained, the last turn gets what was not predicted, and with discount 1 a row gets
+    its reward less V_1. `igpo` has the same gains, standardised, as advantages. The paper's value is that of acting optimally on the
+    current belief, and it learns exploration and exploitation as two policies. A row without a gold answer keeps its rewards.
 
     >>> import torch
     >>> V = torch.tensor([[0.1, 0.25, 1.0], [0.5, torch.nan, torch.nan]]).log()

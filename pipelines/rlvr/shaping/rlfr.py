@@ -24,12 +24,12 @@ def rlfr(
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.6,
     most: Annotated[int, Field(ge=1)] | None = 15,
 ) -> PerToken:
-    """-weight s on the tokens that stray most, with s the deviation from 0 (the row's smallest) to 1 (its largest):
+    """-weight s on the tokens that deviate most, with s the deviation from 0 (the row's smallest) to 1 (its largest):
 
         s_t = (d_t - min d) / (max d - min d), 0 where s_t <= threshold, and but for the row's `most` largest
 
-    A row whose tokens all deviate alike is charged nothing. (The released code takes the padding's 0 for the smallest of shorter rows
-    and works around it with the second smallest; here padding is not looked at.) Needs an advantage that reads rewards of tokens.
+    A row whose tokens all deviate equally is not penalised. (The released code takes the padding's 0 as the smallest of shorter rows and
+    works around it with the second smallest; here padding is ignored.) Needs an advantage that reads rewards of tokens.
 
     >>> import torch
     >>> d = torch.tensor([[0.6, 1.8, 0.733333, 3.066667, 1.2]])

@@ -27,9 +27,9 @@ def serr(
     most: Annotated[float, Field(gt=0, lt=1)] = 0.5,
     share: Annotated[float, Field(gt=0, le=1)] = 0.2,
 ) -> PerRow:
-    """reward + most (1 - rank / (N - 1)) in groups none of whose on-policy answers is correct; other rows stay.
+    """reward + most (1 - rank / (N - 1)) in groups none of whose on-policy answers is correct; other rewards stay.
 
-    i beats j where its peak entropy is higher and its mean entropy lower; the rank goes by how many a row beats. The peak is
+    i beats j where its peak entropy is higher and its mean entropy lower; the rank is by the number of rows that a row beats. The peak is
     the mean over the `share` of its tokens with the highest entropy.
 
     >>> import torch

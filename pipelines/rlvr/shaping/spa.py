@@ -29,13 +29,13 @@ def spa(
     exact: bool = False,
     warmup: Annotated[int, Field(ge=0)] = 0,
 ) -> PerTurn:
-    """What turn k is paid, instead of all that the row earned:
+    """The reward of turn k, in place of all of the row's rewards:
 
         r_k = progress c_k + grounding g_k
 
-    c_k is what the progress model says that it contributed, g_k is 1 where its action could be executed. (The released code takes the last
-    turn's for executable: no reply follows it.) With `exact` the K turns share what the contributions lack, so that
-    they add up to the outcome: c_k + (R - sum c) / K. The first `warmup` steps pay what the turns earned, while the model learns.
+    c_k is the contribution that the progress model predicts, g_k is 1 where the turn's action could be executed. (The released code takes
+    the last turn's as executable: no reply follows it.) With `exact` the K turns share the difference between the outcome and the
+    contributions' sum: c_k + (R - sum c) / K. The first `warmup` steps keep the turns' own rewards, while the model learns.
 
     >>> import torch
     >>> c, g = torch.tensor([[0.1, 0.3, 0.5]]), torch.tensor([[1.0, 0.0, 1.0]])

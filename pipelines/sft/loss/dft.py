@@ -13,9 +13,9 @@ from pipelines.contract.columns import PerTrained
 def dft(logp: PerTrained) -> PerTrained:
     """-p log p with p = pi(token) as a constant factor, so the gradient is that of the probability, p times the cross-entropy's.
 
-    Cross-entropy pulls on a token with 1 / p of the force, the more the less likely it is; here all forces are alike. A token of
-    probability near 0 gets no gradient: what the model cannot do at all, such as a new format, it does not learn. Train some steps of
-    `cross_entropy` first, as a stage of its own.
+    Cross-entropy weights the gradient of a token's probability by 1 / p, the more the less likely it is; here all weights are equal. A
+    token of probability near 0 gets no gradient: what the model cannot do at all, such as a new format, it does not learn. Train some steps
+    of `cross_entropy` first, as a stage of its own.
 
     >>> import torch
     >>> [round(v, 6) for v in dft(torch.tensor([0.9, 0.5, 0.05]).log()).tolist()]

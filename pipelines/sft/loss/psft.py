@@ -26,8 +26,8 @@ def psft(
 
         l = -min(rho, clip(rho, 1 - low, 1 + high));   rho = pi(token) / pi(token) before the step
 
-    A token that the step's earlier updates made `1 + high` times as likely gets no gradient from its later ones; below that the gradient
-    is that of rho. For an advantage of 1 the lower bound never acts, and is here as the formula has it. It needs `mini_batches`: the paper
+    A token that the step's earlier updates made `1 + high` times as likely gets no gradient from its later ones; below that the gradient is
+    that of rho. For an advantage of 1 the lower bound never acts; it is kept because the formula has it. It needs `mini_batches`: the paper
     makes 8 updates of 8 conversations a step.
 
     >>> import torch
