@@ -95,6 +95,8 @@ class ServerSampler:
         self.metrics = {"server/dropped": float(sum(not endpoint.alive for endpoint in self.endpoints))}
         tokens = server_probe.sequences(model.config.get_text_config().vocab_size, self.context)
         trainer = server_probe.trainer_logps(model, tokens, self.dtype)
+        unknown = {self._coarser(endpoint) for endpoint in self._living() if endpoint.name not in self.probes}
+        rounding = server_probe.rounding_of(model, tokens) if "bfloat16" in unknown else 0.0
 
         def weights_mismatch(endpoint: Endpoint) -> float | None:
             try:
@@ -103,7 +105,8 @@ class ServerSampler:
             except Unreachable as problem:
                 self._drop(endpoint, problem)
                 return None
-            return self._probe(endpoint).judge(trainer, torch.tensor(answer, dtype=torch.float32).flatten())
+            probe = self.probes.setdefault(endpoint.name, Probe(endpoint.name, self._coarser(endpoint), rounding))
+            return probe.judge(trainer, torch.tensor(answer, dtype=torch.float32).flatten())
 
         with ThreadPoolExecutor(len(self.endpoints)) as pool:
             differences = [d for d in pool.map(weights_mismatch, self._living()) if d is not None]
@@ -145,10 +148,9 @@ class ServerSampler:
         if not endpoint.seeds and self.settings.seeds is None:
             self.event("requests carry no seed: this server is a CPU build with chunked prefill", server=endpoint.name)
 
-    def _probe(self, endpoint: Endpoint) -> Probe:
-        coarser = {self.dtype, endpoint.dtype} & server_probe.BOUNDS.keys()
-        dtype = max(coarser, key=server_probe.BOUNDS.__getitem__)
-        return self.probes.setdefault(endpoint.name, Probe(endpoint.name, dtype))
+    def _coarser(self, endpoint: Endpoint) -> str:
+        """The coarser of trainer's and server's dtype."""
+        return max({self.dtype, endpoint.dtype} & server_probe.BOUNDS.keys(), key=server_probe.BOUNDS.__getitem__)
 
     def extend(
         self,

@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
+import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.engine.server_probe import BOUNDS, FROZEN, Probe, sequences
+from pipelines.engine.server_probe import BOUNDS, FROZEN, Probe, rounding_of, sequences
 from pipelines.errors import StaleWeights
 
 TOKENS = 124
@@ -65,6 +66,26 @@ def test_coarse_weights_may_swallow_an_update_but_not_several():
         probe.judge(trainer[push], answer)
     with pytest.raises(StaleWeights, match="earlier push"):
         probe.judge(trainer[FROZEN["bfloat16"]], answer)
+
+
+def test_a_model_that_amplifies_rounding_is_judged_by_its_own():
+    """SmolLM2-135M: 0.064 nats in the trainer's bfloat16, 0.079 on a vLLM server in bfloat16, 0.56 from the model before its SFT."""
+    trainer = drift(1, 1e-3)[0]
+    healthy, other = trainer + 0.08, trainer + 0.55
+    assert Probe("server", "bfloat16", rounding=0.064).judge(trainer, healthy) == pytest.approx(0.08, abs=1e-3)
+    with pytest.raises(StaleWeights, match="not hold the weights that were written"):
+        Probe("server", "bfloat16", rounding=0.064).judge(trainer, other)
+    with pytest.raises(StaleWeights):
+        Probe("server", "bfloat16").judge(trainer, healthy)
+
+
+def test_the_rounding_is_that_of_the_model():
+    model = toys.model("llama")
+    tokens = sequences(100, 64)
+    low = rounding_of(model, tokens)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(8)
+    assert 0 < low < rounding_of(model, tokens)
 
 
 def test_a_step_without_an_update_is_no_fault():
