@@ -5,7 +5,7 @@
 
 Both sides: Dr. GRPO without KL, the same prompts per step, group size, learning rate, schedule and number of steps. The
 target counts as reached when the mean of the last five steps' accuracy is above it; only time inside steps counts.
-Writes benchmarks/results/accuracy.json, or accuracy-CASE.json, after each seed.
+Writes benchmarks/results/accuracy.json, or accuracy-CASE.json, with `--dtype bfloat16` accuracy-CASE-bfloat16.json, after each seed.
 """
 
 from __future__ import annotations
@@ -117,8 +117,7 @@ def main() -> None:
         schedule=case["schedule"],
         dtype=args.dtype,
     )
-    name = "accuracy" if args.case == "quickstart" else f"accuracy-{args.case}"
-    name += "" if args.dtype == "float32" else f"-{args.dtype}"
+    name = sides.result_name("accuracy", args.case, args.dtype)
     seeds = range(args.first_seed, args.first_seed + (args.seeds or case["seeds"]))
     rows = _stored(name, target, todo.steps, seeds) if args.first_seed else []
     for seed in seeds:

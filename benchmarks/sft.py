@@ -137,8 +137,7 @@ def main() -> None:
     shutil.rmtree(work)
     ratios = [a / b for a, b in zip(whetstone_rates, trl_rates, strict=True)]
     ratio = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-    name = "sft" if args.case == "quickstart" else f"sft-{args.case}"
-    name += "" if args.dtype == "float32" else f"-{args.dtype}"
+    name = sides.result_name("sft", args.case, args.dtype)
     sides.store(name, {"tokens_per_s_whetstone": whetstone_rates, "tokens_per_s_trl": trl_rates, "ratio": ratio})
     print(
         f"whetstone {statistics.median(whetstone_rates):.0f} tokens/s, TRL {statistics.median(trl_rates):.0f} tokens/s, ratio {ratio}"

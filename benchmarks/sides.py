@@ -64,6 +64,16 @@ class Work:
     dtype: str = "float32"
 
 
+def result_name(benchmark: str, case: str, dtype: str) -> str:
+    """Name of a results file; the quickstart and float32 are left out of it.
+
+    >>> result_name("sft", "quickstart", "float32"), result_name("sft", "smollm2", "bfloat16")
+    ('sft', 'sft-smollm2-bfloat16')
+    """
+    parts = [benchmark, *([case] if case != "quickstart" else []), *([dtype] if dtype != "float32" else [])]
+    return "-".join(parts)
+
+
 def store(name: str, body: dict[str, Any]) -> None:
     """Write `benchmarks/results/<name>.json`, with the versions and the machine."""
     import platform

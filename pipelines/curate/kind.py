@@ -59,15 +59,17 @@ class CurateKind(Kind):
     def links(self, settings: Curate) -> dict[str, str]:
         """Sources that are stages, and the model that difficulty is measured with where it is one."""
         sources = {stage_label(n): str(s.path) for n, s in enumerate(settings.sources) if s.kind == "stage"}
-        return sources | ({SOLVER: settings.difficulty.model} if _solver_is_stage(settings) else {})  # type: ignore[union-attr]
+        solver = _solver(settings)
+        return sources if solver is None else {**sources, SOLVER: solver}
 
     def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """Where they are written."""
         listed, difficulty = fields.get("sources"), fields.get("difficulty")
         listed = listed if isinstance(listed, list) else []
         places = [(s, "path") for s in listed if isinstance(s, dict) and s.get("kind") == "stage" and "path" in s]
-        if isinstance(difficulty, dict) and is_stage_name(str(difficulty.get("model"))):
-            places.append((difficulty, "model"))
+        if isinstance(difficulty, dict):
+            model = difficulty.get("model")
+            places += [(difficulty, "model")] if isinstance(model, str) and is_stage_name(model) else []
         return places
 
     def reads(self, node: Node) -> Reads:
@@ -101,7 +103,7 @@ class CurateKind(Kind):
                 reads.in_key["curate", "sources", number, "path"] = None
         if curate.difficulty is not None:
             place = ("curate", "difficulty", "model")
-            if _solver_is_stage(curate):
+            if _solver(curate) is not None:
                 reads.in_key[place] = None
             else:
                 reads.models["difficulty"] = ModelFiles(curate.difficulty.model, place)
@@ -128,7 +130,7 @@ class CurateKind(Kind):
         texts = [{"function": n.kind.benchmark_texts, "settings": resolve(n.settings)} for n in _asking(node)]
         listed: list[Source] = node.settings.sources
         labels = [stage_label(n) if source.kind == "stage" else None for n, source in enumerate(listed)]
-        solver = {"solver": SOLVER} if _solver_is_stage(node.settings) else {}
+        solver = {"solver": SOLVER} if _solver(node.settings) is not None else {}
         return {
             **({"benchmark_texts": texts} if texts else {}),
             **({"samples": labels} if any(labels) else {}),
@@ -210,8 +212,10 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
         )
 
 
-def _solver_is_stage(settings: Curate) -> bool:
-    return settings.difficulty is not None and is_stage_name(settings.difficulty.model)
+def _solver(settings: Curate) -> str | None:
+    """The stage whose model difficulty is measured with; None where a path names it, or nothing is measured."""
+    model = settings.difficulty.model if settings.difficulty is not None else None
+    return model if model is not None and is_stage_name(model) else None
 
 
 def stage_label(number: int) -> str:

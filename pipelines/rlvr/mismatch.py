@@ -259,11 +259,13 @@ def exceeds(values: Tensor, contexts: Tensor, limit: float) -> bool:
     >>> exceeds(torch.full((200,), 0.01).double(), contexts, 1e-3)
     True
     """
+    mean = values.mean()
+    if mean <= limit:
+        return False
     cluster = contexts.unique(return_inverse=True)[1]
     count = int(cluster.max()) + 1
     if count < 2:
         return False
-    mean = values.mean()
     sums = torch.zeros(count, dtype=torch.float64).scatter_add_(0, cluster, values - mean)
     error = float((sums.square().sum() * count / (count - 1)).sqrt()) / len(values)
     return float(mean) - STANDARD_ERRORS * error > limit

@@ -74,6 +74,16 @@ def test_names_of_other_things_are_refused(tmp_path):
     assert read_recipe(toys.recipe(tmp_path), ["curate.difficulty={model: ./cold}"]).node("curate").labels == {}
 
 
+def test_a_missing_model_is_named_where_stages_are_repeated_too(tmp_path):
+    path = graph(tmp_path)
+    body = yaml.safe_load(path.read_text())
+    del body["stages"]["band"]["difficulty"]["model"]
+    body["repeat"] = {"rounds": 2, "stages": ["band", "rl"]}
+    path.write_text(yaml.safe_dump(body, sort_keys=False))
+    with pytest.raises(RecipeError, match=r"difficulty\.model: this field is required"):
+        read_recipe(path)
+
+
 def test_the_model_is_asked_with_the_system_prompt_that_it_was_trained_with(tmp_path, monkeypatch):
     tokenizer = train_tokenizer("char", 128, ["Reverse: ab ba Be brief.<|system|>"])
     save_model(toys.model("llama", len(tokenizer)), tokenizer, tmp_path / "m", {"system_prompt": "Be brief."})
