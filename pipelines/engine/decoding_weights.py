@@ -3,8 +3,8 @@
 Training reads each weight once for thousands of tokens, decoding reads all of them for one token a row. What a pass does to
 every weight before it multiplies costs little in training; in decoding it can cost more than the token:
 
-- Under autocast every pass rounds the float32 weights to bfloat16. The copies hold what autocast would make of the weights,
-  so sampler and trainer still multiply by the same numbers.
+- Under autocast every pass rounds float32 weights to bfloat16. The copies hold what autocast would make of the weights,
+  so sampler and trainer still multiply by the same numbers. Weights stored in bfloat16 need none.
 - oneDNN reorders a matrix into blocks that fit its kernels, in every call. On a CPU with AVX-512 the copies are stored in that
   layout (`packs`). In bfloat16 the products have the same bits, in float32 they differ by rounding.
 
@@ -76,11 +76,13 @@ class DecodingWeights:
             yield
 
     def _packable(self, module: torch.nn.Module) -> bool:
-        """Whether this module does nothing but multiply by a matrix of plain float32 numbers, large enough to gain."""
+        """Whether this module does nothing but multiply by a matrix of plain numbers, large enough to gain."""
         if type(module) is not torch.nn.Linear or "forward" in module.__dict__:  # another library's class, or its hook
             return False
         weight = module.weight
-        if type(weight) is not torch.nn.Parameter or weight.dtype != torch.float32:  # sharded, or stored in few bits
+        if type(weight) is not torch.nn.Parameter:  # sharded, or stored in few bits
+            return False
+        if weight.dtype not in (torch.float32, self.dtype):
             return False
         return self.dtype == torch.bfloat16 or weight.numel() >= PACKED_FROM
 

@@ -265,7 +265,7 @@ def fresh_config(settings: Fresh, special: dict[str, Any]) -> Any:
 
 
 def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """A randomly initialised causal LM in float32.
+    """A randomly initialised causal LM, drawn in float32 and stored in `weights_dtype`.
 
     Raises:
         ModelError: an unknown architecture or a configuration it does not take.
@@ -288,11 +288,21 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
         raise
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise ModelError(f"model.fresh: {model.fresh.architecture} refuses this config: {first_line(error)}") from error
-    return network.to(torch.float32)
+    network.to(torch.float32)
+    for weight in network.parameters():  # not the buffers: frequencies of rotary embeddings need float32
+        weight.data = weight.data.to(weights_dtype(model))
+    return network
+
+
+def weights_dtype(model: Model) -> torch.dtype:
+    """What weights are stored in."""
+    import torch
+
+    return torch.bfloat16 if model.weights_dtype == "bfloat16" else torch.float32
 
 
 def load_model(path: str | Path, model: Model) -> PreTrainedModel:
-    """A pretrained causal LM with float32 weights, each of them from the checkpoint or tied to one that is.
+    """A pretrained causal LM in `weights_dtype`, each weight from the checkpoint or tied to one that is.
 
     `allow_missing`, `allow_unexpected` and `revision` hold for the recipe's own `model.path`, not for what stages make of it.
 
@@ -317,7 +327,7 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
         torch.manual_seed(NEW_WEIGHTS_SEED)
         both: Any = AutoModelForCausalLM.from_pretrained(
             where,
-            dtype=torch.float32,
+            dtype=weights_dtype(model),
             attn_implementation=_attention(model),
             revision=revision,
             trust_remote_code=model.trust_remote_code,
@@ -380,7 +390,7 @@ def device() -> torch.device:
 
 @contextlib.contextmanager
 def autocast(dtype: str, where: torch.device) -> Iterator[None]:
-    """bfloat16 compute with float32 weights; nothing at all for float32."""
+    """bfloat16 compute, whatever the weights are stored in; nothing at all for float32."""
     import torch
 
     if dtype == "bfloat16":

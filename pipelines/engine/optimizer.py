@@ -6,16 +6,17 @@ import math
 
 import torch
 
+from pipelines.engine import adamw
 from pipelines.errors import Interrupted
 from pipelines.recipe.settings import Optimizer
 
 
-def make(model: torch.nn.Module, settings: Optimizer) -> torch.optim.AdamW:
+def make(model: torch.nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
     """AdamW over the trainable weights; no decay on norms, biases and other vectors."""
     matrices = [p for p in model.parameters() if p.requires_grad and p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps, fused=True)
+    return adamw.make(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps)
 
 
 def rate(settings: Optimizer, step: int, total: int) -> float:

@@ -467,7 +467,7 @@ def _load(path: str | Path, model: Model, field: str) -> Any:
         check(config, where, field)
         both: Any = AutoModelForSequenceClassification.from_pretrained(
             where,
-            dtype=torch.float32,
+            dtype=models.weights_dtype(model),
             attn_implementation=None if model.attention == "auto" else model.attention,
             trust_remote_code=model.trust_remote_code,
             ignore_mismatched_sizes=True,

@@ -51,8 +51,10 @@ def trainer_logps(model: Any, tokens: list[list[int]], dtype: str) -> Tensor:
     ids = torch.tensor(tokens, device=device)
     was_training = model.training
     model.eval()
+    stored = dict(model.named_parameters())
+    weights = stored if dtype != "float32" else {name: weight.float() for name, weight in stored.items()}
     with torch.no_grad(), autocast(dtype, device):
-        logits = model(input_ids=ids, use_cache=False).logits
+        logits = torch.func.functional_call(model, weights, kwargs={"input_ids": ids, "use_cache": False}).logits
     model.train(was_training)
     logp = logits[:, :-1].float().log_softmax(-1).gather(2, ids[:, 1:, None])
     return logp.flatten().cpu()

@@ -50,9 +50,9 @@ def run(
 
 
 def _weights(folder: str, model: Model) -> dict[str, Any]:
-    """Name → tensor."""
+    """Name → tensor, float32: sums are rounded once, when the result is stored."""
     loaded = models.load_model(folder, model)
-    return {name: t.detach() for name, t in loaded.state_dict().items()}
+    return {name: t.detach().float() for name, t in loaded.state_dict().items()}
 
 
 def _check(where: str, first: dict[str, Any], other: dict[str, Any]) -> None:

@@ -2,19 +2,21 @@
 
 Let P be the parameters, T those that are trained (P, or the adapters), N the tokens of a pass, M those of them that are
 scored, R the rows decoded side by side, C their positions, L layers, h hidden, i intermediate, a query heads, k key heads, d the
-size of a head, V the vocabulary, W the width of a packed row, b bytes of a compute value (4, in bfloat16 2). In bytes:
+size of a head, V the vocabulary, W the width of a packed row, b bytes of a compute value (4, in bfloat16 2), w of a stored weight (4,
+with `weights_dtype: bfloat16` 2; of an adapter's 4). In bytes:
 
     process       PROCESS: Python, torch, transformers and their libraries, on the host
-    weights       4 P (+ 2 P in bfloat16: rounded copies; + 4 P for a full reference policy, or a reward model that scores
-                  samples; + 4 P a step of `staleness`; as much again for the base of guidance)
-    gradients     4 T
+    weights       w P (+ 2 P where float32 is computed in bfloat16: rounded copies; + w P for a full reference policy, or a reward
+                  model that scores samples; + w P a step of `staleness`; as much again for the base of guidance)
+    gradients     w T
     optimizer     8 T
-    commit        12 T while the copy of a commit is written, on the host
+    commit        (w + 8) T while the copy of a commit is written, on the host
     activations   N L b (8 h + 4 a d + 2 a d + 4 i + W): norms, projections, attention, MLP, the mask of packed rows;
                   with gradient checkpointing N b (L h + those of one layer)
                   adapters add N L b (2 a d + 2 k d + 2 h + 2 i): what each of them puts out
-    logits        min(M V, CHUNK) 4 (x TRUNCATED where top-k, top-p or min-p cut the distribution), and the head's gradient, 4 V h
-    packed        4 P in float32 while answers of PACKED_STEPS tokens or more are decoded on a CPU with AVX-512
+    logits        min(M V, CHUNK) 4 (x TRUNCATED where top-k, top-p or min-p cut the distribution), and the head's gradient, w V h
+    packed        on a CPU with AVX-512: 4 P in float32 while answers of PACKED_STEPS tokens or more are decoded, 2 P with weights
+                  stored in bfloat16
     cache         R C L 2 k d 4 (on a GPU b), and DRAWN R V 4 for the logits that tokens are drawn from; for samples also LISTED a token of
                   two shards: one is decoded while the one before is written. With guidance R counts twice
 
@@ -199,23 +201,26 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
     lora = getattr(section, "lora", None)
     trained = (shape.parameters if lora is None else shape.adapters(lora.rank)) if load.trains else 0
     shards = section.processes if isinstance(section, Rlvr) else 1
-    weights = (4 if value == 4 else 6) * shape.parameters * load.decoded + 4 * shape.parameters * load.models
+    stored = 2 if node.recipe.model.weights_dtype == "bfloat16" else 4
+    updated = stored if lora is None else 4
+    weights = (stored + (2 if value < stored else 0)) * shape.parameters * load.decoded
+    weights += stored * shape.parameters * load.models
     cached = value if device.gpu else 4
-    packs = device.avx512 and not device.gpu and value == 4 and load.steps >= PACKED_STEPS
+    packs = device.avx512 and not device.gpu and value == stored and load.steps >= (PACKED_STEPS if value == 4 else 1)
     cache = load.rows * load.length * shape.layers * 2 * shape.key_heads * shape.head_size * cached
     logits = min(load.scored * shape.vocabulary, CHUNK) * 4 * (TRUNCATED if load.truncated else 1)
     if load.trains and load.scored and lora is None:
-        logits += 4 * shape.vocabulary * shape.hidden
+        logits += stored * shape.vocabulary * shape.hidden
     return Needs(
         stage=node.name,
         process=PROCESS,
-        weights=weights if shards == 1 else weights + 4 * trained // shards,
-        gradients=4 * trained // shards,
+        weights=weights if shards == 1 else weights + updated * trained // shards,
+        gradients=updated * trained // shards,
         optimizer=8 * trained // shards,
-        commit=12 * trained // shards,
+        commit=(updated + 8) * trained // shards,
         activations=_activations(shape, load, value, section),
         logits=logits,
-        packed=4 * shape.parameters * load.decoded if packs else 0,
+        packed=stored * shape.parameters * load.decoded if packs else 0,
         cache=cache + DRAWN * load.rows * shape.vocabulary * 4 + LISTED * load.listed,
     )
 
@@ -338,12 +343,16 @@ def levers(node: Node, shape: Shape, prompt_tokens: int | None = None, device: D
         rows = _load(node, prompt_tokens or PROMPT_TOKENS).rows // 2
         if rows >= 1:
             changes[f"{stage}.decode_rows={rows}"] = {"decode_rows": rows}
+    others = {
+        name: replace(
+            node, stage=replace(node.stage, settings=type(section).model_validate(section.model_dump() | change))
+        )
+        for name, change in changes.items()
+    }
+    recipe = node.recipe
+    if recipe.model.dtype == "bfloat16" and recipe.model.weights_dtype == "float32":
+        model = recipe.model.model_copy(update={"weights_dtype": "bfloat16"})
+        others["model.weights_dtype=bfloat16"] = replace(node, recipe=recipe.model_copy(update={"model": model}))
     before = of_stage(node, shape, prompt_tokens=prompt_tokens, device=device).peak
-    useful = []
-    for name, change in changes.items():
-        changed = type(section).model_validate(section.model_dump() | change)
-        other = replace(node, stage=replace(node.stage, settings=changed))
-        after = of_stage(other, shape, prompt_tokens=prompt_tokens, device=device).peak
-        if after < before:
-            useful.append((name, after))
-    return sorted(useful, key=lambda lever: lever[1])
+    peaks = {n: of_stage(other, shape, prompt_tokens=prompt_tokens, device=device).peak for n, other in others.items()}
+    return sorted(((name, peak) for name, peak in peaks.items() if peak < before), key=lambda lever: lever[1])

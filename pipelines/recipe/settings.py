@@ -90,7 +90,10 @@ class Model(Settings):
     chat_template_date: Day = "2025-01-01"
     """The date that a template gets when it asks for today: a fixed day, so that equal recipes give equal prompts."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Compute precision of training, decoding and evaluation; weights and optimizer stay float32 (bfloat16 runs under autocast)."""
+    """Compute precision of training, decoding and evaluation (bfloat16 runs under autocast, with a float32 log-softmax)."""
+    weights_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What weights and gradients are stored in; bfloat16 halves them, and the optimizer, whose moments stay float32, rounds its
+    updates stochastically. Adapters stay float32. It needs `dtype: bfloat16`."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """How attention is computed; auto: sdpa, or eager for the families that sdpa cannot compute (Gemma 2, gpt-oss)."""
     trust_remote_code: bool = False
@@ -101,12 +104,14 @@ class Model(Settings):
     """Names or globs of tensors in `path` that may stay unread, such as a value head."""
 
     @model_validator(mode="after")
-    def _one_origin(self) -> Model:
+    def _fits(self) -> Model:
         if (self.path is None) == (self.fresh is None):
             raise ValueError("give either `path` (folder or hub name) or `fresh` (a new model), not both or neither")
         for name in ("revision", "allow_missing", "allow_unexpected"):
             if self.fresh is not None and getattr(self, name):
                 raise ValueError(f"{name} is about the files of `path`, and a fresh model has none; leave it out")
+        if self.weights_dtype == "bfloat16" and self.dtype != "bfloat16":
+            raise ValueError("weights_dtype: bfloat16 needs dtype: bfloat16; set it, or leave weights_dtype out")
         return self
 
 

@@ -188,7 +188,8 @@ MATRIX = [
     # fields
     ("seed", field("seed=1"), ALL), ("threads", field("threads=2"), NONE), ("name", field("name=another"), NONE),
     ("experiment", field("tracking.experiment=x"), NONE), ("upload", field("tracking.upload_models=false"), NONE),
-    ("dtype", field("model.dtype=bfloat16"), MODELS), ("attention", field("model.attention=eager"), MODELS),
+    ("dtype", field("model.dtype=bfloat16"), MODELS),
+    ("stored weights", field("model.dtype=bfloat16", "model.weights_dtype=bfloat16"), MODELS), ("attention", field("model.attention=eager"), MODELS),
     ("trust", field("model.trust_remote_code=true"), ALL), ("allow_missing", field("model.allow_missing=[x]"), BASE),
     ("template text", field("model.chat_template='{{ x }}'"), ALL), ("curate field", field("curate.self_check=false"), {"curate"}),
     ("source size", field("curate.sources.0.size=5"), {"curate"}), ("batch rows", field("curate.batch_rows=7"), NONE),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.engine import adamw
 from pipelines.engine.critic import Critic
 
 
@@ -26,7 +27,7 @@ class LearnedHead(Provider):
         policy = context.policy
         torch.manual_seed(context.seed)
         self.network = Critic(policy.decoder, head(policy.head.in_features), dtype=context.model.dtype)
-        self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
+        self.optimizer = adamw.make(self.network.parameters(), lr=self.learning_rate, weight_decay=0.0)
 
     def learn(self) -> None:
         """A step on the gradient that backward passes have left."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.engine import adamw
 from pipelines.engine.policy import Policy
 
 
@@ -49,7 +50,7 @@ class implicit_prm(Provider):
             return Policy(model, context.rlvr.sampling, dtype=context.model.dtype)
 
         self.model, self.reference = scorer(True), scorer(False)
-        self.optimizer = torch.optim.AdamW(self.model.model.parameters(), lr=self.learning_rate, weight_decay=0.0)
+        self.optimizer = adamw.make(self.model.model.parameters(), lr=self.learning_rate, weight_decay=0.0)
         self.metrics: dict[str, float] = {}
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:

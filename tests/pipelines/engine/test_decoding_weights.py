@@ -39,6 +39,19 @@ def test_logits_are_those_of_autocast(family, packed):
     torch.testing.assert_close(logits, expected, atol=0, rtol=0)
 
 
+@BOTH
+def test_weights_stored_in_bfloat16_are_not_copied(packed):
+    """Packed they are, in another layout; the numbers are the same."""
+    model = toys.model().to(torch.bfloat16)
+    weights = DecodingWeights(model, "bfloat16", packed=packed)
+    with torch.no_grad(), autocast("bfloat16", CPU):
+        expected = model(IDS).logits
+        with weights.in_place(1):
+            logits = model(IDS).logits
+    assert not weights.copies and bool(weights.blocks) == packed
+    torch.testing.assert_close(logits, expected, atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_packed_float32_differs_by_rounding_alone(family, no_smallest):
     """Also through adapters, whose base matrices are packed like any others."""

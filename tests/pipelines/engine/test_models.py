@@ -1,13 +1,14 @@
-"""The configuration of a fresh model."""
+"""The configuration of a fresh model, and the dtype that weights are stored in."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from benchmarks.families import FAMILIES
-from pipelines.engine.models import fresh_config
+from pipelines.engine.models import fresh_config, fresh_model, load_model, save_model, train_tokenizer
 from pipelines.errors import ModelError
-from pipelines.recipe.settings import Fresh
+from pipelines.recipe.settings import Fresh, Model
 
 SPECIAL = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
@@ -33,3 +34,27 @@ def test_the_families_are_not(name):
     family = FAMILIES[name]
     config = fresh_config(Fresh(architecture=family.architecture, config=family.config), SPECIAL)
     assert config.get_text_config().vocab_size == 64
+
+
+def test_weights_are_stored_as_asked(tmp_path):
+    """Rounded, not drawn anew; frequencies of rotary embeddings stay float32, or positions would be confused."""
+    tokenizer = train_tokenizer("char", 64, ["abc"])
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    plain = Model(fresh=Fresh(config=sizes))
+    stored = plain.model_copy(update={"dtype": "bfloat16", "weights_dtype": "bfloat16"})
+    exact, rounded = fresh_model(plain, tokenizer, 3), fresh_model(stored, tokenizer, 3)
+    save_model(exact, tokenizer, tmp_path / "m", {})
+    loaded = load_model(tmp_path / "m", stored)
+    for model in (rounded, loaded):
+        assert all(torch.equal(a.bfloat16(), b) for a, b in zip(exact.parameters(), model.parameters(), strict=True))
+        assert model.model.rotary_emb.inv_freq.dtype == torch.float32
+        assert torch.equal(model.model.rotary_emb.inv_freq, exact.model.rotary_emb.inv_freq)
+        assert model.lm_head.weight is model.model.embed_tokens.weight or not model.config.tie_word_embeddings
+    save_model(rounded, tokenizer, tmp_path / "r", {})
+    back = load_model(tmp_path / "r", plain)
+    assert all(torch.equal(a.float(), b) for a, b in zip(rounded.parameters(), back.parameters(), strict=True))
+
+
+def test_weights_in_bfloat16_want_its_arithmetic():
+    with pytest.raises(ValueError, match="weights_dtype: bfloat16 needs dtype: bfloat16"):
+        Model(path="x/y", weights_dtype="bfloat16")

@@ -104,3 +104,11 @@ def test_a_server_on_another_folder_is_named_at_once(wrong):
 def test_the_sequences_are_always_the_same_and_fit():
     assert sequences(34, 64) == sequences(34, 64) and len(sequences(34, 64)[0]) == 32
     assert all(len(ids) == 7 and max(ids) < 34 for ids in sequences(34, 8))
+
+
+def test_rounding_of_weights_stored_in_bfloat16_is_against_float32_arithmetic():
+    """Compared with itself such a model would show no rounding at all, and a server's would be a fault."""
+    model, tokens = toys.model().to(torch.bfloat16), sequences(100, 30)
+    stored = rounding_of(model, tokens)
+    assert stored > 1e-4
+    assert stored == pytest.approx(rounding_of(model.float(), tokens), rel=1.0)

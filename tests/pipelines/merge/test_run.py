@@ -49,6 +49,21 @@ def test_the_mean_of_two_models_lies_between_them(folders, tmp_path, settings, m
         assert torch.allclose(tensor, first[name] + moved, atol=1e-5), name
 
 
+def test_weights_stored_in_bfloat16_are_summed_in_float32(folders, tmp_path):
+    """Rounded once, when the result is stored: sums of rounded shares end elsewhere."""
+    stored = {"dtype": "bfloat16", "weights_dtype": "bfloat16"}
+    model = Model(path=folders[0], **stored)
+    (tmp_path / "out").mkdir()
+    settings = Merge(weights=[1, 2])
+    run.run(settings, model, folders=folders, origin=None, out=tmp_path / "out", report=Report(tmp_path))
+    got = load_model(tmp_path / "out" / "model", model).state_dict()
+    first, second = (load_model(folder, model).state_dict() for folder in folders)
+    for name, tensor in got.items():
+        assert tensor.dtype == torch.bfloat16
+        exact = (1 / 3) * first[name].float() + (2 / 3) * second[name].float()
+        assert torch.equal(tensor, exact.bfloat16()), name
+
+
 def test_differences_to_an_origin(folders, tmp_path):
     first = load_model(folders[0], Model(path=folders[0])).state_dict()
     got = merged(folders, tmp_path, origin=folders[0], method="ties", density=1.0, scale=0.5)

@@ -44,6 +44,26 @@ def test_full_fine_tuning(tmp_path):
     assert needs.peak == needs.process + max(needs.phases.values())
 
 
+def test_weights_stored_in_bfloat16(tmp_path):
+    both = ("model.dtype=bfloat16", "model.weights_dtype=bfloat16")
+    needs, mixed = planned(tmp_path, "sft", *both), planned(tmp_path, "sft", *both[:1])
+    assert (needs.weights, needs.gradients, needs.optimizer, needs.commit) == (
+        2 * 10**6,
+        2 * 10**6,
+        8 * 10**6,
+        10 * 10**6,
+    )
+    assert (mixed.weights, mixed.gradients, mixed.commit) == (6 * 10**6, 4 * 10**6, 12 * 10**6)
+    assert mixed.logits - needs.logits == 2 * 1000 * 32 and mixed.activations == needs.activations
+    adapters = [planned(tmp_path, "sft", *settings, "sft.lora={rank: 2}") for settings in (both, both[:1])]
+    assert adapters[0].weights < adapters[1].weights, "the base is stored in bfloat16 too"
+    assert adapters[0].gradients == adapters[1].gradients, "adapters stay float32"
+    reference = planned(tmp_path, "rlvr", *both, "rlvr.divergence={kind: k3, weight: 0.1}")
+    assert reference.weights == 4 * 10**6
+    packed = planned(tmp_path, "rlvr", *both, device=memory.Device(avx512=True)).packed
+    assert packed == 2 * 10**6 and planned(tmp_path, "rlvr", *both).packed == 0
+
+
 def test_decoding(tmp_path):
     needs = planned(tmp_path, "rlvr")
     rows, length = 4 * 4, 16 + 8
@@ -53,7 +73,7 @@ def test_decoding(tmp_path):
     assert planned(tmp_path, "rlvr", "rlvr.sampling.top_p=0.9").logits == 6 * (needs.logits - head) + head
     halved = planned(tmp_path, "rlvr", "rlvr.processes=2")
     assert halved.optimizer == needs.optimizer // 2 and halved.weights > needs.weights
-    reference = planned(tmp_path, "rlvr", "rlvr.divergence={kind: k3, coefficient: 0.1}")
+    reference = planned(tmp_path, "rlvr", "rlvr.divergence={kind: k3, weight: 0.1}")
     assert reference.weights == 2 * needs.weights
     assert planned(tmp_path, "rlvr", "rlvr.staleness=2").weights == 3 * needs.weights, "a copy for each step behind"
 
@@ -164,6 +184,19 @@ def test_settings_that_lower_it(tmp_path):
         assert memory.of_stage(changed.node("sft"), shape).peak == peak < before
 
 
+def test_the_dtype_of_weights_is_proposed_where_it_is_possible(tmp_path):
+    def names(*overrides):
+        return [
+            name for name, _ in memory.levers(read_recipe(toys.recipe(tmp_path), list(overrides)).node("sft"), SHAPE)
+        ]
+
+    proposed = "model.weights_dtype=bfloat16"
+    assert proposed in names("model.dtype=bfloat16")
+    assert proposed not in names() and proposed not in names("model.dtype=bfloat16", proposed)
+    peaks = dict(memory.levers(read_recipe(toys.recipe(tmp_path), ["model.dtype=bfloat16"]).node("rlvr"), SHAPE, 16))
+    assert peaks[proposed] == planned(tmp_path, "rlvr", "model.dtype=bfloat16", proposed).peak
+
+
 # Stages of two steps commit at their end: a commit that is written while the next step computes adds its copy to the peak where
 # the disk is slow, as the planner says, and a test's disk may be.
 @pytest.fixture(scope="module")
@@ -227,8 +260,10 @@ CASES = {
     "sft": ("sft", []),
     "sft, LoRA": ("sft", ["sft.lora={rank: 8}"]),
     "sft, checkpointing": ("sft", ["sft.gradient_checkpointing=true"]),
+    "sft, weights in bfloat16": ("sft", ["model.dtype=bfloat16", "model.weights_dtype=bfloat16"]),
     "sft, small passes": ("sft", ["sft.micro_batch_tokens=512", "sft.tokens_per_step=1024"]),
     "rlvr": ("rlvr", []),
+    "rlvr, weights in bfloat16": ("rlvr", ["model.dtype=bfloat16", "model.weights_dtype=bfloat16"]),
     "preference": ("preference", {}),
     "preference, LoRA, small passes": ("preference", {"lora": {"rank": 8}, "micro_batch_tokens": 700}),
     "preference, checkpointing": ("preference", {"gradient_checkpointing": True}),

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import toys
+from safetensors import safe_open
 
 from pipelines.contract.method import own_update
 from pipelines.curate.run import run as curate
@@ -158,6 +159,56 @@ def test_bfloat16(tmp_path, start):
     made = trainer(tmp_path, start, "model.dtype=bfloat16")
     made.run()
     assert all(p.dtype == torch.float32 for p in made.learner.model.parameters())
+
+
+STORED_IN_BFLOAT16 = ("model.dtype=bfloat16", "model.weights_dtype=bfloat16")
+
+
+def test_weights_stored_in_bfloat16(tmp_path, start):
+    """They are trained, sampled from and handed on as they are stored, with a reference policy and a model that learns beside."""
+    made = trainer(
+        tmp_path, start, *STORED_IN_BFLOAT16, "presets=[prime]", "rlvr.divergence={kind: k3, weight: 0.1}",
+    )  # fmt: skip
+    policy = list(made.learner.model.parameters())
+    before = [p.detach().clone() for p in policy]
+    made.run()
+    assert {p.dtype for p in policy} == {torch.bfloat16}
+    assert any(not torch.equal(a, b) for a, b in zip(before, policy, strict=True))
+    with safe_open(tmp_path / "work/out/model/model.safetensors", "pt") as saved:
+        assert {saved.get_tensor(name).dtype for name in saved.keys()} == {torch.bfloat16}  # noqa: SIM118
+
+
+def test_weights_stored_in_bfloat16_survive_a_kill(tmp_path, start):
+    def build(name):
+        (tmp_path / name).mkdir(exist_ok=True)
+        return trainer(tmp_path / name, start, *STORED_IN_BFLOAT16, "presets=[grpo]")
+
+    build("whole").run()
+    toys.run_stopped(lambda: build("killed"))
+    model, moments = (
+        [
+            torch.load(commit, weights_only=True)[part]
+            for name in ("whole", "killed")
+            for commit in commits_of(tmp_path / name)[-1:]
+        ]
+        for part in ("model", "optimizer")
+    )
+    assert all(torch.equal(model[0][name], model[1][name]) for name in model[0])
+    for number, entry in moments[0]["state"].items():
+        assert entry["exp_avg"].dtype == torch.float32
+        assert torch.equal(entry["exp_avg"], moments[1]["state"][number]["exp_avg"])
+
+
+def commits_of(folder):
+    return sorted((folder / "work").rglob("step-*/state.pt"))
+
+
+def test_adapters_over_weights_stored_in_bfloat16_are_float32(tmp_path, start):
+    made = trainer(tmp_path, start, *STORED_IN_BFLOAT16, "rlvr.lora={rank: 4}")
+    dtypes = {p.requires_grad: p.dtype for p in made.learner.model.parameters()}
+    assert dtypes == {True: torch.float32, False: torch.bfloat16}
+    assert type(made.learner.optimizer) is torch.optim.AdamW
+    made.run()
 
 
 def test_dynamic_sampling_fills_the_step(tmp_path, start):

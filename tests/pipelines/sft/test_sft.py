@@ -102,6 +102,13 @@ def test_interrupted_run_ends_with_the_same_bytes(tmp_path, data, at):
     assert [s for s, _ in history(tmp_path / "b/work")] == list(range(1, 13))
 
 
+@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
+def test_it_learns_in_bfloat16(tmp_path, data, weights):
+    made = toys.sft_trainer(tmp_path, data, "sft.steps=40", "model.dtype=bfloat16", f"model.weights_dtype={weights}")
+    before = made.heldout_loss()
+    assert made.run()["loss_heldout"] < before - 0.4
+
+
 def test_it_learns_and_saves_a_loadable_folder(tmp_path, data):
     made = toys.sft_trainer(tmp_path, data, "sft.steps=40")
     before = made.heldout_loss()

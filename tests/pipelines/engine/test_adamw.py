@@ -1,0 +1,98 @@
+"""AdamW over weights stored in bfloat16: unbiased rounding, torch's arithmetic, resume to the bit."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.engine import adamw
+
+FINITE = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
+
+
+@given(st.lists(FINITE, min_size=1, max_size=9), st.integers(0, 2**31))
+def test_rounding_goes_to_a_neighbour(values, seed):
+    exact = torch.tensor(values)
+    rounded = adamw.round_stochastically(exact.clone(), torch.Generator().manual_seed(seed))
+    assert torch.equal(rounded, rounded.bfloat16().float()), "numbers that bfloat16 holds"
+    toward_zero = (exact.view(torch.int32) & -0x10000).view(torch.float32)
+    away = ((exact.view(torch.int32) & -0x10000) + 0x10000).view(torch.float32)
+    assert ((rounded == toward_zero) | ((rounded == away) & (exact != toward_zero))).all()
+
+
+@pytest.mark.parametrize("share", [1 / 65536, 0.1, 0.5, 0.97])
+def test_rounding_keeps_the_expected_value(share):
+    """Each of the four numbers that are cut from one random word, by itself."""
+    count, gap = 400_000, 2.0**-7
+    values = torch.full((count,), 1.0 + share * gap)
+    up = (adamw.round_stochastically(values, torch.Generator().manual_seed(0)) > 1).view(-1, 4).double().mean(0)
+    assert (up - share).abs().max() < 5 * (share * (1 - share) / (count / 4)) ** 0.5 + 1e-6
+
+
+def test_small_updates_arrive_on_average():
+    """Each step moves a weight by a thousandth of the gap to its neighbour; rounded to nearest none would ever move."""
+    weight = torch.nn.Parameter(torch.ones(20_000, dtype=torch.bfloat16))
+    optimizer = adamw.make([weight], lr=2.0**-7 / 1000, weight_decay=0.0)
+    for _ in range(100):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    moved = float(1 - weight.detach().float().mean()) / (2.0**-8)  # below 1 the gap is half as wide
+    assert moved == pytest.approx(0.2, abs=0.01)
+
+
+def test_the_arithmetic_is_that_of_torch():
+    """In one step, up to rounding to a neighbour; float32 weights beside bfloat16 ones to the bit; several chunks."""
+    torch.manual_seed(0)
+    start = [torch.randn(700, 500).bfloat16(), torch.randn(33)]
+    ours = [torch.nn.Parameter(t.clone()) for t in start]
+    exact = [torch.nn.Parameter(t.float()) for t in start]
+    settings = {"lr": 3e-2, "betas": (0.9, 0.95), "eps": 1e-8}
+    mine = adamw.make(
+        [{"params": ours[:1], "weight_decay": 0.1}, {"params": ours[1:], "weight_decay": 0.0}], **settings
+    )
+    assert isinstance(mine, adamw.RoundingAdamW) and start[0].numel() > adamw.CHUNKS["cpu"]
+    theirs = torch.optim.AdamW(
+        [{"params": exact[:1], "weight_decay": 0.1}, {"params": exact[1:], "weight_decay": 0.0}], **settings, fused=True
+    )
+    for weight, reference in zip(ours, exact, strict=True):
+        gradient = torch.randn(weight.shape).to(weight.dtype)
+        weight.grad, reference.grad = gradient, gradient.float()
+    mine.step()
+    theirs.step()
+    assert torch.equal(ours[1], exact[1])
+    gap = (ours[0].detach().float() - exact[0].detach()).abs() / exact[0].detach().abs()
+    assert 0 < float(gap.max()) <= 2.0**-7
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert torch.equal(mine.state[ours[0]][name], theirs.state[exact[0]][name])
+
+
+def test_a_resumed_run_has_the_same_weights():
+    """The moments stay float32 on the way through a state, which torch's own loading would make bfloat16."""
+    torch.manual_seed(0)
+    gradients = torch.randn(6, 90, 10).bfloat16()
+
+    def run(weight, optimizer, steps):
+        for step in steps:
+            weight.grad = gradients[step].clone()
+            optimizer.step()
+
+    weight = torch.nn.Parameter(torch.randn(90, 10).bfloat16())
+    optimizer = adamw.make([weight], lr=1e-3)
+    run(weight, optimizer, range(3))
+    again, state = torch.nn.Parameter(weight.detach().clone()), copy.deepcopy(optimizer.state_dict())
+    run(weight, optimizer, range(3, 6))
+    resumed = adamw.make([again], lr=1e-3)
+    resumed.load_state_dict(state)
+    run(again, resumed, range(3, 6))
+    assert torch.equal(weight, again)
+    assert resumed.state[again]["exp_avg"].dtype == torch.float32
+    assert not torch.equal(optimizer.state[weight]["exp_avg_sq"], optimizer.state[weight]["exp_avg_sq"].bfloat16())
+
+
+def test_float32_weights_get_the_fused_adamw():
+    optimizer = adamw.make([torch.nn.Parameter(torch.ones(3))], lr=1e-3)
+    assert type(optimizer) is torch.optim.AdamW and optimizer.defaults["fused"]
