@@ -108,7 +108,7 @@ def load_tokenizer(
 
     Args:
         path: a folder or hub name.
-        model: the recipe's section, for its revision, template and permission.
+        model: the recipe's section, for its template, its permission, and its revision where `path` is its own.
         trust_remote_code: run Python that the folder brings; default: what `model` says, else no.
 
     Raises:
@@ -117,7 +117,7 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer
 
-    where, revision = local(path), model.revision if model else None
+    where, revision = local(path), model.revision if model is not None and str(path) == model.path else None
     trust = trust_remote_code if trust_remote_code is not None else bool(model and model.trust_remote_code)
     with reading(
         f"model.path: no tokenizer could be loaded from {where}",

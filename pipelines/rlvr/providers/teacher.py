@@ -12,6 +12,7 @@ from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.engine import models
 from pipelines.engine.policy import frozen_policy
 from pipelines.errors import RecipeError
+from pipelines.recipe.model_path import is_stage_name
 
 
 @method(
@@ -29,6 +30,10 @@ class teacher(Provider):
     model_paths: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(self, *, path: str, revision: str | None = None) -> None:
+        if revision is not None and is_stage_name(path):
+            raise RecipeError(
+                f"rlvr.providers: the teacher's revision is that of a hub name, and {path} is a stage. Leave it out."
+            )
         self.path, self.revision = path, revision
 
     def setup(self, context: ProviderContext) -> None:
@@ -37,8 +42,16 @@ class teacher(Provider):
         Raises:
             RecipeError: its tokenizer is another than the policy's.
         """
-        settings = context.model.model_copy(update={"path": self.path, "revision": self.revision, "fresh": None})
-        own, other = (models.load_tokenizer(folder, context.model).get_vocab() for folder in (context.start, self.path))
+        about: dict[str, Any] = {
+            "path": self.path,
+            "revision": self.revision,
+            "fresh": None,
+            "allow_missing": [],
+            "allow_unexpected": [],
+        }
+        settings = context.model.model_copy(update=about)
+        own = models.load_tokenizer(context.start, context.model).get_vocab()
+        other = models.load_tokenizer(self.path, settings).get_vocab()
         if own != other:
             raise RecipeError(
                 f"rlvr.providers: the teacher {self.path} has another vocabulary than the policy ({len(other)} entries, "

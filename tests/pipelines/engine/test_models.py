@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
+import toys
 
 from benchmarks.families import FAMILIES
 from pipelines.engine.models import fresh_config, fresh_model, load_model, save_model, train_tokenizer
@@ -53,6 +57,30 @@ def test_weights_are_stored_as_asked(tmp_path):
     save_model(rounded, tokenizer, tmp_path / "r", {})
     back = load_model(tmp_path / "r", plain)
     assert all(torch.equal(a.float(), b) for a, b in zip(rounded.parameters(), back.parameters(), strict=True))
+
+
+LOADS = """
+import sys
+from pipelines.engine.models import load_tokenizer
+from pipelines.recipe.settings import Model
+for path, model in (("org/m", Model(path="org/m", revision="old")), ("org/m", Model(path="org/other", revision="old"))):
+    print(len(load_tokenizer(path, model)))
+"""
+
+
+def test_the_revision_is_that_of_the_recipe_s_own_model(tmp_path):
+    """A teacher's tokenizer was looked for at the policy's revision. The hub's cache here holds two revisions of one name."""
+    cache = tmp_path / "hub" / "models--org--m"
+    (cache / "refs").mkdir(parents=True)
+    for revision, commit, text in (("old", "1" * 40, "ab"), ("main", "2" * 40, "abcd")):
+        (cache / "refs" / revision).write_text(commit)
+        train_tokenizer("char", 64, [text]).save_pretrained(cache / "snapshots" / commit)
+        (cache / "snapshots" / commit / "config.json").write_text('{"model_type": "llama", "vocab_size": 64}')
+    environment = toys.environment(HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
+    done = subprocess.run([sys.executable, "-c", LOADS], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    own, other = map(int, done.stdout.split())
+    assert other == own + 2
 
 
 def test_weights_in_bfloat16_want_its_arithmetic():

@@ -118,6 +118,14 @@ def test_plain_sections_have_no_names_to_tell(tmp_path):
         read_recipe(toys.recipe(tmp_path), ["rlvr.reward={kind: listener, model: sft}"])
 
 
+def test_a_revision_beside_a_stage_is_refused(tmp_path):
+    fields = {"providers": [{"kind": "teacher", "path": "expert", "revision": "x"}], "credit": ["distillation"]}
+    with pytest.raises(RecipeError, match="revision is that of a hub name, and expert is a stage"):
+        check(read_recipe(graph(tmp_path, fields)))
+    fields["providers"][0]["path"] = "org/expert"
+    check(read_recipe(graph(tmp_path, fields)))
+
+
 @pytest.mark.parametrize("role", ["policy", "reference"])
 def test_a_role_is_no_stage_and_may_not_be_mistaken_for_one(tmp_path, role):
     fields = {"reward": {"kind": "listener", "model": role}}
