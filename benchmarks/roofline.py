@@ -2,6 +2,7 @@
 
     python -m benchmarks.roofline                       SmolLM2-135M-Instruct, float32, one thread
     python -m benchmarks.roofline --dtype bfloat16      the same computed in bfloat16
+    python -m benchmarks.roofline --dtype bfloat16 --weights-dtype bfloat16     and weights stored in it
 
 1. The machine: the rate at which it streams weights from memory, and operations per second of matrix products by shape, over
    as many different matrices as the model has layers, so that no cache holds them.
@@ -288,6 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a model folder; default: SmolLM2-135M-Instruct")
     parser.add_argument("--dtype", choices=sorted(BYTES), default="float32")
+    parser.add_argument("--weights-dtype", choices=sorted(BYTES), default="float32", help="what weights are stored in")
     parser.add_argument("--rows", type=int, nargs="+", default=[8, 64], help="rows of a decoding step")
     parser.add_argument("--context", type=int, default=32, help="tokens of a prompt")
     parser.add_argument("--tokens", type=int, default=16, help="decoding steps")
@@ -300,7 +302,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
     folder = args.model or sides.smollm2(args.folder / "smollm2")[0]
-    model = models.load_model(folder, Model(path=str(folder)))
+    about_model = {"path": str(folder), "dtype": args.dtype, "weights_dtype": args.weights_dtype}
+    model = models.load_model(folder, Model.model_validate(about_model))
     matrices = Matrices.of(model)
     blocks, machines = [], []
     for number in range(args.blocks):
@@ -320,7 +323,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "summary": summary(blocks),
     }
     if args.model is None:
-        sides.store(f"roofline-{args.dtype}", body)
+        variant = ["weights-bfloat16"] * (args.weights_dtype == "bfloat16")
+        sides.store("-".join(["roofline", args.dtype, *variant]), body)
     for label, cells in body["summary"].items():
         print(label, {what: [round(v, 3) for v in values] for what, values in cells.items()})
     for block in blocks[:1]:

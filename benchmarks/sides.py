@@ -62,6 +62,8 @@ class Work:
     seed: int = 0
     micro_batch_tokens: int = 65_536
     dtype: str = "float32"
+    weights_dtype: str = "float32"
+    """What our model is stored in; "bfloat16" rounds its updates stochastically."""
 
 
 def result_name(benchmark: str, case: str, dtype: str) -> str:
@@ -215,7 +217,7 @@ class Whetstone:
         )
         self.trainer = Trainer(
             settings,
-            Model(path=str(job.model), dtype=job.dtype),  # type: ignore[arg-type]
+            Model.model_validate({"path": str(job.model), "dtype": job.dtype, "weights_dtype": job.weights_dtype}),
             start=str(job.model),
             data=job.data,
             out=work / "out",

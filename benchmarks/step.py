@@ -88,6 +88,9 @@ def main() -> None:
         "--peer-rows", type=int, help="rows of a TRL micro-batch, where the case's choice is not its best"
     )
     parser.add_argument(
+        "--weights-dtype", choices=("float32", "bfloat16"), default="float32", help="what our model is stored in"
+    )
+    parser.add_argument(
         "--peer-weights", choices=("float32", "bfloat16"), default="float32", help="what TRL's model is stored in"
     )
     args = parser.parse_args()
@@ -95,8 +98,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     todo = job(args.case, args.folder)
     todo = replace(
-        todo, peer_rows=args.peer_rows or todo.peer_rows, dtype=args.dtype or todo.dtype, peer_weights=args.peer_weights
-    )
+        todo, peer_rows=args.peer_rows or todo.peer_rows, dtype=args.dtype or todo.dtype, peer_weights=args.peer_weights,
+        weights_dtype=args.weights_dtype,
+    )  # fmt: skip
     work = Path(tempfile.mkdtemp())
     side = sides.Whetstone(todo, work / "ours")
     warm = 3 if args.case.startswith("quickstart") else 1
@@ -191,7 +195,10 @@ def report(
         "peak_memory_gib": peaks,
         "measured": time.strftime("%Y-%m-%d"),
     }
-    variant = [args.dtype] * bool(args.dtype) + ["peer-bfloat16"] * (todo.peer_weights == "bfloat16")
+    variant = [args.dtype] * bool(args.dtype)
+    variant += ["weights-bfloat16"] * (todo.weights_dtype == "bfloat16") + ["peer-bfloat16"] * (
+        todo.peer_weights == "bfloat16"
+    )
     sides.store("-".join([f"step-{args.case}", *variant]), body)
     print(
         f"{todo.prompts} prompts x {todo.group}, up to {todo.max_tokens} tokens, {args.threads} thread(s), {todo.dtype}"
