@@ -22,6 +22,20 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
+def whole_key(text: str) -> int:
+    """64 bits that agree for texts of the same words; for those of the same visible characters where words are not most of these.
+
+    Boards differ in what is between their letters, and two that have the same letters are not the same question.
+
+    >>> whole_key("What is 7 + 1?") == whole_key("what is 7 + 1"), whole_key("A..\\n.G.") == whole_key("A..\\n..G")
+    (True, False)
+    """
+    text_words = words(text)
+    if 2 * sum(map(len, text_words)) <= sum(map(len, text.split())):
+        return exact_key(text)
+    return xxhash.xxh3_64_intdigest(" ".join(text_words).encode())
+
+
 def exact_key(text: str) -> int:
     """64 bits that agree for texts which differ in white space and case only."""
     return xxhash.xxh3_64_intdigest(" ".join(text.lower().split()).encode())
@@ -127,7 +141,7 @@ def near_duplicates(
 
 
 class Contamination:
-    """Overlap with benchmark questions: a run of `ngram` words in common, or the same whole text.
+    """Overlap with benchmark questions: a run of `ngram` words in common, or the same whole text (`whole_key`).
 
     Runs that stand in over a twentieth of a task's questions (of 20 or more) are its wording, not its
     content, and do not count; otherwise every problem made from the same template would be dropped.
@@ -143,9 +157,8 @@ class Contamination:
         for task, text in texts:
             self.texts += 1
             questions[task] += 1
-            text_words = words(text)
-            self.whole_texts[xxhash.xxh3_64_intdigest(" ".join(text_words).encode())] = task
-            gram_counts.setdefault(task, Counter()).update(set(self._grams(text_words)))
+            self.whole_texts[whole_key(text)] = task
+            gram_counts.setdefault(task, Counter()).update(set(self._grams(words(text))))
         for task, counts in gram_counts.items():
             most_questions = max(1, questions[task] // 20) if questions[task] >= 20 else questions[task]
             self.grams |= {gram: task for gram, n in counts.items() if n <= most_questions}
@@ -158,8 +171,7 @@ class Contamination:
 
     def hit(self, text: str) -> str | None:
         """The task that holds the overlap, or None."""
-        text_words = words(text)
-        task = self.whole_texts.get(xxhash.xxh3_64_intdigest(" ".join(text_words).encode()))
+        task = self.whole_texts.get(whole_key(text))
         if task is not None:
             return task
-        return next((self.grams[g] for g in self._grams(text_words) if g in self.grams), None)
+        return next((self.grams[g] for g in self._grams(words(text)) if g in self.grams), None)

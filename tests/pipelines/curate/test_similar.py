@@ -18,6 +18,17 @@ def test_a_run_of_benchmark_words_inside_another_text_is_a_leak(words, leaks):
     assert (contamination.hit(f"Consider this: {run.upper()}, and then say why!") == "bench") == leaks
 
 
+def test_boards_with_the_same_letters_are_other_questions():
+    contamination = similar.Contamination(8, [("lake", "A..O\n.O..\n....\n...G")])
+    assert contamination.hit("A..O\n..O.\n....\n..G.") is None
+    assert contamination.hit("A..O\n.O..\n....\n...G\n") == "lake"
+
+
+def test_a_question_of_words_leaks_with_other_punctuation():
+    contamination = similar.Contamination(8, [("bench", "What is 7 + 1?")])
+    assert contamination.hit("what is 7 + 1") == "bench"
+
+
 def test_candidates_are_verified_by_their_shingles():
     signatures = np.ones((3, 64), np.uint32)
     sets = {0: np.arange(10), 1: np.arange(10), 2: np.arange(8) + 5}
