@@ -94,9 +94,9 @@ class RoundingAdamW(torch.optim.Optimizer):
             seed = SEED + 1_000_003 * int(state["step"]) + rank
             generators[weight.device] = torch.Generator(weight.device).manual_seed(seed)
         assert weight.grad is not None
-        flat = [_flat(t) for t in (weight, weight.grad.contiguous(), state["exp_avg"], state["exp_avg_sq"])]
+        vectors = [_local_vector(t) for t in (weight, weight.grad.contiguous(), state["exp_avg"], state["exp_avg_sq"])]
         done = state["step"].to(weight.device)
-        for parts in zip(*(t.split(CHUNKS[weight.device.type]) for t in flat), strict=True):
+        for parts in zip(*(t.split(CHUNKS[weight.device.type]) for t in vectors), strict=True):
             stored, gradient, *moments = parts
             value, step = stored.float(), done.clone()
             adamw(
@@ -118,6 +118,6 @@ class RoundingAdamW(torch.optim.Optimizer):
                 self.state[weights[number]][name] = entry[name].to(weights[number].device, torch.float32, copy=True)
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def _local_vector(tensor: Tensor) -> Tensor:
     """This process's part, as a vector that shares its memory."""
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).view(-1)
