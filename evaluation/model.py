@@ -109,12 +109,13 @@ class SamplerLM(HFLM):
             )
         out: list[tuple[float, bool]] = [(0.0, False)] * len(rows)
         budget = TOKENS_PER_ROW * self.sampler.rows
-        for done, (index, log_likelihood, likeliest) in enumerate(log_likelihoods(policy, rows, budget), start=1):
-            out[index] = (log_likelihood, likeliest)
-            if requests[index][0] is not None:
-                self.cache_hook.add_partial("loglikelihood", requests[index][0], out[index])
-            if self.progress:
-                self.progress(done, len(rows))
+        with self.sampler.weights.in_place(0):  # every question is a pass or two, which would round all weights again
+            for done, (index, log_likelihood, likeliest) in enumerate(log_likelihoods(policy, rows, budget), start=1):
+                out[index] = (log_likelihood, likeliest)
+                if requests[index][0] is not None:
+                    self.cache_hook.add_partial("loglikelihood", requests[index][0], out[index])
+                if self.progress:
+                    self.progress(done, len(rows))
         return out
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:

@@ -228,8 +228,8 @@ def _pick(logits: Tensor, sampling: Sampling, point: Tensor | None) -> tuple[Ten
     """`pick` of one chunk."""
     warped = warp(logits, sampling)
     if sampling.temperature == 0:
-        token = warped.argmax(-1)
-        return token, warped.gather(-1, token.unsqueeze(-1)).squeeze(-1) - warped.logsumexp(-1)
+        top, token = warped.max(-1)
+        return token, -(warped - top.unsqueeze(-1)).exp_().sum(-1).log()
     assert point is not None
     top, best = warped.max(-1, keepdim=True)
     shifted = warped - top

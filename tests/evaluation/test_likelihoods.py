@@ -60,6 +60,24 @@ def test_bfloat16_is_that_of_hflm_in_mixed_precision(pair):
     assert max(abs(a - b) for (a, _), (b, _) in zip(ours, exact, strict=True)) > 1e-3
 
 
+def test_weights_are_rounded_once_for_all_questions(pair, monkeypatch):
+    model, words = pair
+    lm = SamplerLM(model, words, batch_size=8, dtype="bfloat16")
+    ids = [words(context, add_special_tokens=False)["input_ids"] for context, _ in REQUESTS]
+    rows = [([*context, 5, 6], 2) for context in ids]
+    policy = Policy(model, Sampling(), dtype="bfloat16")
+    by_autocast = {i: value for i, value, _ in likelihoods.log_likelihoods(policy, rows, 64)}
+    rounded = []
+    real = lm.sampler.weights._round, lm.sampler.weights._pack
+    for name, function in zip(("_round", "_pack"), real, strict=True):
+        monkeypatch.setattr(
+            lm.sampler.weights, name, lambda module, *rest, real=function: (rounded.append(module), real(module, *rest))
+        )
+    ours = lm._loglikelihood_tokens([(("", ""), context, [5, 6]) for context in ids])
+    assert [value for value, _ in ours] == pytest.approx([by_autocast[i] for i in range(len(rows))], abs=0.05)
+    assert len(rounded) == len(set(rounded)) > 4, "each matrix once, whatever the number of passes"
+
+
 def test_the_most_probable_continuation_is_greedy(pair):
     model, words = pair
     ids = words(FEW_SHOT, add_special_tokens=False)["input_ids"]
