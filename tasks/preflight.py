@@ -32,6 +32,7 @@ from pipelines.verifiers import SANDBOXED
 from tasks import (
     environment,
     estimate,
+    hub_cache,
     machine,
     preflight_corpora,
     preflight_data,
@@ -345,6 +346,8 @@ def _model(recipe: Recipe, questions: list[Question]) -> Iterator[Problem]:
     if hub:
         return
     local = gguf_of(path) or Path(path).expanduser()
+    if not local.exists():
+        local = hub_cache.downloaded(path, model.revision) or local
     if local.exists():
         about = {"path": str(local), **render, "trust_remote_code": model.trust_remote_code}
         questions.append(("model.path", "", {"ask": "folder" if local.is_dir() else "gguf", **about}))

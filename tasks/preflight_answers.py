@@ -12,6 +12,9 @@ from pipelines.project import make_home
 from pipelines.stage.files import digest, read_json, write_atomic
 from tasks import environment, preflight_rules, probe
 
+ANSWERED_BY = ("tasks/probe*.py", "pipelines/engine/*.py", "pipelines/environments/*.py")
+"""The code that answers: another version of it may say more."""
+
 
 class Asked:
     """Questions and their answers in order; good ones from before are used where nothing that they depend on has changed."""
@@ -63,7 +66,7 @@ def mark_of(question: dict[str, Any]) -> str | None:
     entries = [f for folder in folders for f in (folder.expanduser(), *sorted(folder.expanduser().rglob("*")))]
     files = [f for f in [*entries, *rules, *map(Path, question.get("files", ()))] if f.is_file()]
     files += [f for f in [Path(question.get("chat_template") or "{")] if "{" not in str(f) and f.is_file()]
-    files += sorted((environment.ROOT / "pipelines" / "environments").glob("*.py"))
+    files += [file for pattern in ANSWERED_BY for file in sorted(environment.ROOT.glob(pattern))]
     for file in files:
         about = file.stat()
         parts.append([str(file), about.st_size, about.st_mtime_ns])

@@ -168,7 +168,7 @@ def _gguf(question: dict[str, Any]) -> dict[str, Any]:
         models.template_text(question["chat_template"])
     elif not header["chat_template"]:
         return {"problem": f"{file} has no chat template; give one in the recipe (model.chat_template)"}
-    return {"positions": header["positions"], "parameters": header["parameters"]}
+    return {name: header[name] for name in ("positions", "parameters", "shape")}
 
 
 def _fresh_model(question: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,10 @@ CONVERSION = 1
 """Raised when this file converts differently."""
 READERS = ("gguf", "transformers", "tokenizers")
 """Libraries whose version can change the converted folder."""
+SIZES = (
+    "context_length", "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
+    "attention.head_count_kv", "attention.key_length",
+)  # fmt: skip
 
 
 def require_reader(file: Path) -> None:
@@ -44,7 +48,8 @@ def check_header(file: Path) -> dict[str, Any]:
     """Read a GGUF file's header: nothing is dequantised.
 
     Returns:
-        `parameters`, `positions` (None where it names no context length) and `chat_template` (None where it has none).
+        `parameters`, `positions` (None where it names no context length), `chat_template` (None where it has none) and
+        `shape`, the fields of `Shape` (None where the header does not name them all).
 
     Raises:
         ModelError: it is no GGUF file, truncated or damaged, of an architecture that transformers does not read, or has
@@ -65,8 +70,7 @@ def check_header(file: Path) -> dict[str, Any]:
         reader = GGUFReader(file)
         fields = {name: reader.fields.get(name) for name in ("tokenizer.ggml.tokens", "tokenizer.chat_template")}
         architecture = str(reader.fields["general.architecture"].contents())
-        length = reader.fields.get(f"{architecture}.context_length")
-        positions = int(length.contents()) if length is not None else None
+        sizes = _sizes(reader, architecture)
         template = fields["tokenizer.chat_template"]
         chat_template = str(template.contents()) if template is not None else None
         parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
@@ -78,7 +82,40 @@ def check_header(file: Path) -> dict[str, Any]:
     if fields["tokenizer.ggml.tokens"] is None or not parameters:
         what = "tensors" if not parameters else "tokenizer"
         raise ModelError(f"model.path: {file} holds no {what}; give a GGUF file of the whole model.")
-    return {"parameters": parameters, "positions": positions, "chat_template": chat_template}
+    return {
+        "parameters": parameters,
+        "positions": sizes["context_length"],
+        "chat_template": chat_template,
+        "shape": _shape(sizes, parameters, len(fields["tokenizer.ggml.tokens"].data)),
+    }
+
+
+def _sizes(reader: Any, architecture: str) -> dict[str, int | None]:
+    """Numbers of the header by their names in it; the largest one where layers differ."""
+    sizes: dict[str, int | None] = {}
+    for name in SIZES:
+        entry = reader.fields.get(f"{architecture}.{name}")
+        value = None if entry is None else entry.contents()
+        sizes[name] = None if value is None else int(max(value)) if isinstance(value, list) else int(value)
+    return sizes
+
+
+def _shape(sizes: dict[str, int | None], parameters: int, vocabulary: int) -> dict[str, int] | None:
+    """What the memory planner wants to know; grouped heads and the size of a head have their usual values where they are left out."""
+    hidden, heads = sizes["embedding_length"], sizes["attention.head_count"]
+    layers, intermediate = sizes["block_count"], sizes["feed_forward_length"]
+    if not (hidden and heads and layers and intermediate):
+        return None
+    return {
+        "parameters": parameters,
+        "layers": layers,
+        "hidden": hidden,
+        "intermediate": intermediate,
+        "heads": heads,
+        "key_heads": sizes["attention.head_count_kv"] or heads,
+        "head_size": sizes["attention.key_length"] or hidden // heads,
+        "vocabulary": vocabulary,
+    }
 
 
 def converted_folder(file: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import gguf_toy
 import pytest
 import torch
@@ -9,6 +11,7 @@ import toys
 
 from pipelines.engine import gguf_models, model_files, models
 from pipelines.errors import ModelError
+from pipelines.recipe.memory import Shape
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Model
 from tasks import keys, preflight
@@ -39,6 +42,8 @@ def test_the_conversion_computes_what_the_file_holds(tmp_path, home, tied):
     assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|end|>", "<|pad|>")
     assert models.stop_ids(model, tokenizer) == [2]
     assert tokenizer.chat_template == gguf_toy.TEMPLATE
+    sizes = Shape.of(source.config, sum(p.numel() for p in source.parameters()))
+    assert gguf_models.check_header(file)["shape"] == asdict(sizes)
     assert tokenizer.decode(tokenizer("palindrome", add_special_tokens=False)["input_ids"]) == "palindrome"
     folder = models.local(file)
     model_files.check_folder(gguf_models.converted_folder(file))
