@@ -3,8 +3,10 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# cpu: torch without CUDA, and never CUDA by accident. cuda: what PyPI serves, for machines with a GPU.
-TORCH  ?= $(shell if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then echo cuda; else echo cpu; fi)
+# cpu: torch without CUDA, and never CUDA by accident. cuda: what PyPI serves, for machines with a GPU. An environment keeps the
+# one that it has until the other is asked for (`make install TORCH=cuda`).
+HAS    := $(patsubst $(VENV)/.installed-%,%,$(firstword $(wildcard $(VENV)/.installed-*)))
+TORCH  ?= $(or $(HAS),$(shell if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then echo cuda; else echo cpu; fi))
 # Tests that run side by side, a thread each.
 JOBS   ?= 2
 TORCH_VERSION  := 2.13.0
@@ -62,15 +64,19 @@ check: install
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-install: $(VENV)/.installed
+INSTALLED := $(VENV)/.installed-$(TORCH)
+install: $(INSTALLED)
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	rm -f $(VENV)/.installed*
 	$(BIN)/python -m pip install --quiet --upgrade pip
 ifeq ($(TORCH),cpu)
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH_VERSION)+cpu" || \
 	  $(BIN)/python -m pip install --quiet "torch==$(TORCH_VERSION)+cpu" --index-url $(TORCH_CPU_INDEX)
 else
+	! $(BIN)/python -c 'from importlib.metadata import version; assert "+cpu" in version("torch")' 2>/dev/null || \
+	  $(BIN)/python -m pip uninstall --quiet --yes torch
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH_VERSION)"
 endif
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,docs]"

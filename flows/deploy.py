@@ -102,7 +102,10 @@ def worker(queues: list[str]) -> int:
     """
     environment.prepare()
     if environment.prefect_api() is None:
-        raise DeployError("PREFECT_API_URL names no Prefect server.")
+        raise DeployError(
+            "PREFECT_API_URL names no Prefect server. Export the address of the one that the deployments are on, such as "
+            "PREFECT_API_URL=http://127.0.0.1:4200/api."
+        )
     environment.check_reachable()
     os.environ["WHETSTONE_HOME"] = str(environment.home())
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL]

@@ -324,8 +324,10 @@ def registered(registry: Any, name: str | None, otherwise: str = "") -> str:
         return str(known[0])
     if name in known:
         return str(name)
+    if name is None and not known:
+        raise GateError("no model is registered yet; `whetstone promote RUN --name NAME` registers the first one.")
     if name is None:
-        raise GateError(f"--name: say which registered model. Known: {', '.join(sorted(known)) or 'none'}.")
+        raise GateError(f"--name: say which registered model. Known: {', '.join(sorted(known))}.")
     hint = f" If it is a new one, {otherwise}." if otherwise else ""
     raise GateError(f"--name {name}: no such registered model. {did_you_mean(name, known)}{hint}")
 

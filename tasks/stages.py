@@ -88,7 +88,8 @@ def plan(recipe: Recipe, *, fresh: bool = False, only: list[str] | None = None) 
         waiting = list(dict.fromkeys(s for s in sources.values() if s not in done))
         forced = fresh and (only is None or stage in only)
         if waiting:
-            planned.append(Planned(stage, "run", f"{' and '.join(waiting)} will run"))
+            names = " and ".join(filter(None, [", ".join(waiting[:-1]), waiting[-1]]))
+            planned.append(Planned(stage, "run", f"{names} will run"))
             continue
         parts = keys.key_parts(recipe, stage, {name: done[s].digest for name, s in sources.items()})
         key = keys.stage_key(parts)

@@ -20,9 +20,11 @@ import yaml
 
 from benchmarks import examples
 from pipelines.contract.columns import COLUMNS, Phase
+from pipelines.contract.metrics import metric
 from pipelines.engine.distribution import generator
 from pipelines.project import python_path
 from pipelines.recipe.settings import Sampling
+from pipelines.recipe.slots import bind_monitors
 
 TRAINED = ("sft.steps=300", "sft.tokens_per_step=1024")
 ROOT = Path(__file__).resolve().parent.parent
@@ -309,6 +311,12 @@ def job(folder: Path, begun: Path, *overrides: str) -> Path:
 def spool(work: Path) -> list[dict]:
     """Lines a stage wrote for the tracker."""
     return [json.loads(line) for line in (work / "spool.jsonl").read_text().splitlines()]
+
+
+def unlisted_metrics(rlvr: Any, names: set[str] | dict[str, Any]) -> set[str]:
+    """Metrics of a run that are neither in the table of metrics nor made by a monitor of the recipe."""
+    of_rules = {name for each in bind_monitors("rlvr", rlvr.monitors) for name in each.rule.makes}
+    return {name for name in names if metric("rlvr", name) is None} - of_rules
 
 
 def history(work: Path) -> list[tuple[int, dict[str, float]]]:

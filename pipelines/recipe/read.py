@@ -42,6 +42,7 @@ class Recipe(Strict):
     """How many stages that do not depend on each other run at the same time; two trainings on few cores are slower together."""
     model: s.Model
     curate: s.Curate | None = None
+    """Required where the recipe has no `stages`."""
     sft: s.Sft | None = None
     rlvr: s.Rlvr | None = None
     evaluate: s.Evaluate | None = None

@@ -354,7 +354,7 @@ class Rlvr(Settings):
     """Decode on a vLLM server; default: in the trainer's own process, with the weights that are trained."""
     staleness: int = Field(0, ge=0, le=64)
     """With a server: steps that the weights a batch is sampled with are behind those that it trains; meanwhile the trainer
-    goes on. 0: sampling and training take turns."""
+    continues. 0: sampling and training take turns."""
     providers: Parts = []
     """Models that fill columns which methods read: `critic` (advantage: gae), `teacher`, `implicit_prm`, ..."""
     processes: int = Field(1, ge=1, le=100_000)

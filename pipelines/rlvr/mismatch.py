@@ -175,7 +175,7 @@ class MismatchMonitor:
             return metrics, None
         text = (
             f"sampler and trainer disagree: {fault}. Something differs between the two: weights, temperature, masks or "
-            "template. rlvr.mismatch.on_breach: warn goes on regardless; rlvr.mismatch also takes other limits."
+            "template. rlvr.mismatch.on_breach: warn continues regardless; rlvr.mismatch also takes other limits."
         )
         if self.settings.on_breach == "stop":
             raise Interrupted(text)

@@ -68,6 +68,7 @@ def test_presets_train(tmp_path, start, preset):
     assert torch.isfinite(after).all() and not torch.equal(before, after)
     seen = {k: v for _, values in toys.history(tmp_path / "work") for k, v in values.items()}
     assert seen["mismatch/max"] < 1e-4
+    assert toys.unlisted_metrics(made.rlvr, seen) == set(), "monitors could not read them"
     assert {"reward/mean", "rollout/length_mean", "signal/zero_variance_group_share", "optimizer/grad_norm"} <= set(
         seen
     )

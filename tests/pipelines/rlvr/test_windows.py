@@ -211,11 +211,13 @@ def test_with_a_server_that_is_a_step_ahead(tmp_path, start, monkeypatch):
     monkeypatch.setattr(server_endpoint, "PATIENCE", (0.01, 0.01))
     server = StandIn(tmp_path / "served")
     where = f"rlvr.sampler={{urls: ['{server.url}'], weights: {server.weights}}}"
-    trainer(tmp_path, start, where, "rlvr.staleness=1").run()
+    made = trainer(tmp_path, start, where, "rlvr.staleness=1")
+    made.run()
     server.shutdown()
     metrics = [values for _, values in toys.history(tmp_path / "work")]
     assert len(metrics) == 7 and max(v.get("mismatch/max", 0) for v in metrics) < 1e-3
     assert max(v["window/age_max"] for v in metrics) >= 1 and metrics[-1]["staleness/steps"] == 1
+    assert toys.unlisted_metrics(made.rlvr, {name for values in metrics for name in values}) == set()
 
 
 @pytest.mark.parametrize(
