@@ -22,18 +22,33 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def whole_key(text: str) -> int:
-    """64 bits that agree for texts of the same words; for those of the same visible characters where words are not most of these.
+def pieces(text: str) -> list[str]:
+    """The words of a text, case-folded; a line that is mostly not words, such as a board's, is one piece with all that is visible in it.
 
     Boards differ in what is between their letters, and two that have the same letters are not the same question.
+
+    >>> pieces("Where is G?\\nA..\\n.G.")
+    ['where', 'is', 'g', 'a..', '.g.']
+    """
+    listed: list[str] = []
+    for line in text.lower().splitlines():
+        line_words, visible = _WORD.findall(line), line.split()
+        if 2 * sum(map(len, line_words)) <= sum(map(len, visible)):
+            listed += [" ".join(visible)] if visible else []
+        else:
+            listed += line_words
+    return listed
+
+
+def whole_key(text: str) -> int:
+    """64 bits that agree for texts of the same `pieces`; where words are not most of a text, for the same visible characters alone.
 
     >>> whole_key("What is 7 + 1?") == whole_key("what is 7 + 1"), whole_key("A..\\n.G.") == whole_key("A..\\n..G")
     (True, False)
     """
-    text_words = words(text)
-    if 2 * sum(map(len, text_words)) <= sum(map(len, text.split())):
+    if 2 * sum(map(len, words(text))) <= sum(map(len, text.split())):
         return exact_key(text)
-    return xxhash.xxh3_64_intdigest(" ".join(text_words).encode())
+    return xxhash.xxh3_64_intdigest(" ".join(pieces(text)).encode())
 
 
 def exact_key(text: str) -> int:
@@ -141,7 +156,7 @@ def near_duplicates(
 
 
 class Contamination:
-    """Overlap with benchmark questions: a run of `ngram` words in common, or the same whole text (`whole_key`).
+    """Overlap with benchmark questions: a run of `ngram` words (`pieces`) in common, or the same whole text (`whole_key`).
 
     Runs that stand in over a twentieth of a task's questions (of 20 or more) are its wording, not its
     content, and do not count; otherwise every problem made from the same template would be dropped.
@@ -158,15 +173,15 @@ class Contamination:
             self.texts += 1
             questions[task] += 1
             self.whole_texts[whole_key(text)] = task
-            gram_counts.setdefault(task, Counter()).update(set(self._grams(words(text))))
+            gram_counts.setdefault(task, Counter()).update(set(self._grams(pieces(text))))
         for task, counts in gram_counts.items():
             most_questions = max(1, questions[task] // 20) if questions[task] >= 20 else questions[task]
             self.grams |= {gram: task for gram, n in counts.items() if n <= most_questions}
 
-    def _grams(self, text_words: list[str]) -> list[int]:
+    def _grams(self, text_pieces: list[str]) -> list[int]:
         n = self.ngram
         return [
-            xxhash.xxh3_64_intdigest(" ".join(text_words[i : i + n]).encode()) for i in range(len(text_words) - n + 1)
+            xxhash.xxh3_64_intdigest(" ".join(text_pieces[i : i + n]).encode()) for i in range(len(text_pieces) - n + 1)
         ]
 
     def hit(self, text: str) -> str | None:
@@ -174,4 +189,4 @@ class Contamination:
         task = self.whole_texts.get(whole_key(text))
         if task is not None:
             return task
-        return next((self.grams[g] for g in self._grams(words(text)) if g in self.grams), None)
+        return next((self.grams[g] for g in self._grams(pieces(text)) if g in self.grams), None)

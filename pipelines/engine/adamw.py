@@ -43,7 +43,7 @@ def round_stochastically(values: Tensor, generator: torch.Generator) -> Tensor:
     """float32 [N] → the bfloat16 neighbour above or below, each with the probability that keeps the expected value; in place.
 
     The 16 bits that bfloat16 lacks are the distance to the neighbour nearer to zero, in 1/65536 of the gap: a uniform 16-bit
-    number carries into the upper half with just that probability. What is bfloat16 already stays as it is.
+    number carries into the upper half with just that probability. What is bfloat16 already stays as it is, and so does NaN.
 
     Returns:
         `values`, all of them numbers that bfloat16 holds.
@@ -56,6 +56,7 @@ def round_stochastically(values: Tensor, generator: torch.Generator) -> Tensor:
     words = torch.empty(-(-len(values) // 4), dtype=torch.int64, device=values.device)
     words.random_(-(2**63), None, generator=generator)  # all 64 bits: four numbers for the price of one
     noise = words.view(torch.int16)[: len(values)].to(torch.int32).bitwise_and_(0xFFFF)
+    values.view(torch.int32).clamp_(max=0x7FBF0000)  # a GPU's NaN has all bits set, and would carry into the sign: -0
     values.view(torch.int32).add_(noise).bitwise_and_(-0x10000)
     return values
 
@@ -64,7 +65,7 @@ class RoundingAdamW(torch.optim.Optimizer):
     """AdamW (torch's fused step) with float32 moments over weights of which some are bfloat16.
 
     Weights and gradients take 2 bytes each instead of 4, and no copy in float32 is kept. The noise of rounding is a function of
-    the step and of the process's rank alone, so that a resumed run has the same weights to the bit.
+    the step alone, and of the process's rank where weights are sharded, so that a resumed run has the same weights to the bit.
 
     Args:
         params: parameters or parameter groups.
@@ -90,7 +91,7 @@ class RoundingAdamW(torch.optim.Optimizer):
             for name in ("exp_avg", "exp_avg_sq"):
                 state[name] = torch.zeros_like(weight, dtype=torch.float32)
         if weight.device not in generators:
-            rank = dist.get_rank() if dist.is_initialized() else 0
+            rank = dist.get_rank() if isinstance(weight, DTensor) else 0  # processes that hold all of it must agree
             seed = SEED + 1_000_003 * int(state["step"]) + rank
             generators[weight.device] = torch.Generator(weight.device).manual_seed(seed)
         assert weight.grad is not None

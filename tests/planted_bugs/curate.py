@@ -4,7 +4,7 @@ from __future__ import annotations
 
 PLANTED = {
     "the return of a turn is that of its episode": ("pipelines/curate/labelled.py", "following = each.reward + discount * following", "following = sum(t.reward for t in episode)", ["tests/pipelines/curate/test_labelled.py::test_the_sheet_s_targets"]),
-    'n-gram decontamination is off': ('pipelines/curate/similar.py', 'for g in self._grams(words(text)) if g in self.grams), None)', 'for g in [] if g in self.grams), None)', ['tests/pipelines/curate/test_similar.py::test_a_run_of_benchmark_words_inside_another_text_is_a_leak[8-True]']),
+    'n-gram decontamination is off': ('pipelines/curate/similar.py', 'for g in self._grams(pieces(text)) if g in self.grams), None)', 'for g in [] if g in self.grams), None)', ['tests/pipelines/curate/test_similar.py::test_a_run_of_benchmark_words_inside_another_text_is_a_leak[8-True]']),
     'whole questions of a benchmark pass': ('pipelines/curate/similar.py', '        if task is not None:\n            return task\n', '', ['tests/pipelines/curate/test_curate.py::test_every_row_is_accounted_for']),
     "a benchmark's wording counts as its content": ('pipelines/curate/similar.py', 'if questions[task] >= 20 else questions[task]', 'if questions[task] >= 20_000 else questions[task]', ['tests/pipelines/curate/test_curate.py::test_template_wording_is_not_contamination']),
     'near repeats are not verified': ('pipelines/curate/similar.py', 'if both / (len(a) + len(b) - both) >= threshold:', 'if True:', ['tests/pipelines/curate/test_similar.py::test_candidates_are_verified_by_their_shingles']),

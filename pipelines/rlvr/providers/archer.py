@@ -65,7 +65,8 @@ class archer(LearnedHead):
         """Copy the body."""
         self.seed, self.outcome_tokens, self.own_rows = context.seed, context.outcome_tokens, 0
         self.build(context, TurnHeads)
-        self.target = copy.deepcopy(self.network).requires_grad_(False)
+        # float32, since a small share of a small difference is lost in bfloat16
+        self.target = copy.deepcopy(self.network).requires_grad_(False).float()
 
     @torch.no_grad()
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
@@ -124,7 +125,7 @@ class archer(LearnedHead):
         self.learn()
         with torch.no_grad():
             for target, present in zip(self.target.parameters(), self.network.parameters(), strict=True):
-                target.lerp_(present, self.tau)
+                target.lerp_(present.float(), self.tau)
         return losses
 
     def _estimates(self, network: Critic, episodes: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

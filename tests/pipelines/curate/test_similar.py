@@ -24,6 +24,22 @@ def test_boards_with_the_same_letters_are_other_questions():
     assert contamination.hit("A..O\n.O..\n....\n...G\n") == "lake"
 
 
+def test_boards_under_the_same_instructions_are_other_questions():
+    """All puzzles of Sokoban were one question: the same words, the same four goals."""
+    about = "You are going to solve a puzzle: push the boxes to the goals. Answer with letters, such as LDURRUDL."
+    one, other = "+ + + + +\n+ * @ X +\n+ + + + +", "+ + + + +\n+ X @ * +\n+ + + + +"
+    contamination = similar.Contamination(8, [("sokoban", f"{about}\n{one}")] * 20)
+    assert contamination.hit(f"{about}\n{one}") == "sokoban"
+    assert contamination.hit(f"{about}\n{other}") is None
+
+
+def test_letters_of_a_large_board_are_no_run_of_words():
+    rows = ["A.O..O..", ".O...O.O", "O..O....", "..O..O.O", "O...O..G"]
+    contamination = similar.Contamination(8, [("lake", "\n".join(rows))])
+    assert contamination.hit("\n".join(rows)) == "lake"
+    assert contamination.hit("\n".join(row[:-1] + "." + row[-1] for row in rows)) is None
+
+
 def test_a_question_of_words_leaks_with_other_punctuation():
     contamination = similar.Contamination(8, [("bench", "What is 7 + 1?")])
     assert contamination.hit("what is 7 + 1") == "bench"

@@ -33,6 +33,27 @@ def test_rounding_keeps_the_expected_value(share):
     assert (up - share).abs().max() < 5 * (share * (1 - share) / (count / 4)) ** 0.5 + 1e-6
 
 
+def test_what_is_not_finite_stays_so():
+    """A GPU's NaN has all bits set: with the noise it would be -0."""
+    values = torch.tensor([float("inf"), -float("inf"), float("nan"), 0.0])
+    values.view(torch.int32)[3] = 0x7FFFFFFF
+    rounded = adamw.round_stochastically(values.repeat(100), torch.Generator().manual_seed(0)).view(100, 4)
+    assert (rounded[:, 0] == float("inf")).all() and (rounded[:, 1] == -float("inf")).all()
+    assert rounded[:, 2:].isnan().all()
+
+
+def test_processes_that_hold_all_of_a_weight_round_it_alike(monkeypatch):
+    """As each of several processes does with a critic's: they would have different critics, and a commit has one."""
+    monkeypatch.setattr(adamw.dist, "is_initialized", lambda: True)
+    weights = []
+    for rank in (0, 1):
+        monkeypatch.setattr(adamw.dist, "get_rank", lambda rank=rank: rank)
+        weights.append(torch.nn.Parameter(torch.ones(1000, dtype=torch.bfloat16)))
+        weights[-1].grad = torch.ones(1000, dtype=torch.bfloat16)
+        adamw.make(weights[-1:], lr=1e-3).step()
+    assert 0 < int((weights[0] != 1).sum()) < 1000 and torch.equal(*weights)
+
+
 def test_small_updates_arrive_on_average():
     """Each step moves a weight by a thousandth of the gap to its neighbour; rounded to nearest none would ever move."""
     weight = torch.nn.Parameter(torch.ones(20_000, dtype=torch.bfloat16))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -83,6 +85,24 @@ def test_losses_and_targets_against_a_loop(tmp_path):
     assert not torch.equal(before[0], next(iter(part.network.parameters())))
     for old, new, present in zip(target, part.target.parameters(), part.network.parameters(), strict=True):
         torch.testing.assert_close(new, 0.75 * old + 0.25 * present)
+
+
+def test_targets_follow_a_body_stored_in_bfloat16(tmp_path):
+    """A twentieth of the way to a neighbour is lost where a target is bfloat16 itself, however often it is gone."""
+    context = replace(provider_context(tmp_path), model=SimpleNamespace(dtype="bfloat16"))
+    context.policy.model.to(torch.bfloat16)
+    part = bind("rlvr.providers", {"kind": "archer", "batch": 2, "tau": 0.05, "learning_rate": 1e-30}).fn
+    part.setup(context)
+    place, present = next(iter(part.target.parameters())), next(iter(part.network.parameters()))
+    with torch.no_grad():
+        start = present.detach().float().clone()
+        present.mul_(1 + 2.0**-7)
+    gap = present.detach().float() - start
+    batch = stored(episodes([0.0] * 4, [[0.25, 1.0], [0.5], [0.0, 0.0], [1.0]])[1])
+    for _ in range(3):
+        part._fit(batch)
+    assert present.dtype == torch.bfloat16 and gap.abs().max() > 0
+    torch.testing.assert_close(place.detach() - start, (1 - 0.95**3) * gap)
 
 
 def test_they_come_to_the_reward_and_its_mean(tmp_path):
