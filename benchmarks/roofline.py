@@ -3,6 +3,8 @@
     python -m benchmarks.roofline                       SmolLM2-135M-Instruct, float32, one thread
     python -m benchmarks.roofline --dtype bfloat16      the same computed in bfloat16
     python -m benchmarks.roofline --dtype bfloat16 --weights-dtype bfloat16     and weights stored in it
+    python -m benchmarks.roofline --model FOLDER --dtype bfloat16 --rows 64 512 --context 512 --tokens 128 --train-tokens 16384 \
+        --train-length 1024 --threads 8                 for one large GPU, where there is one
 
 1. The machine: the rate at which it streams weights from memory, and operations per second of matrix products by shape, over
    as many different matrices as the model has layers, so that no cache holds them.
@@ -11,8 +13,8 @@
 3. What is reached: seconds of a decoding step and tokens per second of training, their share of the bound, and a profile of
    where the time goes.
 
-Blocks of all three repeat. With one thread seconds are processor seconds, with several they are the clock's. Writes
-benchmarks/results/roofline-DTYPE.json.
+Blocks of all three repeat. With one thread seconds are processor seconds, with several they are the clock's, and on a GPU the clock's
+after all that was asked of it is done. Writes benchmarks/results/roofline-DTYPE.json, on a GPU roofline-gpu-DTYPE.json.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import sides
@@ -41,6 +44,17 @@ from pipelines.sft.pack import Document, micro_batches
 BYTES = {"float32": 4, "bfloat16": 2}
 SQUARE = 1024
 """Side of the matrices that show the best rate."""
+GPU_SQUARE = 8192
+"""The same on a GPU."""
+GPU_CALLS = 20
+"""Calls that are timed together on a GPU, where one can take less time than it takes to ask for it."""
+KERNELS = {
+    "attention": ("fmha", "flash", "attention", "sdpa"),
+    "matrix products": ("gemm", "gemv", "cutlass", "cublas", "nvjet", "xmma", "splitk"),
+    "copies": ("memcpy", "copy", "cat", "index"),
+    "optimizer": ("adam", "multi_tensor"),
+}
+"""Words in the names of a GPU's kernels, by what they compute."""
 CACHE_BYTES = 1 << 29
 """Read between two uses of a matrix, so that it comes from memory."""
 
@@ -53,6 +67,11 @@ class Matrices:
     """Name → (inputs, outputs, how many of them)."""
     keys: int
     """Numbers in the cache for each position of a row: keys and values of all layers."""
+
+    @property
+    def numbers(self) -> int:
+        """In all matrices."""
+        return sum(inputs * outputs * count for inputs, outputs, count in self.shapes.values())
 
     @classmethod
     def of(cls, model: Any) -> Matrices:
@@ -69,37 +88,48 @@ class Matrices:
 
 
 def clock() -> float:
-    """Seconds: with one thread of the process's processor time, which other work on the machine disturbs least."""
+    """Seconds: with one thread of the process's processor time, which other work on the machine disturbs least.
+
+    On a GPU of the clock, once all that was asked of it is done.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        return time.perf_counter()
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def seconds_of(work: Callable[[], Any], repeats: int = 3) -> float:
     """The shortest of some runs, after one that does not count."""
     work()
-    times = []
+    times, calls = [], GPU_CALLS if torch.cuda.is_available() else 1
     for _ in range(repeats):
         began = clock()
-        work()
-        times.append(clock() - began)
+        for _ in range(calls):
+            work()
+        times.append((clock() - began) / calls)
     return min(times)
 
 
 def streaming() -> float:
     """Bytes read per second by a float32 product of a matrix, larger than any cache, with a vector.
 
-    The same product in bfloat16 is bound by its arithmetic, not by memory.
+    The same product in bfloat16 is bound by its arithmetic, not by memory. On a GPU the rate of a copy counts too, if it is higher.
     """
-    side = int((CACHE_BYTES / BYTES["float32"]) ** 0.5)
-    matrix, vector = torch.ones(side, side), torch.ones(side)
-    return matrix.nbytes / seconds_of(lambda: matrix @ vector)
+    side, device = int((CACHE_BYTES / BYTES["float32"]) ** 0.5), models.device()
+    matrix, vector = torch.ones(side, side, device=device), torch.ones(side, device=device)
+    read = matrix.nbytes / seconds_of(lambda: matrix @ vector)
+    if device.type == "cpu":
+        return read
+    copied = torch.empty_like(matrix)
+    return max(read, 2 * matrix.nbytes / seconds_of(lambda: copied.copy_(matrix)))
 
 
 def product_seconds(rows: int, inputs: int, outputs: int, dtype: str) -> float:
     """Seconds of one product of activations and a matrix that no cache holds, [rows, inputs] x [inputs, outputs]."""
-    kind = getattr(torch, dtype)
+    kind, device = getattr(torch, dtype), models.device()
     count = max(1, min(64, CACHE_BYTES // (inputs * outputs * BYTES[dtype])))
-    weights = [torch.randn(outputs, inputs).to(kind) for _ in range(count)]
-    activations = torch.randn(rows, inputs).to(kind)
+    weights = [torch.randn(outputs, inputs, device=device).to(kind) for _ in range(count)]
+    activations = torch.randn(rows, inputs, device=device).to(kind)
 
     def work() -> None:
         for weight in weights:
@@ -108,9 +138,15 @@ def product_seconds(rows: int, inputs: int, outputs: int, dtype: str) -> float:
     return seconds_of(work) / count
 
 
+def best_square(dtype: str) -> float:
+    """Operations per second of the product of two large square matrices."""
+    side = SQUARE if models.device().type == "cpu" else GPU_SQUARE
+    return 2 * side**3 / product_seconds(side, side, side, dtype)
+
+
 def machine(matrices: Matrices, rows: Sequence[int], dtype: str) -> dict[str, Any]:
     """Bytes per second, the best operations per second, and seconds of each product by rows."""
-    square = product_seconds(SQUARE, SQUARE, SQUARE, dtype)
+    square = best_square(dtype)
     products = {
         f"{name} at {count}": product_seconds(count, inputs, outputs, dtype)
         for name, (inputs, outputs, _) in matrices.shapes.items()
@@ -120,11 +156,11 @@ def machine(matrices: Matrices, rows: Sequence[int], dtype: str) -> dict[str, An
     for key, seconds in products.items():
         name, _, count = key.rpartition(" at ")
         rates[key] = 2 * int(count) * matrices.shapes[name][0] * matrices.shapes[name][1] / seconds
-    best = max([2 * SQUARE**3 / square, *rates.values()])
+    best = max([square, *rates.values()])
     return {
         "bytes_per_s": streaming(),
         "best_flops": best,
-        "square_flops": 2 * SQUARE**3 / square,
+        "square_flops": square,
         "flops": rates,
         "seconds": products,
     }
@@ -156,9 +192,9 @@ def decoding(model: Any, rows: int, context: int, tokens: int, dtype: str) -> tu
     vocabulary = model.config.get_text_config().vocab_size
     prompts = [[5 + i % 7 for i in range(context - 1)] + [row % vocabulary] for row in range(rows)]
 
-    draw_seconds(sampler, prompts, 2)
+    draw_seconds(sampler, prompts, tokens + 1 if sampler.fixed else 2)  # all graphs are captured before time is taken
     seconds = step_seconds(sampler, prompts, tokens)
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+    with profile(activities=activities(), record_shapes=True) as profiler:
         draw_seconds(sampler, prompts, tokens + 1)
     return seconds, parts(profiler, vocabulary)
 
@@ -166,7 +202,7 @@ def decoding(model: Any, rows: int, context: int, tokens: int, dtype: str) -> tu
 def draw_seconds(sampler: TorchSampler, prompts: list[list[int]], tokens: int) -> float:
     """Seconds that so many tokens of every prompt take, prefill included."""
     began = clock()
-    sampler.extend(prompts, Sampling(max_tokens=tokens), generator(torch.device("cpu"), 0))
+    sampler.extend(prompts, Sampling(max_tokens=tokens), generator(sampler.device, 0))
     return clock() - began
 
 
@@ -207,18 +243,29 @@ def training(model: Any, tokens: int, length: int, dtype: str) -> tuple[dict[str
     step()
     times = [step() for _ in range(2)]
     best = min(times, key=lambda seconds: seconds["step"])
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+    with profile(activities=activities(), record_shapes=True) as profiler:
         step()
     return best, parts(profiler, vocabulary)
 
 
+def activities() -> list[ProfilerActivity]:
+    """What a profile records."""
+    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+
+
 def parts(profiler: Any, vocabulary: int) -> dict[str, float]:
-    """Share of the processor's time by what it was spent on."""
+    """Share of the processor's time by what it was spent on; of a GPU's time where there is one."""
     spent: dict[str, float] = {}
+    gpu = torch.cuda.is_available()
     for event in profiler.key_averages(group_by_input_shape=True):
-        part = part_of(event.key, event.input_shapes, vocabulary)
-        spent[part] = spent.get(part, 0.0) + event.self_cpu_time_total
-    total = sum(spent.values())
+        # a replayed graph has kernels, and no operations that they belong to
+        if gpu and event.device_type == DeviceType.CUDA:
+            part = part_of_kernel(event.key)
+            spent[part] = spent.get(part, 0.0) + event.self_device_time_total
+        elif not gpu:
+            part = part_of(event.key, event.input_shapes, vocabulary)
+            spent[part] = spent.get(part, 0.0) + event.self_cpu_time_total
+    total = sum(spent.values()) or 1.0
     return {part: value / total for part, value in sorted(spent.items(), key=lambda item: -item[1])}
 
 
@@ -247,6 +294,16 @@ def part_of(name: str, shapes: Sequence[Any], vocabulary: int) -> str:
     return "norms, activations, residuals"
 
 
+def part_of_kernel(name: str) -> str:
+    """What a kernel of a GPU belongs to.
+
+    >>> part_of_kernel("fmha_cutlassF_bf16_aligned_64x64_rf_sm80"), part_of_kernel("sm90_xmma_gemm_bf16bf16"), part_of_kernel("sort")
+    ('attention', 'matrix products', 'everything else')
+    """
+    lowered = name.lower()
+    return next((part for part, words in KERNELS.items() if any(word in lowered for word in words)), "everything else")
+
+
 def measured(model: Any, about: dict[str, Any], matrices: Matrices, args: argparse.Namespace) -> dict[str, Any]:
     """One block: decoding at each number of rows, then training."""
     body: dict[str, Any] = {"decoding": {}}
@@ -258,6 +315,9 @@ def measured(model: Any, about: dict[str, Any], matrices: Matrices, args: argpar
             "seconds": seconds, "tokens_per_s": rows / seconds, "bound_seconds": least, "share": least / seconds,
             "products_share": products_alone(matrices, about, rows) / seconds, "where": where,
         }  # fmt: skip
+        if torch.cuda.is_available():
+            read = BYTES[args.dtype] * (matrices.numbers + positions * matrices.keys)
+            body["decoding"][str(rows)]["bandwidth_share"] = read / seconds / about["bytes_per_s"]
     times, where = training(model, args.train_tokens, args.train_length, args.dtype)
     scored = args.train_tokens - args.train_tokens // args.train_length
     least = 3 * bound(matrices, about, {"body": args.train_tokens, "head": scored}, args.dtype)
@@ -265,6 +325,9 @@ def measured(model: Any, about: dict[str, Any], matrices: Matrices, args: argpar
         "seconds": times, "tokens_per_s": args.train_tokens / times["step"], "bound_seconds": least,
         "share": least / times["step"], "where": where,
     }  # fmt: skip
+    if torch.cuda.is_available():
+        operations = 6 * args.train_tokens * matrices.numbers
+        body["training"]["mfu"] = operations / times["step"] / about["best_flops"]
     return body
 
 
@@ -278,7 +341,8 @@ def summary(blocks: list[dict[str, Any]]) -> dict[str, Any]:
         cells = [block[path[0]] if len(path) == 1 else block[path[0]][path[1]] for block in blocks]
         out[label] = {
             what: [statistics.median(v), min(v), max(v)]
-            for what in ("tokens_per_s", "share")
+            for what in ("tokens_per_s", "share", "bandwidth_share", "mfu")
+            if what in cells[0]
             for v in [[cell[what] for cell in cells]]
         }
     return out
@@ -303,7 +367,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     folder = args.model or sides.smollm2(args.folder / "smollm2")[0]
     about_model = {"path": str(folder), "dtype": args.dtype, "weights_dtype": args.weights_dtype}
-    model = models.load_model(folder, Model.model_validate(about_model))
+    model: Any = models.load_model(folder, Model.model_validate(about_model))
+    model.to(models.device())
     matrices = Matrices.of(model)
     blocks, machines = [], []
     for number in range(args.blocks):
@@ -313,18 +378,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rates = f"{about['bytes_per_s'] / 1e9:.1f} GB/s, best {about['best_flops'] / 1e9:.0f} GFLOPS"
         print(f"block {number + 1}, load {os.getloadavg()[0]:.1f}: {rates}", flush=True)
         for label, cells in summary(blocks[-1:]).items():
-            print(
-                f"  {label}: {cells['tokens_per_s'][0]:.0f} tokens/s, {cells['share'][0]:.0%} of the bound", flush=True
-            )
+            more = [f", {what} {cells[what][0]:.0%}" for what in ("bandwidth_share", "mfu") if what in cells]
+            text = f"  {label}: {cells['tokens_per_s'][0]:.0f} tokens/s, {cells['share'][0]:.0%} of the bound"
+            print(text + "".join(more), flush=True)
     body: dict[str, Any] = {
         "capability": torch.backends.cpu.get_cpu_capability(),
         "machine": machines,
         "blocks": blocks,
         "summary": summary(blocks),
     }
-    if args.model is None:
+    gpu = torch.cuda.is_available()
+    if args.model is None or gpu:
         variant = ["weights-bfloat16"] * (args.weights_dtype == "bfloat16")
-        sides.store("-".join(["roofline", args.dtype, *variant]), body)
+        if gpu:
+            body["measured"] = {**vars(args), "model": str(folder), "folder": str(args.folder)}
+        sides.store("-".join(["roofline", *["gpu"] * gpu, args.dtype, *variant]), body)
     for label, cells in body["summary"].items():
         print(label, {what: [round(v, 3) for v in values] for what, values in cells.items()})
     for block in blocks[:1]:

@@ -17,7 +17,7 @@ from pipelines.curate.run import run as curate
 from pipelines.data import chat, dataset
 from pipelines.data.records import Problem, Trajectory
 from pipelines.engine.distribution import generator
-from pipelines.engine.models import load_model, load_tokenizer, local, stop_ids
+from pipelines.engine.models import device, load_model, load_tokenizer, local, stop_ids
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Curate, Model, Optimizer, Rlvr, Sampling
@@ -245,7 +245,8 @@ class Whetstone:
 def heldout_scores(model_folder: Path, data: Path, limit: int, max_tokens: int) -> list[list[float]]:
     """Scores [problem][sample] of a model on the held-out split, 8 samples each at temperature 1."""
     samples = 8
-    model = load_model(model_folder, Model(path=str(model_folder)))
+    model: Any = load_model(model_folder, Model(path=str(model_folder)))
+    model.to(device())
     tokenizer = load_tokenizer(model_folder)
     problems = dataset.read_split(data, "heldout")[:limit]
     prompts = chat.render_prompts(tokenizer, [p.prompt for p in problems])
@@ -253,7 +254,7 @@ def heldout_scores(model_folder: Path, data: Path, limit: int, max_tokens: int) 
     completions = sampler.extend(
         [p for p in prompts for _ in range(samples)],
         Sampling(temperature=1.0, max_tokens=max_tokens),
-        generator(torch.device("cpu"), 12345),
+        generator(sampler.device, 12345),
     )
     scores: list[list[float]] = [[] for _ in problems]
     for i, completion in enumerate(completions):

@@ -6,6 +6,7 @@
     python -m benchmarks.step --case wide-zero-variance         the same, three quarters of the groups with one score
     python -m benchmarks.step --case smollm2             SmolLM2-135M-Instruct after its recipe's SFT: 16 prompts x 8, up to 8 tokens
     python -m benchmarks.step --case gpu                 a Qwen2.5-0.5B-shaped random model in bfloat16, for one large GPU
+    python -m benchmarks.step --case gpu --no-peer       our side alone: model FLOPs utilisation, tokens per second, share of the bandwidth
 
 Blocks of steps alternate between the two in one process, after a warm-up of each, so that a busy machine hurts
 both. A step is sampling, scoring, update; neither side writes checkpoints. Writes benchmarks/results/step-CASE.json.
@@ -14,6 +15,7 @@ both. A step is sampling, scoring, update; neither side writes checkpoints. Writ
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import resource
 import shutil
@@ -26,7 +28,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import sides
+from benchmarks import roofline, sides
 from pipelines.data.chat import render_prompts
 
 QWEN = {
@@ -51,8 +53,8 @@ CASES: dict[str, dict[str, Any]] = {
     "wide-zero-variance": WIDE | {"live_every": 4},
     "smollm2": {"prompts": 16, "group": 8, "max_tokens": 8, "micro_batch_tokens": 8192, "peer_rows": 32},
     "gpu": {
-        "prompts": 64, "group": 8, "max_tokens": 512, "hit_rate": 0.5, "micro_batch_tokens": 65_536, "dtype": "bfloat16",
-        "peer_rows": 64,
+        "prompts": 64, "group": 8, "max_tokens": 512, "hit_rate": 0.5, "micro_batch_tokens": 16_384, "dtype": "bfloat16",
+        "peer_rows": 16,
     },
 }  # fmt: skip
 """TRL's micro-batch is the fastest of those tried on this benchmark's CPU; on a GPU, try `--peer-rows`.
@@ -93,6 +95,7 @@ def main() -> None:
     parser.add_argument(
         "--peer-weights", choices=("float32", "bfloat16"), default="float32", help="what TRL's model is stored in"
     )
+    parser.add_argument("--no-peer", action="store_true", help="measure our side alone")
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
@@ -111,14 +114,13 @@ def main() -> None:
     metrics: list[dict[str, float]] = []
     peaks = {"whetstone": peak_memory()}
     for block in range(args.blocks):
-        trl_seconds.append(trl_block(replace(todo, steps=args.steps + 1, seed=block), work / f"trl{block}"))
+        if not args.no_peer:
+            trl_seconds.append(trl_block(replace(todo, steps=args.steps + 1, seed=block), work / f"trl{block}"))
         steps = [side.step() for _ in range(args.steps)]
         whetstone_seconds.append(statistics.median(seconds for seconds, _ in steps))
         metrics += [step_metrics for _, step_metrics in steps]
-        print(
-            f"block {block + 1} of {args.blocks}: {whetstone_seconds[-1]:.3f} s against {trl_seconds[-1]:.3f} s",
-            flush=True,
-        )
+        against = "" if args.no_peer else f" against {trl_seconds[-1]:.3f} s"
+        print(f"block {block + 1} of {args.blocks}: {whetstone_seconds[-1]:.3f} s{against}", flush=True)
     peaks["both"] = peak_memory()
     shutil.rmtree(work)
     report(args, todo, whetstone_seconds, trl_seconds, summary(metrics) | limits(side, todo, metrics), peaks)
@@ -128,6 +130,10 @@ def trl_block(todo: sides.Work, work: Path) -> float:
     """Median seconds of a TRL step, its first left out."""
     trainer, times = sides.trl(todo, work)
     trainer.train()
+    if torch.cuda.is_available():
+        del trainer
+        gc.collect()
+        torch.cuda.empty_cache()
     return statistics.median(seconds for seconds, _ in times[1:])
 
 
@@ -148,16 +154,20 @@ def summary(steps: list[dict[str, float]]) -> dict[str, float]:
 
 
 def limits(side: sides.Whetstone, todo: sides.Work, steps: list[dict[str, float]]) -> dict[str, float]:
-    """How near the machine's limits: arithmetic of the update, and of known GPUs the share of their peaks."""
+    """How near the machine's limits: arithmetic of the update; of a GPU the share of its maker's peaks, and of those measured here."""
     weights = sum(p.numel() for p in side.trainer.learner.model.parameters())
     rates = [6 * weights * s["layout/tokens"] / s["time/train_s"] for s in steps if "layout/tokens" in s]
     out = {"train/tflops": statistics.median(rates) / 1e12}
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    for known, (flops, bandwidth) in PEAKS.items():
-        if known in name:
-            decode = statistics.median(s["rollout/tokens_per_s"] for s in steps)
-            out["train/mfu"] = out["train/tflops"] * 1e12 / flops
-            out["rollout/bandwidth_share"] = decode * read_per_token(side, todo, weights) / bandwidth
+    if not torch.cuda.is_available():
+        return out
+    name = torch.cuda.get_device_name()
+    peaks = {"measured": (roofline.best_square(todo.dtype), roofline.streaming())}
+    peaks |= {known: peak for known, peak in PEAKS.items() if known in name}
+    decode = statistics.median(s["rollout/tokens_per_s"] for s in steps)
+    for which, (flops, bandwidth) in peaks.items():
+        out[f"train/mfu ({which})"] = out["train/tflops"] * 1e12 / flops
+        out[f"rollout/bandwidth ({which})"] = decode * read_per_token(side, todo, weights) / bandwidth
+        out[f"peak/tflops ({which})"], out[f"peak/gb_per_s ({which})"] = flops / 1e12, bandwidth / 1e9
     return out
 
 
@@ -183,8 +193,8 @@ def report(
     peaks: dict[str, float],
 ) -> None:
     """Print and store medians per block and the ratios with their spread."""
-    ratios = [t / m for m, t in zip(whetstone_seconds, trl_seconds, strict=True)]
-    ratio = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+    ratios = [t / m for m, t in zip(whetstone_seconds, trl_seconds, strict=True)] if trl_seconds else []
+    ratio = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)} if ratios else {}
     body = {
         "case": args.case,
         "work": {k: str(v) if isinstance(v, Path) else v for k, v in vars(todo).items() if k not in ("model", "data")},
@@ -195,7 +205,7 @@ def report(
         "peak_memory_gib": peaks,
         "measured": time.strftime("%Y-%m-%d"),
     }
-    variant = [args.dtype] * bool(args.dtype)
+    variant = ["no-peer"] * args.no_peer + [args.dtype] * bool(args.dtype)
     variant += ["weights-bfloat16"] * (todo.weights_dtype == "bfloat16") + ["peer-bfloat16"] * (
         todo.peer_weights == "bfloat16"
     )
@@ -207,7 +217,10 @@ def report(
         print(f"  {name:26s}{value:14.4g}")
     for name, value in peaks.items():
         print(f"  peak memory, {name:13s}{value:12.2f} GiB")
-    print(f"whetstone  {statistics.median(whetstone_seconds):.3f} s a step, TRL {statistics.median(trl_seconds):.3f} s")
+    peer = f", TRL {statistics.median(trl_seconds):.3f} s" if trl_seconds else ""
+    print(f"whetstone  {statistics.median(whetstone_seconds):.3f} s a step{peer}")
+    if not ratios:
+        return
     print(f"ratio      {ratio['median']:.2f}  [{min(ratios):.2f}, {max(ratios):.2f}] over {len(ratios)} blocks")
 
 

@@ -11,7 +11,7 @@ from pipelines.recipe.graph import Node
 from pipelines.recipe.read import Recipe
 from tasks import machine, preflight
 
-PARTS = ("process", "weights", "gradients", "optimizer", "commit", "activations", "logits", "packed", "cache")
+PARTS = ("process", "weights", "gradients", "optimizer", "commit", "activations", "logits", "packed", "cache", "kept")
 
 
 def show(recipe: Recipe, stages: list[str], as_json: bool, limit: float | None, prompt_tokens: int | None) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 import toys
+from gpu_stand_in import as_gpu
 
 from benchmarks import overhead
 from pipelines.contract.catalogue import bind, names
@@ -127,9 +130,33 @@ def test_the_roofline_of_a_small_model(begun, capsys, monkeypatch):
     roofline.main(["--model", folder, *small, "--blocks", "1"])
     told = capsys.readouterr().out
     assert "GB/s" in told and "decoding, 3 rows" in told and "training" in told
+    assert "mfu" not in told and "bandwidth_share" not in told, "they are of a GPU"
     about = {"bytes_per_s": 1e6, "best_flops": 1e9}
     matrices = roofline.Matrices({"8x4": (8, 4, 2), "head": (8, 10, 1)}, keys=5)
     few = roofline.bound(matrices, about, {"body": 1, "head": 1}, "float32", positions=7)
     assert few == pytest.approx(4 * (2 * 32 + 80 + 35) / 1e6), "few rows: the weights and keys are read"
     many = roofline.bound(matrices, about, {"body": 10_000, "head": 10_000}, "float32")
     assert many == pytest.approx(2 * 10_000 * (2 * 32 + 80) / 1e9), "many rows: the operations take longer"
+
+
+def test_the_roofline_of_a_gpu(begun, capsys, monkeypatch):
+    """Where everything is computed, what is timed, and what comes out; the numbers are a CPU's."""
+    from benchmarks import roofline
+    from pipelines.engine import fixed
+
+    stored, waits = {}, []
+    for name, value in {"CACHE_BYTES": 1 << 18, "GPU_SQUARE": 32, "GPU_CALLS": 1}.items():
+        monkeypatch.setattr(roofline, name, value)
+    monkeypatch.setattr(roofline.sides, "store", lambda name, body: stored.update({name: body}))
+    monkeypatch.setattr(fixed, "warm_up", lambda run: run())
+    monkeypatch.setattr(fixed, "record", lambda run, other: SimpleNamespace(replay=run))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+    monkeypatch.setattr(roofline, "activities", lambda: [roofline.ProfilerActivity.CPU])
+    small = ["--rows", "2", "--context", "6", "--tokens", "4", "--train-tokens", "64", "--train-length", "16"]
+    with as_gpu(monkeypatch):
+        roofline.main(["--model", str(begun / "sft/out/model"), *small, "--blocks", "1"])
+    told = capsys.readouterr().out
+    assert "mfu" in told and "bandwidth_share" in told and len(waits) > 20
+    block = stored["roofline-gpu-float32"]["blocks"][0]
+    assert block["training"]["mfu"] > 0 and block["decoding"]["2"]["bandwidth_share"] > 0

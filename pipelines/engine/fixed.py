@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ COLUMNS = 128
 """The number of key positions is a multiple of this."""
 WARM = 2
 """Eager steps before a capture, in which libraries allocate their workspaces."""
+MOST_GRAPHS = 256
+"""Graphs that are kept. Methods that change the temperature from step to step would add some for ever."""
 
 
 def rung(rows: int) -> int:
@@ -46,9 +48,15 @@ def columns(positions: int) -> int:
     return -(-positions // COLUMNS) * COLUMNS
 
 
+@cache
+def side_stream() -> Any:
+    """The stream of all warm-ups and captures: libraries keep a workspace for each stream that they have run on."""
+    return torch.cuda.Stream()
+
+
 def warm_up(run: Callable[[], None]) -> None:
     """Run on a side stream, as PyTorch asks for before a capture."""
-    side = torch.cuda.Stream()
+    side = side_stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARM):
@@ -58,9 +66,13 @@ def warm_up(run: Callable[[], None]) -> None:
 
 def record(run: Callable[[], None], other: Any) -> Any:
     """Capture `run` as a CUDA graph in the memory pool of another graph; other threads may use the GPU meanwhile."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=None if other is None else other.pool(), capture_error_mode="thread_local"):
-        run()
+    graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    pool = None if other is None else other.pool()
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=side_stream(), capture_error_mode="thread_local"):
+            run()
+    finally:
+        torch.cuda.set_stream(before)  # a capture that fails leaves its own as the current one
     return graph
 
 
@@ -177,7 +189,7 @@ class FixedDecoder:
             return
         self.rows, self.key_positions = max(rows, self.rows), max(key_positions, self.key_positions)
         self.length = max(length + WARM + 1, self.length)
-        self.graphs = {}
+        self.graphs, self.cache = {}, None  # their memory serves again
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=self.device)
@@ -225,8 +237,10 @@ class FixedDecoder:
         if not self.captures:
             self._forward_and_draw(rows, key_positions, sampling, entropy)
             return
-        key = (rows, key_positions, sampling.model_dump_json(), entropy)
+        key = (rows, key_positions, sampling.model_dump_json(exclude={"max_tokens"}), entropy)
         if key not in self.graphs:
+            if len(self.graphs) >= MOST_GRAPHS:
+                self.graphs = {}
             self.graphs[key] = self._capture(rows, key_positions, sampling, entropy)
         self.graphs[key].replay()
 
@@ -267,7 +281,7 @@ class FixedDecoder:
             "past_key_values": self.cache,
             "use_cache": True,
         }
-        with autocast(self.dtype, self.device):
+        with autocast(self.dtype, self.device, cache=False):
             logits = self.model(**inputs).logits[:, -1]
             self.position_ids[:rows] += 1
             self.write_position += 1

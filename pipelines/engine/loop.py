@@ -200,6 +200,8 @@ class Loop:
         self.optimizer.load_state_dict(state["optimizer"])
         self.stepper.load_state_dict(state["stepper"])
         torch.set_rng_state(state["rng"])
+        if self.device.type == "cuda" and "device_rng" in state:
+            torch.cuda.set_rng_state(state["device_rng"], self.device)
         self.tokens_seen, self.best = state["tokens"], state["best"]
         self.monitors.load_state_dict(state["monitors"])
         self.stepper.scale = self.monitors.learning_rate_scale
@@ -219,6 +221,8 @@ class Loop:
             "cursor": self.report.cursor(),
             **self.extra_state(),
         }
+        if self.device.type == "cuda":
+            state["device_rng"] = torch.cuda.get_rng_state(self.device)  # of dropout
         branch = (self.monitors.rollbacks, self.monitors.origin)
         self.committer.submit(
             step, state, score=-heldout if improved else None, good=self.monitors.healthy, branch=branch

@@ -389,12 +389,16 @@ def device() -> torch.device:
 
 
 @contextlib.contextmanager
-def autocast(dtype: str, where: torch.device) -> Iterator[None]:
-    """bfloat16 compute, whatever the weights are stored in; nothing at all for float32."""
+def autocast(dtype: str, where: torch.device, *, cache: bool = True) -> Iterator[None]:
+    """bfloat16 compute, whatever the weights are stored in; nothing at all for float32.
+
+    Args:
+        cache: keep rounded weights until the outermost of these contexts ends. A CUDA graph would go on to read them after that.
+    """
     import torch
 
     if dtype == "bfloat16":
-        with torch.autocast(where.type, dtype=torch.bfloat16):
+        with torch.autocast(where.type, dtype=torch.bfloat16, cache_enabled=cache):
             yield
     else:
         yield

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from pipelines.engine import models
 from pipelines.engine.checkpoint import check_names, each_tensor, trainable_state
 from pipelines.errors import ModelError
 from pipelines.stage.launch import STORE
@@ -42,7 +43,10 @@ class World:
         if size == 1:
             return cls()
         if not dist.is_initialized():
-            backend, rank = "nccl" if torch.cuda.is_available() else "gloo", int(os.environ["RANK"])
+            backend, rank = "gloo", int(os.environ["RANK"])
+            if torch.cuda.is_available():
+                backend = "nccl"
+                torch.cuda.set_device(models.device())  # what ranks gather goes through the current one
             dist.init_process_group(
                 backend, store=_store(os.environ.get(STORE, ""), rank, size), rank=rank, world_size=size
             )

@@ -221,10 +221,12 @@ class Policy:
         tokens = torch.arange(1, 5, device=self.device)[None] % self.config.vocab_size
         was_training = self.model.training
         self.model.eval()
-        hidden = self.decoder(input_ids=tokens, use_cache=False).last_hidden_state
-        computed, expected = self.logits(hidden).float(), self.causal(input_ids=tokens, use_cache=False).logits.float()
+        flash = "flash" in str(self.config._attn_implementation)  # it takes no float32
+        with autocast(self.dtype if flash else "float32", self.device):
+            hidden = self.decoder(input_ids=tokens, use_cache=False).last_hidden_state
+            computed, expected = self.logits(hidden), self.causal(input_ids=tokens, use_cache=False).logits
         self.model.train(was_training)
-        if not torch.allclose(computed, expected, atol=1e-3, rtol=1e-3):
+        if not torch.allclose(computed.float(), expected.float(), atol=1e-3, rtol=1e-3):
             name = type(self.causal).__name__
             raise ModelError(
                 f"model: {name} computes its logits in a way this engine does not know. Use another model, and please report "

@@ -19,9 +19,10 @@ with `weights_dtype: bfloat16` 2; of an adapter's 4). In bytes:
                   stored in bfloat16
     cache         R C L 2 k d 4 (on a GPU b), and DRAWN R V 4 for the logits that tokens are drawn from; for samples also LISTED a token of
                   two shards: one is decoded while the one before is written. With guidance R counts twice
+    kept          on a GPU the cache of RLVR with `cuda_graphs`, and what is packed in bfloat16: both stay between steps
 
-Training holds weights, optimizer, and the larger of gradients on one side, activations and logits on the other: gradients come
-while activations go. A commit holds weights, optimizer, its copy and the gradients of the step that goes on meanwhile; decoding
+Training holds weights, optimizer, what is kept, and the larger of gradients on one side, activations and logits on the other: gradients
+come while activations go. A commit holds weights, optimizer, its copy and the gradients of the step that goes on meanwhile; decoding
 weights, optimizer, packed weights and cache. The peak is the process and the largest of the three; where the disk is so
 slow that a whole step passes while a commit is written, up to the copy's size comes on top. With `processes: n` what is
 trained is divided by n and each process keeps a full copy of the weights for decoding.
@@ -130,14 +131,15 @@ class Needs:
     logits: int
     packed: int
     cache: int
+    kept: int = 0
 
     @property
     def phases(self) -> dict[str, int]:
         """What is held at once, beside the process."""
         state = self.weights + self.optimizer
         return {
-            "training": state + max(self.gradients, self.activations + self.logits),
-            "commit": state + self.gradients + self.commit,
+            "training": state + self.kept + max(self.gradients, self.activations + self.logits),
+            "commit": state + self.kept + self.gradients + self.commit,
             "decoding": state + self.packed + self.cache,
         }
 
@@ -207,7 +209,10 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
     weights += stored * shape.parameters * load.models
     cached = value if device.gpu else 4
     packs = device.avx512 and not device.gpu and value == stored and load.steps >= (PACKED_STEPS if value == 4 else 1)
+    packed = stored * shape.parameters * load.decoded if packs else 0
     cache = load.rows * load.length * shape.layers * 2 * shape.key_heads * shape.head_size * cached
+    cache += DRAWN * load.rows * shape.vocabulary * 4
+    keeps = device.gpu and isinstance(section, Rlvr) and section.cuda_graphs and section.sampler is None
     logits = min(load.scored * shape.vocabulary, CHUNK) * 4 * (TRUNCATED if load.truncated else 1)
     if load.trains and load.scored and lora is None:
         logits += stored * shape.vocabulary * shape.hidden
@@ -220,8 +225,9 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
         commit=(updated + 8) * trained // shards,
         activations=_activations(shape, load, value, section),
         logits=logits,
-        packed=stored * shape.parameters * load.decoded if packs else 0,
-        cache=cache + DRAWN * load.rows * shape.vocabulary * 4 + LISTED * load.listed,
+        packed=packed,
+        cache=cache + LISTED * load.listed,
+        kept=(cache if keeps else 0) + (packed if value == 2 else 0),
     )
 
 
@@ -343,6 +349,8 @@ def levers(node: Node, shape: Shape, prompt_tokens: int | None = None, device: D
         rows = _load(node, prompt_tokens or PROMPT_TOKENS).rows // 2
         if rows >= 1:
             changes[f"{stage}.decode_rows={rows}"] = {"decode_rows": rows}
+    if isinstance(section, Rlvr) and section.cuda_graphs and device.gpu:
+        changes[f"{stage}.cuda_graphs=false"] = {"cuda_graphs": False}
     others = {
         name: replace(
             node, stage=replace(node.stage, settings=type(section).model_validate(section.model_dump() | change))

@@ -272,10 +272,10 @@ class Learner:
             except RuntimeError as error:
                 if not out_of_memory(error) or self.world.size > 1:
                     raise
-                self._halve(int(columns["mask"].shape[1]))
             else:
                 ratios.extend(tried)
                 return total
+            self._halve(int(columns["mask"].shape[1]))  # here, where no error holds the tensors of the pass any more
 
     def _halve(self, widest: int) -> None:
         """Make the passes smaller after memory ran out."""

@@ -126,4 +126,5 @@ def to_rows(values: Tensor, target: Tensor, rows: Tensor, shape: torch.Size) -> 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out, on the GPU or the CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    words = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(each in str(error) for each in words)

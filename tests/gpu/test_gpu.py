@@ -119,10 +119,16 @@ def stage(tmp_path, start, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
-def test_a_run_stopped_and_resumed_ends_in_the_same_bytes(stage, tmp_path, dtype):
+def test_a_run_stopped_and_resumed_ends_in_the_same_bytes(stage, tmp_path, dtype, monkeypatch):
+    """With algorithms that add up in one order; the fast backward passes of attention do not."""
+    if ON_GPU:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    torch.use_deterministic_algorithms(ON_GPU, warn_only=True)
     choice = f"model.dtype={dtype}"
     stage("whole", choice).run()
     toys.run_stopped(lambda: stage("stopped", choice))
+    torch.use_deterministic_algorithms(False)
     assert toys.result(tmp_path / "stopped/work") == toys.result(tmp_path / "whole/work")
 
 

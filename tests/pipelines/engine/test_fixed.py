@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+
 import pytest
 import torch
 import toys
@@ -120,6 +123,54 @@ def test_graphs_are_recorded_once_and_replayed(monkeypatch):
     made.clear()
     graphed.extend([[5] * 100] * 200, Sampling(max_tokens=60), generator(CPU, 1))
     assert {wide for _, wide in made} == {128, 256} and max(rows for rows, _ in made) > 96
+
+
+def test_graphs_know_no_token_limit_and_are_not_kept_for_ever(monkeypatch):
+    monkeypatch.setattr(fixed, "warm_up", lambda run: None)
+    monkeypatch.setattr(fixed, "record", lambda run, other: SimpleNamespace(replay=run))
+    monkeypatch.setattr(fixed, "MOST_GRAPHS", 3)
+    sampler = TorchSampler(toys.model(), stop=[], pad=0, fixed=True)
+    sampler.fixed.captures = True
+    for limit in (20, 9, 14):
+        sampler.extend([[5, 6]] * 8, Sampling(max_tokens=limit), generator(CPU, 1))
+    assert len(sampler.fixed.graphs) == 1
+    for number in range(1, 6):
+        sampler.extend([[5, 6]] * 8, Sampling(temperature=number, max_tokens=9), generator(CPU, 1))
+    assert 1 <= len(sampler.fixed.graphs) <= 3
+
+
+def test_no_step_keeps_rounded_weights():
+    """Autocast would keep them until the call ends, and a graph would read that memory in the calls that follow."""
+    model, seen = toys.model(), []
+    sampler = TorchSampler(model, stop=[], pad=0, dtype="bfloat16", fixed=True)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_pre_hook(lambda *_: seen.append(torch.is_autocast_cache_enabled()))
+    sampler.extend([[5, 6]], Sampling(max_tokens=2), generator(CPU, 1))
+    assert seen[: len(seen) // 2] == [True] * (len(seen) // 2), "reading the prompt may keep them"
+    assert seen[len(seen) // 2 :] == [False] * (len(seen) // 2)
+
+
+def test_a_capture_that_fails_gives_the_stream_back(monkeypatch):
+    current = ["before"]
+
+    @contextlib.contextmanager
+    def capture(graph, *, pool, stream, capture_error_mode):  # as PyTorch's, which does not go back
+        current[0] = stream
+        yield
+
+    def fails():
+        assert current == ["beside"]
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(fixed, "side_stream", lambda: "beside")
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: current.__setitem__(0, stream))
+    with pytest.raises(RuntimeError, match="not permitted"):
+        fixed.record(fails, None)
+    assert current == ["before"]
 
 
 def test_context_limits():

@@ -10,6 +10,7 @@ import pytest
 import torch
 import toys
 
+from pipelines.engine import parallel
 from pipelines.rlvr import algorithm
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
@@ -27,6 +28,19 @@ def launch(processes, *arguments, folder):
     for process in ranks:
         _, said = process.communicate(timeout=240)
         assert process.returncode == 0, said[:6000]
+
+
+def test_a_rank_gathers_through_its_own_gpu(monkeypatch):
+    chosen = {}
+    for name, value in {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: chosen.update(device=device))
+    monkeypatch.setattr(parallel, "_store", lambda *_: None)
+    monkeypatch.setattr(parallel.dist, "init_process_group", lambda backend, **_: chosen.update(backend=backend))
+    monkeypatch.setattr(parallel.dist, "get_rank", lambda: 2)
+    assert parallel.World.join() == parallel.World(2, 4)
+    assert chosen == {"device": torch.device("cuda", 2), "backend": "nccl"}
 
 
 @pytest.mark.slow

@@ -60,8 +60,10 @@ def test_weights_stored_in_bfloat16(tmp_path):
     assert adapters[0].gradients == adapters[1].gradients, "adapters stay float32"
     reference = planned(tmp_path, "rlvr", *both, "rlvr.divergence={kind: k3, weight: 0.1}")
     assert reference.weights == 4 * 10**6
-    packed = planned(tmp_path, "rlvr", *both, device=memory.Device(avx512=True)).packed
-    assert packed == 2 * 10**6 and planned(tmp_path, "rlvr", *both).packed == 0
+    packed, plain = (planned(tmp_path, "rlvr", *both, device=memory.Device(avx512=avx512)) for avx512 in (True, False))
+    assert packed.packed == 2 * 10**6 and plain.packed == 0
+    held = {phase: packed.phases[phase] - plain.phases[phase] for phase in packed.phases}
+    assert held == dict.fromkeys(packed.phases, 2 * 10**6), "packed matrices stay between steps, where float32 ones go"
 
 
 def test_decoding(tmp_path):
@@ -90,6 +92,18 @@ def test_packed_weights_of_long_answers(tmp_path, avx512):
     assert on("rlvr", "rlvr.sampling.max_tokens=64", gpu=True).packed == 0
     assert on("rlvr", "rlvr.sampling.max_tokens=64", "model.dtype=bfloat16").packed == 0
     assert on("sft").packed == 0
+
+
+def test_graphs_keep_their_buffers_while_the_policy_is_trained(tmp_path):
+    def on(gpu, *overrides):
+        return planned(tmp_path, "rlvr", *overrides, device=memory.Device(gpu=gpu))
+
+    kept = on(True)
+    assert kept.kept == kept.cache > 0 and on(False).kept == on(True, "rlvr.cuda_graphs=false").kept == 0
+    assert kept.phases["training"] - on(True, "rlvr.cuda_graphs=false").phases["training"] == kept.kept
+    node = read_recipe(toys.recipe(tmp_path)).node("rlvr")
+    offered = [name for gpu in (True, False) for name, _ in memory.levers(node, SHAPE, device=memory.Device(gpu=gpu))]
+    assert offered.count("rlvr.cuda_graphs=false") == 1
 
 
 def test_keys_are_held_in_float32_on_a_cpu(tmp_path):

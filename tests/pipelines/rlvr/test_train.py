@@ -486,6 +486,22 @@ def test_out_of_memory_makes_smaller_passes_of_the_same_sum(tmp_path, start, mon
         made.step(1)
 
 
+def test_memory_is_given_back_when_no_error_holds_the_pass(tmp_path, start):
+    made, handled, tries = trainer(tmp_path, start, "rlvr.prompts=8"), [], []
+    passes, halve = made.learner._passes, made.learner._halve
+
+    def short(*args):
+        tries.append(args)
+        if len(tries) == 1:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
+        return passes(*args)
+
+    made.learner._passes = short
+    made.learner._halve = lambda widest: handled.append(sys.exc_info()[0]) or halve(widest)
+    made.step(0)
+    assert handled == [None] and len(tries) == 2
+
+
 def test_passes_that_failed_are_not_counted(tmp_path, start, monkeypatch):
     made = trainer(tmp_path, start, "rlvr.prompts=8", "rlvr.skip_zero_advantage_rows=false")
     passes, attempts, seen = made.learner._passes, [], []
