@@ -181,7 +181,8 @@ def _benchmark(task: str, arms: Sequence[Arm], confidence: float, resamples: int
     most = min(len(_of(s)[task][p].scores) for s in subjects for p in shared)
     ks = sorted({1, most, *(2**i for i in range(20) if 2**i < most)})
     tables = [_table(arm, task, shared, ks) for arm in arms]
-    body |= {"answers": most, "single": most == 1 and all(len(arm.subjects) == 1 for arm in arms)}
+    one_answer = all(len(_of(s)[task][p].scores) == 1 for s in subjects for p in shared)
+    body |= {"answers": most, "single": one_answer and all(len(arm.subjects) == 1 for arm in arms)}
     drawn = [paired.resampled_means(table.mean(0), 2000, 0)[0] for table in tables]
     tail = (1 - confidence) / 2
     means = [table.mean((0, 1)) for table in tables]

@@ -15,7 +15,7 @@ from evaluation.ranking import Standing, rank
 from evaluation.risk_return import tail_mean
 from pipelines.errors import UserError
 from pipelines.recipe.stage_kind import MODEL, SCORES
-from pipelines.stage.files import REPORT, json_lines
+from pipelines.stage.files import REPORT, json_lines, read_object
 from pipelines.stage.report import SPOOL
 from tasks.record import last_of
 from tasks.sweep import START, Cell
@@ -35,15 +35,17 @@ def trial_score(summary: dict[str, Any]) -> float:
 
 
 def task_scores(summary: dict[str, Any], task: str) -> dict[str, float]:
-    """Problem → share of its answers that are correct, for the one checkpoint that a run of a sweep evaluates.
+    """Problem → share of its answers that are correct, for the one checkpoint that a run of a sweep evaluates, answering alone.
 
     Raises:
         UserError: the benchmark keeps no score for each problem.
     """
-    folder = Path((last_of(summary, SCORES) or {})["artifact"]) / "samples"
-    (path,) = folder.glob(f"*/{task}.jsonl")
+    artifact = Path((last_of(summary, SCORES) or {})["artifact"])
+    columns = (read_object(artifact / "results.json", evaluation=dict) or {}).get("evaluation") or {}
+    last = next(reversed(columns), "*")  # those before it are columns of guidance and of search
     problems = {
         key: sum(score >= 1 for score in sample.scores) / len(sample.scores)
+        for path in artifact.glob(f"samples/{last}/{task}.jsonl")
         for key, sample in samples.read(path).items()
     }
     if not problems:

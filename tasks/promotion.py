@@ -19,11 +19,12 @@ from evaluation.comparison import Subject
 from evaluation.gate import Pair, Rule
 from evaluation.samples import Sample
 from pipelines.errors import UserError, did_you_mean
+from pipelines.recipe.stage_kind import BASE, MODEL
 from pipelines.stage.files import write_atomic
 from tasks import environment, outbox, process, subjects
 from tasks.artifacts import Artifact
 from tasks.environment import home
-from tasks.known import Evaluated, Known
+from tasks.known import Evaluated, Known, makes
 from tasks.patience import TrackerError
 
 NOBODY = "0"
@@ -78,12 +79,12 @@ def candidate(run: str, name: str | None = None, *, new_name: bool = False) -> C
     evaluated, subject = subjects.single(run)
     known = Known()
     model = known.by_name(subject.artifact)
-    if model is None or model.stage != subject.checkpoint:
+    if model is None or subject.checkpoint == BASE or makes(model) != MODEL:
         raise GateError(
             f"{run}: only a trained checkpoint whose artifact is here can be promoted, not {subject.checkpoint}."
         )
     intact(model)
-    model_id = outbox.uploaded(model.path).models.get(subject.checkpoint)
+    model_id = outbox.uploaded(model.path).models.get(model.stage)
     if model_id is None:
         raise GateError(f"{run}: {model.path.name} has no model in MLflow yet. `whetstone sync` sends what is pending.")
     parent = evaluated.run["run_id"] if evaluated.run else None
@@ -261,8 +262,8 @@ def move(chosen: Candidate, evidence: Mapping[str, Any], approved_by: str | None
         if approved_by:
             tags["whetstone.approved_by"] = approved_by
         history = registry.ledger(chosen.name).get("champions", [])
-        if champion and not history:
-            history = [champion[0]]
+        if champion and history[-1:] != [champion[0]]:  # somebody gave it the alias by hand
+            history = [*history, champion[0]]
         registry.set_champion(chosen.name, chosen.version, tags)
         registry.remember(chosen.name, "champions", [*history, chosen.version])
 

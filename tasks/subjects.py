@@ -219,6 +219,7 @@ def _subject(each: Evaluated, known: Known) -> Subject:
             settings[f"{stage} file {name}"] = str(value)[:12]
     results = read_object(artifact.path / "results.json", evaluation=dict) or {}
     first, last = _checkpoints(artifact)[0], chain[-1] if chain else artifact
+    order = [*((results.get("evaluation") or {}).get(each.checkpoint) or {}), *_tasks(artifact)]
     return Subject(
         name=each.name,
         run_id=each.run["run_id"] if each.run else None,
@@ -227,7 +228,7 @@ def _subject(each: Evaluated, known: Known) -> Subject:
         artifact=last.name,
         made_from=tuple(source.name for source in chain[:-1]),
         settings=settings,
-        samples={c: _samples(artifact.path / "samples" / c) for c in dict.fromkeys((first, each.checkpoint))},
+        samples={c: _samples(artifact.path / "samples" / c, order) for c in dict.fromkeys((first, each.checkpoint))},
         reported=(results.get("evaluation") or {}).get(each.checkpoint) or {},
         tasks=_tasks(artifact),
         curves=_curves(made_of),
@@ -254,8 +255,10 @@ def _weights(checkpoint: str, trained: Artifact | None, evaluation: Artifact, kn
     return Path(path).expanduser() if isinstance(path, str) and Path(path).expanduser().is_dir() else None
 
 
-def _samples(folder: Path) -> dict[str, dict[str, samples.Sample]]:
-    return {path.stem: samples.read(path) for path in sorted(folder.glob("*.jsonl"))}
+def _samples(folder: Path, order: list[str]) -> dict[str, dict[str, samples.Sample]]:
+    """task → problem → answers, in this order of the benchmarks; what it lacks comes last."""
+    paths = {path.stem: path for path in sorted(folder.glob("*.jsonl"))}
+    return {task: samples.read(paths[task]) for task in dict.fromkeys([*order, *paths]) if task in paths}
 
 
 def _tasks(artifact: Artifact) -> dict[str, dict[str, Any]]:

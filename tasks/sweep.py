@@ -225,6 +225,10 @@ def read(
     if not any(n.kind.trains for n in nodes):
         raise RecipeError("rlvr: this recipe trains nothing, so there is nothing to compare.")
     bare = Sweep(path, base, (), {}, ())
+    if presets is not None and bare.learner is None:
+        raise UserError(
+            "--presets: this recipe has no RLVR stage, so its SFT would be ranked. Add a section: rlvr: {}."
+        )
     shares = sweep_split.read(split, budget, sft_price, base, bare.learner)
     if budget is not None and not shares:
         common += budget_overrides(budget, bare.learner or "rlvr")
@@ -260,9 +264,33 @@ def read(
     sweep = Sweep(path, base, tuple(common), variants, _seeds(seeds, first), tuned, share_of, left_out, overruled)
     if len(variants) * len(sweep.seeds) > MOST_RUNS:
         raise UserError(f"{len(variants) * len(sweep.seeds)} runs are more than a sweep may have ({MOST_RUNS}).")
-    for cell in sweep.cells(dict.fromkeys(variants, tuned.values[0]) if tuned else None):
-        cell.recipe(path)
+    _read_cells(sweep, [("--set", name) for name, _ in axes] + ([("--tune", tuned.field)] if tuned else []))
     return sweep
+
+
+def _read_cells(sweep: Sweep, axes: Sequence[tuple[str, str]]) -> None:
+    """Read every run's recipe, with every value of the tuned field.
+
+    Args:
+        axes: option and field of each axis.
+
+    Raises:
+        UserError: a run cannot be read, or another override would replace the values of an axis.
+    """
+    runs = sweep.cells(dict.fromkeys(sweep.variants, sweep.tune.values[0]) if sweep.tune else None)
+    for option, name in axes:
+        several = runs[:1] if option == "--set" else [*runs[:1], *sweep.trials(runs[0].variant, ["0"], 1)]
+        settings = [[text.partition("=")[0].strip() for text in c.overrides[len(sweep.common) :]] for c in several]
+        if any(names.count(name) > 1 for names in settings):
+            raise UserError(
+                f"{option} {name[:80]}: the sweep sets this field a second time, so these values would change nothing. Name a field once; "
+                "--seeds chooses seeds, and a sweep decides itself on the steps of --tune and --split and on the models to score."
+            )
+    for cell in runs:
+        cell.recipe(sweep.path)
+    for value in sweep.tune.values[1:] if sweep.tune else ():
+        for cell in sweep.cells(dict.fromkeys(sweep.variants, value))[: len(sweep.variants)]:
+            cell.recipe(sweep.path)
 
 
 def axis(text: str, option: str = "--set") -> tuple[str, list[str]]:
@@ -368,6 +396,9 @@ def _presets(path: str, common: Sequence[str], text: str | None) -> tuple[list[s
             fitting.append(name)
         except RecipeError as error:
             left_out[name] = str(error).splitlines()[0]
+    if not fitting:
+        name, reason = next(iter(left_out.items()))
+        raise UserError(f"--presets all: no preset fits this recipe. {name}: {reason}")
     return fitting, left_out
 
 

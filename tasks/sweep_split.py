@@ -45,8 +45,9 @@ def read(text: str | None, budget: str | None, sft_price: float, base: Recipe, l
         if sft_price != 1:
             raise UserError("--sft-price: it prices the SFT of a split budget. Add --split.")
         return []
-    match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*tokens?\s*", budget or "")
-    if match is None:
+    match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*(?:e[0-9]+)?)\s*tokens?\s*", budget or "")
+    total = float(match[1]) if match else 0.0
+    if not 0 < total < 1e15:
         raise UserError(
             "--split: it divides a budget of tokens, because only their number is known beforehand. Add --budget 1e6tokens."
         )
@@ -54,7 +55,6 @@ def read(text: str | None, budget: str | None, sft_price: float, base: Recipe, l
         raise UserError(
             f"--sft-price {sft_price:g}: a positive number, the price of an SFT token in completion tokens."
         )
-    total = float(match[1])
     sft = next((n for n in base.node(learner).ancestors() if n.kind.name == "sft"), None) if learner else None
     if learner is None or sft is None:
         raise UserError("--split: it needs an SFT stage and an RLVR stage that starts from its model.")

@@ -48,8 +48,9 @@ def run(
     experiment: str = "drawn",
     reward: Sequence[float] = (0.1, 0.2),
     text: str = "answer",
+    label: str = "rlvr",
 ) -> dict[str, Artifact]:
-    """A finished run whose rlvr checkpoint was evaluated; returns its artifacts by stage."""
+    """A finished run whose rlvr checkpoint was evaluated, under this label; returns its artifacts by stage."""
     points = [
         {"kind": "metrics", "step": i + 1, "time": 1, "values": {"reward/mean": r, "rollout/rows": 4.0, "rollout/length_mean": 5.0,
                                                                   "tokens/trained": 7.0}}
@@ -61,7 +62,7 @@ def run(
         "rlvr", {"settings": settings, "seed": seed}, {"report/spool.jsonl": spool, "model/weights": run_id}, run_id
     )
     tasks = [{"name": t, "samples": len(rows[0])} for t, rows in next(iter(scores.values())).items()]
-    parts = {"settings": {"evaluate": {"tasks": tasks}}, "inputs": {"rlvr": trained.digest}, "seed": seed}
+    parts = {"settings": {"evaluate": {"tasks": tasks}}, "inputs": {label: trained.digest}, "seed": seed}
     files = {f"samples/{c}/{t}.jsonl": log_lines(rows, text) for c, by in scores.items() for t, rows in by.items()}
     evaluated = stage("evaluate", parts, files | {"results.json": json.dumps({"evaluation": {}})}, run_id)
     made = {"rlvr": trained, "evaluate": evaluated}
@@ -73,7 +74,7 @@ def run(
     return made
 
 
-def registered(name: str, scores: Scores, *, seed: int = 0) -> str:
+def registered(name: str, scores: Scores, *, seed: int = 0, label: str = "rlvr") -> str:
     """A run that MLflow knows too, with its model as a version of `name`; returns its id."""
     from tasks import environment, tracking
     from tasks.tracking_client import client, experiment
@@ -82,7 +83,7 @@ def registered(name: str, scores: Scores, *, seed: int = 0) -> str:
     to = client()
     folder = experiment(name)
     run_id = to.create_run(folder, run_name=name).info.run_id
-    made = run(run_id, scores, seed=seed, name=f"{name}-{seed}", experiment=name)
+    made = run(run_id, scores, seed=seed, name=f"{name}-{seed}", experiment=name, label=label)
     model = to.create_logged_model(folder, name=f"{name}-rlvr", source_run_id=run_id)
     to.finalize_logged_model(model.model_id, "READY")
     note = runs_folder() / ".uploaded" / f"{made['rlvr'].path.name}.json"

@@ -88,6 +88,13 @@ def test_one_answer_gets_the_exact_test_and_several_seeds_do_not():
     assert several["test"] == "paired bootstrap by problem" and several["over_seeds"]["value"] > 0
 
 
+def test_one_answer_against_several_is_no_pair_of_verdicts():
+    """A share of several answers is seldom 0 where one answer often is: signs would find one model worse than itself."""
+    body = comparison.compare(comparison.arms_of([subject(0.3, answers=1), subject(0.302, answers=8)]))
+    (test,) = body["benchmarks"]["sums"]["tests"]
+    assert test["test"] == "paired bootstrap by problem" and test["verdict"] == "no difference shown"
+
+
 def test_lost_problems_come_with_their_texts():
     after = subject(0.7)
     after.samples["rlvr"]["sums"]["5"] = sample("5", [0.0] * 8)

@@ -52,6 +52,19 @@ def test_only_common_problems_count(tmp_path):
     assert [(row["name"], row["mean"]) for row in leaderboard.leaderboard(outcomes, "t")] == [("y", 1.0), ("x", 0.0)]
 
 
+def test_columns_of_search_do_not_stand_for_the_model(tmp_path):
+    for column, score in (("rlvr-best4", 1), ("rlvr", 0)):
+        (tmp_path / "samples" / column).mkdir(parents=True)
+        (tmp_path / "samples" / column / "t.jsonl").write_text(
+            json.dumps({"doc": {"question": "a"}, "scores": [score]})
+        )
+    (tmp_path / "results.json").write_text(json.dumps({"evaluation": {"rlvr-best4": {}, "rlvr": {}}}))
+    summary = {"stages": {"evaluate": {"artifact": str(tmp_path)}}}
+    assert list(leaderboard.task_scores(summary, "t").values()) == [0.0]
+    with pytest.raises(UserError, match="has no score for each problem"):
+        leaderboard.task_scores(summary, "other")
+
+
 def test_a_trial_s_score_is_its_reward_at_the_end(tmp_path):
     def trial(name, rewards):
         report = tmp_path / name / "report"

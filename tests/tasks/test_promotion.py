@@ -148,6 +148,27 @@ def test_a_tampered_model_or_evaluation_is_not_promoted(registry):
     assert champion("tampered") is None
 
 
+def test_a_champion_given_by_hand_gets_the_alias_back(registry):
+    look_and_move(candidate("hand", 0.3, 51))
+    by_hand, better = candidate("hand", 0.4, 52), candidate("hand", 0.8, 53)
+    tags = {"whetstone.artifact": by_hand.subject.artifact}
+    tracking_registry.set_champion("hand", by_hand.version, tags)
+    assert look_and_move(better)["promote"]
+    assert promotion.rollback("hand")["to"] == by_hand.version and champion("hand") == by_hand.version
+
+
+def test_the_primary_benchmark_is_the_recipe_s_first(registry):
+    answers = {"words": scores(0.6, 8), "sums": scores(0.6, 9)}
+    run_id = homes.registered("order", {"base": answers, "rlvr": answers}, seed=54)
+    assert promotion.look(promotion.candidate(run_id, "order"), RULE)["primary"]["task"] == "words"
+
+
+def test_the_model_of_a_second_stage_of_its_kind_can_be_promoted(registry):
+    answers = {"sums": scores(0.6, 10)}
+    run_id = homes.registered("rounds", {"base": {"sums": scores(0.1, 11)}, "rlvr-2": answers}, seed=55, label="rlvr-2")
+    assert look_and_move(promotion.candidate(run_id, "rounds"))["promote"]
+
+
 def test_a_champion_that_changed_meanwhile_is_looked_at_again(registry):
     look_and_move(candidate("race", 0.3, 61))
     one, two = candidate("race", 0.6, 62), candidate("race", 0.7, 63)

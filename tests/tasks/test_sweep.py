@@ -71,6 +71,14 @@ def test_without_rl_the_seeds_are_the_recipe_s(tmp_path):
     read = sweep.read(path, ["sft.optimizer.learning_rate=1e-3,2e-3"], seeds="4,9")
     assert read.start() is None
     assert {cell.recipe(path).seed for cell in read.cells()} == {4, 9}
+    with pytest.raises(UserError, match="--presets: this recipe has no RLVR stage"):
+        sweep.read(path, presets="dapo")
+
+
+def test_presets_of_which_none_fits_are_refused(path, monkeypatch):
+    monkeypatch.setattr(sweep, "preset_names", lambda: ["activevln"])
+    with pytest.raises(UserError, match=r"--presets all: no preset fits this recipe\. activevln: rlvr\.rollout"):
+        sweep.read(path, presets="all")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +96,13 @@ def test_without_rl_the_seeds_are_the_recipe_s(tmp_path):
         ({"seeds": "three"}, "how many"),
         ({"seeds": "1,1"}, "twice"),
         ({"tune": "rlvr.steps=1"}, "one value is no choice"),
+        ({"tune": "rlvr.steps=2,4"}, "--tune rlvr.steps: the sweep sets this field a second time"),
+        ({"tune": "rlvr.optimizer.learning_rate=1e-4,-1"}, "learning_rate"),
+        ({"sets": ["rlvr.advantage=grpo,rloo"], "tune": "rlvr.advantage=grpo,rloo"}, "a second time"),
+        ({"sets": ["rlvr.seed=1,2"]}, "--set rlvr.seed: the sweep sets this field a second time.*--seeds"),
+        ({"sets": ["evaluate.checkpoints=[base],[sft]"]}, "a second time"),
+        ({"sets": ["rlvr.steps=1,2", "rlvr.steps=3,4"]}, "a second time"),
+        ({"sets": ["sft.steps=1,2"], "split": "0.5", "budget": "1e6tokens"}, "a second time"),
         ({"tune_full": True}, "--tune-full"),
         ({"budget": "30"}, "30m, 90s, 2h or 1e6tokens"),
         ({"budget": "-1m"}, "30m, 90s, 2h or 1e6tokens"),

@@ -55,6 +55,8 @@ BASE = read_recipe(toys.ROOT / "recipes" / "quickstart.yaml", ["sft.tokens_per_s
     [
         ({"split": "0.5"}, "Add --budget 1e6tokens"),
         ({"split": "0.5", "budget": "30m"}, "a budget of tokens"),
+        ({"split": "0.5", "budget": "1.2.3tokens"}, "Add --budget 1e6tokens"),
+        ({"split": "0.5", "budget": "1e999tokens"}, "Add --budget 1e6tokens"),
         ({"split": "0,0.5", "budget": "1e6tokens"}, "between 0 and 1"),
         ({"split": "half", "budget": "1e6tokens"}, "between 0 and 1"),
         ({"split": "0.5,0.5", "budget": "1e6tokens"}, "each once"),
