@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipelines.contract.rollout import (
@@ -245,8 +245,9 @@ class Collector:
         return rows
 
     def sample(self, allocations: list[Allocation], first: int, stream: tuple[int, ...]) -> list[Trajectory]:
-        """Scored rollouts of problems, in the order of their groups; every process has all of them."""
-        requests, context = self._requests(allocations, first), self._context(len(allocations), stream)
+        """Scored rollouts of problems to their ends, in the order of their groups; every process has all of them."""
+        requests = self._requests(allocations, first)
+        context = replace(self._context(len(allocations), stream), window=None)
         requests = self.update.prompting.fn.build_requests(self.world.share(requests), context)
         rows = self.update.rollout.fn.run(requests, context)
         self._score(rows)

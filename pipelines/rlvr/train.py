@@ -242,9 +242,8 @@ class Trainer:
         return over or steps >= self.rlvr.steps
 
     def _spend(self, metrics: dict[str, float]) -> None:
-        """Add a step's cost; every process must come to the same sum."""
-        rows, length = metrics["rollout/rows"], metrics["rollout/length_mean"]
-        self.spent["tokens"] += round(rows * length + metrics.get("tried/tokens", 0.0))
+        """Add a step's cost beside what it drew; every process must come to the same sum."""
+        self.spent["tokens"] += round(metrics.get("tried/tokens", 0.0))
         self.spent["seconds"] += self.world.gather(metrics["time/step_s"])[0]
         metrics |= {"tokens/sampled_so_far": float(self.spent["tokens"]), "time/so_far_s": self.spent["seconds"]}
 
@@ -273,7 +272,10 @@ class Trainer:
         sampled = [row for row in sampled if row.stop != Stop.WINDOW]
         metrics = diagnostics.of_rollouts(sampled) | batch.metrics | self._measured(sampled)
         metrics["time/rollout_s"] = batch.seconds
-        metrics["rollout/tokens_per_s"] = metrics["rollout/length_mean"] * len(sampled) / batch.seconds
+        drawn = [row for row in batch.sampled if row.stop != Stop.WINDOW]
+        tokens = sum(row.sampled_count for row in drawn)
+        self.spent["tokens"] += tokens
+        metrics["rollout/tokens_per_s"] = tokens / batch.seconds
         advantages: dict[int, list[float]] = {}
         self.phase("credit", step)
         columns = self.collector.filtered(self.collector.pack(rows, step, batch.version)) if rows else None
@@ -282,7 +284,7 @@ class Trainer:
             advantages = self._advantages(sampled, rows, columns)
         else:
             self.report.event("no row to learn from: nothing was scored or kept", step=step + 1)
-        self._log(step, sampled, advantages, batch.lines)
+        self._log(draws(step + 1, drawn), sampled, advantages, batch.lines)
         metrics["time/step_s"] = time.perf_counter() - began
         if self.idle is not None:
             metrics |= self.idle.of_step(waited if self.overlap is None else self.overlap.take_waited())
@@ -391,24 +393,27 @@ class Trainer:
         return {id(row): columns["advantage"][place[id(row)], : len(row.tokens)].tolist() for row in chosen}
 
     def _log(
-        self, step: int, rows: list[Trajectory], advantages: dict[int, list[float]], lines: list[dict[str, Any]]
+        self,
+        drawn: dict[str, Any],
+        rows: list[Trajectory],
+        advantages: dict[int, list[float]],
+        lines: list[dict[str, Any]],
     ) -> None:
-        """Add a step to the outputs; `lines`: of its methods."""
-        monitored = self.monitors.lines(step + 1)
+        """Add a step to the outputs: what it drew, its rollouts, and `lines` of its methods."""
+        step = drawn["step"]
+        monitored = self.monitors.lines(step)
         if self.world.rank > 0:
             return
-        self.log.append(DRAWS, [draws(step + 1, rows)])
+        self.log.append(DRAWS, [drawn])
         if monitored:
             self.log.append(MONITORED, monitored)
         if lines:
-            self.log.append(METHODS, [{"step": step + 1, **line} for line in lines])
+            self.log.append(METHODS, [{"step": step, **line} for line in lines])
         if self.rlvr.log_rollouts:
             chosen = self._logged(rows)
             self.log.append(
                 ROLLOUTS_FILE,
-                rollout_log.entries(
-                    step + 1, chosen, self.by_uid, advantages, lambda ids: str(self.tokenizer.decode(ids))
-                ),
+                rollout_log.entries(step, chosen, self.by_uid, advantages, lambda ids: str(self.tokenizer.decode(ids))),
             )
 
     def _resume(self) -> None:

@@ -21,8 +21,10 @@ import toys
 from safetensors import safe_open
 
 from pipelines.contract.method import own_update
+from pipelines.contract.rollout import DrawnProblem
 from pipelines.curate.run import run as curate
 from pipelines.data.dataset import read_split
+from pipelines.data.records import by_group
 from pipelines.errors import Interrupted, ModelError
 from pipelines.recipe.read import PRESETS, read_recipe
 from pipelines.recipe.settings import Sampling
@@ -277,6 +279,21 @@ def test_surplus_groups_train_in_the_next_step_as_they_were_sampled(tmp_path, st
         if carried:
             break
     assert carried, "twelve steps without surplus"
+
+
+def test_a_step_that_carried_problems_fill_draws_and_spends_nothing(tmp_path, start):
+    """Their tokens were counted, and listed as draws, in the step that drew them."""
+    made = trainer(tmp_path, start, "rlvr.sampling_schedule=dynamic_carry")
+    made.step(0)
+    spent = made.spent["tokens"]
+    _, rows = made.collect(1)
+    problems = [DrawnProblem(own, trains=True) for own in by_group(rows).values()]
+    made.update.sampling_schedule.fn.carried = [(0, problem) for problem in problems]
+    metrics = made.step(2)
+    made._spend(metrics)
+    assert metrics["rollout/tokens_per_s"] == 0 and metrics["tokens/sampled_so_far"] == spent > 0
+    first, last = map(json.loads, (tmp_path / "work/out/draws.jsonl").read_text().splitlines())
+    assert first["rewards"] and last == {"step": 3, "rewards": {}}
 
 
 def test_every_rank_gets_its_own_state_back(tmp_path, start):

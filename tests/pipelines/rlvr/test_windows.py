@@ -207,6 +207,22 @@ def test_t_ppo_trains_each_window_once_and_its_critic_on_rows_that_have_ended(tm
     assert sum(drawn) == len(ended), "only rows that have ended are counted"
 
 
+def test_answers_before_the_first_step_are_drawn_to_their_ends(tmp_path, start, monkeypatch):
+    """`shaping: par` compares with whole answers; it got the scores of first windows."""
+    made, stops = trainer(tmp_path, start, "rlvr.shaping=[par]"), []
+    sample = made.collector.sample
+
+    def noted(*asked):
+        rows = sample(*asked)
+        stops.extend(row.stop for row in rows)
+        return rows
+
+    monkeypatch.setattr(made.collector, "sample", noted)
+    made.step(0)
+    assert set(stops) <= {Stop.END, Stop.LENGTH} and stops
+    assert made.collector.open.unfinished(), "the step's own rows are cut"
+
+
 def test_with_a_server_that_is_a_step_ahead(tmp_path, start, monkeypatch):
     monkeypatch.setattr(server_endpoint, "PATIENCE", (0.01, 0.01))
     server = StandIn(tmp_path / "served")
