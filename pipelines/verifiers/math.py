@@ -57,6 +57,10 @@ _SYMBOLS = str.maketrans(
 )
 _RADICAL = re.compile(r"√\s?(?:(\d{1,40}|[a-z])|\(([^()]{1,80})\))")
 _BOLD = re.compile(r"(?<![\w)}*])\*\*([^*]{1,200})\*\*(?![\w({*])")
+_LISTED = re.compile(r"-?\d{1,20}(?:,-?\d{1,2})+")
+"""A gold answer that may be a list or have a decimal comma."""
+_INLINE = re.compile(r"(?<!\\)\\\(([^$]{1,400}?)(?<!\\)\\\)")
+"""LaTeX's own form of dollar signs."""
 _UPRIGHT = re.compile(r"\\(?:mathrm|text)\s?\{([ei])\}")
 _TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|mathbf)\s?\{([^{}]*)\}")
 _BASE = re.compile(r"([0-9A-Fa-f]{1,200})\s?_\s?\{?\s?(?:\\text\s?\{)?\s?(\d{1,2})\s?\}{0,2}")
@@ -112,7 +116,8 @@ def tidy(text: str) -> str:
     ('12000', '5', '1234567')
     """
     text = ascii_forms(text).replace(",\\!", ",").replace("{,}", ",").replace("\\$", "$")
-    text = re.sub(r"\$(?=\d)(?=[^$]*\Z)", "", _BOLD.sub(r"\1", text))
+    text = _INLINE.sub(r"$\1$", _BOLD.sub(r"\1", text))
+    text = re.sub(r"\$(?=\d)(?=[^$]*\Z)", "", text)
     text = (
         _RADICAL.sub(lambda m: f"\\sqrt{{{m[1] or m[2]}}}", text)
         .translate(_SYMBOLS)
@@ -146,7 +151,7 @@ def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
     parsed = tidy(candidate(completion))
     if not parsed or _too_long(completion, parsed):
         return UNPARSABLE
-    if parsed == gold:
+    if parsed == gold or (_LISTED.fullmatch(gold) and re.sub(r",\s{1,3}", ",", parsed) == gold):
         return correct_or_incorrect(True)
     if _denied(completion) and not _denied(gold):
         return correct_or_incorrect(False)
@@ -187,7 +192,7 @@ def _denied(completion: str) -> bool:
     """Whether the completion says what the answer is not."""
     inner = marked(completion)
     text = inner if inner is not None else stated(completion[-TAIL:]) or completion[-TAIL:].strip()
-    return bool(_NOT_THIS.match(text) or (inner is None and _NOT_LAST.search(text)))
+    return bool(_NOT_THIS.match(text) or (inner is None and _NOT_LAST.search(_INLINE.sub(r"$\1$", text))))
 
 
 _NOT_THIS = re.compile(
@@ -195,7 +200,8 @@ _NOT_THIS = re.compile(
     re.I,
 )
 _NOT_LAST = re.compile(
-    r"(?:\bnot|n't|\bnever) (?:equal to |be )?\$[^$]{1,200}\$[\s.!]{0,4}\Z|\$ (?:is|was) (?:not|wrong|incorrect|false)\b[^$]{0,80}\Z",
+    r"(?:is|are|was) ?(?:not|n't) -?\d[\d.,]{0,40}[\s!]{0,4}\Z"
+    r"|(?:\bnot|n't|\bnever) (?:equal to |be )?\$[^$]{1,200}\$[\s.!]{0,4}\Z|\$ (?:is|was) (?:not|wrong|incorrect|false)\b[^$]{0,80}\Z",
     re.I,
 )
 _DEFINITION = re.compile(r"\s*\\?[A-Za-z]{1,10}(?:_\{?\w{1,10}\}?|'|\([^()]{1,10}\))?\s*=[^=]*|\s*\([^()]*\)\s*=[^=]*")
@@ -231,13 +237,15 @@ def _is_set(text: str) -> bool:
 
 
 _WORDS = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}")
+_SENTENCE = re.compile(r"(?:[A-Za-z]{2,20},? ){0,3}(?:is|are|es|ist|est)\b:? ", re.I)
+"""The beginning of a sentence of short words, which would be read as a product of letters."""
 
 
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> tuple[Any, ...]:
     from math_verify import parse
 
-    if "$" in text or "\\boxed" in text or len(_WORDS.findall(text)) > 1:
+    if "$" in text or "\\boxed" in text or len(_WORDS.findall(text)) > 1 or _SENTENCE.match(text):
         return tuple(parse(text, parsing_timeout=None))
     return tuple(parse(f"${text}$", parsing_timeout=None) or parse(text, parsing_timeout=None))
 

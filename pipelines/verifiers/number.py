@@ -40,7 +40,10 @@ _ANGLED = re.compile(r"(?<![\w<>=])<\s?([-+$€£]?\d[\d.,/]{0,30})\s?>(?![\w<>=
 """Angle brackets around a number are a mark; a comparison has one of them."""
 _BASE_TEN = re.compile(r"(?<=\d)_\{10\}")
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z\u00b0])(?:\}| )?\^ ?\{?[-+]?\d{1,3}\}?")
-_PER = re.compile(r"(?<=[A-Za-z\u00b0}]) ?/ ?(?=[A-Za-z])|(?<=\d) ?/ ?(?=[A-Za-z]{3})")
+_PER = re.compile(
+    r"(?<=[A-Za-z\u00b0}]) ?/ ?(?=[A-Za-z])|(?<=\d) ?/ ?(?=[A-Za-z]{3})"
+    r"|(?<=[A-Za-z]\}) {0,3}[/*] {0,3}(?=\{ ?[A-Za-z])|(?<=[A-Za-z]) {0,3}/ {0,3}(?=\{ ?[A-Za-z])|(?<=\d) ?/ {0,3}(?=\{ ?[A-Za-z]{3})"
+)
 _SIGN = re.compile(
     r"(\A|[=:]|\b(?:is|get|gets|be|have|has|are|was|equals|becomes|gives|yields)) {0,4}(?:-|negative|minus) {1,2}(?=[$€£¥]?\.?\d)",
     re.I,

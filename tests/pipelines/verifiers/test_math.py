@@ -8,6 +8,11 @@ from pipelines import verifiers
 from pipelines.verifiers import math
 
 CORRECT = [
+    ("It is 0.5.", "\\frac{1}{2}"),
+    ("So it is \\(3\\sqrt{13}\\).", "3\\sqrt{13}"),
+    ("Final Answer: \\(58,500\\)", "58,500"),
+    ("Final Answer: \\(x \\in [-2,7]\\)", "x \\in [-2,7]"),
+    ("\\boxed{-2, 1}", "-2,1"),
     ("50\\%", "\\frac{1}{2}"),
     ("50%", "1/2"),
     ("\\boxed{50\\%}", "50"),
@@ -82,6 +87,8 @@ CORRECT = [
 ]
 
 INCORRECT = [
+    ("It is not 42.", "42"),
+    ("So it is not \\(42\\).", "42"),
     ("\\boxed{(1,2)}", "\\{1,2\\}"),
     ("\\boxed{\\{1,2\\}}", "(1,2)"),
     ("\\boxed{5}", "\\{5\\}"),

@@ -17,6 +17,9 @@ GSM8K = toys.ROOT.parent / "shared" / "data" / "gsm8k"
 
 
 CORRECT = [
+    ("\\boxed{42\\,\\text{km}/\\text{h}}", "42"),
+    ("\\boxed{\\$42/\\text{hour}}", "42"),
+    ("\\boxed{42\\text{ N}\\cdot\\text{m}}", "42"),
     ("3/2", "1.5"),
     ("\\boxed{\\frac{3}{2}}", "1.5"),
     ("1.5e3", "1500"),
