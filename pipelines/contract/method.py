@@ -285,6 +285,9 @@ class Reward(Method):
 class SamplingSchedule(Method):
     """How often a step samples, and which of the problems it drew it goes on with."""
 
+    carries: ClassVar[bool] = False
+    """Rows of earlier steps are among those that it hands on."""
+
     @abstractmethod
     def collect(self, draw: Callable[[], list[DrawnProblem]], prompts: int) -> list[DrawnProblem]:
         """The problems whose rows the step goes on with.
@@ -341,6 +344,9 @@ def own_update(updates: list[PolicyUpdate]) -> PolicyUpdate:
 
 class Replay(Method):
     """Which rows of earlier steps train in this one, and in which updates."""
+
+    knows_by_version: ClassVar[bool] = False
+    """Rows of another version than the step's count as those that it brought back, so that no schedule may carry rows over."""
 
     @abstractmethod
     def updates(self, columns: dict[str, Any], generator: torch.Generator) -> list[PolicyUpdate]:

@@ -281,6 +281,12 @@ def _check_idle(bound: dict[str, Any], methods: list[Bound]) -> None:
                 f"rlvr.reward: {part.name} labels steps ({', '.join(sorted(labels))}), which nothing here reads, and its score is the "
                 "verifier's. Use reward: verifier, or an advantage that reads the labels, such as tp_grpo."
             )
+    schedule, replay = bound["sampling_schedule"], bound["replay"]
+    if schedule.fn.carries and replay.fn.knows_by_version:
+        raise RecipeError(
+            f"rlvr.sampling_schedule: {schedule.name} carries rows over, and replay: {replay.name} would take them for rows of its "
+            "own. Use sampling_schedule: dynamic, or another replay."
+        )
     of_turns = any("turn_reward" in method.needs for method in _learning(methods))
     for part in bound["shaping"]:
         if part.card.telescopes and part.settings["discount"] == 1 and "group" in advantage.takes and not of_turns:

@@ -28,6 +28,8 @@ class dph_rl(Replay):
     on, with a mean over their own tokens. `problems` bounds how many are asked: the answers are part of every commit.
     """
 
+    knows_by_version = True
+
     def __init__(
         self,
         *,

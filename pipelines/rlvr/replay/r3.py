@@ -27,6 +27,8 @@ class r3(Replay):
     seen last; they are part of every commit.
     """
 
+    knows_by_version = True
+
     def __init__(
         self,
         *,

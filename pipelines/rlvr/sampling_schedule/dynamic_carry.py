@@ -27,6 +27,8 @@ class dynamic_carry(SamplingSchedule):
     not count as on-policy. Nothing is sampled in a step that carried problems fill.
     """
 
+    carries = True
+
     def __init__(
         self,
         *,
