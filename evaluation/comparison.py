@@ -178,11 +178,11 @@ def _benchmark(task: str, arms: Sequence[Arm], confidence: float, resamples: int
     if not shared:
         body["notes"].append("they were asked no problem in common")
         return body | {"scores": [], "tests": [], "pass_at_k": {"k": [], "arms": []}, "lost": []}
-    most = min(len(_of(s)[task][p].scores) for s in subjects for p in shared)
+    counts = {len(_of(s)[task][p].scores) for s in subjects for p in shared}
+    most = min(counts)
     ks = sorted({1, most, *(2**i for i in range(20) if 2**i < most)})
     tables = [_table(arm, task, shared, ks) for arm in arms]
-    one_answer = all(len(_of(s)[task][p].scores) == 1 for s in subjects for p in shared)
-    body |= {"answers": most, "single": one_answer and all(len(arm.subjects) == 1 for arm in arms)}
+    body |= {"answers": most, "single": counts == {1} and all(len(arm.subjects) == 1 for arm in arms)}
     drawn = [paired.resampled_means(table.mean(0), 2000, 0)[0] for table in tables]
     tail = (1 - confidence) / 2
     means = [table.mean((0, 1)) for table in tables]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.stage.files import MANIFEST, damage, publish, read_manifest, write_manifest
+from pipelines.stage.files import MANIFEST, damage, publish, read_manifest, read_object, write_manifest
 from tasks.keys import stage_key
 
 
@@ -37,6 +37,11 @@ class Artifact:
     def name(self) -> str:
         """`stage-key`: the name of its folder, and of the artifact wherever one is named."""
         return name_of(self.stage, self.key)
+
+
+def stored_scores(evaluation: Path) -> dict[str, Any]:
+    """Checkpoint → benchmark → metric → score of an evaluation's folder, in the order of its columns; empty where it has none."""
+    return (read_object(evaluation / "results.json", evaluation=dict) or {}).get("evaluation") or {}
 
 
 def name_of(stage: str, key: str) -> str:

@@ -15,8 +15,9 @@ from evaluation.ranking import Standing, rank
 from evaluation.risk_return import tail_mean
 from pipelines.errors import UserError
 from pipelines.recipe.stage_kind import MODEL, SCORES
-from pipelines.stage.files import REPORT, json_lines, read_object
+from pipelines.stage.files import REPORT, json_lines
 from pipelines.stage.report import SPOOL
+from tasks.artifacts import stored_scores
 from tasks.record import last_of
 from tasks.sweep import START, Cell
 
@@ -41,8 +42,7 @@ def task_scores(summary: dict[str, Any], task: str) -> dict[str, float]:
         UserError: the benchmark keeps no score for each problem.
     """
     artifact = Path((last_of(summary, SCORES) or {})["artifact"])
-    columns = (read_object(artifact / "results.json", evaluation=dict) or {}).get("evaluation") or {}
-    last = next(reversed(columns), "*")  # those before it are columns of guidance and of search
+    last = next(reversed(stored_scores(artifact)), "*")  # those before it are columns of guidance and of search
     problems = {
         key: sum(score >= 1 for score in sample.scores) / len(sample.scores)
         for path in artifact.glob(f"samples/{last}/{task}.jsonl")

@@ -12,7 +12,7 @@ from pipelines.errors import did_you_mean
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
 from pipelines.stage.files import json_lines, read_object
 from tasks import artifacts
-from tasks.artifacts import Artifact
+from tasks.artifacts import Artifact, stored_scores
 from tasks.known import Known, Unknown, makes
 
 Progress = Callable[[str], None]
@@ -121,15 +121,11 @@ def _evaluation(
         evaluations = [a for a in known.artifacts if makes(a) == SCORES]
     there: list[str] = []
     for artifact in evaluations:
-        stored = _stored(artifact) if artifact else {}
+        stored = stored_scores(artifact.path) if artifact else {}
         if artifact and score[2] in stored.get(score[0], {}).get(score[1], {}):
             return artifact, score
         there += [f"{c}/{t}/{m}" for c, by in stored.items() for t, ms in by.items() for m in ms]
     raise Unknown(f"{'/'.join(score)}: no evaluation here has this score. {did_you_mean('/'.join(score), set(there))}")
-
-
-def _stored(evaluation: Artifact) -> dict[str, Any]:
-    return (read_object(evaluation.path / "results.json", evaluation=dict) or {}).get("evaluation") or {}
 
 
 @dataclass
@@ -140,7 +136,7 @@ class _Tracer:
 
     def score(self, evaluation: Artifact, checkpoint: str, task: str, metric: str) -> None:
         """A score, what it is when computed again from the stored answers, and the evaluation behind it."""
-        cell = _stored(evaluation)[checkpoint][task][metric]
+        cell = stored_scores(evaluation.path)[checkpoint][task][metric]
         about = [f"{cell['value']:.4f} [{cell['low']:.4f}, {cell['high']:.4f}] over {cell['n']} problems"]
         node = Node("score", "score", f"{checkpoint}/{task}/{metric}", about)
         again = _again(evaluation.path / "samples" / checkpoint / f"{task}.jsonl", metric)

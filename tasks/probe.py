@@ -15,6 +15,7 @@ import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from pipelines.errors import UserError
@@ -155,7 +156,7 @@ def _folder(question: dict[str, Any]) -> dict[str, Any]:
     _render(models.load_tokenizer(question["path"], model))
     config = AutoConfig.from_pretrained(question["path"], trust_remote_code=model.trust_remote_code)
     parameters = estimate.parameters_of(question["path"])
-    return {"positions": _positions(config), "shape": _shape(config, parameters)}
+    return {"positions": _positions(config), "shape": _shape(config.get_text_config(), parameters)}
 
 
 def _gguf(question: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +169,9 @@ def _gguf(question: dict[str, Any]) -> dict[str, Any]:
         models.template_text(question["chat_template"])
     elif not header["chat_template"]:
         return {"problem": f"{file} has no chat template; give one in the recipe (model.chat_template)"}
-    return {name: header[name] for name in ("positions", "parameters", "shape")}
+    sizes, parameters = SimpleNamespace(**header["sizes"]), header["parameters"]
+    shape = _shape(sizes, parameters) if "intermediate_size" in header["sizes"] else None
+    return {"positions": header["positions"], "parameters": parameters, "shape": shape}
 
 
 def _fresh_model(question: dict[str, Any]) -> dict[str, Any]:
@@ -194,14 +197,14 @@ def _fresh_model(question: dict[str, Any]) -> dict[str, Any]:
     return {
         "positions": _positions(config),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "shape": _shape(config, sum(p.numel() for p in full.parameters())),
+        "shape": _shape(config.get_text_config(), sum(p.numel() for p in full.parameters())),
     }
 
 
 def _shape(config: Any, parameters: int | None) -> dict[str, int] | None:
-    """Sizes for the memory planner; None where the parameters cannot be counted or the family has other fields."""
+    """Sizes of a text configuration for the memory planner; None where parameters cannot be counted or fields are missing."""
     with contextlib.suppress(AttributeError, TypeError):
-        return asdict(Shape.of(config.get_text_config(), parameters)) if parameters else None
+        return asdict(Shape.of(config, parameters)) if parameters else None
     return None
 
 

@@ -15,10 +15,10 @@ from pipelines.recipe import kinds
 from pipelines.recipe.graph import numbered
 from pipelines.recipe.settings import CHECKPOINTS
 from pipelines.recipe.stage_kind import BASE, MODEL, SCORES
-from pipelines.stage.files import read_manifest, read_object
+from pipelines.stage.files import read_manifest
 from pipelines.stage.report import history, lines_of
 from tasks import artifacts, environment, fetch, lookup
-from tasks.artifacts import Artifact
+from tasks.artifacts import Artifact, stored_scores
 from tasks.environment import runs_folder
 from tasks.known import Evaluated, Known, makes
 from tasks.names import flatten
@@ -152,8 +152,7 @@ def _checkpoint(artifact: Artifact, wanted: str, name: str) -> str:
 def _checkpoints(artifact: Artifact) -> list[str]:
     """What an evaluation has answers of, in its order."""
     folders = {p.name for p in (artifact.path / "samples").glob("*") if p.is_dir()}
-    results = read_object(artifact.path / "results.json", evaluation=dict) or {}
-    order = dict.fromkeys([*(results.get("evaluation") or {}), *CHECKPOINTS, *sorted(folders)])
+    order = dict.fromkeys([*stored_scores(artifact.path), *CHECKPOINTS, *sorted(folders)])
     return [c for c in order if c in folders]
 
 
@@ -217,9 +216,8 @@ def _subject(each: Evaluated, known: Known) -> Subject:
             settings[name.removesuffix(".kind")] = value
         for name, value in (source.parts.get("files") or {}).items():
             settings[f"{stage} file {name}"] = str(value)[:12]
-    results = read_object(artifact.path / "results.json", evaluation=dict) or {}
+    reported, tasks = stored_scores(artifact.path).get(each.checkpoint) or {}, _tasks(artifact)
     first, last = _checkpoints(artifact)[0], chain[-1] if chain else artifact
-    order = [*((results.get("evaluation") or {}).get(each.checkpoint) or {}), *_tasks(artifact)]
     return Subject(
         name=each.name,
         run_id=each.run["run_id"] if each.run else None,
@@ -228,9 +226,12 @@ def _subject(each: Evaluated, known: Known) -> Subject:
         artifact=last.name,
         made_from=tuple(source.name for source in chain[:-1]),
         settings=settings,
-        samples={c: _samples(artifact.path / "samples" / c, order) for c in dict.fromkeys((first, each.checkpoint))},
-        reported=(results.get("evaluation") or {}).get(each.checkpoint) or {},
-        tasks=_tasks(artifact),
+        samples={
+            c: _samples(artifact.path / "samples" / c, [*reported, *tasks])
+            for c in dict.fromkeys((first, each.checkpoint))
+        },
+        reported=reported,
+        tasks=tasks,
         curves=_curves(made_of),
         cost=_cost(made_of, artifact, each.checkpoint),
         code={

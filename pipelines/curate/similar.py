@@ -32,12 +32,16 @@ def pieces(text: str) -> list[str]:
     """
     listed: list[str] = []
     for line in text.lower().splitlines():
-        line_words, visible = _WORD.findall(line), line.split()
-        if 2 * sum(map(len, line_words)) <= sum(map(len, visible)):
-            listed += [" ".join(visible)] if visible else []
-        else:
-            listed += line_words
+        if not _mostly_symbols(line):
+            listed += words(line)
+        elif visible := line.split():
+            listed.append(" ".join(visible))
     return listed
+
+
+def _mostly_symbols(text: str) -> bool:
+    """Whether at most half of the visible characters are those of words."""
+    return 2 * sum(map(len, words(text))) <= sum(map(len, text.split()))
 
 
 def whole_key(text: str) -> int:
@@ -46,7 +50,7 @@ def whole_key(text: str) -> int:
     >>> whole_key("What is 7 + 1?") == whole_key("what is 7 + 1"), whole_key("A..\\n.G.") == whole_key("A..\\n..G")
     (True, False)
     """
-    if 2 * sum(map(len, words(text))) <= sum(map(len, text.split())):
+    if _mostly_symbols(text):
         return exact_key(text)
     return xxhash.xxh3_64_intdigest(" ".join(pieces(text)).encode())
 

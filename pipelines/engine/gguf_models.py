@@ -26,10 +26,12 @@ CONVERSION = 1
 """Raised when this file converts differently."""
 READERS = ("gguf", "transformers", "tokenizers")
 """Libraries whose version can change the converted folder."""
-SIZES = (
-    "context_length", "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
-    "attention.head_count_kv", "attention.key_length",
-)  # fmt: skip
+SIZES = {
+    "context_length": "max_position_embeddings", "block_count": "num_hidden_layers", "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size", "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads", "attention.key_length": "head_dim",
+}  # fmt: skip
+"""Name in a GGUF header, after the architecture's → field of a transformers configuration."""
 
 
 def require_reader(file: Path) -> None:
@@ -49,7 +51,7 @@ def check_header(file: Path) -> dict[str, Any]:
 
     Returns:
         `parameters`, `positions` (None where it names no context length), `chat_template` (None where it has none) and
-        `shape`, the fields of `Shape` (None where the header does not name them all).
+        `sizes`, fields of a transformers configuration, as far as the header has them.
 
     Raises:
         ModelError: it is no GGUF file, truncated or damaged, of an architecture that transformers does not read, or has
@@ -84,38 +86,21 @@ def check_header(file: Path) -> dict[str, Any]:
         raise ModelError(f"model.path: {file} holds no {what}; give a GGUF file of the whole model.")
     return {
         "parameters": parameters,
-        "positions": sizes["context_length"],
+        "positions": sizes.get("max_position_embeddings"),
         "chat_template": chat_template,
-        "shape": _shape(sizes, parameters, len(fields["tokenizer.ggml.tokens"].data)),
+        "sizes": {**sizes, "vocab_size": len(fields["tokenizer.ggml.tokens"].data)},
     }
 
 
-def _sizes(reader: Any, architecture: str) -> dict[str, int | None]:
-    """Numbers of the header by their names in it; the largest one where layers differ."""
-    sizes: dict[str, int | None] = {}
-    for name in SIZES:
+def _sizes(reader: Any, architecture: str) -> dict[str, int]:
+    """Sizes of the header under transformers' names, as far as it has them; the largest one where layers differ."""
+    sizes: dict[str, int] = {}
+    for name, field in SIZES.items():
         entry = reader.fields.get(f"{architecture}.{name}")
         value = None if entry is None else entry.contents()
-        sizes[name] = None if value is None else int(max(value)) if isinstance(value, list) else int(value)
+        if value is not None:
+            sizes[field] = int(max(value)) if isinstance(value, list) else int(value)
     return sizes
-
-
-def _shape(sizes: dict[str, int | None], parameters: int, vocabulary: int) -> dict[str, int] | None:
-    """What the memory planner wants to know; grouped heads and the size of a head have their usual values where they are left out."""
-    hidden, heads = sizes["embedding_length"], sizes["attention.head_count"]
-    layers, intermediate = sizes["block_count"], sizes["feed_forward_length"]
-    if not (hidden and heads and layers and intermediate):
-        return None
-    return {
-        "parameters": parameters,
-        "layers": layers,
-        "hidden": hidden,
-        "intermediate": intermediate,
-        "heads": heads,
-        "key_heads": sizes["attention.head_count_kv"] or heads,
-        "head_size": sizes["attention.key_length"] or hidden // heads,
-        "vocabulary": vocabulary,
-    }
 
 
 def converted_folder(file: Path) -> Path:

@@ -14,7 +14,7 @@ from pipelines.errors import ModelError
 from pipelines.recipe.memory import Shape
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Model
-from tasks import keys, preflight
+from tasks import keys, preflight, probe
 
 pytest.importorskip("gguf", reason='the package gguf is not installed: pip install "whetstone[gguf]"')
 PROMPT = torch.tensor([[1, 50, 60, 70, 3]])
@@ -43,7 +43,8 @@ def test_the_conversion_computes_what_the_file_holds(tmp_path, home, tied):
     assert models.stop_ids(model, tokenizer) == [2]
     assert tokenizer.chat_template == gguf_toy.TEMPLATE
     sizes = Shape.of(source.config, sum(p.numel() for p in source.parameters()))
-    assert gguf_models.check_header(file)["shape"] == asdict(sizes)
+    question = {"path": str(file), "chat_template": gguf_toy.TEMPLATE}
+    assert probe._gguf(question)["shape"] == asdict(sizes)
     assert tokenizer.decode(tokenizer("palindrome", add_special_tokens=False)["input_ids"]) == "palindrome"
     folder = models.local(file)
     model_files.check_folder(gguf_models.converted_folder(file))
