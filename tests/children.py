@@ -20,7 +20,14 @@ def job(do: str, **settings: Any) -> dict[str, Any]:
 
 def alive(pids: Iterable[int]) -> list[int]:
     """Those that have not ended."""
-    return [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+    return [pid for pid in pids if _runs(pid)]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it may end between two looks
+        return False
 
 
 def wait_until(true: Callable[[], Any], seconds: float = 10.0) -> None:

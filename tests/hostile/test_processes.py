@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import toys
+from children import alive, wait_until
 from hostile import faults
 
 from pipelines.stage.files import read_json
@@ -231,8 +232,7 @@ def test_ranks_listen_on_loopback_only(tmp_path, start):
     finally:
         launcher.kill()
         launcher.wait()
-    psutil.wait_procs(ranks, timeout=5)
-    assert not [p for p in ranks if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    wait_until(lambda: not alive(p.pid for p in ranks), 5)
 
 
 def test_every_row_of_the_table_has_its_test():

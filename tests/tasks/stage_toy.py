@@ -13,6 +13,7 @@ from typing import Any
 
 from pipelines.errors import DataError, Interrupted
 from pipelines.stage import process
+from pipelines.stage.files import write_atomic
 
 if os.environ.get("TOY_SAYS"):
     print(os.environ["TOY_SAYS"], flush=True)
@@ -23,7 +24,7 @@ if os.environ.get("TOY_BREAKS"):
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """One behaviour of a stage."""
     do, rank = job["settings"]["curate"]["do"], os.environ.get("RANK", "")
-    (folder / f"pid{rank}").write_text(str(os.getpid()))
+    write_atomic(folder / f"pid{rank}", str(os.getpid()))
     if do == "stdin":
         return {"bytes": float(len(sys.stdin.read()))}
     if do == "surroundings":
@@ -45,7 +46,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         sys.exit(7)
     if do == "children":
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        (folder / "pid-child").write_text(str(child.pid))
+        write_atomic(folder / f"pid-child{rank}", str(child.pid))
     if do in ("children", "sleep", "second fails"):
         time.sleep(600)
     return {"done": 1.0}

@@ -118,8 +118,8 @@ sys.stdin.read()
     wait_until(lambda: len(launcher.children()) == 1, 30)
     pids = [launcher.pid, launcher.children()[0].pid]
     if handed_over:
-        file = tmp_path / "w" / "pid-child"
-        wait_until(lambda: file.exists() and file.read_text(), 30)
+        file = tmp_path / "w" / "pid-child0"
+        wait_until(file.exists, 30)
         pids.append(int(file.read_text()))
     assert len(alive(pids)) == len(pids)
     os.kill(owner.pid, how)

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 
 import psutil
 import pytest
 import toys
+from children import alive, wait_until
 
 from tasks import environment, prefect_server
 
@@ -68,10 +68,8 @@ with prefect_server.embedded() as ready:
 """
     env = toys.environment(WHETSTONE_HOME=str(home))
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
-    server = psutil.Process(int(owner.stdout.readline()))
+    server = int(owner.stdout.readline())
+    assert alive([server])
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    until = time.monotonic() + 8
-    while server.is_running() and server.status() != psutil.STATUS_ZOMBIE and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+    wait_until(lambda: not alive([server]), 8)

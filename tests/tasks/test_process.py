@@ -69,8 +69,8 @@ from tasks import process
 process.run("stage_toy", Path({str(work)!r}), {job("children", processes=processes)!r}, lambda: None)
 """
     owner = subprocess.Popen([sys.executable, "-c", code], env=toys.environment(PYTHONPATH=f"{toys.ROOT}:{HERE}"))
-    files = [*(work / f"pid{rank}" for rank in range(processes)), work / "pid-child"]
-    wait_until(lambda: all(f.exists() and f.read_text() for f in files), 30)
+    files = [work / f"{name}{rank}" for name in ("pid", "pid-child") for rank in range(processes)]
+    wait_until(lambda: all(f.exists() for f in files), 30)
     pids = [int(f.read_text()) for f in files]
     launcher = psutil.Process(pids[0]).ppid()
     assert launcher != owner.pid and len(alive([*pids, launcher])) == len(pids) + 1

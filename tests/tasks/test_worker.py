@@ -10,6 +10,7 @@ import time
 
 import pytest
 import toys
+from children import wait_until
 
 from tasks import worker
 
@@ -65,17 +66,13 @@ def test_a_flow_whose_worker_is_killed_ends_in_order(tmp_path):
         cwd=tmp_path,
     )
     flow = int(process.stdout.readline())
-    until = time.monotonic() + 30
-    while not note.with_suffix(".cwd").exists() and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(note.with_suffix(".cwd").exists, 30)
     time.sleep(0.3)
     os.kill(process.pid, signal.SIGSTOP)  # it reads no more, and then it is gone
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    while not note.exists() and time.monotonic() < until:
-        time.sleep(0.05)
     try:
-        assert note.read_text() == "ended in order"
+        wait_until(lambda: note.exists() and note.read_text() == "ended in order", 30)
     finally:
         if os.path.exists(f"/proc/{flow}"):
             os.kill(flow, signal.SIGKILL)

@@ -11,6 +11,7 @@ import time
 import psutil
 import pytest
 import toys
+from children import alive, wait_until
 
 from pipelines.sandbox import SandboxError, levels, pool
 from pipelines.sandbox.inside import confine
@@ -106,8 +107,7 @@ with worker.run({{"mode": "functions", "source": "while True: pass"}}) as progra
     assert len(family) >= 2
     owner.kill()
     owner.wait()
-    _, alive = psutil.wait_procs(family, 10)
-    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    wait_until(lambda: not alive(p.pid for p in family))
 
 
 def test_without_any_wall_the_run_refuses_and_says_why(monkeypatch):

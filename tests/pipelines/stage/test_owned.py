@@ -10,6 +10,7 @@ import time
 
 import pytest
 import toys
+from children import alive, wait_until
 
 from pipelines.stage import owner
 
@@ -37,21 +38,6 @@ def pids(path):
     raise AssertionError("the program never started")
 
 
-def gone(pid):
-    with open(f"/proc/{pid}/stat") if os.path.exists(f"/proc/{pid}/stat") else open(os.devnull) as handle:
-        state = handle.read().rpartition(")")[2].split()
-    return not state or state[0] == "Z"
-
-
-def wait_gone(started, seconds):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if all(gone(pid) for pid in started):
-            return
-        time.sleep(0.05)
-    raise AssertionError("something is left")
-
-
 @pytest.mark.parametrize("kind", ["polite", pytest.param("stubborn", marks=pytest.mark.slow)])
 def test_a_killed_parent_takes_the_program_and_its_children_along(kind, tmp_path):
     path = tmp_path / "pids"
@@ -60,7 +46,7 @@ def test_a_killed_parent_takes_the_program_and_its_children_along(kind, tmp_path
     started = pids(path)
     parent.kill()
     parent.wait()
-    wait_gone(started, 15)
+    wait_until(lambda: not alive(started), 15)
 
 
 def test_a_program_that_ends_leaves_no_children(tmp_path):
@@ -71,7 +57,7 @@ def test_a_program_that_ends_leaves_no_children(tmp_path):
     started = pids(path)
     assert b"ended with code 0" in keeper.communicate(timeout=30)[1]
     assert keeper.returncode == -signal.SIGKILL
-    wait_gone(started, 5)
+    wait_until(lambda: not alive(started), 5)
 
 
 def test_a_process_that_has_ended_and_was_not_reaped_does_not_run():

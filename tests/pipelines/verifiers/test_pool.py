@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import toys
+from children import alive, wait_until
 
 from pipelines import verifiers
 from pipelines.verifiers import pool as pools
@@ -163,14 +164,7 @@ pool.run([Request("verify", "math", {BOMB!r}, "7", {{}})])
     time.sleep(0.3)
     owner.kill()
     owner.wait()
-    until = time.monotonic() + 10
-    while any(map(_alive, pids)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(_alive, pids))
-
-
-def _alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    wait_until(lambda: not alive(pids))
 
 
 def test_a_lost_server_is_replaced(pool):
