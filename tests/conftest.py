@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,8 @@ settings.register_profile(  # a failure is all that is wanted: nothing is shrunk
     "mutants", max_examples=25, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script's background job, and so would be all that tests start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,7 @@ class Command:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "flows.cli", "run", str(recipe), "--until", "sft", *sets],
                 env=env | {"WHETSTONE_HOME": str(home), "PYTHONPATH": str(toys.ROOT)}, stdin=subprocess.DEVNULL,
-                stdout=out, stderr=out, start_new_session=True, preexec_fn=_listens_to_interrupts,
+                stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
 
     def wrote(self, path: Path) -> bool:
@@ -66,11 +66,6 @@ class Command:
 def works(home: Path) -> list[Path]:
     """Work folders of SFT."""
     return list((home / "runs" / ".work").glob("sft-*"))
-
-
-def _listens_to_interrupts() -> None:
-    """A background job of a script ignores SIGINT, and so would what it starts."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def processes(home: Path) -> list[psutil.Process]:
