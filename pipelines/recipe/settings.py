@@ -341,7 +341,7 @@ class Rlvr(Settings):
     epochs: int = Field(1, ge=1, le=10_000)
     """Passes over a step's rollouts."""
     mini_batches: int = Field(1, ge=1, le=1_000_000)
-    """Optimizer updates per pass."""
+    """Optimizer updates per pass, at most one a group; the learning rate's schedule counts updates, at most one a prompt and pass."""
     micro_batch_tokens: int = Field(16_384, ge=1)
     optimizer: Optimizer = Optimizer(learning_rate=1e-6, schedule="constant", warmup=0)
     lora: Lora | None = None

@@ -99,9 +99,13 @@ class Learner:
         self.optimizer = optimizer.make(self.model, rlvr.optimizer)
         self.warm_up = max((provider.warm_up for provider in self.providers.values()), default=0)
         """First steps in which the providers are fitted and the policy stands still: they have no place in its schedule."""
-        total = (rlvr.steps - self.warm_up) * rlvr.epochs * min(rlvr.mini_batches, rlvr.prompts)
+        self.places_of_step = rlvr.epochs * min(rlvr.mini_batches, rlvr.prompts)
+        """Most places that a step takes in the schedule."""
+        total = (rlvr.steps - self.warm_up) * self.places_of_step
         self.stepper = optimizer.Stepper(self.optimizer, rlvr.optimizer, total, rlvr.max_bad_steps)
         self.updates_done = 0
+        self.places_taken = 0
+        """How far the schedule has come: the updates done, without those for which it has no place."""
         self.mismatch = MismatchMonitor(rlvr.mismatch, model.dtype)
         self.sampled_by: Tokens | None = None
         """Where older weights sampled the step's rows: the difference between those weights' log-probs and the sampler's."""
@@ -154,6 +158,9 @@ class Learner:
         with `old_logp: trainer` from that column, which holds the trainer's log-probs already, otherwise with one pass over them
         without gradient. Where older weights sampled the rows (`sampled_by`), what was compared with those is judged, and the
         difference to the present weights is measured as `staleness/*`.
+
+        Where a step has more mini-batches than places in the learning rate's schedule (paraphrases bring more groups than prompts),
+        they share its places, so that the schedule ends with the run.
         """
         metrics = self._mismatch([self.sampled_by]) if self.sampled_by is not None else {}
         ratios = diagnostics.Ratios()
@@ -161,19 +168,21 @@ class Learner:
         own = own_update(updates)
         stands_still = own.columns["step"] < self.warm_up
         compared_before = stands_still or updates[0] is not own
+        own_batches = self._mini_batches(own, updates.index(own))
         if compared_before:
-            first_rows = self._mini_batches(own, updates.index(own))[0]
-            metrics |= self._mismatch_before(own.columns, first_rows)
-        start = self.updates_done
+            metrics |= self._mismatch_before(own.columns, own_batches[0])
+        start, places = self.updates_done, min(len(own_batches), self.places_of_step)
         for place, update in enumerate([] if stands_still else updates):
             for number, part in enumerate(self._parts(update)):
                 scheduled = not update.replayed and number == 0
                 for rows in self._mini_batches(part, place):
-                    first = update is own and self.updates_done == start
-                    schedule_index = self.updates_done - int(not scheduled and self.updates_done > start)
+                    done = self.updates_done - start
+                    first = update is own and done == 0
+                    schedule_index = self.places_taken + max(0, done - (not scheduled)) * places // len(own_batches)
                     batch = MiniBatch(part, rows, schedule_index, first=first, compares=first and not compared_before)
                     total += self._one_update(batch, ratios, metrics)
                     self.updates_done += scheduled
+        self.places_taken += 0 if stands_still else places
         for provider in self.providers.values():
             metrics |= provider.update(own.columns["token"], own.columns)
         self.weights.refresh()
@@ -352,6 +361,7 @@ class Learner:
         """Weights, optimizer and counters, for a commit; every process must call."""
         return {
             "updates": self.updates_done,
+            "places": self.places_taken,
             "budget": self.passes.budget,
             "model": self.weights.state(),
             "optimizer": parallel.optimizer_state(self.optimizer),
@@ -366,7 +376,8 @@ class Learner:
         parallel.load_optimizer(self.optimizer, state["optimizer"])
         self.stepper.load_state_dict(state["stepper"])
         self.mismatch.load_state_dict(state["mismatch"])
-        self.updates_done, self.passes.budget = state["updates"], state["budget"]
+        self.updates_done, self.places_taken = state["updates"], state["places"]
+        self.passes.budget = state["budget"]
         for name, provider in self.providers.items():
             provider.load_state_dict(state["providers"][name])
 
