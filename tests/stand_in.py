@@ -38,6 +38,8 @@ class StandIn(ThreadingHTTPServer):
         self.deaf, self.mixed, self.drop_ids = False, False, False
         self.noise = 0.0
         """Added to the log-probabilities of completions, as another engine's rounding is."""
+        self.odd = {}
+        """Path → (status, text) of every answer there, or how often the connection ends without one."""
         self.dies_after = None
         """Completion requests until it stops answering."""
         self.lock, self.sampler = threading.Lock(), None
@@ -108,6 +110,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.server.dead:
             return None
+        if self.odd():
+            return None
         if self.path == "/health":
             return self.answer(200, {})
         if self.path.startswith("/server_info") and self.server.about:
@@ -121,7 +125,7 @@ class Handler(BaseHTTPRequestHandler):
         server.bodies.append(body)
         if self.path == "/v1/completions" and "prompt_logprobs" not in body and server.dies_after is not None:
             server.dies_after -= 1
-        if server.dead:
+        if server.dead or self.odd():
             return None
         if server.fail > 0:
             server.fail -= 1
@@ -140,9 +144,21 @@ class Handler(BaseHTTPRequestHandler):
             choices = server.complete(body)
         return self.answer(200, {"choices": choices})
 
+    def odd(self):
+        """Whether the request has had the answer that the test wants there, or none."""
+        odd, path = self.server.odd, self.path.partition("?")[0]
+        answer = odd.get(path)
+        if isinstance(answer, tuple):
+            self.answer(*answer)
+        elif answer:
+            odd[path] -= 1
+        return bool(answer)
+
     def answer(self, status, body):
-        raw = json.dumps(body).encode()
+        raw = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         self.send_response(status)
+        if 300 <= status < 400:
+            self.send_header("location", "http://elsewhere/")
         self.send_header("content-length", str(len(raw)))
         self.end_headers()
         self.wfile.write(raw)

@@ -140,9 +140,13 @@ class ServerSampler:
         if not any(endpoint.ready() for _ in server_endpoint.attempts(self._patience())):
             self._drop(endpoint, Unreachable(f"{endpoint.name} does not answer"))
             return
-        endpoint.examine(config)
+        try:
+            endpoint.examine(config, self._patience())
+        except Unreachable as problem:
+            self._drop(endpoint, problem)
+            return
         room = endpoint.reported("model_config", "max_model_len")
-        if room and room < self.context:
+        if isinstance(room, int) and 0 < room < self.context:
             self.event("a decoding server has less context than the model", server=endpoint.name, tokens=room)
             self.context = room
         if not endpoint.seeds and self.settings.seeds is None:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.contract.rollout import Completion
 from pipelines.data.records import Stop
@@ -14,6 +14,9 @@ from pipelines.engine.server_process import EXTENSION, ServerProcess
 from pipelines.errors import Interrupted
 from pipelines.recipe.server import Server
 from pipelines.recipe.settings import Sampling
+
+if TYPE_CHECKING:
+    import httpx
 
 PATIENCE = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts while a server does not answer."""
@@ -58,7 +61,13 @@ class Endpoint:
     def reported(self, section: str, name: str, default: Any = None) -> Any:
         """A field of the server's configuration, such as ("device_config", "device")."""
         part = (self.about or {}).get(section)
-        return part.get(name, default) if isinstance(part, dict) else default
+        value = part.get(name) if isinstance(part, dict) else None
+        return default if value is None else value
+
+    @property
+    def field(self) -> str:
+        """Of the recipe, where the server comes from."""
+        return "sampler.serve" if self.process else "sampler.url" if self.name == self.settings.url else "sampler.urls"
 
     @property
     def model(self) -> str:
@@ -96,7 +105,7 @@ class Endpoint:
 
         try:
             return self.client.get("/health", timeout=min(5.0, self.settings.timeout_s)).status_code < 500
-        except httpx.TransportError:
+        except httpx.RequestError:
             return False
 
     def wait_until_ready(self, seconds: float) -> None:
@@ -117,18 +126,18 @@ class Endpoint:
                 )
             time.sleep(0.2)
 
-    def examine(self, config: Any) -> None:
+    def examine(self, config: Any, patience: tuple[float, ...] = ()) -> None:
         """Ask the server for its configuration, and refuse what would give wrong log-probabilities or end it.
 
         Args:
             config: the model's, of transformers.
+            patience: seconds before each further attempt.
 
         Raises:
-            Interrupted: with the option to start it with.
+            Unreachable: no answer.
+            Interrupted: with the option to start it with, or because it is no vLLM server.
         """
-        answer = self.client.get("/server_info", params={"config_format": "json"})
-        body = answer.json() if answer.status_code == 200 else {}
-        sections = body.get("vllm_config") if isinstance(body, dict) else None
+        sections = self._information(patience).get("vllm_config")
         self.about = sections if isinstance(sections, dict) else {}
         mode = self.reported("model_config", "logprobs_mode", "processed_logprobs")
         quantization = self.reported("model_config", "quantization")
@@ -139,7 +148,7 @@ class Endpoint:
             self._refuse(f"its --logprobs-mode is {mode}", "Start it with --logprobs-mode processed_logprobs.")
         if quantization:
             self._refuse(f"it quantizes the weights ({quantization})", "Start it without --quantization.")
-        if replicas > 1:
+        if isinstance(replicas, int) and replicas > 1:
             self._refuse(
                 f"it is {replicas} replicas behind one address, of which a check reaches one",
                 "Start one server per replica and list them in sampler.urls.",
@@ -155,6 +164,40 @@ class Endpoint:
                 f"Start it with --worker-extension-cls {EXTENSION} (docs/servers.md), or set serve: true.",
             )
 
+    def _information(self, patience: tuple[float, ...]) -> dict[str, Any]:
+        """What `/server_info` says; nothing where the server has no such page."""
+        import httpx
+
+        problem = ""
+        for _ in attempts(patience):
+            try:
+                answer = self.client.get("/server_info", params={"config_format": "json"})
+            except httpx.RequestError as error:
+                problem = str(error) or type(error).__name__
+            else:
+                return self._object(answer, "/server_info") if answer.status_code == 200 else {}
+        raise Unreachable(f"{self.name} does not answer /server_info ({problem})")
+
+    def _object(self, answer: httpx.Response, path: str) -> dict[str, Any]:
+        """The JSON object that an answer is; an empty one where it has no text.
+
+        Raises:
+            Interrupted: it is something else, so another program answers.
+        """
+        try:
+            body = answer.json() if answer.content else {}
+        except ValueError:  # no JSON, or not even text
+            body = None
+        if not isinstance(body, dict):
+            log = (
+                f"its log {self.process.log}" if self.process else "the address, and what stands in front of the server"
+            )
+            raise Interrupted(
+                f"{self.field}: {self.name} answers {path} with {answer.text[:80]!r}, and a vLLM server answers with a JSON object. "
+                f"Check {log}."
+            )
+        return body
+
     def _refuse(self, why: str, fix: str) -> None:
         raise Interrupted(f"sampler: {self.name} cannot decode for this run: {why}. {fix}")
 
@@ -169,7 +212,7 @@ class Endpoint:
     def prompt_logps(self, tokens: list[int], patience: tuple[float, ...]) -> list[float]:
         """Log-probability of each token but the first, at temperature 1, nats."""
         body = {"model": self.model, "prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
-        entries = self.post("/v1/completions", body, patience)["choices"][0].get("prompt_logprobs")
+        entries = self._choices(body, patience)[0].get("prompt_logprobs")
         if not isinstance(entries, list) or len(entries) != len(tokens):
             raise Interrupted(
                 f"sampler: {self.name} returns no prompt_logprobs, by which its weights are checked after every push."
@@ -216,12 +259,24 @@ class Endpoint:
         }
         if self.seeds:
             body["seed"] = seed
-        choices = sorted(self.post("/v1/completions", body, patience)["choices"], key=lambda c: c["index"])
+        choices = self._choices(body, patience)
         if len(choices) != body["n"]:
             raise Interrupted(f"sampler: the server answered {len(choices)} of {body['n']} completions.")
         return [_read(choice, stop) for choice in choices * (count // len(choices))]
 
-    def post(self, path: str, body: dict[str, Any], patience: tuple[float, ...]) -> Any:
+    def _choices(self, body: dict[str, Any], patience: tuple[float, ...]) -> list[dict[str, Any]]:
+        """The completions that a request asks for, in order; at least one."""
+        choices = self.post("/v1/completions", body, patience).get("choices")
+        known = isinstance(choices, list) and all(
+            isinstance(c, dict) and isinstance(c.get("index"), int) for c in choices
+        )
+        if not known or not choices:
+            raise Interrupted(
+                f"{self.field}: {self.name} answers /v1/completions without a list of `choices`, as a vLLM server would not."
+            )
+        return sorted(choices, key=lambda choice: int(choice["index"]))
+
+    def post(self, path: str, body: dict[str, Any], patience: tuple[float, ...]) -> dict[str, Any]:
         """Ask, and ask again while it does not answer.
 
         Args:
@@ -229,7 +284,7 @@ class Endpoint:
 
         Raises:
             Unreachable: no answer, or only errors of its own (5xx).
-            Interrupted: it refuses (4xx).
+            Interrupted: it refuses (4xx), sends the request elsewhere (3xx), or answers with something else than a JSON object.
         """
         import httpx
 
@@ -239,16 +294,18 @@ class Endpoint:
                 break
             try:
                 answer = self.client.post(path, json=body)
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 problem = str(error) or type(error).__name__
                 if self.process is not None and not self.process.running:
                     break
             else:
-                if answer.status_code < 400:
-                    return answer.json() if answer.content else {}
+                if answer.is_success:
+                    return self._object(answer, path)
                 problem = f"status {answer.status_code}: {answer.text[:300]}"
                 if answer.status_code < 500:
                     hint = " It must run with VLLM_SERVER_DEV_MODE=1." if answer.status_code == 404 else ""
+                    if answer.has_redirect_location:
+                        hint = f" It is elsewhere ({answer.headers['location'][:200]}): correct {self.field}."
                     raise Interrupted(f"sampler: {self.name} refused {path} with {problem}{hint}")
         raise Unreachable(f"{self.name}{path if self.process is None else f' ({path})'} does not answer ({problem})")
 

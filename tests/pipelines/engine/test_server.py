@@ -157,6 +157,39 @@ def test_servers_that_cannot_decode_right_are_refused(about, words, tmp_path, st
         run.server.push(run.learner.weights.full, run.tokenizer)
 
 
+@pytest.mark.parametrize(
+    ("path", "answer", "words"),
+    [
+        ("/server_info", (200, "<html>sign in</html>"), r"answers /server_info with '<html>sign in</html>', .* a JSON object"),
+        ("/server_info", (200, '{"vllm_config": {'), r"answers /server_info with .*Check the address"),
+        ("/server_info", (200, [1]), r"answers /server_info with '\[1\]'"),
+        ("/collective_rpc", (200, "<html>sign in</html>"), "answers /collective_rpc with"),
+        ("/collective_rpc", (302, ""), r"refused /collective_rpc with status 302.*\(http://elsewhere/\): correct sampler\.urls"),
+        ("/v1/completions", (200, {}), "answers /v1/completions without a list of `choices`"),
+        ("/v1/completions", (200, {"choices": []}), "answers /v1/completions without a list of `choices`"),
+    ],
+)  # fmt: skip
+def test_a_server_that_is_no_vllm_is_named_with_the_field(path, answer, words, tmp_path, start, stand_in):
+    stand_in.odd = {path: answer}
+    run = trainer(tmp_path, start, stand_in)
+    with pytest.raises(Interrupted, match=rf"^sampler.*{stand_in.url} {words}"):
+        run.server.push(run.learner.weights.full, run.tokenizer)
+
+
+def test_a_server_that_hangs_up_is_asked_again_and_then_dropped(tmp_path, start, stand_in, second):
+    """Between its health and its configuration: what httpx raised ended the run, whatever other servers there were."""
+    stand_in.odd = {"/server_info": 1}
+    run = trainer(tmp_path, start, [stand_in, second])
+    run.server.push(run.learner.weights.full, run.tokenizer)
+    assert run.server.metrics["server/dropped"] == 0
+    second.odd, run.server.endpoints[1].about = {"/server_info": 99}, None
+    run.server.push(run.learner.weights.full, run.tokenizer)
+    assert run.server.metrics["server/dropped"] == 1
+    stand_in.odd, run.server.endpoints[0].about = {"/server_info": 99}, None
+    with pytest.raises(Interrupted, match=r"all 2 servers are gone: .*does not answer /server_info"):
+        run.server.push(run.learner.weights.full, run.tokenizer)
+
+
 def test_seeds_context_and_name_follow_what_the_server_says(tmp_path, start, stand_in, monkeypatch):
     monkeypatch.setattr(module, "CPU_HEAD_SIZES", (16,))
     stand_in.about = CPU | {
