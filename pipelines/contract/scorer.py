@@ -151,6 +151,20 @@ class Scorer(Protocol):
         """Log-probability in nats of each token, float32 [tokens]: the model's own, at temperature 1 and without truncation."""
         ...
 
+    def load(self, model: str) -> None:
+        """Load a model that will be asked; for when a method gets its scorer.
+
+        Later is too late where `rlvr.staleness` samples ahead in a thread of its own: while transformers reads a model, torch's default
+        data type is that of its weights in all threads.
+
+        Args:
+            model: as for `statistics`; nothing is to be done for the policy.
+
+        Raises:
+            ModelError: it cannot be loaded.
+        """
+        ...
+
     def tokenizer(self, model: str = POLICY) -> Any:
         """The model's tokenizer."""
         ...
@@ -191,6 +205,10 @@ class NoScorer:
     def log_probs(self, passages: Sequence[Passage], *, model: str = POLICY) -> list[Tensor]:
         """Raises RuntimeError."""
         return self.statistics(passages, TokenStatistics(1, lambda logits, ids, embeddings: logits), model=model)
+
+    def load(self, model: str) -> None:
+        """Raises RuntimeError."""
+        self.log_probs([], model=model)
 
     def tokenizer(self, model: str = POLICY) -> Any:
         """Raises RuntimeError."""

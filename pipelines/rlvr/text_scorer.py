@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,10 @@ from pipelines.rlvr.passes import ForwardPasses
 CHUNK_PASSES = 16
 """Passages are padded into tensors of about this many passes at a time: what is held in memory does not grow with their number."""
 PLAIN = Sampling(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
+LOADING = threading.RLock()
+"""transformers reads one model at a time: of two threads that read, the second finds its heads untied, and so does every later one."""
+
+Loaded = TypeVar("Loaded")
 
 
 def _log_prob(logits: Tensor, ids: Tensor, embeddings: Tensor) -> Tensor:
@@ -33,7 +38,7 @@ LOG_PROB = TokenStatistics(1, _log_prob)
 
 
 class FrozenModels:
-    """Models that score and are not trained, loaded when they are first asked.
+    """Models that score and are not trained, loaded once, when they are first asked; several threads may ask.
 
     Args:
         model: the recipe's section, for data type and permissions.
@@ -52,15 +57,11 @@ class FrozenModels:
         Raises:
             ModelError: it cannot be loaded.
         """
-        if path not in self._policies:
-            self._policies[path] = frozen_policy(path, self._settings(path), PLAIN)
-        return self._policies[path]
+        return _once(self._policies, path, lambda: frozen_policy(path, self._settings(path), PLAIN))
 
     def tokenizer(self, path: str) -> Any:
         """Its tokenizer."""
-        if path not in self._tokenizers:
-            self._tokenizers[path] = models.load_tokenizer(path, self._settings(path))
-        return self._tokenizers[path]
+        return _once(self._tokenizers, path, lambda: models.load_tokenizer(path, self._settings(path)))
 
     def language_model(self, path: str) -> ChatModel:
         """The language model of a folder or hub name.
@@ -68,9 +69,7 @@ class FrozenModels:
         Raises:
             ModelError: it cannot be loaded.
         """
-        if path not in self._language_models:
-            self._language_models[path] = ChatModel(path, self._settings(path))
-        return self._language_models[path]
+        return _once(self._language_models, path, lambda: ChatModel(path, self._settings(path)))
 
     def reward_model(self, path: str, budget: int, field: str) -> RewardScorer:
         """The reward model of a folder or hub name.
@@ -82,13 +81,23 @@ class FrozenModels:
         Raises:
             ModelError: it is none, or a damaged one.
         """
-        if path not in self._reward_models:
-            self._reward_models[path] = RewardScorer(path, self._settings(path), budget=budget, field=field)
-        self._reward_models[path].budget = budget
-        return self._reward_models[path]
+        scorer = _once(
+            self._reward_models, path, lambda: RewardScorer(path, self._settings(path), budget=budget, field=field)
+        )
+        scorer.budget = budget
+        return scorer
 
     def _settings(self, path: str) -> Model:
         return self.model.model_copy(update={"path": path, "revision": None, "fresh": None, "chat_template": None})
+
+
+def _once(loaded: dict[str, Loaded], path: str, load: Callable[[], Loaded]) -> Loaded:
+    """What was loaded from a path, or is now."""
+    if path not in loaded:
+        with LOADING:
+            if path not in loaded:
+                loaded[path] = load()
+    return loaded[path]
 
 
 class TextScorer:
@@ -130,6 +139,13 @@ class TextScorer:
     def reward_model(self, path: str, field: str) -> RewardScorer:
         """See `Scorer`; each process scores what it asks itself."""
         return self.frozen.reward_model(path, self.budget(), field)
+
+    def load(self, model: str) -> None:
+        """See `Scorer`."""
+        if model not in (POLICY, REFERENCE):
+            self.frozen.policy(model)
+        elif model == REFERENCE and not self.rlvr.lora:
+            self.frozen.policy(self.start)
 
     def log_probs(self, passages: Sequence[Passage], *, model: str = POLICY) -> list[Tensor]:
         """Log-probability in nats of each token, float32 [tokens]."""

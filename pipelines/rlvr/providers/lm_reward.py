@@ -46,7 +46,7 @@ class lm_reward(Provider):
         self.model = model
 
     def setup(self, context: ProviderContext) -> None:
-        """Keep the scorer.
+        """Keep the scorer, and load the model.
 
         Raises:
             RecipeError: the model's tokenizer is another than the policy's.
@@ -59,6 +59,7 @@ class lm_reward(Provider):
                     f"rlvr.providers: lm_reward scores the policy's tokens, and {self.model} has another vocabulary "
                     f"({len(other)} entries, {len(own)}). Choose a model of the same family."
                 )
+        self.scorer.load(self.model)
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """`process_reward` [B, T]."""

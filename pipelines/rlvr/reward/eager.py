@@ -77,8 +77,9 @@ class eager(Reward):
         self.skip, self.most = {word.lower() for word in (SKIPPED if skip is None else skip)}, most
 
     def connect(self, scorer: Scorer) -> None:
-        """Keep the scorer and both tokenizers."""
+        """Keep the scorer and both tokenizers, and load the model."""
         self.scorer, self.own, self.other = scorer, scorer.tokenizer(), scorer.tokenizer(self.model)
+        scorer.load(self.model)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components and the rewards of turns in place."""

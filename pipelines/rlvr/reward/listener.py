@@ -42,8 +42,9 @@ class listener(Reward):
         self.model, self.until, self.before = model, until, before
 
     def connect(self, scorer: Scorer) -> None:
-        """Keep the scorer."""
+        """Keep the scorer, and load the model."""
         self.scorer = scorer
+        scorer.load(self.model)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status and components in place."""

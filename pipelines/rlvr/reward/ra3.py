@@ -48,8 +48,9 @@ class ra3(Reward):
         )  # fmt: skip
 
     def connect(self, scorer: Scorer) -> None:
-        """Keep the scorer."""
+        """Keep the scorer, and load the model."""
         self.scorer = scorer
+        scorer.load(self.model)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status and components in place."""

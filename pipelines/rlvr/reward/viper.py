@@ -55,7 +55,7 @@ class viper(Reward):
         self.model, self.per_token, self.low, self.high = model, per_token, low, high
 
     def connect(self, scorer: Scorer) -> None:
-        """Keep the scorer.
+        """Keep the scorer, and load the model.
 
         Raises:
             RecipeError: the model's tokenizer cannot say where in a text its tokens stand.
@@ -66,6 +66,7 @@ class viper(Reward):
                 f"{FIELD}.model: the tokenizer of {self.model} cannot say where its tokens stand: it is a slow one of transformers. Name "
                 "a model with a tokenizer.json."
             )
+        scorer.load(self.model)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components and the rewards of turns in place."""

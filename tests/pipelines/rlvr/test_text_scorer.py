@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
+import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -143,6 +145,38 @@ def test_a_run_s_scorers_know_policy_reference_and_other_models(tmp_path, start,
     torch.testing.assert_close(
         made.learner.scorer.log_probs(passages[:1])[0], policy.logp(tokens, mask).logp[0, first[0] :].detach(), atol=2e-5, rtol=0,
     )  # fmt: skip
+
+
+def test_threads_that_ask_at_once_have_a_model_loaded_once_and_whole(tmp_path, start):
+    """As trainer and sampler do with `rlvr.staleness`; transformers leaves the head of the second model that it reads meanwhile untied."""
+    folder, other = start / "sft/out/model", tmp_path / "other"
+    shutil.copytree(folder, other)
+    for paths in [(folder, folder), (folder, other)] * 3:
+        frozen, loaded, begin = FrozenModels(Model(path=".")), {}, threading.Barrier(2)
+
+        def ask(number, paths=paths, frozen=frozen, loaded=loaded, begin=begin):
+            begin.wait()
+            loaded[number] = frozen.policy(str(paths[number]))
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (loaded[0] is loaded[1]) == (paths[0] == paths[1])
+        weights = [policy.model.state_dict() for policy in loaded.values()]
+        assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+def test_models_that_score_are_there_before_anything_is_sampled(tmp_path, start):
+    """A model that is read while the other thread computes sets torch's default data type for that one too."""
+    folder, base = str(start / "sft/out/model"), str(start / "sft/out/base")
+    reward = f"rlvr.reward=[verifier, {{kind: listener, weight: 0.5}}, {{kind: ra3, model: {base}, weight: 0.1}}]"
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), "presets=[lm_reward]", reward)
+    loaded = dict(made.learner.frozen._policies)
+    assert set(loaded) == {folder, base}
+    made.step(0)
+    assert made.learner.frozen._policies == loaded
 
 
 def test_rows_sampled_ahead_are_scored_by_the_weights_that_drew_them(tmp_path, start, monkeypatch):

@@ -29,6 +29,9 @@ class Heard:
     def __init__(self):
         self.asked, self.models = [], []
 
+    def load(self, model):
+        self.models.append(model)
+
     def tokenizer(self, model="policy"):
         self.models.append(model)
         return tokenizer()

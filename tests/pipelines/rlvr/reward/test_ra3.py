@@ -24,6 +24,9 @@ class Likes:
     def __init__(self):
         self.asked = []
 
+    def load(self, model):
+        pass
+
     def tokenizer(self, model="policy"):
         return tokenizer()
 
