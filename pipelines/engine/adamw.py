@@ -7,6 +7,7 @@ arrives on average (Zamirai et al., "Revisiting BFloat16 Training", 2010.06192, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -56,7 +57,8 @@ def round_stochastically(values: Tensor, generator: torch.Generator) -> Tensor:
     words = torch.empty(-(-len(values) // 4), dtype=torch.int64, device=values.device)
     words.random_(-(2**63), None, generator=generator)  # all 64 bits: four numbers for the price of one
     noise = words.view(torch.int16)[: len(values)].to(torch.int32).bitwise_and_(0xFFFF)
-    values.view(torch.int32).clamp_(max=0x7FBF0000)  # a GPU's NaN has all bits set, and would carry into the sign: -0
+    # One NaN for all: one with all bits set, as a GPU's, would carry and be 0, and one with few of the upper bits would be infinite.
+    values.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=-math.inf)
     values.view(torch.int32).add_(noise).bitwise_and_(-0x10000)
     return values
 
@@ -89,13 +91,14 @@ class RoundingAdamW(torch.optim.Optimizer):
         if not state:
             state["step"] = torch.zeros(())
             for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = torch.zeros_like(weight, dtype=torch.float32)
+                state[name] = torch.zeros_like(weight, dtype=torch.float32).contiguous()
         if weight.device not in generators:
             rank = dist.get_rank() if isinstance(weight, DTensor) else 0  # processes that hold all of it must agree
             seed = SEED + 1_000_003 * int(state["step"]) + rank
             generators[weight.device] = torch.Generator(weight.device).manual_seed(seed)
         assert weight.grad is not None
-        vectors = [_local_vector(t) for t in (weight, weight.grad.contiguous(), state["exp_avg"], state["exp_avg_sq"])]
+        own, gradients, *moment_vectors = map(_local, (weight, weight.grad, state["exp_avg"], state["exp_avg_sq"]))
+        vectors = [own.reshape(-1), gradients.reshape(-1), *(moment.view(-1) for moment in moment_vectors)]
         done = state["step"].to(weight.device)
         for parts in zip(*(t.split(CHUNKS[weight.device.type]) for t in vectors), strict=True):
             stored, gradient, *moments = parts
@@ -108,6 +111,8 @@ class RoundingAdamW(torch.optim.Optimizer):
             if stored.dtype == torch.bfloat16:
                 round_stochastically(value, generators[weight.device])
             stored.copy_(value)
+        if not own.is_contiguous():  # its vector is a copy
+            own.copy_(vectors[0].view_as(own))
         state["step"] += 1
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -119,6 +124,6 @@ class RoundingAdamW(torch.optim.Optimizer):
                 self.state[weights[number]][name] = entry[name].to(weights[number].device, torch.float32, copy=True)
 
 
-def _local_vector(tensor: Tensor) -> Tensor:
-    """This process's part, as a vector that shares its memory."""
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).view(-1)
+def _local(tensor: Tensor) -> Tensor:
+    """This process's part."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

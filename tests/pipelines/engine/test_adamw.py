@@ -33,13 +33,39 @@ def test_rounding_keeps_the_expected_value(share):
     assert (up - share).abs().max() < 5 * (share * (1 - share) / (count / 4)) ** 0.5 + 1e-6
 
 
-def test_what_is_not_finite_stays_so():
-    """A GPU's NaN has all bits set: with the noise it would be -0."""
-    values = torch.tensor([float("inf"), -float("inf"), float("nan"), 0.0])
-    values.view(torch.int32)[3] = 0x7FFFFFFF
-    rounded = adamw.round_stochastically(values.repeat(100), torch.Generator().manual_seed(0)).view(100, 4)
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, 0x7F800001, -0x400000, -1, -0x8000, -0x7FFFFF])
+def test_what_is_not_finite_stays_so(bits):
+    """A GPU's NaN has all bits set: with the noise it would be -0, a negative one 0, and one with the lowest bit alone infinite."""
+    values = torch.tensor([float("inf"), -float("inf"), 0.0])
+    values.view(torch.int32)[2] = bits
+    rounded = adamw.round_stochastically(values.repeat(1000), torch.Generator().manual_seed(0)).view(1000, 3)
     assert (rounded[:, 0] == float("inf")).all() and (rounded[:, 1] == -float("inf")).all()
-    assert rounded[:, 2:].isnan().all()
+    assert rounded[:, 2].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "laid_out",
+    [
+        lambda weight: weight.t().contiguous().t(),
+        lambda weight: torch.cat([weight, weight], 1)[:, : weight.shape[1]],
+        lambda weight: weight.view(2, 3, 10, 50).contiguous(memory_format=torch.channels_last),
+    ],
+    ids=["transposed", "a part of another", "channels last"],
+)
+def test_a_weight_may_lie_in_memory_in_any_order(laid_out):
+    """It has the updates of one that lies in order, to the bit: the noise follows the indices."""
+    torch.manual_seed(0)
+    start, gradients = torch.randn(60, 50).bfloat16(), torch.randn(3, 60, 50).bfloat16()
+    other = torch.nn.Parameter(laid_out(start))
+    plain = torch.nn.Parameter(start.view(other.shape).clone())
+    assert plain.is_contiguous() and not other.is_contiguous()
+    for weight in (plain, other):
+        optimizer = adamw.make([weight], lr=1e-2)
+        for gradient in gradients:
+            weight.grad = torch.empty_like(weight).copy_(gradient.view(weight.shape))
+            optimizer.step()
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert torch.equal(plain, other) and not torch.equal(plain, start.view(plain.shape))
 
 
 def test_processes_that_hold_all_of_a_weight_round_it_alike(monkeypatch):
