@@ -119,7 +119,7 @@ def look(chosen: Candidate, rule: Mapping[str, Any]) -> dict[str, Any]:
             those, `alpha`, `looks`.
 
     Returns:
-        The evidence: `decide`'s body with who was compared, when, and where the evidence is.
+        The evidence: `decide`'s body with who was compared, when, and which benchmarks were left out.
 
     Raises:
         UserError: nothing to compare, another rule than the champion's, or the candidate was rolled back.
@@ -135,20 +135,24 @@ def look(chosen: Candidate, rule: Mapping[str, Any]) -> dict[str, Any]:
                 f"{chosen.name} version {chosen.version} was rolled back; it is not promoted again by itself."
             )
         opponent, answers = _opponent(chosen, champion)
-        pairs = _pairs(chosen, answers)
-        stated = _rule(rule, pairs)
+        pairs, left_out = _pairs(chosen, answers)
+        stated = _rule(rule, pairs, left_out)
         looks = looks_at(ledger, version)
         _same_rule(stated, looks, chosen.name, version)
         mark = f"{chosen.evaluated.artifact.key}:{chosen.subject.checkpoint}"
         known = next((n for n, about in looks.items() if about.get("candidate") == mark), None)
         number = known or max(looks, default=0) + 1
+        decided = gate.decide(stated, {t: pairs[t] for t in (stated.primary, *stated.guards)}, number)
+        if rule.get("primary") is None or rule.get("guards") is None:  # the benchmarks were not all named
+            decided["why"] += [f"{task}: left out, because {reason}" for task, reason in left_out.items()]
         evidence = {
             "name": chosen.name,
             "candidate": {"version": chosen.version, "run_id": chosen.run_id, "artifact": chosen.subject.artifact,
                           "evaluation": chosen.evaluated.artifact.path.name},
             "champion": opponent,
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            **gate.decide(stated, {t: pairs[t] for t in (stated.primary, *stated.guards)}, number),
+            "left_out": left_out,
+            **decided,
         }  # fmt: skip
         if known is None:
             about = {
@@ -185,30 +189,46 @@ def _opponent(
     )
 
 
-def _pairs(chosen: Candidate, answers: dict[str, dict[str, Sample]]) -> dict[str, Pair]:
-    """task → both sides' shares of correct answers on the problems that both were asked in the same words."""
-    pairs = {}
-    for task, problems in chosen.scores.items():
-        other = answers.get(task, {})
+def _pairs(chosen: Candidate, answers: dict[str, dict[str, Sample]]) -> tuple[dict[str, Pair], dict[str, str]]:
+    """task → both sides' shares of correct answers on the problems that both were asked in the same words; and tasks left out → why."""
+    pairs, left_out = {}, {}
+    for task in dict.fromkeys([*chosen.scores, *answers]):
+        problems, other = chosen.scores.get(task, {}), answers.get(task, {})
         shared = [p for p, s in problems.items() if p in other and s.prompt == other[p].prompt]
         if len(shared) < gate.LEAST:
+            left_out[task] = _why_left_out(len(problems), len(other), len(shared))
             continue
         old, new = ([side[p].scores for p in shared] for side in (other, problems))
         single = all(len(s) == 1 for s in (*old, *new))
         pairs[task] = Pair(paired.passes(old, [1])[:, 0], paired.passes(new, [1])[:, 0], single)
     if not pairs:
+        reasons = "; ".join(f"{task}: {reason}" for task, reason in left_out.items())
         raise GateError(
-            f"no benchmark has {gate.LEAST} problems that both the candidate and the champion were asked alike."
+            f"no benchmark has {gate.LEAST} problems that both the candidate and the champion were asked alike. {reasons}".rstrip()
         )
-    return pairs
+    return pairs, left_out
 
 
-def _rule(rule: Mapping[str, Any], pairs: Mapping[str, Pair]) -> Rule:
+def _why_left_out(asked: int, other: int, shared: int) -> str:
+    """Of a benchmark, from the numbers of problems that the candidate was asked, the other model, and both in the same words.
+
+    >>> _why_left_out(0, 50, 0), _why_left_out(50, 10, 10)
+    ('the candidate was not asked it', '10 problems were asked of both alike, and fewer than 20 decide nothing')
+    """
+    if not asked or not other:
+        return f"the {'candidate' if not asked else 'model it is compared with'} was not asked it"
+    count = "1 problem was" if shared == 1 else f"{shared or 'no'} problems were"
+    return f"{count} asked of both alike, and fewer than {gate.LEAST} decide nothing"
+
+
+def _rule(rule: Mapping[str, Any], pairs: Mapping[str, Pair], left_out: Mapping[str, str]) -> Rule:
     primary = rule.get("primary") or next(iter(pairs))
     guards = rule.get("guards")
     if guards is None:
         guards = {task: rule["margin"] for task in pairs if task != primary}
     for option, task in (("--primary", primary), *(("--guard", g) for g in guards)):
+        if task in left_out:
+            raise GateError(f"{option} {task}: {left_out[task]}.")
         if task not in pairs:
             raise GateError(f"{option} {task}: both were not asked it, or not alike. {did_you_mean(task, pairs)}")
     return Rule(primary, dict(sorted(guards.items())), rule["alpha"], rule["looks"])

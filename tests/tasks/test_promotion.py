@@ -191,8 +191,32 @@ def test_misspelt_benchmarks(registry, rule: dict, words: str):
 def test_too_few_problems_decide_nothing(registry):
     few: Sequence = scores(0.9, 1, problems=10)
     run_id = homes.registered("few", {"base": {"sums": few}, "rlvr": {"sums": few}}, seed=81)
-    with pytest.raises(GateError, match="no benchmark has 20 problems"):
+    with pytest.raises(GateError, match=r"no benchmark has 20 problems.*sums: 10 problems were asked"):
         promotion.look(promotion.candidate(run_id, "few"), RULE)
+
+
+def test_a_benchmark_that_is_left_out_is_in_the_evidence_with_the_reason(registry):
+    """Neither the primary benchmark nor a guard is passed over in silence."""
+    from tasks.tracking_client import client
+
+    base = {"few": scores(0.5, 1, problems=10), "sums": scores(0.1, 2), "old": scores(0.5, 3)}
+    trained = {"few": scores(0.5, 4, problems=10), "sums": scores(0.6, 5), "new": scores(0.5, 6)}
+    chosen = promotion.candidate(homes.registered("left", {"base": base, "rlvr": trained}, seed=82), "left")
+    evidence = promotion.look(chosen, RULE)
+    assert evidence["promote"] and evidence["primary"]["task"] == "sums" and not evidence["guards"]
+    assert evidence["left_out"] == {
+        "few": "10 problems were asked of both alike, and fewer than 20 decide nothing",
+        "new": "the model it is compared with was not asked it",
+        "old": "the candidate was not asked it",
+    }
+    assert [line for line in evidence["why"] if "left out" in line] == [
+        f"{task}: left out, because {reason}" for task, reason in evidence["left_out"].items()
+    ]
+    assert "few: left out" in client().get_run(chosen.run_id).data.tags["whetstone.promotion"]
+    named = promotion.look(chosen, RULE | {"primary": "sums", "guards": {}})
+    assert not any("left out" in line for line in named["why"]), "all benchmarks of the rule were named"
+    with pytest.raises(GateError, match=r"^--guard few: 10 problems were asked of both alike, and fewer than 20"):
+        promotion.look(chosen, RULE | {"guards": {"few": 0.1}})
 
 
 def test_names(registry):
