@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from pipelines.errors import RecipeError, UserError
 from pipelines.recipe import yaml_text
@@ -275,7 +276,7 @@ def _read_cells(sweep: Sweep, axes: Sequence[tuple[str, str]]) -> None:
         axes: option and field of each axis.
 
     Raises:
-        UserError: a run cannot be read, or another override would replace the values of an axis.
+        UserError: a run cannot be read, another override would replace the values of an axis, or two values are one setting.
     """
     runs = sweep.cells(dict.fromkeys(sweep.variants, sweep.tune.values[0]) if sweep.tune else None)
     for option, name in axes:
@@ -286,11 +287,28 @@ def _read_cells(sweep: Sweep, axes: Sequence[tuple[str, str]]) -> None:
                 f"{option} {name[:80]}: the sweep sets this field a second time, so these values would change nothing. Name a field once; "
                 "--seeds chooses seeds, and a sweep decides itself on the steps of --tune and --split and on the models to score."
             )
-    for cell in runs:
-        cell.recipe(sweep.path)
-    for value in sweep.tune.values[1:] if sweep.tune else ():
+    known: dict[str, str] = {}
+    values = sweep.tune.values if sweep.tune else ("",)
+    for value in values:
         for cell in sweep.cells(dict.fromkeys(sweep.variants, value))[: len(sweep.variants)]:
-            cell.recipe(sweep.path)
+            name = f"{cell.variant}, {short(sweep.tune.field)}={value}" if sweep.tune else cell.variant
+            same = known.setdefault(digest(_as_floats(cell.recipe(sweep.path).model_dump(mode="json"))), name)
+            if same != name:
+                raise UserError(
+                    f"{' and '.join(dict.fromkeys(option for option, _ in axes)) or '--split'}: {same!r} and {name!r} are one and the "
+                    "same recipe, which would be ranked against itself. Name the value once."
+                )
+    for cell in runs[len(sweep.variants) :]:
+        cell.recipe(sweep.path)
+
+
+def _as_floats(value: Any) -> Any:
+    """A plain value with all numbers as floats, so that 1 and 1.0 are equal; true and false stay."""
+    if isinstance(value, dict):
+        return {key: _as_floats(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_as_floats(part) for part in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def axis(text: str, option: str = "--set") -> tuple[str, list[str]]:

@@ -87,6 +87,16 @@ def test_presets_of_which_none_fits_are_refused(path, monkeypatch):
         ({"sets": ["rlvr.steps"]}, "write it as field=value"),
         ({"sets": ["rlvr.steps=1,,2"]}, "between two commas is empty"),
         ({"sets": ["rlvr.steps=1,1"]}, "named twice"),
+        (
+            {"sets": ["rlvr.optimizer.learning_rate=1e-4,3e-4,0.0001"]},
+            r"^--set: '.*=1e-4' and '.*=0\.0001' are one and the same recipe",
+        ),
+        ({"sets": ["rlvr.advantage=grpo,{kind: grpo}"]}, "one and the same recipe"),
+        ({"sets": ["rlvr.advantage={kind: gae, lam: 1},{kind: gae, lam: 1.0}"]}, "one and the same recipe"),
+        (
+            {"tune": "rlvr.optimizer.learning_rate=1e-4,1.0e-4"},
+            r"^--tune: 'toy, learning_rate=1e-4' and 'toy, learning_rate=1\.0e-4' are",
+        ),
         ({"sets": ["rlvr.advantage=grpo,nosuch"]}, "nosuch"),
         ({"sets": ["rlvr.stepz=1,2"]}, "stepz"),
         ({"presets": "dapo,dapo"}, "dapo twice"),
