@@ -6,15 +6,21 @@ from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import BASE
 from tasks.stages import Planned
 
+HEADINGS = ("stage", "action", "key", "why")
+KEY = "key: a digest of all that can change the stage's result; while an artifact has it (runs/KIND-KEY), the stage is not run again"
+
 
 def plan(recipe: Recipe, planned: list[Planned]) -> str:
-    """A line for each stage: its name, what it reads where stages have names, what would be done, its key and why."""
+    """A line for each stage: its name, what it reads where stages have names, what would be done, its key and why.
+
+    A line of headings stands above them, and below what a key is.
+    """
     stages = [p.stage for p in planned]
     graph = graph_lines(recipe, stages) if recipe.stages else {stage: stage for stage in stages}
     width = max(9, *map(len, graph.values())) if graph else 9
-    return "\n".join(
-        f"{graph[p.stage]:<{width}} {p.action:<6} {p.key or '(key depends on its inputs)':<28} {p.why}" for p in planned
-    )
+    rows = [(graph[p.stage], p.action, p.key or "(depends on its inputs)", p.why) for p in planned]
+    lines = [f"{stage:<{width}} {action:<6} {key:<23}  {why}" for stage, action, key, why in [HEADINGS, *rows]]
+    return "\n".join([*lines, "", KEY])
 
 
 def graph_lines(recipe: Recipe, stages: list[str]) -> dict[str, str]:
