@@ -48,7 +48,7 @@ def columns(
     }  # fmt: skip
     for name in ("scored", "in_loss", "on_policy", "parsable"):
         out[name] = torch.ones(rows, dtype=torch.bool)
-    out["truncated"], out["unfinished"] = torch.zeros(2, rows, dtype=torch.bool)
+    out["replayed"], out["truncated"], out["unfinished"] = torch.zeros(3, rows, dtype=torch.bool)
     out["teacher_forced"], out["in_window"] = torch.zeros_like(mask), mask.clone()
     for name, column in COLUMNS.items():
         if name not in out and name not in ADDED:

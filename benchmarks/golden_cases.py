@@ -17,7 +17,18 @@ from torch import Tensor
 from pipelines.contract.catalogue import Bound, bind
 from pipelines.rlvr import algorithm, ops
 
-BOOL = {"mask", "teacher_forced", "scored", "in_loss", "on_policy", "parsable", "truncated", "unfinished", "in_window"}
+BOOL = {
+    "mask",
+    "teacher_forced",
+    "scored",
+    "in_loss",
+    "on_policy",
+    "replayed",
+    "parsable",
+    "truncated",
+    "unfinished",
+    "in_window",
+}
 INTEGER = {"group", "task", "turn", "turn_state", "node", "token", "problem"}
 Case = dict[str, Any]
 
@@ -66,6 +77,7 @@ def columns_of(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
         "token_penalty": mask.to(dtype) * 0, "token": torch.zeros(rows, width, dtype=torch.int64),
     }  # fmt: skip
     columns = neutral | given
+    columns.setdefault("replayed", ~columns["on_policy"])
     if "reward" in columns:
         columns.setdefault("raw_reward", columns["reward"])
     if "logp" in columns:

@@ -123,7 +123,11 @@ COLUMNS: dict[str, Column] = {
                    "Rows with equal values come from the same source of the data, in whatever step or run.",
                    row=lambda t: _number(t.source)),
     "on_policy": Column("B", "bool", Phase.FILTER, "pack",
-                        "Sampled for this step, with `rlvr.staleness` by older weights, with `rlvr.window` over several steps."),
+                        "Sampled for this step, with `rlvr.staleness` by older weights, with `rlvr.window` over several steps; not "
+                        "replayed."),
+    "replayed": Column("B", "bool", Phase.FILTER, "the trajectory, then the replay",
+                       "A replay has put the row into the batch. Rows that a sampling schedule carried over, or that a sample stage drew, "
+                       "are not replayed.", row=lambda t: t.replayed),
     "scored": Column("B", "bool", Phase.FILTER, "pack",
                      "The row enters group and batch statistics: it has a score and a token that trains."),
     "in_loss": Column("B", "bool", Phase.FILTER, "pack, then the filter",

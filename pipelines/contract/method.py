@@ -80,7 +80,7 @@ class Method:
     def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
         """The scored trajectories of a draw, on every process the same; returns those that the step goes on with.
 
-        Stored trajectories may be put among them before anything is compared.
+        Stored trajectories may be put among them, marked as `replayed`, before anything is compared.
         """
         return rows
 
@@ -285,9 +285,6 @@ class Reward(Method):
 class SamplingSchedule(Method):
     """How often a step samples, and which of the problems it drew it goes on with."""
 
-    carries: ClassVar[bool] = False
-    """Rows of earlier steps are among those that it hands on."""
-
     @abstractmethod
     def collect(self, draw: Callable[[], list[DrawnProblem]], prompts: int) -> list[DrawnProblem]:
         """The problems whose rows the step goes on with.
@@ -317,14 +314,14 @@ class PolicyUpdate:
     """A batch that the policy is trained on: the step's own, or a replay update."""
 
     columns: dict[str, Any]
-    """Its rows, with `advantage`; of the step's own update they may be followed by stored rows that join it (`on_policy` False)."""
+    """Its rows, with `advantage`; of the step's own update they may be followed by stored rows that join it (the column `replayed`)."""
     replayed: bool = False
     """All rows are stored ones. Such an update has no place in the learning rate's schedule: in front of the step's own it uses
     the rate of that one's first mini-batch, after it that of its last."""
     split: bool = True
     """Into `rlvr.mini_batches`, `rlvr.epochs` times over; otherwise one optimizer update on all rows."""
     normalise_separately: bool = False
-    """The tokens of stored rows have denominators of their own."""
+    """The tokens of replayed rows have denominators of their own."""
     parts: UpdateParts | None = None
     """One part after the other instead of all tokens at once. Each is split and repeated as the whole would be; those after the first
     have no place in the learning rate's schedule, as replay updates have none."""
@@ -343,10 +340,10 @@ def own_update(updates: list[PolicyUpdate]) -> PolicyUpdate:
 
 
 class Replay(Method):
-    """Which rows of earlier steps train in this one, and in which updates."""
+    """Which rows of earlier steps train in this one, and in which updates.
 
-    knows_by_version: ClassVar[bool] = False
-    """Rows of another version than the step's count as those that it brought back, so that no schedule may carry rows over."""
+    Those that it puts in are marked: as columns by `append` and `stack` of `rlvr/replay/_rows.py`, as trajectories by their `replayed`.
+    """
 
     @abstractmethod
     def updates(self, columns: dict[str, Any], generator: torch.Generator) -> list[PolicyUpdate]:

@@ -124,6 +124,8 @@ class Trajectory:
     """[T] `version` of each token, where rows are drawn in windows; a prompt's is that of the first window."""
     stream: int | None = None
     """Of the row's random numbers, where rows are drawn in windows."""
+    replayed: bool = False
+    """A replay has put it among the rows of its step; it was sampled, and took part, before."""
     noise: float = 0.0
     """How much of its prompt was corrupted when it was drawn, from 0 to 1."""
     propensity: float | None = None

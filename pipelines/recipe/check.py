@@ -70,7 +70,6 @@ def methods(rl: s.Rlvr) -> None:
     _check_rewards(bound, chosen, bind_providers(rl, chosen))
     _check_steps(bound)
     _check_idle(bound, chosen)
-    _check_carried(bound)
     column_options(chosen)
     _check_server(rl, bound)
     check_staleness(rl, bound, chosen)
@@ -295,16 +294,6 @@ def _check_idle(bound: dict[str, Any], methods: list[Bound]) -> None:
                 f"rlvr.shaping: {part.name} learns from rows that the policy has just drawn, and rollout: {rollout.name} draws none. "
                 "Leave it out, or use a rollout that draws."
             )
-
-
-def _check_carried(bound: dict[str, Any]) -> None:
-    """Rows that a schedule carries over are not taken for rows that a replay brought back."""
-    schedule, replay = bound["sampling_schedule"], bound["replay"]
-    if schedule.fn.carries and replay.fn.knows_by_version:
-        raise RecipeError(
-            f"rlvr.sampling_schedule: {schedule.name} carries rows over, and replay: {replay.name} would take them for rows of its "
-            "own. Use sampling_schedule: dynamic, or another replay."
-        )
 
 
 def _check_phases(method: Bound) -> None:

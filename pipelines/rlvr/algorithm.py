@@ -225,14 +225,14 @@ def returns(columns: dict[str, Any]) -> Tensor:
 
 
 @torch.no_grad()
-def weigh(update: Update, columns: dict[str, Any], *, off_policy_separately: bool = False) -> dict[str, Any]:
+def weigh(update: Update, columns: dict[str, Any], *, replayed_separately: bool = False) -> dict[str, Any]:
     """Add `weight` [B, T]: what each token's loss counts in this optimizer update. Sums over any slices add up.
 
     Args:
-        off_policy_separately: stored rows have denominators of their own.
+        replayed_separately: replayed rows have denominators of their own.
     """
-    if off_policy_separately:
-        separate = ~columns["on_policy"][:, None] & columns["mask"]
+    if replayed_separately:
+        separate = columns["replayed"][:, None] & columns["mask"]
     elif update.objective.card.normalise_separately:
         separate = columns["teacher_forced"]
     else:

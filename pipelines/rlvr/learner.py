@@ -208,7 +208,7 @@ class Learner:
         """One step of the optimizer on some rows."""
         columns, rows = dict(batch.update.columns), batch.rows
         weighed = algorithm.weigh(
-            self.update, algorithm.take(columns, rows), off_policy_separately=batch.update.normalise_separately
+            self.update, algorithm.take(columns, rows), replayed_separately=batch.update.normalise_separately
         )
         columns["weight"] = torch.zeros_like(columns["advantage"])
         columns["weight"][rows] = weighed["weight"]

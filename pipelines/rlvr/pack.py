@@ -74,6 +74,8 @@ def _of_all_rows(trajectories: list[Trajectory], current: int, width: int) -> di
     """Columns that depend on all rows, or on the version that samples: `on_policy` and `in_window`."""
     versions = padded([t.versions or [current] * len(t.tokens) for t in trajectories], width, -1, torch.int64)
     return {
-        "on_policy": torch.tensor([t.version == current or t.versions is not None for t in trajectories]),
+        "on_policy": torch.tensor(
+            [not t.replayed and (t.version == current or t.versions is not None) for t in trajectories]
+        ),
         "in_window": versions == current,
     }

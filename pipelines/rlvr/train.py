@@ -300,7 +300,7 @@ class Trainer:
         metrics |= diagnostics.of_columns(columns) | self.update.metrics() | self.effects.metrics
         batch.lines += self.update.lines()
         updates = self._updates(columns, batch.step)
-        metrics["replay/rows"] = float(sum(len(update.columns["group"]) for update in updates) - len(batch.rows))
+        metrics["replay/rows"] = float(sum(int(update.columns["replayed"].sum()) for update in updates))
         self.phase("update", batch.step)
         trained = time.perf_counter()
         if self.overlap is not None:

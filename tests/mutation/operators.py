@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MASKS = {
-    "mask", "scored", "in_loss", "on_policy", "teacher_forced", "truncated", "inside", "counts", "used", "kept", "loss_share",
+    "mask", "scored", "in_loss", "on_policy", "replayed", "teacher_forced", "truncated", "inside", "counts", "used", "kept", "loss_share",
     "correct", "valid", "policy", "trained",
 }  # fmt: skip
 """Names of what selects; a factor with such a name (or ending in `mask`), its inverse or a comparison is dropped."""

@@ -18,7 +18,7 @@ from pipelines.contract.method import Method
     paper="2506.24119",
     title="SPIRAL: Self-Play on Zero-Sum Games Incentivizes Reasoning via Multi-Agent Multi-Turn Reinforcement Learning",
     checked="official code (by its lines; the rows of a step enter the baseline together, ours)",
-    reads=("reward", "task", "player", "scored", "on_policy"),
+    reads=("reward", "task", "player", "scored", "replayed"),
     zero_variance_groups="learns",
     group_of_one="a row is compared with the steps before",
 )
@@ -50,7 +50,7 @@ class spiral(Method):
 
     def on_batch(self, columns: Mapping[str, Any]) -> None:
         """The baselines, for the steps that follow."""
-        counts = columns["scored"] & columns["on_policy"]
+        counts = columns["scored"] & ~columns["replayed"]
         paid: dict[str, list[float]] = {}
         for task, player, reward in zip(
             *(columns[name][counts].tolist() for name in ("task", "player", "reward")), strict=True

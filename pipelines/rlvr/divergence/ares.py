@@ -24,15 +24,15 @@ LOWEST, HIGHEST = math.log(1e-4), math.log(1e2)
     title="ARES: Multimodal Adaptive Reasoning via Difficulty-Aware Token-Level Entropy Shaping (KL weights)",
     checked="official code (read; weights move once a step, by the KL of the policy that sampled)",
     legal_in=("loss",),
-    reads=("problem", "correct", "scored", "on_policy", "mask", "logp_old", "logp_ref"),
+    reads=("problem", "correct", "scored", "on_policy", "replayed", "mask", "logp_old", "logp_ref"),
 )
 class ares(Method):
     """beta (exp(d) - d - 1), d = logp_ref - logp (clamped to ±20), beta of the problem's difficulty: easy, medium or hard.
 
     A problem is easy from 2/3 correct rows of the step on, medium from 1/3 on. After the rollouts of each step, with KL the mean over a
-    difficulty's rows, smoothed by `decay`, and e = KL / target - 1: where |e| >= 0.02, log beta moves by `rate` times the smoothed e, at
-    most 0.2, so a difficulty that drifts too far is penalised more. beta starts at 1 and stays between 1e-4 and 100. The released code
-    measures KL on every micro-batch and moves beta each 100 of them. Problems that the step did not sample have beta 1.
+    difficulty's on-policy rows, smoothed by `decay`, and e = KL / target - 1: where |e| >= 0.02, log beta moves by `rate` times the
+    smoothed e, at most 0.2, so a difficulty that drifts too far is penalised more. beta starts at 1 and stays between 1e-4 and 100. The
+    released code measures KL on every micro-batch and moves beta each 100 of them. Problems that have replayed rows alone have beta 1.
     """
 
     def __init__(
@@ -50,16 +50,17 @@ class ares(Method):
         """The column `problem` → the difficulty of the step's own problems."""
 
     def on_batch(self, columns: Mapping[str, Any]) -> None:
-        """Note the problems' difficulties, and move the weights by the KL of the step's rows."""
-        scored = columns["scored"] & columns["on_policy"]
+        """Note the problems' difficulties, and move the weights by the KL of its on-policy rows."""
+        scored = columns["scored"] & ~columns["replayed"]
         band = accuracy_band(columns["correct"], columns["problem"], scored)
         pairs = zip(columns["problem"][scored].tolist(), band[scored].tolist(), strict=True)
         self.bands = dict(pairs)
-        mask = columns["mask"] & scored[:, None]
+        measured = scored & columns["on_policy"]
+        mask = columns["mask"] & measured[:, None]
         d = (columns["logp_ref"] - columns["logp_old"]).masked_fill(~mask, 0.0).clamp(-20, 20)
         of_row = row_mean(torch.expm1(d) - d, mask)
         for number in range(3):
-            rows = (band == number) & scored
+            rows = (band == number) & measured
             if rows.any():
                 self._move(number, float(of_row[rows].double().mean()))
 

@@ -19,12 +19,12 @@ from pipelines.contract.columns import PerRow, PerToken
 def dph_rl(
     logp: PerToken,
     logp_old: PerToken,
-    on_policy: PerRow,
+    replayed: PerRow,
     *,
     f: Literal["forward", "js", "alpha"] = "forward",
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.2,
 ) -> PerToken:
-    """f(u) on tokens of replayed rows, u = pi / pi_start; 0 on on-policy ones. The samples are fixed, so the gradient is exact.
+    """f(u) on tokens of replayed rows, u = pi / pi_start; 0 on the step's own. The samples are fixed, so the gradient is exact.
 
         forward: u - 1 - log u;   js: u log u - (u + 1) log((u + 1) / 2);   alpha: (u^(1-a) - (1-a) u - a) / (a (a - 1))
 
@@ -34,7 +34,7 @@ def dph_rl(
 
     >>> import torch
     >>> ref, pi = torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.7, 0.2, 0.1]])
-    >>> mean = lambda f: round((ref * dph_rl(pi.log(), ref.log(), torch.tensor([False]), f=f)).sum().item(), 5)
+    >>> mean = lambda f: round((ref * dph_rl(pi.log(), ref.log(), torch.tensor([True]), f=f)).sum().item(), 5)
     >>> mean("forward"), mean("js"), mean("alpha")
     (0.09203, 0.0438, 0.0862)
     """
@@ -46,4 +46,4 @@ def dph_rl(
         value = (u_minus_1 + 1) * log_u - (u_minus_1 + 2) * torch.log1p(u_minus_1 / 2)
     else:
         value = (torch.expm1((1 - alpha) * log_u) - (1 - alpha) * u_minus_1) / (alpha * (alpha - 1))
-    return value * ~on_policy[:, None]
+    return value * replayed[:, None]

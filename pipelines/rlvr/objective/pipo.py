@@ -21,18 +21,18 @@ def pipo(
     logp: PerToken,
     logp_old: PerToken,
     advantage: PerToken,
-    on_policy: PerRow,
+    replayed: PerRow,
     *,
     low: Annotated[float, Field(gt=0, le=1)] = 0.2,
     high: Annotated[float, Field(gt=0)] = 0.2,
 ) -> PerToken:
-    """max(-rho A, -clip(rho) A) on on-policy rows; -min(rho, 1 + high) A on replayed ones, whatever the sign of A.
+    """max(-rho A, -clip(rho) A) on the step's own rows; -min(rho, 1 + high) A on replayed ones, whatever the sign of A.
 
     >>> import torch
     >>> rho, A = torch.tensor([[0.5, 2.0]] * 2), torch.tensor([[-1.0, 1.0]] * 2)
-    >>> pipo(rho.log(), rho * 0, A, torch.tensor([True, False])).tolist()
+    >>> pipo(rho.log(), rho * 0, A, torch.tensor([False, True])).tolist()
     [[0.8, -1.2], [0.5, -1.2]]
     """
     rho = ratio(logp, logp_old)
     step_loss = clipped(rho, advantage, low, high)
-    return torch.where(on_policy[:, None], step_loss, -rho.clamp(max=1 + high) * advantage)
+    return torch.where(replayed[:, None], -rho.clamp(max=1 + high) * advantage, step_loss)

@@ -17,7 +17,7 @@ def row_of(columns: dict[str, Any], index: int) -> dict[str, Tensor]:
 
 
 def stack(stored: list[dict[str, Tensor]], like: dict[str, Any]) -> dict[str, Any]:
-    """Stored rows as columns, marked as off-policy; groups are as they were stored.
+    """Stored rows as columns, marked as replayed; groups are as they were stored.
 
     Args:
         like: the step's columns: they say which columns there are, and give those of the whole step. Where a stored row has none,
@@ -32,7 +32,8 @@ def stack(stored: list[dict[str, Tensor]], like: dict[str, Any]) -> dict[str, An
             width = max(map(len, rows))
             rows = [pad(row, (0, width - len(row)), value=COLUMNS[name].fill) for row in rows]
         out[name] = torch.stack(rows).to(value.dtype)
-    out["on_policy"] = torch.zeros(len(stored), dtype=torch.bool)
+    out["replayed"] = torch.ones(len(stored), dtype=torch.bool)
+    out["on_policy"] = ~out["replayed"]
     return out
 
 
@@ -45,7 +46,7 @@ def _missing(name: str, value: Tensor, row: dict[str, Tensor]) -> Tensor:
 
 
 def append(columns: dict[str, Any], stored: list[dict[str, Tensor]]) -> dict[str, Any]:
-    """The columns with stored rows appended, each a group of its own and marked as off-policy."""
+    """The columns with stored rows appended, each a group of its own and marked as replayed."""
     out = dict(columns)
     appended = stack(stored, columns)
     appended["group"] = columns["group"].max() + 1 + torch.arange(len(stored))

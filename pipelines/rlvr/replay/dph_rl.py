@@ -28,8 +28,6 @@ class dph_rl(Replay):
     on, with a mean over their own tokens. `problems` bounds how many are asked: the answers are part of every commit.
     """
 
-    knows_by_version = True
-
     def __init__(
         self,
         *,
@@ -55,9 +53,8 @@ class dph_rl(Replay):
         if not self.rows:
             return [PolicyUpdate(columns)]
         drawn = torch.randperm(len(self.rows), generator=generator)[: self.count].tolist()
-        out = append(columns, [self.rows[i] for i in drawn])
-        out["advantage"] = out["advantage"] * out["on_policy"][:, None]
-        out["scored"] = out["scored"] & out["on_policy"]
+        out = append(columns, [self.rows[i] for i in drawn])  # stored without `advantage`, so theirs is 0
+        out["scored"] = out["scored"] & ~out["replayed"]
         return [PolicyUpdate(out, normalise_separately=True)]
 
     def state_dict(self) -> dict[str, Any]:

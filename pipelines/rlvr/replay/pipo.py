@@ -33,8 +33,6 @@ class pipo(Replay):
     update before the window holds `start` steps, where |xi| <= `threshold`, or where `regress` is 0 and xi < 0.
     """
 
-    knows_by_version = True
-
     def __init__(
         self,
         *,

@@ -27,8 +27,6 @@ class r3(Replay):
     seen last; they are part of every commit.
     """
 
-    knows_by_version = True
-
     def __init__(
         self,
         *,
@@ -49,7 +47,7 @@ class r3(Replay):
             if len(kinds) == 1 and self.answers:
                 wanted = "wrong" if kinds == {True} else "right"
                 stored = self.past.get(group[0].uid, {}).get(wanted, [])[-self.answers :]
-                out += [replace(Trajectory.from_plain(plain_row), group=number) for plain_row in stored]
+                out += [replace(Trajectory.from_plain(plain_row), group=number, replayed=True) for plain_row in stored]
         self._remember(rows)
         return out
 
@@ -66,7 +64,7 @@ class r3(Replay):
 
     def updates(self, columns: dict[str, Any], generator: torch.Generator) -> list[PolicyUpdate]:
         """The step's own update, in which stored rows have a smaller advantage."""
-        factor = torch.where(columns["on_policy"], 1.0, self.alpha)
+        factor = torch.where(columns["replayed"], self.alpha, 1.0)
         return [PolicyUpdate(columns | {"advantage": columns["advantage"] * factor[:, None]})]
 
     def state_dict(self) -> dict[str, Any]:

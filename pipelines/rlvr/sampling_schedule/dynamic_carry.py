@@ -23,11 +23,9 @@ from pipelines.data.records import Trajectory
 class dynamic_carry(SamplingSchedule):
     """As `dynamic`, but problems drawn beyond the step's `prompts` come first in the next step, for `max_age` steps at most.
 
-    Carried rows keep the log-probabilities and the version they were sampled with: the objective's ratio covers their age, and they do
-    not count as on-policy. Nothing is sampled in a step that carried problems fill.
+    Carried rows keep the log-probabilities and the version they were sampled with: the objective's ratio covers their age. They count
+    neither as on-policy nor as replayed. Nothing is sampled in a step that carried problems fill.
     """
-
-    carries = True
 
     def __init__(
         self,

@@ -20,14 +20,14 @@ def serr(
     group: PerRow,
     scored: PerRow,
     correct: PerRow,
-    on_policy: PerRow,
+    replayed: PerRow,
     mask: PerToken,
     entropy_old: PerToken,
     *,
     most: Annotated[float, Field(gt=0, lt=1)] = 0.5,
     share: Annotated[float, Field(gt=0, le=1)] = 0.2,
 ) -> PerRow:
-    """reward + most (1 - rank / (N - 1)) in groups none of whose on-policy answers is correct; other rewards stay.
+    """reward + most (1 - rank / (N - 1)) in groups without a correct answer, replayed ones apart; other rewards stay.
 
     i beats j where its peak entropy is higher and its mean entropy lower; the rank is by the number of rows that a row beats. The peak is
     the mean over the `share` of its tokens with the highest entropy.
@@ -37,10 +37,10 @@ def serr(
     [2, 1, 2, 0]
     >>> H, yes = torch.tensor([[0.0, 1.0], [0.5, 0.6], [0.0, 0.8], [0.9, 0.9]]), torch.ones(4).bool()
     >>> r, m = torch.zeros(4), torch.ones(4, 2).bool()
-    >>> [round(v, 3) for v in serr(r, r.long(), yes, r, yes, m, H).tolist()]
+    >>> [round(v, 3) for v in serr(r, r.long(), yes, r, ~yes, m, H).tolist()]
     [0.5, 0.083, 0.333, 0.083]
     """
-    eligible = on_policy & scored
+    eligible = scored & ~replayed
     no_correct = eligible & (group_size(group, eligible & (correct > 0)) == 0)
     used = mask & scored[:, None]
     mean = row_mean(entropy_old, used)

@@ -91,13 +91,6 @@ STEPS = "{kind: process_model, model: ./scorer, weight: 0.0}"
             [f"curate.sources=[{LAKE}]"],
             r"asks for single answers, and the problems of curate.sources.0 \(frozen_lake\)",
         ),
-        *(
-            (
-                [f"presets=[{preset}]", "rlvr.sampling_schedule=dynamic_carry"],
-                f"dynamic_carry carries rows over, and replay: {preset} ",
-            )
-            for preset in ("dph_rl", "r3", "pipo")
-        ),
     ],
     ids=str,
 )
@@ -115,7 +108,7 @@ def test_what_has_no_effect_or_no_meaning_is_refused(tmp_path, overrides, words)
         ["rlvr.advantage=w_reinforce", "rlvr.divergence={kind: k3, where: loss}"],
         ["rlvr.objective=prdp", "rlvr.divergence={kind: k3, weight: 0}"],
         ["rlvr.curriculum=self_curation"],
-        ["presets=[pipo]", "rlvr.sampling_schedule=dynamic"],
+        *([f"presets=[{preset}]", "rlvr.sampling_schedule=dynamic_carry"] for preset in ("dph_rl", "r3", "pipo")),
         ["presets=[dapo_carry]"],
         ["rlvr.reward={kind: exprl, model: m, most: 1}", "rlvr.advantage=grpo"],
         ["rlvr.optimizer.warmup=16", "rlvr.mini_batches=4"],

@@ -23,7 +23,7 @@ def test_rehearsal_divergences_are_those_of_their_names(first, second):
         return float((a * (a / b).log()).sum())
 
     def mean(f):
-        columns = {"logp": pi.log()[None], "logp_old": ref.log()[None], "on_policy": torch.tensor([False])}
+        columns = {"logp": pi.log()[None], "logp_old": ref.log()[None], "replayed": torch.tensor([True])}
         value = bind("rlvr.divergence", {"kind": "dph_rl", "f": f})(columns)
         assert (value >= -1e-9).all()
         return float((ref * value[0]).sum())

@@ -73,7 +73,7 @@ def columns(policy: Policy, texts: torch.Tensor, drawn_by: Policy, reference: Po
     return {
         "logp": policy.of(texts), "logp_old": drawn_by.of(texts).detach(), "logp_ref": reference.of(texts).detach(),
         "advantage": (REWARD.double()[number(texts)])[:, None] * one, "mask": one, "in_loss": one[:, 0], "scored": one[:, 0],
-        "on_policy": one[:, 0], "teacher_forced": ~one, "turn": torch.zeros(one.shape).long(),
+        "on_policy": one[:, 0], "replayed": ~one[:, 0], "teacher_forced": ~one, "turn": torch.zeros(one.shape).long(),
         "entropy_old": torch.ones(one.shape), "weight": torch.full(one.shape, 1 / one.numel()),
     }  # fmt: skip
 
@@ -138,7 +138,7 @@ def test_divergences_have_the_gradient_that_they_claim(policy, reference):
     torch.testing.assert_close(told("k1", rows), torch.zeros(12).double(), atol=1e-9, rtol=0)
 
     stored = columns(policy, drawn(reference), reference, reference)
-    stored |= {"advantage": torch.zeros(16, 2), "on_policy": torch.zeros(16).bool()}
+    stored |= {"advantage": torch.zeros(16, 2), "replayed": torch.ones(16).bool()}
     ours, theirs = policy.of(TEXTS).sum(1), reference.of(TEXTS).sum(1).detach()
     whole = policy.gradient((theirs.exp() * (theirs - ours)).sum())
     torch.testing.assert_close(told("reason_maxxer", stored), whole)

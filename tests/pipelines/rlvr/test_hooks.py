@@ -95,7 +95,7 @@ def test_the_step_before_trains_once_more_and_first(tmp_path, start):
     in_loss = first["in_loss"]
     assert torch.equal(before["logp_old"], first["logp_old"][in_loss])
     assert torch.equal(before["group"], first["group"][in_loss])
-    assert not before["on_policy"].any() and own["on_policy"].all()
+    assert before["replayed"].all() and not own["replayed"].any() and own["on_policy"].all()
     parts = [batch.rows for batch in steps[1][:2]]
     assert torch.equal(torch.cat(parts).sort().values, torch.arange(len(before["group"]))), "every row once"
     groups = [set(before["group"][rows].tolist()) for rows in parts]
@@ -132,9 +132,9 @@ def test_rehearsed_rows_have_a_gradient(tmp_path, start):
     pipeline.learner.learn = lambda updates: (batches.append(updates), learn(updates))[1]
     pipeline.step(0)
     ((own,),) = batches
-    stored = ~own.columns["on_policy"]
+    stored = own.columns["replayed"]
     assert own.normalise_separately and int(stored.sum()) == 4
-    weight = algorithm.weigh(pipeline.update, own.columns, off_policy_separately=True)["weight"]
+    weight = algorithm.weigh(pipeline.update, own.columns, replayed_separately=True)["weight"]
     torch.testing.assert_close(weight[stored].sum(), torch.tensor(1.0))
     torch.testing.assert_close(weight[~stored].sum(), torch.tensor(1.0))
 

@@ -17,6 +17,7 @@ import torch
 import toys
 from stand_in import StandIn
 
+from pipelines.contract.method import own_update
 from pipelines.engine import checkpoint, server_endpoint
 from pipelines.engine.policy import Policy
 from pipelines.errors import Interrupted, RecipeError
@@ -105,6 +106,34 @@ def test_weights_that_stand_still_give_the_same_rows_however_far_ahead(tmp_path,
         run.run()
         rows.append((tmp_path / str(staleness) / "work/out/draws.jsonl").read_text())
     assert len(rows[0].splitlines()) == 5 and rows == rows[:1] * 4
+
+
+@pytest.mark.parametrize(
+    "replay",
+    ["dph_rl, solved: 1, problems: 40, rows: 3", "pipo, window: 2, start: 1"],
+    ids=lambda spec: spec.split(",")[0],
+)
+def test_rows_of_weights_that_are_behind_and_carried_ones_are_no_replays(tmp_path, start, stand_in, replay):
+    more = (
+        f"presets=[{replay.split(',')[0]}]", f"rlvr.replay={{kind: {replay}}}", "rlvr.filter=mixed", "rlvr.group_size=8",
+        "rlvr.sampling_schedule={kind: dynamic_carry, max_draws: 8}", *CORRECTED, "rlvr.steps=14", "rlvr.mini_batches=1",
+        "rlvr.optimizer.learning_rate=0.0005",
+    )  # fmt: skip
+    run = trainer(tmp_path, start, stand_in, 1, *more)
+    _, batches = watched(run)
+    learned, learn = [], run.learner.learn
+    run.learner.learn = lambda updates: learned.append(updates) or learn(updates)
+    run.run()
+    kinds = set()
+    for batch, updates in zip([batch for batch in batches if batch.rows], learned, strict=True):
+        own, count = own_update(updates).columns, len(batch.rows)
+        assert not own["replayed"][:count].any() and own["replayed"][count:].all()
+        assert all(update.columns["replayed"].all() for update in updates if update.replayed)
+        assert own["on_policy"][:count].tolist() == [row.version == batch.version for row in batch.rows]
+        replayed = count < len(own["group"]) or len(updates) > 1
+        kinds |= {("carried" if older else "drawn", replayed) for older in (~own["on_policy"][:count]).tolist()}
+    assert {("carried", True), ("drawn", True)} <= kinds
+    assert max(values.get("mismatch/max", 0) for _, values in toys.history(tmp_path / "work")) < 1e-3
 
 
 def test_sampling_goes_on_while_the_trainer_trains(tmp_path, start, stand_in):

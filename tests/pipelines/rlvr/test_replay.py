@@ -50,7 +50,7 @@ def test_zero_advantage_rows_give_way_to_stored_ones(seed, first, second):
     assert int(made["in_loss"].sum()) == int(two["in_loss"].sum())
     assert int(teaches(made).sum()) == int(teaches(two).sum()) + added
     if added:
-        assert made["on_policy"].tolist() == [True] * 12 + [False] * added
+        assert made["replayed"].tolist() == [False] * 12 + [True] * added
         assert len(made["group"][12:].unique()) == added and made["group"][12:].min() > two["group"].max()
         olds = {tuple(r["logp_old"][m].tolist()) for r, m in zip(_rows(one), one["mask"], strict=True)}
         for row in range(12, 12 + added):
@@ -109,7 +109,7 @@ def test_the_retrospective_update_holds_the_step_before_and_comes_first(seed, fi
     in_loss = one["in_loss"]
     for name in ("token", "logp_old", "mask", "group", "turn"):
         assert torch.equal(before.columns[name], one[name][in_loss]), name
-    assert not before.columns["on_policy"].any() and before.columns["step"] == 1
+    assert before.columns["replayed"].all() and before.columns["step"] == 1
     sign = (before.columns["advantage"] * one["advantage"][in_loss]).sum(1).sign()
     assert torch.equal(sign, one["advantage"][in_loss].abs().sum(1).sign()), "after progress it goes on as before"
 
@@ -136,7 +136,7 @@ def test_stored_rows_without_a_column_have_zeros_and_their_whole_share(seed, fir
     for name, value in two.items():
         if isinstance(value, torch.Tensor):
             assert len(alone[name]) == 2 and len(joined[name]) == 14 and alone[name].dtype == value.dtype
-            if name != "on_policy":
+            if name not in ("on_policy", "replayed"):
                 kept = joined[name][:12, : value.shape[1]] if value.ndim > 1 else joined[name][:12]
                 torch.testing.assert_close(kept, value, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(alone["loss_share"], alone["mask"].float())

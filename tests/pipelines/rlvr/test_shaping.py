@@ -36,11 +36,11 @@ def test_par_compares(seed, shift):
         one(reward[:1], same[:1] + 1, same[:1] > 0)
 
 
-def test_serr_ranks_where_no_on_policy_answer_is_correct():
+def test_serr_ranks_where_no_answer_of_the_step_is_correct():
     batch = toys.batch()
     batch.correct, batch.reward = batch.correct * 0, batch.reward * 0
     batch.correct[1] = 1.0  # of group 1
-    batch.correct[2], batch.on_policy[2] = 1.0, False  # replayed: its group 2 has none of its own
+    batch.correct[2], batch.replayed[2] = 1.0, True  # its group 2 has none of its own
     found = run_method("shaping", "serr", batch)
     assert (found[batch.group == 1] == 0).all() and found[2] == 0
     for group in (0, 2):

@@ -19,7 +19,7 @@ ROWS = st.lists(
 def columns(rows):
     paid, task, player, scored = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
     made = {"reward": torch.tensor(paid), "task": torch.tensor(task).long(), "player": torch.tensor(player).long()}
-    return made | {"scored": torch.tensor(scored).bool(), "on_policy": torch.ones(len(rows)).bool()}
+    return made | {"scored": torch.tensor(scored).bool(), "replayed": torch.zeros(len(rows)).bool()}
 
 
 def called(method, batch):
@@ -59,8 +59,8 @@ def test_games_of_a_step_count_alike(steps, decay):
         method = resumed
 
 
-def test_rows_of_earlier_steps_are_no_news():
+def test_replayed_rows_are_no_news():
     method, batch = spiral(decay=0.5), columns([(1.0, 0, 0, True), (1.0, 0, 0, True)])
-    batch["on_policy"] = torch.tensor([True, False])
+    batch["replayed"] = torch.tensor([False, True])
     method.on_batch(batch)
     assert called(method, columns([(1.0, 0, 0, True)])) == [0.5]

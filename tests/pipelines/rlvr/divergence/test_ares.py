@@ -19,7 +19,8 @@ def columns(gap, **more):
     reference[:2] -= gap
     given = {
         "problem": torch.tensor([5, 5, 7, 7]), "correct": torch.tensor([1.0, 1, 0, 0]), "scored": torch.ones(4).bool(),
-        "on_policy": torch.ones(4).bool(), "mask": torch.tensor([[False, True, True]] * 4), "logp_old": logp, "logp_ref": reference,
+        "on_policy": torch.ones(4).bool(), "replayed": torch.zeros(4).bool(),
+        "mask": torch.tensor([[False, True, True]] * 4), "logp_old": logp, "logp_ref": reference,
     }  # fmt: skip
     return given | more
 
@@ -61,11 +62,25 @@ def test_only_scored_rows_of_the_step_and_trained_tokens_are_measured():
     given = columns(0.5)
     rows = {name: torch.cat([value, value[:2]]) for name, value in given.items()}
     rows["correct"][4:], rows["problem"][5] = 1.0, 7
-    rows["scored"][4], rows["on_policy"][5] = False, False
+    rows["scored"][4], rows["on_policy"][5], rows["replayed"][5] = False, False, True
     rows["logp_ref"][4:] = math.nan
     rows["logp_ref"][:, 0] = math.nan
     hostile.on_batch(rows)
     assert hostile.state_dict() == plain.state_dict()
+
+
+def test_rows_of_older_weights_say_how_hard_a_problem_is_and_nothing_of_the_policy():
+    """Such as rows that a schedule carried over: problem 9 has no others."""
+    plain, part = ares(), ares()
+    plain.on_batch(columns(0.5))
+    rows = {name: torch.cat([value, value[:2]]) for name, value in columns(0.5).items()}
+    rows["problem"][4:], rows["on_policy"][4:], rows["logp_ref"][4:] = 9, False, math.nan
+    part.on_batch(rows)
+    assert part.bands == {5: 0, 7: 2, 9: 0} and part.log_betas == plain.log_betas and part.kl == plain.kl
+    rows["replayed"][4:] = True
+    again = ares()
+    again.on_batch(rows)
+    assert again.state_dict() == plain.state_dict()
 
 
 def test_state_survives_a_restart():

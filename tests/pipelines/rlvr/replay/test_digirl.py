@@ -38,7 +38,7 @@ def test_successes_at_hard_problems_come_first_and_come_back():
     assert len(replay.rows) == 12 and won["in_loss"].all(), "the step's own columns are left alone"
     made = own(replay, step_of(1, [1.0] + [0.0] * 11, [0.85] + [0.5] * 11))
     assert made["in_loss"].tolist() == [True] + [False] * 11 + [True] * 2
-    assert made["on_policy"].tolist() == [True] * 12 + [False] * 2 and len(replay.rows) == 24
+    assert made["replayed"].tolist() == [False] * 12 + [True] * 2 and len(replay.rows) == 24
     assert sorted(made["instruction_value"][12:].tolist()) == pytest.approx([0.1, 0.2])
     assert torch.equal(made["advantage"][12:], made["mask"][12:].float()), "they keep their advantages"
 

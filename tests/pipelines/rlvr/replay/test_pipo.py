@@ -32,7 +32,8 @@ def step(rewards, scored=(True, True, True, True)):
     mask = torch.ones(4, 2).bool() & scored[:, None]
     return {
         "raw_reward": torch.tensor(rewards), "scored": scored, "in_loss": scored.clone(), "group": torch.zeros(4).long(),
-        "mask": mask, "advantage": sign * mask, "logp_old": -torch.ones(4, 2) * mask, "on_policy": scored.clone(), "step": 0,
+        "mask": mask, "advantage": sign * mask, "logp_old": -torch.ones(4, 2) * mask, "on_policy": scored.clone(),
+        "replayed": scored & False, "step": 0,
     }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def test_replay_only_helps_groups_without_difference():
     assert all(r.correct and r.uid == a and r.version == 0 for r in by_group[0][2:])
     assert not by_group[3][2].correct and by_group[3][2].version == 0
     batch = toys.batch()
-    batch.on_policy = torch.arange(12) < 10
+    batch.replayed = torch.arange(12) >= 10
     (own,) = method.updates(columns_of(batch) | {"advantage": torch.ones(12, 9)}, torch.Generator())
     assert own.columns["advantage"][:, 0].tolist() == [1.0] * 10 + [0.5] * 2
     again = bind("rlvr.replay", {"kind": "r3", "answers": 2}).fn

@@ -16,6 +16,7 @@ def step(number, advantages, lengths=None):
         "advantage": torch.tensor(advantages)[:, None] * mask, "mask": mask, "in_loss": torch.ones(rows).bool(),
         "group": torch.arange(rows), "logp_old": torch.full((rows, 2), -1.0 - number) * mask, "step": number,
         "on_policy": torch.ones(rows).bool(),
+        "replayed": torch.zeros(rows).bool(),
     }  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def test_rows_are_forgotten_when_older_than_max_age(age, known):
     assert len(own["group"]) == 1 + known
     assert own["in_loss"].tolist() == [not known, True][: 1 + known]
     if known:
-        assert own["logp_old"][1].tolist() == [-1.0, -1.0] and own["on_policy"].tolist() == [True, False]
+        assert own["logp_old"][1].tolist() == [-1.0, -1.0] and own["replayed"].tolist() == [False, True]
 
 
 def test_a_single_zero_advantage_row_is_replaced_and_the_first_ones_first():

@@ -128,7 +128,7 @@ def test_a_run_reads_stored_rows_and_samples_nothing(tmp_path, begun, monkeypatc
     sampled, _ = made.collect(3)
     assert len(sampled) == 24 and {r.text for r in sampled} <= texts
     columns = made.collector.pack(sampled, 3, 4)
-    assert not columns["on_policy"].any() and columns["mask"].any()
+    assert not columns["on_policy"].any() and not columns["replayed"].any() and columns["mask"].any()
     metrics = [values for _, values in toys.history(tmp_path / "work")]
     assert len(metrics) == 4 and any(values["optimizer/grad_norm"] > 0 for values in metrics)
 

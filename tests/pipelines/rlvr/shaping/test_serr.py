@@ -18,9 +18,10 @@ def test_against_a_loop(seed, share):
     batch = toys.rough(seed)
     draw = torch.Generator().manual_seed(seed)
     batch.entropy_old = torch.randint(0, 4, batch.mask.shape, generator=draw) / 2  # ties
-    batch.on_policy = batch.scored & (torch.rand(16, generator=draw) < 0.8)
+    batch.replayed = torch.rand(16, generator=draw) >= 0.8
     batch.correct = batch.correct * (torch.rand(16, generator=draw) < 0.4)
     batch.correct[~batch.scored] = 1.0  # nobody asked
+    eligible = batch.scored & ~batch.replayed
     made = bind("rlvr.shaping", {"kind": "serr", "most": 0.6, "share": share})(columns_of(batch))
 
     def shape(row):
@@ -29,7 +30,7 @@ def test_against_a_loop(seed, share):
         return sum(top) / len(top), sum(entropies) / len(entropies)
 
     for row in range(16):
-        mates = [r for r in range(16) if batch.group[r] == batch.group[row] and batch.on_policy[r]]
+        mates = [r for r in range(16) if batch.group[r] == batch.group[row] and eligible[r]]
         wanted = 0.0
         if row in mates and not any(batch.correct[r] > 0 for r in mates):
             wins = {
@@ -47,7 +48,7 @@ def test_a_group_of_one_gets_half_and_one_of_two_all_or_nothing():
     entropy = torch.tensor([[1.0, 1.0], [0.0, 1.2], [0.9, 0.9]])
     yes, zero = torch.ones(3).bool(), torch.zeros(3)
     columns = {
-        "reward": zero, "group": torch.tensor([0, 1, 1]), "scored": yes, "correct": zero, "on_policy": yes,
+        "reward": zero, "group": torch.tensor([0, 1, 1]), "scored": yes, "correct": zero, "replayed": ~yes,
         "mask": torch.ones(3, 2).bool(), "entropy_old": entropy,
     }  # fmt: skip
     assert bind("rlvr.shaping", "serr")(columns).tolist() == pytest.approx([0.25, 0.5, 0.0])
