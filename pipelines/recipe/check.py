@@ -289,10 +289,11 @@ def _check_idle(bound: dict[str, Any], methods: list[Bound]) -> None:
                 f"{advantage.name} compares what rows get in all, so nothing would change. Use an advantage that reads rewards of turns, "
                 "such as gigpo, or leave it out."
             )
-        if rollout.fn.reads_samples and "on_policy" in part.takes:
+    for part in methods:
+        if rollout.fn.reads_samples and "on_policy" in part.needs:
             raise RecipeError(
-                f"rlvr.shaping: {part.name} learns from rows that the policy has just drawn, and rollout: {rollout.name} draws none. "
-                "Leave it out, or use a rollout that draws."
+                f"{part.slot}: {part.name} learns from rows that the policy has just drawn, and rollout: {rollout.name} draws none. "
+                "Choose another part, or use a rollout that draws."
             )
 
 

@@ -20,6 +20,7 @@ from pipelines.rlvr.replay._rows import row_of, stack
     title="Policy Improvement Reinforcement Learning (PIPO)",
     checked="official code, 5 cases (the window holds the steps before, as in the paper; the code counts each step twice)",
     requires=(("objective", "pipo"),),
+    reads=("on_policy",),
 )
 class pipo(Replay):
     """The rows of the step before train once more, in an update before the step's own, with coefficients C instead of advantages. It is
@@ -28,7 +29,8 @@ class pipo(Replay):
         xi = clip(mean reward - mean of the window, -5, 5) / deviation of the window (population)
         C_i = clip(xi G Abar_i / sum_group |Abar|, -10, 10), times `regress` where xi < 0;   Abar the row's mean advantage
 
-    So the last step's update is reinforced after progress and reversed after a setback. Use `objective: pipo`. Ratios are over the
+    So the last step's update is reinforced after progress and reversed after a setback. The mean reward is that of scored on-policy rows: a
+    step without any, which carried rows fill, shows no progress and has no replay update. Use `objective: pipo`. Ratios are over the
     log-probs that the rows were sampled with, so the step's own rows have moved away from 1 when their turn comes. There is no replay
     update before the window holds `start` steps, where |xi| <= `threshold`, or where `regress` is 0 and xi < 0.
     """
@@ -58,16 +60,16 @@ class pipo(Replay):
 
     def updates(self, columns: dict[str, Any], generator: torch.Generator) -> list[PolicyUpdate]:
         """The retrospective update where there is one, then the step's own."""
-        scored = columns["scored"]
-        mean_reward = float((columns["raw_reward"] * scored).sum() / scored.sum().clamp(min=1))
         updates = [PolicyUpdate(columns)]
-        if self.rows and len(self.means) >= self.start:
-            xi = self.progress(mean_reward)
+        measured = columns["scored"] & columns["on_policy"]
+        if measured.any():
+            mean_reward = float((columns["raw_reward"] * measured).sum() / measured.sum())
+            xi = self.progress(mean_reward) if self.rows and len(self.means) >= self.start else 0.0
             scale = 1.0 if xi > 0 else self.regress
             if abs(xi) > self.threshold and scale:
                 updates.insert(0, PolicyUpdate(self._retrospective(columns, xi, scale), replayed=True))
+            self.means = [*self.means, mean_reward][-self.window :]
         self.rows = [row_of(columns, index) for index in columns["in_loss"].nonzero().squeeze(1).tolist()]
-        self.means = [*self.means, mean_reward][-self.window :]
         return updates
 
     def _retrospective(self, columns: dict[str, Any], xi: float, scale: float) -> dict[str, Any]:

@@ -161,12 +161,20 @@ def test_a_few_steps_to_see_whether_it_runs_need_no_other_warmup(tmp_path):
             ["rlvr.shaping=[{kind: airs, terms: [novelty]}]", "rlvr.rollout=stored_episodes"],
             "airs learns from rows that",
         ),
+        (
+            ["presets=[pipo]", "rlvr.rollout=stored_episodes"],
+            "rlvr.replay: pipo learns from rows that the policy has just drawn",
+        ),
+        (
+            ["rlvr.divergence={kind: ares}", "rlvr.rollout=stored_episodes"],
+            "rlvr.divergence: ares learns from rows that",
+        ),
         (["rlvr.shaping=[{kind: goal_distance, discount: 0.9}]"], None),
         (["rlvr.shaping=[goal_distance]", "rlvr.advantage=gigpo"], None),
         (["rlvr.shaping=[goal_distance]", "rlvr.advantage=reinforce_pp"], None),
     ],
 )
-def test_shaping_that_could_change_nothing_is_refused(tmp_path, overrides, words):
+def test_a_part_that_could_change_nothing_is_refused(tmp_path, overrides, words):
     """What differences of a potential add up to is the start's, which the rows of a problem share."""
     recipe = read_recipe(toys.lake(tmp_path), overrides)
     if words is None:

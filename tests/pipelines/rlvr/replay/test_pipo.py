@@ -65,7 +65,7 @@ def test_xi_and_the_coefficients_are_bounded():
 
 
 def test_the_mean_reward_is_that_of_the_scored_rows():
-    """Whatever reward the others carry; a step in which nothing was scored counts as 0 and leaves no rows to go back to."""
+    """Whatever reward the others have; a step in which nothing was scored says nothing and leaves no rows to go back to."""
     half = (True, False, True, False)
     made = coefficients(step([0.0] * 4), step([0.5, 9.0, 0.5, 9.0], half), step([0.5] * 4), window=1)
     assert made[1] == pytest.approx([0.5, 0.5, -0.5, -0.5], abs=1e-5) and made[2] is None
@@ -73,8 +73,16 @@ def test_the_mean_reward_is_that_of_the_scored_rows():
     assert coefficients(step([0.0] * 4), step([0.5, 9, 9, 9], one), window=1)[1][0] == pytest.approx(0.5, abs=1e-5)
     none = (False,) * 4
     made = coefficients(step([0.5] * 4), step([9.0] * 4, none), step([1.0] * 4), step([2.0] * 4), window=1, regress=1.0)
-    assert made[1] == pytest.approx([-0.5, -0.5, 0.5, 0.5], abs=1e-5), "from 1/2 to 0"
-    assert made[2] is None and made[3] == pytest.approx([1, 1, -1, -1], abs=1e-5)
+    assert made[1] is None and made[2] is None and made[3] == pytest.approx([1, 1, -1, -1], abs=1e-5)
+
+
+def test_only_rows_that_the_policy_has_just_drawn_show_progress():
+    """Carried rows have the rewards of older weights, and train in a step's own update: in the next step they come back too."""
+    half, none = torch.tensor([True, False, True, False]), torch.zeros(4).bool()
+    mixed = step([0.5, 9.0, 0.5, 9.0]) | {"on_policy": half}
+    made = coefficients(step([0.0] * 4), mixed, step([9.0] * 4) | {"on_policy": none}, step([1.0] * 4), window=1)
+    assert made[1] == pytest.approx([0.5, 0.5, -0.5, -0.5], abs=1e-5) and made[2] is None
+    assert made[3] == pytest.approx([0.5, 0.5, -0.5, -0.5], abs=1e-5), "from the 1/2 that was measured last to 1"
 
 
 def test_nothing_happens_before_the_window_holds_enough_steps_or_at_the_threshold():
