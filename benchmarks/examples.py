@@ -49,7 +49,7 @@ def columns(
     for name in ("scored", "in_loss", "on_policy", "parsable"):
         out[name] = torch.ones(rows, dtype=torch.bool)
     out["replayed"], out["truncated"], out["unfinished"] = torch.zeros(3, rows, dtype=torch.bool)
-    out["teacher_forced"], out["in_window"] = torch.zeros_like(mask), mask.clone()
+    out["teacher_forced"], out["in_window"], out["sampled_now"] = torch.zeros_like(mask), mask.clone(), mask.clone()
     for name, column in COLUMNS.items():
         if name not in out and name not in ADDED:
             out[name] = _drawn(column, mask, taken, draw)

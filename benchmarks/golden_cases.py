@@ -28,6 +28,7 @@ BOOL = {
     "truncated",
     "unfinished",
     "in_window",
+    "sampled_now",
 }
 INTEGER = {"group", "task", "turn", "turn_state", "node", "token", "problem"}
 Case = dict[str, Any]
@@ -70,7 +71,7 @@ def columns_of(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     length = mask.sum(1).to(dtype)
     neutral: dict[str, Any] = {
         "scored": yes, "in_loss": yes, "on_policy": yes, "parsable": yes, "teacher_forced": mask & False, "truncated": ~yes,
-        "unfinished": ~yes, "in_window": mask | True,
+        "unfinished": ~yes, "in_window": mask | True, "sampled_now": mask | True,
         "group": torch.zeros(rows, dtype=torch.int64), "problem": torch.zeros(rows, dtype=torch.int64),
         "task": torch.zeros(rows, dtype=torch.int64), "length": length, "max_tokens": torch.full((rows,), width).to(dtype),
         "step": 0, "total_steps": 1, "loss_share": mask.to(dtype),

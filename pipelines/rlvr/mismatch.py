@@ -101,7 +101,7 @@ class Tokens:
             tokens: int64 [B, T].
             rows: int64 [B], the rows' places in the step.
         """
-        mask = columns["mask"] & columns["on_policy"][:, None] & columns["in_window"]
+        mask = columns["mask"] & columns["on_policy"][:, None] & columns["sampled_now"]
         sampled = columns.get("logp_sampler", columns["logp_old"])
         row, position = mask.nonzero(as_tuple=True)
         return cls(

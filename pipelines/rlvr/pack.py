@@ -71,11 +71,12 @@ def _trained(trajectories: list[Trajectory], width: int) -> dict[str, Tensor]:
 
 
 def _of_all_rows(trajectories: list[Trajectory], current: int, width: int) -> dict[str, Tensor]:
-    """Columns that depend on all rows, or on the version that samples: `on_policy` and `in_window`."""
+    """Columns that depend on all rows, or on the version that samples: `on_policy`, `in_window` and `sampled_now`."""
     versions = padded([t.versions or [current] * len(t.tokens) for t in trajectories], width, -1, torch.int64)
     return {
         "on_policy": torch.tensor(
             [not t.replayed and (t.version == current or t.versions is not None) for t in trajectories]
         ),
-        "in_window": versions == current,
+        "in_window": versions == versions.amax(1, keepdim=True),
+        "sampled_now": versions == current,
     }

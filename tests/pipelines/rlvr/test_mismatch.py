@@ -28,7 +28,7 @@ def tokens(dtype="bfloat16", seed=0, fault=None):
         logp = fault(logp)
     columns = {
         "mask": mask,
-        "in_window": torch.ones_like(mask),
+        "sampled_now": torch.ones_like(mask),
         "on_policy": torch.ones(ROWS, dtype=torch.bool),
         "logp_old": sampled,
         "group": torch.arange(ROWS) // 8,
@@ -168,7 +168,7 @@ def test_off_policy_rows_are_not_compared():
     part = tokens()
     columns = {
         "mask": torch.ones(2, 4, dtype=torch.bool),
-        "in_window": torch.ones(2, 4, dtype=torch.bool),
+        "sampled_now": torch.ones(2, 4, dtype=torch.bool),
         "on_policy": torch.tensor([True, False]),
         "logp_old": torch.zeros(2, 4),
         "logp_sampler": torch.ones(2, 4),
@@ -228,7 +228,7 @@ def first_tokens(groups, rows=4, width=8):
     count = groups * rows
     mask, sampled = torch.ones(count, width, dtype=torch.bool), torch.zeros(count, width)
     columns = {
-        "mask": mask, "in_window": mask, "on_policy": mask[:, 0], "logp_old": sampled, "group": torch.arange(count) // rows,
+        "mask": mask, "sampled_now": mask, "on_policy": mask[:, 0], "logp_old": sampled, "group": torch.arange(count) // rows,
     }  # fmt: skip
     logp = sampled + 0.02
     logp[:, 0] = 0.14

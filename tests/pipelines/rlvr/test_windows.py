@@ -159,7 +159,9 @@ def test_groups_wait_for_their_last_row_and_tokens_keep_their_version_s_log_prob
             drawn_by = torch.nn.utils.rnn.pad_sequence([torch.tensor(row.versions) for row in batch], True, -1)
             own = packed["mask"] & (drawn_by == version)
             assert torch.allclose(logp[own], packed["logp_old"][own], atol=1e-4)
-        assert torch.equal(packed["in_window"] & packed["mask"], packed["mask"] & (drawn_by == step))
+        assert torch.equal(packed["sampled_now"] & packed["mask"], packed["mask"] & (drawn_by == step))
+        newest = torch.tensor([max(row.versions) for row in batch])[:, None]
+        assert torch.equal(packed["in_window"] & packed["mask"], packed["mask"] & (drawn_by == newest))
         assert packed["on_policy"].all() and not packed["unfinished"].any()
         seen |= {(row.uid, row.stream) for row in batch}
     assert len(seen) == sum(map(len, rows)), "a row trains once"
@@ -205,6 +207,25 @@ def test_t_ppo_trains_each_window_once_and_its_critic_on_rows_that_have_ended(tm
     assert len(ended) > 10 and {key: trained[key] for key in ended} == ended, "each token trains in one step"
     drawn = [b["values"]["rollout/rows"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
     assert sum(drawn) == len(ended), "only rows that have ended are counted"
+
+
+def test_windows_that_are_carried_over_train_in_the_step_that_has_them(tmp_path, start):
+    """They had no share in the loss: older weights than the step's drew them. Nothing trains twice, and only new tokens are compared."""
+    carry = "rlvr.sampling_schedule={kind: dynamic_carry, max_draws: 2, max_age: 3}"
+    run = trainer(tmp_path, start, "presets=[t_ppo]", "rlvr.steps=9", "rlvr.prompts=2", carry)
+    _, rows, columns = run_watched(run)
+    trained: dict[tuple[str, int, int], int] = {}
+    carried = 0
+    for batch, learned in zip(rows, columns, strict=True):
+        for i, row in enumerate(batch):
+            share = learned["loss_share"][i]
+            assert 0 < int(share.sum()) <= 2
+            carried += not learned["sampled_now"][i].any()
+            for place in share.nonzero().flatten().tolist():
+                key = (row.uid, row.stream, place)
+                trained[key] = trained.get(key, 0) + 1
+    assert carried and set(trained.values()) == {1}
+    assert all(v.get("mismatch/max", 0) < 1e-3 for _, v in toys.history(tmp_path / "work"))
 
 
 def test_answers_before_the_first_step_are_drawn_to_their_ends(tmp_path, start, monkeypatch):
