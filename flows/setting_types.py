@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
+from pipelines.contract.fields import ADDRESS
+
 SIGNS = {annotated_types.Gt: ">", annotated_types.Ge: "≥", annotated_types.Lt: "<", annotated_types.Le: "≤"}
 
 
@@ -49,6 +51,8 @@ def _told(about: Any, things: str) -> list[str]:
     if isinstance(about, annotated_types.MaxLen):
         return [f"at most {_count(about.max_length, things)}"]
     pattern = getattr(about, "pattern", None)
+    if pattern == ADDRESS:
+        return ["an address such as `http://localhost:8000`"]
     return [] if pattern is None else [f"matches `{pattern}`"]
 
 

@@ -46,10 +46,12 @@ Day = Annotated[str, BeforeValidator(_day)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 
 
+ADDRESS = r"^https?://([^\s/@]*@)?(\[[0-9a-fA-F:.]+\]|[^\s/:@\[\]]+)(:[0-9]{1,5})?([/?#]\S*)?$"
+"""Of a server: user and password, which another check refuses; a name or a number; a port; and a path."""
 FORMS = {
     r"^\w+(\.\w+)*:\w+$": "write it as package.module:function",
     r"^[\w.]+:\w+$": "write it as package.module:function",
-    r"^https?://[^\s/]": "write an address such as http://localhost:8000",
+    ADDRESS: "write an address such as http://localhost:8000",
     r"^[A-Za-z_]\w*$": "write the name of a variable, such as OPENAI_API_KEY",
 }
 """Patterns of fields, in words."""

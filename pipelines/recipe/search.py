@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from pipelines.contract.fields import Identifier, Line, Settings, free
+from pipelines.contract.fields import ADDRESS, Identifier, Line, Settings, free
 
 
 class RewardModelScore(Settings):
@@ -24,7 +24,7 @@ class JudgeScore(Settings):
     kind: Literal["judge"]
     model: Annotated[str | None, Field(min_length=1, max_length=300)] = None
     """The name that the endpoint knows it by; without it the searched model grades its own answers, greedily."""
-    url: Annotated[str | None, Field(pattern=r"^https?://[^\s/]")] = None
+    url: Annotated[str | None, Field(pattern=ADDRESS)] = None
     api_key_env: Identifier | None = None
     instruction: str = Field("", max_length=8000)
     low: int = Field(1, ge=-1000, le=1000)

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipelines.contract.fields import Line, Settings, free
+from pipelines.contract.fields import ADDRESS, Line, Settings, free
 
-Address = Annotated[Line, Field(pattern=r"^https?://[^\s/]")]
+Address = Annotated[Line, Field(pattern=ADDRESS)]
 """Such as http://localhost:8000, without user, password or key: those come from `api_key_env`."""
 
 
