@@ -25,8 +25,9 @@ settings.register_profile(  # a failure is all that is wanted: nothing is shrunk
     "mutants", max_examples=25, deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script's background job, and so would be all that tests start
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for signum in (signal.SIGINT, signal.SIGHUP):  # a script's background job, or nohup: ignored in all that tests start
+    if signal.getsignal(signum) is signal.SIG_IGN:
+        signal.signal(signum, lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
