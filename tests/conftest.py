@@ -43,7 +43,8 @@ def _one_thread():
 def home(tmp_path, monkeypatch):
     """An empty project folder; no server is named."""
     for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # so that what the test leaves there is undone
+        monkeypatch.delenv(name)
     monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 

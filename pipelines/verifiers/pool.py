@@ -312,6 +312,7 @@ class _Batch:
 
     def run(self) -> None:
         """Fill `results`."""
+        self._man()  # before the clock starts: the first worker waits for the server's imports
         end = time.monotonic() + self.limits.batch_s + self.limits.batch_row_s * len(self.rows)
         while True:
             self._recover()

@@ -69,6 +69,7 @@ def test_each_stage_has_a_bar_that_ends_where_the_stage_did(sent):
     bars("rlvr", {"done": 1, "total": 2})
     wait_for(lambda: ("progress-rlvr", 50.0) in sent)
     bars("rlvr", None)
+    wait_for(lambda: ("progress-sft", 100.0) in sent)
     assert [p for key, p in sent if key == "progress-sft"][-1] == 100.0
     assert len(beside) == 7 and beside[-1] == ("rlvr", None)
 

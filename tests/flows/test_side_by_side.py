@@ -56,7 +56,7 @@ def run(tmp_path, monkeypatch):
                 assert set(recipe.node(stage).inputs.values()) <= set(done), stage
                 log.now, log.seen = log.now + 1, [*log.seen, stage]
                 log.most = max(log.most, log.now)
-            time.sleep(0.05)
+            time.sleep(0.2)
             with guard:
                 log.now -= 1
             if stage == fails:

@@ -15,6 +15,7 @@ import deployed
 import pytest
 import servers
 import toys
+from children import wait_until
 
 GRID = ["--set", "rlvr.steps=2", "--set", "rlvr.advantage=grpo,rloo", "--jobs", "2"]
 
@@ -159,9 +160,7 @@ def test_a_stop_ends_the_stages_of_all_runs(tmp_path, home):
     _, told = running.communicate(timeout=60)
     assert running.returncode == 130 and "stopped by SIGINT" in told, told[-3000:]
     assert time.monotonic() - began < 20
-    while stages_of(home) and time.monotonic() - began < 10:
-        time.sleep(0.1)
-    assert not stages_of(home)
+    wait_until(lambda: not stages_of(home), 20)
 
 
 def stages_of(home):

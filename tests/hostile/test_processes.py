@@ -86,6 +86,16 @@ def nothing_left(home: Path, seconds: float = 8) -> None:
     assert not left, [p.cmdline() for p in left]
 
 
+def ranks_of(home: Path) -> list[psutil.Process]:
+    """Those that are a stage's process."""
+    found = []
+    for process in processes(home):
+        with contextlib.suppress(psutil.Error):  # one may end while it is looked at
+            if "--rank" in process.cmdline():
+                found.append(process)
+    return found
+
+
 def runs(home: Path) -> dict[str, tuple[str, str, str]]:
     """MLflow's runs: id → (kind, status, parent)."""
     from mlflow import MlflowClient
@@ -174,7 +184,7 @@ def test_a_killed_stage_goes_on(ready, tmp_path):
     ranks: list = []
 
     def one_rank():
-        ranks[:] = [p for p in processes(home) if "--rank" in p.cmdline()]
+        ranks[:] = ranks_of(home)
         return len(ranks) == 1
 
     command.until(one_rank)
@@ -190,7 +200,7 @@ def test_two_pipelines_at_once(tmp_path):
     recipe, home = toys.recipe(tmp_path), tmp_path / "home"
     one = Command(recipe, home, tmp_path / "one", "sft.steps=402")
     one.until(lambda: MOMENTS["training"](one))
-    (rank,) = [p for p in processes(home) if "--rank" in p.cmdline()]
+    (rank,) = ranks_of(home)
     rank.suspend()  # or it might be done before the second has started
     two = Command(recipe, home, tmp_path / "two", "sft.steps=402")
     two.until(lambda: "waits for process" in two.said())

@@ -127,6 +127,7 @@ def test_a_run_of_a_machine_that_never_came_back_is_closed_elsewhere(recipe, hom
     parent, stage = killed(home, tmp_path)
     alive = Pipeline.open(recipe)  # takes the killed one up
     assert alive.parent == parent
+    alive.alive.stop()  # its own signs would come between the test's
     monkeypatch.setenv("MLFLOW_TRACKING_URI", environment.tracking_uri())
     monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "elsewhere"))
     environment.prepare()

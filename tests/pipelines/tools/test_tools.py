@@ -181,16 +181,20 @@ server.run()
 
 
 @pytest.mark.slow
-def test_an_mcp_server(tmp_path):
+def test_an_mcp_server(tmp_path, monkeypatch):
     pytest.importorskip("mcp")
-    path = tmp_path / "server.py"
+    from pipelines.tools import mcp_server
+
+    path, servers, start = tmp_path / "server.py", [], mcp_server._Server
+    monkeypatch.setattr(mcp_server, "_Server", lambda *given: servers.append(start(*given)) or servers[-1])
     path.write_text(SERVER)
-    spec = {"kind": "mcp_server", "command": [sys.executable, str(path)], "only": ["price"], "timeout_s": 4}
+    spec = {"kind": "mcp_server", "command": [sys.executable, str(path)], "only": ["price"], "timeout_s": 60}
     box = toolbox([spec])
     assert [schema["function"]["name"] for schema in box.schemas] == ["price"] and box.waits
     assert box.schemas[0]["function"]["description"] == "Price of an item."
     assert box.call("price", {"item": "tea"}).text == "4"
     assert box.call("price", {"items": "tea"}).outcome == Outcome.BAD_ARGUMENTS
+    servers[0].timeout_s = 1.0
     assert box.call("price", {"item": "slow"}).outcome == Outcome.TIMED_OUT
     with pytest.raises(RecipeError, match="has no tool 'prize'; it has price, secret"):
         toolbox([{**spec, "only": ["prize"]}])

@@ -104,7 +104,7 @@ def test_the_batch_has_a_budget():
 
 @pytest.mark.slow
 def test_quick_rows_come_before_slow_ones():
-    pool = Pool(workers=1, limits=Limits(cpu_s=30, quick_s=0.5, batch_s=8, batch_row_s=0))
+    pool = Pool(workers=1, limits=Limits(cpu_s=30, quick_s=0.2, batch_s=8, batch_row_s=0))
     try:
         rows = [row(BOMB + " " * i) for i in range(4)] + [row(f"\\boxed{{{i}}}", str(i)) for i in range(30)]
         found = statuses(pool.run(rows))
