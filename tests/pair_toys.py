@@ -44,7 +44,8 @@ def labelled(count: int) -> list[dict]:
 def prepare(folder: Path, written: list[dict]) -> Path:
     """Curated data in `folder/data` and a random model in `folder/model`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))
+    named = [{"data_source": "pairs"} | row for row in written]  # the split follows the name, without one the folder's
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in named))
     source = {"kind": "file", "path": str(folder / "rows.jsonl")}
     splits = {"train": 0.8, "heldout": 0.2}
     recipe = read_recipe(toys.recipe(folder, curate={"sources": [source], "splits": splits}))

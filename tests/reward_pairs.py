@@ -37,7 +37,7 @@ def pairs_file(folder: Path, count: int = 240, *, critiques: bool = False, **ext
     rows = []
     for number in range(count):
         chosen, rejected = ("".join(draw.choices(letters, k=draw.randint(2, 6))) for letters in ("abcd", "efgh"))
-        row = {"prompt": f"say {number % 30}", "chosen": chosen, "rejected": rejected}
+        row = {"data_source": "pairs", "prompt": f"say {number % 30}", "chosen": chosen, "rejected": rejected}
         texts = {"chosen_critique": "say", "rejected_critique": "yay"} if critiques else {}
         rows.append(row | {"margin": draw.randint(0, 4) / 4} | texts | extra)
     path = folder / "pairs.jsonl"

@@ -217,7 +217,7 @@ def test_it_learns_what_an_earlier_turn_says(tmp_path):
         rows.append(
             {
                 "prompt": f"say {number % 30}", "rejected_prompt": f"say {(number + 7) % 30}", "chosen": "so",
-                "rejected": "so", "chosen_turns": turns[0], "rejected_turns": turns[1],
+                "rejected": "so", "chosen_turns": turns[0], "rejected_turns": turns[1], "data_source": "turns",
             }
         )  # fmt: skip
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -40,7 +40,8 @@ def steps_file(folder):
         labels = [draw.random() < 0.7 for _ in range(draw.randint(1, 4))]
         texts = ["".join(draw.choices("abcd" if label else "efgh", k=draw.randint(2, 4))) for label in labels]
         shown = [None if number % 5 == 0 and place == 1 else label for place, label in enumerate(labels)]
-        rows.append({"prompt": f"say - {number % 30}", "completions": texts, "labels": shown})
+        row = {"prompt": f"say - {number % 30}", "completions": texts, "labels": shown}
+        rows.append(row | {"data_source": "steps"})
     path = folder / "steps.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {"kind": "file", "path": str(path)}
