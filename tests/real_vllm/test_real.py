@@ -87,9 +87,9 @@ def test_a_reload_that_leaves_the_old_head_is_refused_and_caught(tmp_path, wide,
         trainer(tmp_path, wide).run()
     examine = Endpoint.examine
 
-    def believe(self, config):
+    def believe(self, config, *patience):
         config = type(config).from_dict(config.to_dict() | {"tie_word_embeddings": False})
-        examine(self, config)
+        examine(self, config, *patience)
 
     monkeypatch.setattr(Endpoint, "examine", believe)
     with pytest.raises(StaleWeights, match="neither the new ones nor the old ones"):
