@@ -15,22 +15,9 @@ import torch
 from torch import Tensor
 
 from pipelines.contract.catalogue import Bound, bind
+from pipelines.contract.columns import COLUMNS
 from pipelines.rlvr import algorithm, ops
 
-BOOL = {
-    "mask",
-    "teacher_forced",
-    "scored",
-    "in_loss",
-    "on_policy",
-    "replayed",
-    "parsable",
-    "truncated",
-    "unfinished",
-    "in_window",
-    "sampled_now",
-}
-INTEGER = {"group", "task", "turn", "turn_state", "node", "token", "problem"}
 Case = dict[str, Any]
 
 
@@ -46,10 +33,9 @@ def run(case: Case, dtype: torch.dtype) -> dict[str, Any]:
 
 def tensor(name: str, value: Any, dtype: torch.dtype) -> Tensor:
     """An input as the column it is; null is NaN."""
-    if name in BOOL:
-        return torch.tensor(value, dtype=torch.bool)
-    if name in INTEGER:
-        return torch.tensor(value, dtype=torch.int64)
+    kind = COLUMNS[name].dtype if name in COLUMNS else "float32"
+    if kind in ("bool", "int64"):
+        return torch.tensor(value, dtype=getattr(torch, kind))
     return torch.tensor(_with_nan(value), dtype=dtype)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import psutil
+from pipelines.stage import owner
 
 TOYS = Path(__file__).parent / "tasks"
 """The folder of `stage_toy`."""
@@ -20,14 +20,7 @@ def job(do: str, **settings: Any) -> dict[str, Any]:
 
 def alive(pids: Iterable[int]) -> list[int]:
     """Those that have not ended."""
-    return [pid for pid in pids if _runs(pid)]
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # it may end between two looks
-        return False
+    return [pid for pid in pids if owner.running(pid)]
 
 
 def wait_until(true: Callable[[], Any], seconds: float = 10.0) -> None:

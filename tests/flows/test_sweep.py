@@ -160,7 +160,7 @@ def test_a_stop_ends_the_stages_of_all_runs(tmp_path, home):
     _, told = running.communicate(timeout=60)
     assert running.returncode == 130 and "stopped by SIGINT" in told, told[-3000:]
     assert time.monotonic() - began < 20
-    wait_until(lambda: not stages_of(home), 20)
+    wait_until(lambda: not stages_of(home))
 
 
 def stages_of(home):
