@@ -287,7 +287,7 @@ def _batch_rows(batch: Any, limits: Limits) -> Iterator[dict[str, Any] | RowErro
     """Columns of every row of a batch, or why a row cannot be turned into Python values."""
     if batch.nbytes <= limits.row_bytes:
         try:
-            rows = batch.to_pylist()
+            rows = _columns_of(batch)
         except (ValueError, OverflowError, NotImplementedError):
             pass  # some row has a value that Python cannot hold: found below, row by row
         else:
@@ -297,13 +297,46 @@ def _batch_rows(batch: Any, limits: Limits) -> Iterator[dict[str, Any] | RowErro
         yield _parquet_row(batch.slice(index, 1), limits)
 
 
+def _columns_of(batch: Any) -> list[dict[str, Any]]:
+    """Rows as Python values; numbers of half and single precision as the shortest decimals that stand for them.
+
+    >>> import pyarrow as pa
+    >>> _columns_of(pa.record_batch({"answer": pa.array([0.1], pa.float32())}))
+    [{'answer': 0.1}]
+    """
+    rows = batch.to_pylist()
+    for field in batch.schema:
+        if "float" in str(field.type):  # float and halffloat, at any depth; double is read as it is
+            for row in rows:
+                row[field.name] = _shortest(row[field.name], field.type)
+    return rows
+
+
+def _shortest(value: Any, kind: Any) -> Any:
+    """A value of an Arrow type, with the shortest decimal in the place of every number of half or single precision."""
+    import numpy as np
+    import pyarrow as pa
+
+    if value is None:
+        return None
+    if pa.types.is_float16(kind) or pa.types.is_float32(kind):
+        return float(str((np.float16 if pa.types.is_float16(kind) else np.float32)(value)))
+    if pa.types.is_struct(kind):
+        return {field.name: _shortest(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return [(_shortest(key, kind.key_type), _shortest(item, kind.item_type)) for key, item in value]
+    if pa.types.is_dictionary(kind):
+        return _shortest(value, kind.value_type)
+    return [_shortest(item, kind.value_type) for item in value] if isinstance(value, list) else value
+
+
 def _parquet_row(row: Any, limits: Limits) -> dict[str, Any] | RowError:
     if row.nbytes > limits.row_bytes:
         return _too_long(row.nbytes, limits)
     columns: dict[str, Any] = {}
     for column in row.schema.names:
         try:
-            columns[column] = row.column(column).to_pylist()[0]
+            columns[column] = _columns_of(row.select([column]))[0][column]
         except UnicodeDecodeError as error:
             return RowError(column[:40], "not UTF-8", f"byte {error.start + 1}")
         except (ValueError, OverflowError, NotImplementedError) as error:

@@ -9,13 +9,16 @@ from typing import Any
 from pipelines.sandbox.inside.wire import DEPTH
 
 TOLERANCE = 1e-9
-"""Relative difference of floats that counts as equal."""
+"""Relative difference from an expected float that counts as equal."""
+NEAR_ZERO = 1e-12
+"""A number as small as this is equal to an expected 0.0."""
 
 
 def equal(expected: Any, value: Any, *, tuples: bool = False, depth: int = DEPTH + 4) -> bool:
-    """Whether a value is the expected one: by type and value, but an integer may be a float and floats may differ by 1e-9.
+    """Whether a value is the expected one: by type and value; where a float is expected, numbers may differ by 1e-9.
 
-    A truth value is no number. In sets and keys numbers must be equal exactly.
+    An expected integer is met by a float of exactly its value. A truth value is no number. In sets and keys numbers must be
+    equal exactly.
 
     Args:
         expected: tagged data, as `wire.encode` gives it; trusted.
@@ -24,6 +27,8 @@ def equal(expected: Any, value: Any, *, tuples: bool = False, depth: int = DEPTH
 
     >>> equal([1, {"f": "0x1p1"}], [1, 2]), equal(1, True), equal([1], {"t": [1]}), equal([1], {"t": [1]}, tuples=True)
     (True, False, False, True)
+    >>> equal(10**9, 1e9), equal(10**9, 1e9 + 1), equal(1e9, 1e9 + 0.1)
+    (True, False, True)
     """
     if depth <= 0:
         return False
@@ -98,14 +103,14 @@ def _number(data: Any) -> int | float | None:
 
 
 def _close(expected: int | float, value: int | float) -> bool:
-    if expected == value:
+    if expected == value:  # exact between integers and floats too
         return True
-    if isinstance(expected, int) and isinstance(value, int):
+    if isinstance(expected, int):
         return False
     try:
         if math.isnan(expected) or math.isnan(value):
             return math.isnan(expected) and math.isnan(value)
-        return math.isclose(expected, value, rel_tol=TOLERANCE, abs_tol=1e-12)
+        return math.isclose(expected, value, rel_tol=TOLERANCE, abs_tol=0.0 if expected else NEAR_ZERO)
     except OverflowError:  # an integer that no float can hold
         return False
 

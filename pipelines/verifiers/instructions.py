@@ -1,5 +1,10 @@
 """Instructions that can be checked in the text: the families of IFEval (arXiv 2311.07911), in linear time.
 
+They are counted as google-research/instruction_following_eval counts them: a keyword is found within longer words too (`cat`
+in `concatenate`), a forbidden word only as a word of its own. Keywords are plain text here, not regular expressions.
+Sentences and words in capitals, for which the released code asks NLTK, are split by rules of our own, and no text in capitals
+or in small letters is asked for its language.
+
 `info`: `instruction_id_list` and `kwargs` as the data set has them, or `instructions`: a list of objects with `id` and
 their arguments. The score is the share that is followed; correct where all are. `info["strict"]`: then anything less is 0.
 """
@@ -14,12 +19,12 @@ from typing import Any
 from pipelines.verifiers import UNPARSABLE, Verdict
 
 _WORD = re.compile(r"\w+")
+_JOINED_WORD = re.compile(r"\w+(?:[-./&]\w+)*")
 _SENTENCE = re.compile(r"[.!?]+(?=[\s\"')\]]|$)")
-_PLACEHOLDER = re.compile(r"\[[^\[\]\n]{1,200}\]")
-_BULLET = re.compile(r"^[ \t]{0,16}[*-][ \t]{1,8}\S", re.MULTILINE)
-_HIGHLIGHT = re.compile(r"(?<!\*)\*[^*\n]{1,500}\*(?!\*)|\*\*[^*\n]{1,500}\*\*")
-_TITLE = re.compile(r"<<[^<>\n]{1,300}>>")
-_RULE = re.compile(r"^[ \t]{0,8}\*\*\*[ \t]{0,8}$", re.MULTILINE)
+_STAR_BULLET = re.compile(r"[^\S\n]*\*[^*\n]")
+_DASH_BULLET = re.compile(r"[^\S\n]*-")
+_HIGHLIGHT = re.compile(r"\*[^*\n]*\*")
+_DOUBLE_HIGHLIGHT = re.compile(r"\*\*[^*\n]*\*\*")
 _CHOICES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
@@ -32,9 +37,13 @@ def _relation(count: int, arguments: dict[str, Any], threshold: str, relation: s
 
 
 def _occurrences(text: str, keyword: str) -> int:
-    """How often a keyword occurs as a word of its own, whatever its case."""
-    pattern = rf"(?<!\w){re.escape(keyword.strip())}(?!\w)"
-    return len(re.findall(pattern, text, re.IGNORECASE))
+    """How often a keyword occurs, within longer words too, whatever its case."""
+    return len(re.findall(re.escape(keyword.strip()), text, re.IGNORECASE))
+
+
+def _is_word(text: str, word: str) -> bool:
+    """Whether a word occurs between two word boundaries, whatever its case."""
+    return re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) is not None
 
 
 def _sentences(text: str) -> int:
@@ -42,26 +51,56 @@ def _sentences(text: str) -> int:
     return ends + int(bool(text.strip()) and text.strip()[-1] not in ".!?\"')]")
 
 
-def _paragraphs(text: str) -> list[str] | None:
-    """Paragraphs between lines of three stars; None where one between others is empty."""
-    parts = _RULE.split(text)
-    inner = [part.strip() for part in parts]
-    if any(not part for part in inner[1:-1]):
-        return None
-    return [part for part in inner if part]
+def _paragraphs(text: str) -> int:
+    """Paragraphs between dividers of three stars; 0 where one between others is empty."""
+    parts = [part.strip() for part in text.split("***")]
+    if not all(parts[1:-1]):
+        return 0
+    return sum(map(bool, parts))
 
 
 def _nth_paragraph(text: str, a: dict[str, Any]) -> bool:
-    paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
-    number = int(a["nth_paragraph"])
-    if len(paragraphs) != int(a["num_paragraphs"]) or not 1 <= number <= len(paragraphs):
+    paragraphs = text.split("\n\n")
+    number, count = int(a["nth_paragraph"]), sum(bool(part.strip()) for part in paragraphs)
+    if count != int(a["num_paragraphs"]) or not 1 <= number <= count or not paragraphs[number - 1].strip():
         return False
-    first = paragraphs[number - 1].split()[0].strip("\"'.,?!").lower()
-    return first == str(a["first_word"]).lower()
+    word = paragraphs[number - 1].split()[0].lstrip("'").lstrip('"')
+    return re.split("[.,?!'\"]", word, maxsplit=1)[0].lower() == str(a["first_word"]).lower()
+
+
+def _placeholders(text: str) -> int:
+    """Texts in square brackets, within a line."""
+    count = 0
+    for line in text.split("\n"):
+        end = 0
+        while (start := line.find("[", end)) >= 0 and (end := line.find("]", start)) >= 0:
+            count += 1
+    return count
+
+
+def _bullets(text: str) -> int:
+    """Lines that begin with a star before other text, or with a dash."""
+    lines = text.split("\n")
+    return sum(bool(_STAR_BULLET.match(line) or _DASH_BULLET.match(line)) for line in lines)
+
+
+def _highlights(text: str) -> int:
+    """Texts between stars, those between two stars on each side counted once more."""
+    single = sum(bool(mark.strip("*").strip()) for mark in _HIGHLIGHT.findall(text))
+    return single + sum(bool(mark[2:-2].strip()) for mark in _DOUBLE_HIGHLIGHT.findall(text))
+
+
+def _title(text: str) -> bool:
+    """Whether a line has something between its first << and its last >>."""
+    for line in text.split("\n"):
+        start, end = line.find("<<"), line.rfind(">>")
+        if 0 <= start < end - 2 and line[start:end].lstrip("<").rstrip(">").strip():
+            return True
+    return False
 
 
 def _sections(text: str, a: dict[str, Any]) -> bool:
-    pattern = rf"(?<!\w){re.escape(str(a['section_spliter']).strip())}[ \t]{{0,4}}\d{{1,4}}"
+    pattern = rf"{re.escape(str(a['section_spliter']).strip())}\s?\d"
     return len(re.findall(pattern, text)) >= int(a["num_sections"])
 
 
@@ -77,9 +116,9 @@ def _json(text: str, a: dict[str, Any]) -> bool:
 
 
 def _postscript(text: str, a: dict[str, Any]) -> bool:
-    mark = str(a["postscript_marker"]).strip().lower()
-    forms = {"p.s.": ("p.s.", "p. s.", "ps."), "p.p.s": ("p.p.s", "p. p. s", "pps")}.get(mark, (mark,))
-    return any(line.strip().lower().startswith(forms) for line in text.splitlines())
+    mark = str(a["postscript_marker"]).strip()
+    pattern = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}.get(mark, re.escape(mark.lower()))
+    return re.search(pattern, text.lower()) is not None
 
 
 def _two_responses(text: str, a: dict[str, Any]) -> bool:
@@ -91,30 +130,29 @@ def _two_responses(text: str, a: dict[str, Any]) -> bool:
 
 
 def _capital_words(text: str) -> int:
-    return sum(1 for word in _WORD.findall(text) if word.isupper() and any(c.isalpha() for c in word))
+    """Words in capitals; parts joined by a hyphen, a point, a slash or an ampersand are one word."""
+    return sum(word.isupper() for word in _JOINED_WORD.findall(text))
 
 
 FAMILIES: dict[str, Callable[[str, dict[str, Any]], bool]] = {
     "keywords:existence": lambda t, a: all(_occurrences(t, word) for word in _several(a["keywords"])),
     "keywords:frequency": lambda t, a: _relation(_occurrences(t, str(a["keyword"])), a, "frequency"),
-    "keywords:forbidden_words": lambda t, a: not any(_occurrences(t, word) for word in _several(a["forbidden_words"])),
+    "keywords:forbidden_words": lambda t, a: not any(_is_word(t, word) for word in _several(a["forbidden_words"])),
     "keywords:letter_frequency": lambda t, a: _relation(
         t.lower().count(str(a["letter"]).lower()), a, "let_frequency", "let_relation"
     ),
     "length_constraints:number_sentences": lambda t, a: _relation(_sentences(t), a, "num_sentences"),
     "length_constraints:number_words": lambda t, a: _relation(len(_WORD.findall(t)), a, "num_words"),
-    "length_constraints:number_paragraphs": lambda t, a: len(_paragraphs(t) or ()) == int(a["num_paragraphs"]),
+    "length_constraints:number_paragraphs": lambda t, a: _paragraphs(t) == int(a["num_paragraphs"]),
     "length_constraints:nth_paragraph_first_word": _nth_paragraph,
-    "detectable_content:number_placeholders": lambda t, a: len(_PLACEHOLDER.findall(t)) >= int(a["num_placeholders"]),
+    "detectable_content:number_placeholders": lambda t, a: _placeholders(t) >= int(a["num_placeholders"]),
     "detectable_content:postscript": _postscript,
-    "detectable_format:number_bullet_lists": lambda t, a: len(_BULLET.findall(t)) == int(a["num_bullets"]),
-    "detectable_format:constrained_response": lambda t, a: sum(choice in t for choice in _CHOICES) == 1,
-    "detectable_format:number_highlighted_sections": lambda t, a: (
-        len({h.strip("*").strip() for h in _HIGHLIGHT.findall(t)} - {""}) >= int(a["num_highlights"])
-    ),
+    "detectable_format:number_bullet_lists": lambda t, a: _bullets(t) == int(a["num_bullets"]),
+    "detectable_format:constrained_response": lambda t, a: any(choice in t for choice in _CHOICES),
+    "detectable_format:number_highlighted_sections": lambda t, a: _highlights(t) >= int(a["num_highlights"]),
     "detectable_format:multiple_sections": _sections,
     "detectable_format:json_format": _json,
-    "detectable_format:title": lambda t, a: any(h.strip("<>").strip() for h in _TITLE.findall(t)),
+    "detectable_format:title": lambda t, a: _title(t),
     "combination:two_responses": _two_responses,
     "combination:repeat_prompt": lambda t, a: t.strip().lower().startswith(str(a["prompt_to_repeat"]).strip().lower()),
     "startend:end_checker": lambda t, a: t.strip().strip('"').lower().endswith(str(a["end_phrase"]).strip().lower()),

@@ -2,7 +2,7 @@
 
 1 where the rows are those of the gold query, 0.1 where the query runs and returns others, 0 where it does not run.
 `info`: `schema` (a script that makes and fills the tables), `ordered` (default: whether the gold query ends with an ORDER
-BY of its own). Rows compare as multisets, NULL and duplicates count, floats may differ by 1e-9.
+BY of its own). Rows compare as multisets, NULL and duplicates count, integers are exact, floats of the gold query may be missed by 1e-9.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def _rank(row: Any) -> str:
 def _rounded(cell: Any) -> Any:
     if isinstance(cell, dict) and "f" in cell:
         try:
-            return {"f": float(f"{float.fromhex(cell['f']):.8g}").hex()}
+            value = float.fromhex(cell["f"])
+            return cell if value.is_integer() else {"f": float(f"{value:.8g}").hex()}
         except (ValueError, TypeError, OverflowError):
             return cell
     return cell

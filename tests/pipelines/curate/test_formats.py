@@ -93,3 +93,22 @@ def test_a_long_line_is_never_held_whole():
         (2, 4, 4),
     ]
     assert handle.longest <= 2**18
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [("float32", "0.1"), ("float16", "0.1"), ("float64", "0.1"), ("float32", "1e-10"), ("float32", "16777216.0")],
+)
+def test_a_number_of_single_precision_is_its_shortest_decimal(tmp_path, name, text):
+    value, kind = float(text), pa.type_for_alias(name)
+    table = {
+        "answer": pa.array([value, None], kind),
+        "several": pa.array([[value, None], None], pa.list_(kind)),
+        "info": pa.array([{"deep": [value]}, None], pa.struct([("deep", pa.list_(kind))])),
+    }
+    pq.write_table(pa.table(table), tmp_path / "rows.parquet")
+    first, second = (row.columns for row in read_file(tmp_path / "rows.parquet"))
+    assert (
+        str(first["answer"]) == str(value) and first["several"] == [value, None] and first["info"] == {"deep": [value]}
+    )
+    assert second == {"answer": None, "several": None, "info": None}

@@ -58,21 +58,21 @@ def test_a_schema_reaches_no_network_and_a_bad_one_is_no_fault_of_the_text():
 
 
 FOLLOWED = {
-    "keywords:existence": ("one Two", {"keywords": ["two"]}, "twofold one"),
-    "keywords:frequency": ("a cat, a cat", {"keyword": "cat", "frequency": 2}, "a cat, cats"),
-    "keywords:forbidden_words": ("fine", {"forbidden_words": ["bad"]}, "a Bad one"),
+    "keywords:existence": ("one Twofold", {"keywords": ["two"]}, "one tw o"),
+    "keywords:frequency": ("a cat, cats", {"keyword": "cat", "frequency": 2}, "a cat, c.t"),
+    "keywords:forbidden_words": ("badly", {"forbidden_words": ["bad"]}, "a Bad one"),
     "keywords:letter_frequency": ("aAa", {"letter": "a", "let_frequency": 3, "let_relation": "at least"}, "a"),
     "length_constraints:number_sentences": ("One. Two! Three", {"num_sentences": 3}, "One, two, three."),
     "length_constraints:number_words": ("a b c", {"num_words": 3, "relation": "at least"}, "a b"),
-    "length_constraints:number_paragraphs": ("a\n***\nb", {"num_paragraphs": 2}, "a\n***\n\n***\nb"),
+    "length_constraints:number_paragraphs": ("a *** b", {"num_paragraphs": 2}, "a\n***\n\n***\nb"),
     "length_constraints:nth_paragraph_first_word": (
         "x\n\nHello, y", {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "hello"}, "Hello\n\nx",
     ),
-    "detectable_content:number_placeholders": ("[name] of [place]", {"num_placeholders": 2}, "[] [name]"),
-    "detectable_content:postscript": ("x\nP.S. y", {"postscript_marker": "P.S."}, "x P.S. y"),
-    "detectable_format:number_bullet_lists": ("* a\n* b", {"num_bullets": 2}, "* a\n* b\n- c"),
-    "detectable_format:constrained_response": ("My answer is no.", {}, "My answer is no. My answer is yes."),
-    "detectable_format:number_highlighted_sections": ("*a* and **b**", {"num_highlights": 2}, "*a* and *a*"),
+    "detectable_content:number_placeholders": ("[name] of [place]", {"num_placeholders": 2}, "[name"),
+    "detectable_content:postscript": ("x P. S. y", {"postscript_marker": "P.S."}, "x PS: y"),
+    "detectable_format:number_bullet_lists": ("* a\n* b", {"num_bullets": 2}, "* a\n* b\n-c"),
+    "detectable_format:constrained_response": ("My answer is no.", {}, "My answer is no"),
+    "detectable_format:number_highlighted_sections": ("*a* and *a*", {"num_highlights": 2}, "*a* and * *"),
     "detectable_format:multiple_sections": (
         "SECTION 1\nx\nSECTION 2\ny", {"section_spliter": "SECTION", "num_sections": 2}, "SECTION 1",
     ),
@@ -97,6 +97,39 @@ def test_every_family_has_a_text_that_follows_and_one_that_does_not(family):
     info = {"instruction_id_list": [family], "kwargs": [arguments]}
     assert status("instructions", follows, **info) == "correct"
     assert status("instructions", breaks, **info) == "incorrect"
+
+
+LIKE_IFEVAL = [
+    ("keywords:existence", "concatenate", {"keywords": ["cat"]}, True),
+    ("keywords:existence", "a c++ program", {"keywords": ["C++"]}, True),
+    ("keywords:frequency", "cat scatter cats", {"keyword": "cat ", "frequency": 4, "relation": "less than"}, True),
+    ("keywords:forbidden_words", "concatenate", {"forbidden_words": ["cat"]}, True),
+    ("keywords:forbidden_words", "a cat-like thing", {"forbidden_words": ["cat"]}, False),
+    ("detectable_format:number_bullet_lists", "*a\n  - b\n** c\n-d", {"num_bullets": 3}, True),
+    ("detectable_format:number_highlighted_sections", "**a** *b*", {"num_highlights": 3}, False),
+    ("detectable_format:number_highlighted_sections", "*a* **b** *a*", {"num_highlights": 3}, True),
+    ("detectable_format:title", "<<a> b>>", {}, True),
+    ("detectable_format:multiple_sections", "SECTION1 SECTION 2", {"section_spliter": "SECTION", "num_sections": 2}, True),
+    ("detectable_format:constrained_response", "My answer is no. My answer is yes.", {}, True),
+    ("detectable_content:postscript", "Bye. P.P.S. Hi", {"postscript_marker": "P.P.S"}, True),
+    ("detectable_content:postscript", "pps hi", {"postscript_marker": "P.P.S"}, False),
+    ("detectable_content:number_placeholders", "[] [a b]", {"num_placeholders": 2}, True),
+    ("length_constraints:number_paragraphs", "***\na *** b\n***", {"num_paragraphs": 2}, True),
+    (
+        "length_constraints:nth_paragraph_first_word", "\"Well, x\n\ny", {"num_paragraphs": 2, "nth_paragraph": 1, "first_word": "Well"},
+        True,
+    ),
+    (
+        "change_case:capital_word_frequency", "A STATE-OF-THE-ART U.S. car", {"capital_frequency": 4, "capital_relation": "less than"},
+        True,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family, text, arguments, follows", LIKE_IFEVAL)
+def test_counted_as_the_released_code_counts(family, text, arguments, follows):
+    info = {"instruction_id_list": [family], "kwargs": [arguments]}
+    assert (status("instructions", text, **info) == "correct") is follows
 
 
 @pytest.mark.parametrize("text", ["*", "[", "<<", "* a\n", "***\n", "a. ", "\n\n", '"', "P.S. ", "******"])

@@ -59,6 +59,22 @@ def test_a_run_of_many_rows_that_sleep_costs_no_other_row_its_turn(monkeypatch):
     assert [v.status for v in verifiers.verify_many(rows)] == ["timed_out", "timed_out", "correct"]
 
 
+@pytest.mark.parametrize(
+    "source, argument, expected, status",
+    [
+        ("def solve(n): return float(n + 1)", 1000000007, 1000000007, "incorrect"),
+        ("def solve(n): return n / 3", 3000000000000000003, 1000000000000000001, "incorrect"),
+        ("def solve(n): return n // 3", 3000000000000000003, 1000000000000000001, "correct"),
+        ("def solve(n): return [n + 1e-4]", 1000000, [1000000], "incorrect"),
+        ("def solve(n): return n / 3", 9, 3, "correct"),
+        ("def solve(n): return (0.1 + 0.2) * n", 1, 0.3, "correct"),
+    ],
+)
+def test_a_float_is_an_integer_only_where_it_is_equal(source, argument, expected, status):
+    info = {"entry_point": "solve", "cases": [{"args": [argument], "expected": expected}]}
+    assert verdict(source, info).status == status
+
+
 def test_tests_may_be_in_the_answer():
     assert verdict(ADD, {}, json.dumps(CASES)).correct
     assert verdict(ADD, {}, json.dumps(["assert add(1, 1) == 2"])).correct
