@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ class Counts:
         self.reasons: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
         self.licence_of: dict[str, str] = {}
+        self.extra: dict[str, Counter[str]] = {}
+        """source → column of which no part of a record was made, kept in `info` → records."""
+        self.lost_keys: dict[str, Counter[str]] = {}
+        """source → column, or key of its messages, that is nowhere in a record → records."""
         self.first_quarantined = ""
         self._dropped = open(out / "dropped.jsonl", "w")  # noqa: SIM115
         self._quarantine = open(out / "quarantine.jsonl", "w")  # noqa: SIM115
@@ -42,6 +47,32 @@ class Counts:
         self.read += 1
         self.sources[source] += 1
         self.licence_of[source] = licence
+
+    def keep(self, source: str, extra: Iterable[str], lost: Iterable[str]) -> None:
+        """A row became a record.
+
+        Args:
+            source: the row's.
+            extra: its columns that are in `info` because no part of the record was made of them.
+            lost: its columns, and keys of messages, that are nowhere in the record.
+        """
+        for counts, names in ((self.extra, extra), (self.lost_keys, lost)):
+            counter = counts.setdefault(source, Counter())
+            for name in names:
+                counter[name if name in counter or len(counter) < REASONS else "others"] += 1
+
+    def leftovers(self) -> list[str]:
+        """For each source one line on the columns that no part of a record was made of, and one on those that no record has."""
+        lines = []
+        for source, names in self.extra.items():
+            if names:
+                lines.append(
+                    f"{source}: only kept in info, where verifiers and reward functions find them by name: {_named(names)}"
+                )
+        for source, names in self.lost_keys.items():
+            if names:
+                lines.append(f"{source}: not used, in no record: {_named(names)}")
+        return lines
 
     def quarantine(self, source: str, row: Row, error: RowError) -> None:
         """A row that is not a record: place, field, reason and the start of it go to the quarantine file."""
@@ -134,6 +165,8 @@ class Counts:
             "quarantine_reasons": dict(self.reasons.most_common(20)),
             "examples": self.examples,
             "licences": self.licence_of,
+            "only_in_info": {source: dict(names) for source, names in self.extra.items() if names},
+            "not_used": {source: dict(names) for source, names in self.lost_keys.items() if names},
             **about,
         }
         (self.out / "card.json").write_text(json.dumps(body, indent=1, sort_keys=True))
@@ -146,6 +179,8 @@ class Counts:
         lines += [f"| **split {name}** | {count:,} |" for name, count in kept.items()]
         lines += ["", "## Sources", "", "| source | rows | licence |", "|---|---:|---|"]
         lines += [f"| {s} | {n:,} | {self.licence_of.get(s, 'unknown')} |" for s, n in self.sources.items()]
+        if leftovers := self.leftovers():
+            lines += ["", "## Columns that no part of a record was made of", ""] + [f"- {line}" for line in leftovers]
         if self.reasons:
             lines += ["", "## Quarantined", ""] + [f"- {n:,} × {r}" for r, n in self.reasons.most_common(20)]
         if self.examples:
@@ -153,3 +188,11 @@ class Counts:
             lines += [f"- {step}: {example}" for step, examples in self.examples.items() for example in examples]
         lines += ["", "Every row not kept is in `dropped.jsonl` or `quarantine.jsonl`, with the reason.", ""]
         return "\n".join(lines)
+
+
+def _named(names: Counter[str], count: int = 20) -> str:
+    """The commonest names with their rows; the order is the same for equal rows."""
+    listed = sorted(names.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} ({rows:,} rows)" for name, rows in listed[:count]) + (
+        f" and {len(listed) - count:,} more" if len(listed) > count else ""
+    )

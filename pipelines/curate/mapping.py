@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines import environments, tools, verifiers
 from pipelines.curate import labelled, preferences
+from pipelines.curate.cells import ORIGIN, Cells, missing
 from pipelines.curate.values import RowError, check_text, kind, normalise, parse_json, plain, scalar_text, text_of
 from pipelines.data import chat, pairs, steps
 from pipelines.data.records import PREFERENCES, RAW_TEXT, TURN_WEIGHTS, Message, Problem
@@ -22,8 +23,6 @@ SOLUTIONS = ("solution", "completion", "response", "rationale", "generated_solut
 LABEL = "label"
 ROLES = ("system", "user", "assistant", "tool")
 UID_CHARACTERS = 64
-ORIGIN = "sampled_from"
-"""In a record's info: uid of the problem whose completion or pair it holds."""
 _PLACEHOLDER = re.compile(r"\{prompt\}|\{metadata\.(\w+)\}")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _GSM8K = "####"
@@ -40,15 +39,20 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     Raises:
         RowError: the field and the reason.
     """
+    row = row if isinstance(row, Cells) else Cells(row)
+    for column in source.remove_columns:
+        row.pop(column, None)
     if source.text_column is not None:
         return _raw_text(row, source)
     pair = _pair(row, source)
     if not pair and (single := _labelled(row)):
-        pair, row = single, {k: v for k, v in row.items() if k not in (pairs.COMPLETION, LABEL)}
-    pair = pair or labelled.of_row(row)
+        row.use(pairs.COMPLETION, LABEL)
+        pair, row = single, row.changed({k: v for k, v in row.items() if k not in (pairs.COMPLETION, LABEL)})
+    if not pair and (pair := labelled.of_row(row)):
+        row.use("completions", "labels")
     prompt = _prompt(_with_prompt(row) if pair else row, source)
     answer, solution = ("", None) if pair and _no_answer(row, source) else _answer(row, source)
-    verifier = source.verifier or _name(row, "verifier") or ("exact" if pair and not answer else "math")
+    verifier = source.verifier or row.name("verifier") or ("exact" if pair and not answer else "math")
     if verifier not in verifiers.VERIFIERS:
         raise RowError("verifier", "unknown verifier", repr(verifier[:40]))
     info = _info(row, "info") | _info(row, "extra_info")
@@ -64,7 +68,9 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
         prompt = chat.with_preferences(prompt, info[PREFERENCES])
     if weights := _turn_weights(row, source):
         info[TURN_WEIGHTS] = weights
-    name = _name(row, "data_source") or str(source.task or source.path)
+    name = row.name("data_source") or str(source.task or source.path)
+    uid = _uid(row, source)
+    row.keep_rest(info)
     if self_check and not (pair and not answer):
         try:
             example = verifiers.gold(verifier, answer, info)
@@ -74,39 +80,40 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
         if not verdict.correct if example is not None else verdict.score is None:
             verdict_text = f"{answer[:80]!r} is {verdict.status}"
             raise RowError("answer", f"does not verify itself with {verifier}", verdict_text)
-    uid = _uid(row, source) or problem_uid(name, prompt)
+    own_uid, uid = uid, uid or problem_uid(name, prompt)
     if pair:
         info |= {ORIGIN: problem_uid(name, prompt), **pair}
         texts = (*pairs.TEXTS, pairs.COMPLETION, *pairs.PARTS, steps.STEPS)
         told = "\0".join(str(pair[each]) for each in texts if each in pair)
-        uid = _uid(row, source) or problem_uid(name, [*prompt, {"role": "pair", "content": told}])
+        uid = own_uid or problem_uid(name, [*prompt, {"role": "pair", "content": told}])
     return Problem(
         uid=uid, prompt=prompt, answer=answer, verifier=verifier, source=name, licence=source.licence, info=info
     )
 
 
-def _raw_text(row: dict[str, Any], source: Source) -> Problem:
+def _raw_text(row: Cells, source: Source) -> Problem:
     """The record of a text that asks nothing."""
     column = str(source.text_column)
     value = row.get(column)
-    text = "" if _missing(value) else normalise(text_of(value, column))
+    text = "" if missing(value) else normalise(text_of(value, column))
     if not text:
         raise RowError(column, "no text")
-    name = _name(row, "data_source") or str(source.task or source.path)
+    name = row.name("data_source") or str(source.task or source.path)
     info = {"split": source.split, RAW_TEXT: text}
     uid = problem_uid(name, [{"role": "text", "content": text}])
     return Problem(uid=uid, prompt=[], answer="", verifier="exact", source=name, licence=source.licence, info=info)
 
 
-def _pair(row: dict[str, Any], source: Source) -> dict[str, Any]:
+def _pair(row: Cells, source: Source) -> dict[str, Any]:
     """What `info` holds of a row with the columns `chosen` and `rejected`, {} for any other; messages count by their last one."""
-    if any(_missing(row.get(name)) for name in pairs.TEXTS):
+    if any(missing(row.get(name)) for name in pairs.TEXTS):
         return {}
     pair: dict[str, Any] = {name: _last_text(row[name], name) for name in pairs.TEXTS} | _parts(row, source)
+    row.use(*pairs.TEXTS, *pairs.PARTS, *pairs.VALUES, *pairs.CRITIQUES)
     if pair["chosen"] == pair["rejected"] and not pair.keys() & set(pairs.PARTS):
         raise RowError("rejected", "it is the chosen text", "a pair has two different texts")
     for name in pairs.VALUES:
-        if not _missing(row.get(name)):
+        if not missing(row.get(name)):
             try:
                 pair[name] = float(row[name])
             except (TypeError, ValueError):
@@ -116,16 +123,16 @@ def _pair(row: dict[str, Any], source: Source) -> dict[str, Any]:
     if not 0 < pair.get(pairs.SHARE, 1.0) <= 1:
         raise RowError(pairs.SHARE, "not above 0 and at most 1", "four people of five are 0.8")
     for name in pairs.CRITIQUES:
-        if not _missing(row.get(name)):
+        if not missing(row.get(name)):
             pair[name] = normalise(_last_text(row[name], name))
-    user = _name(row, pairs.USER)
+    user = row.name(pairs.USER)
     return pair if user is None else pair | {pairs.USER: user}
 
 
-def _parts(row: dict[str, Any], source: Source) -> dict[str, Any]:
+def _parts(row: Cells, source: Source) -> dict[str, Any]:
     """What makes a row a pair of parts of episodes, {} for two answers to one prompt."""
     parts: dict[str, Any] = {}
-    for name in (each for each in pairs.PARTS if not _missing(row.get(each)) and row[each] != []):
+    for name in (each for each in pairs.PARTS if not missing(row.get(each)) and row[each] != []):
         value, is_prompt = row[name], name == pairs.REJECTED_PROMPT
         if is_prompt and (source.prompt_template or source.system or "system" in source.columns):
             raise RowError(name, "`system` and `prompt_template` reach one prompt only", "write both prompts in full")
@@ -139,9 +146,9 @@ def _parts(row: dict[str, Any], source: Source) -> dict[str, Any]:
     return parts
 
 
-def _labelled(row: dict[str, Any]) -> dict[str, Any]:
+def _labelled(row: Cells) -> dict[str, Any]:
     """What `info` holds of a row with a completion and a label that is true or false (TRL's unpaired preferences), {} for any other."""
-    if _missing(row.get(pairs.COMPLETION)) or not isinstance(row.get(LABEL), bool):
+    if missing(row.get(pairs.COMPLETION)) or not isinstance(row.get(LABEL), bool):
         return {}
     labelled = {pairs.COMPLETION: _last_text(row[pairs.COMPLETION], pairs.COMPLETION), pairs.DESIRABLE: row[LABEL]}
     return labelled | ({"solution": labelled[pairs.COMPLETION]} if row[LABEL] else {})
@@ -157,15 +164,16 @@ def _last_text(value: Any, column: str) -> str:
     return _content(last.get("content"), len(value), column)
 
 
-def _with_prompt(row: dict[str, Any]) -> dict[str, Any]:
+def _with_prompt(row: Cells) -> Cells:
     """The row with the prompt that its chosen messages hold, where it has no column for it (TRL's implicit prompt)."""
-    if any(not _missing(row.get(name)) for name in (*PROMPTS, "messages")) or not isinstance(row.get("chosen"), list):
+    if any(not missing(row.get(name)) for name in (*PROMPTS, "messages")) or not isinstance(row.get("chosen"), list):
         return row
-    return {**row, "prompt": row["chosen"][:-1]}
+    return row.changed({**row, "prompt": row["chosen"][:-1]})
 
 
-def _no_answer(row: dict[str, Any], source: Source) -> bool:
-    return _missing(_pick(row, source, "answer", ANSWERS)) and not isinstance(row.get("reward_model"), dict)
+def _no_answer(row: Cells, source: Source) -> bool:
+    column = row.column(source, "answer", ANSWERS)
+    return (column is None or missing(row[column])) and not isinstance(row.get("reward_model"), dict)
 
 
 def problem_uid(source: str, prompt: list[Message]) -> str:
@@ -173,36 +181,10 @@ def problem_uid(source: str, prompt: list[Message]) -> str:
     return hashlib.sha256(dumps([source, prompt]).encode()).hexdigest()[:32]
 
 
-def _missing(value: Any) -> bool:
-    """Whether a cell is empty; 0 and False are not."""
-    return value is None or (isinstance(value, (str, bytes, list, dict)) and not value)
-
-
-def _pick(row: dict[str, Any], source: Source, field: str, known: tuple[str, ...]) -> Any:
-    """The cell of the column that the recipe names for the field, else of the first known one that is not empty."""
-    if field in source.columns:
-        column = source.columns[field]
-        if column not in row:
-            raise RowError(field, "the row lacks the column", f"{column!r}; it has {', '.join(row)[:200]}")
-        return row[column]
-    return next((row[column] for column in known if not _missing(row.get(column))), None)
-
-
-def _name(row: dict[str, Any], column: str) -> str | None:
-    """A short text cell, None where it is empty."""
-    value = row.get(column)
-    if _missing(value):
-        return None
-    text = normalise(text_of(value, column))
-    if len(text) > 200:
-        raise RowError(column, "the name is too long", f"{len(text):,} characters, at most 200")
-    return text or None
-
-
-def _uid(row: dict[str, Any], source: Source) -> str | None:
+def _uid(row: Cells, source: Source) -> str | None:
     """The row's own uid; None where it has none and the recipe names no column for it."""
-    value = _pick(row, source, "uid", ("uid",))
-    if _missing(value) and "uid" not in source.columns:
+    value = row.pick(source, "uid", ("uid",))
+    if missing(value) and "uid" not in source.columns:
         return None
     if isinstance(value, (bool, float)):
         raise RowError("uid", "not text or a whole number", f"it is {kind(value)}")
@@ -214,9 +196,10 @@ def _uid(row: dict[str, Any], source: Source) -> str | None:
     return uid
 
 
-def _info(row: dict[str, Any], column: str) -> dict[str, Any]:
+def _info(row: Cells, column: str) -> dict[str, Any]:
     """The cell as an object of JSON's types; text is taken as JSON, as the verifiers library writes it."""
     value = row.get(column)
+    row.use(column)
     if isinstance(value, (str, bytes)):
         text = text_of(value, column)
         value = parse_json(text, column) if text.strip() else None
@@ -248,15 +231,16 @@ def _corpus(source: Source, verifier: str, info: dict[str, Any]) -> None:
             raise RowError("info.corpus", "rows of files name no corpus: give it as `corpus` of the source")
 
 
-def _tools(row: dict[str, Any], source: Source, info: dict[str, Any]) -> None:
+def _tools(row: Cells, source: Source, info: dict[str, Any]) -> None:
     """Put the schemas of the row's tools into its info: those of its `toolbox`, or what TRL's column `tools` holds.
 
     Raises:
         RowError: no such tools, or a row of a file that names code to be run.
     """
     if not info.get("toolbox"):
-        if not _missing(row.get("tools")) and "tools" not in info:
+        if not missing(row.get("tools")) and "tools" not in info:
             info["tools"] = _schemas(row["tools"])
+            row.use("tools")
         return
     specs = info["toolbox"]
     if not isinstance(specs, list) or not all(isinstance(spec, str | dict) for spec in specs):
@@ -279,12 +263,13 @@ def _schemas(value: Any) -> list[dict[str, Any]]:
     return [plain(tool, "tools") for tool in value]
 
 
-def _prompt(row: dict[str, Any], source: Source) -> list[Message]:
+def _prompt(row: Cells, source: Source) -> list[Message]:
     """The normalised conversation that the policy is asked to continue."""
-    value = _pick(row, source, "prompt", PROMPTS)
+    value = row.pick(source, "prompt", PROMPTS)
     column = "prompt"
     if value is None and "prompt" not in source.columns and row.get("messages") is not None:
         value, column = row["messages"], "messages"
+        row.use(column)
     if value is None or value == "":
         raise RowError("prompt", "no prompt", f"none of {', '.join(PROMPTS)}, messages" if column == "prompt" else "")
     if isinstance(value, list):
@@ -294,13 +279,14 @@ def _prompt(row: dict[str, Any], source: Source) -> list[Message]:
         body = row.get("Body")
         if isinstance(body, str):
             text = f"{check_text(body, 'Body').rstrip(' .')}. {text}"
+            row.use("Body")
         messages = [{"role": "user", "content": text}]
     if not any(message["role"] == "user" and normalise(message["content"]) for message in messages):
         raise RowError(column, "the prompt is empty", "no user message with text")
     if source.prompt_template:
         messages[-1]["content"] = _fill(source.prompt_template, messages[-1]["content"], row)
-    system = source.system or (_pick(row, source, "system", ()) if "system" in source.columns else None)
-    if not _missing(system) and messages[0]["role"] != "system":
+    system = source.system or (row.pick(source, "system", ()) if "system" in source.columns else None)
+    if not missing(system) and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": text_of(system, "system")})
     return [{"role": message["role"], "content": normalise(message["content"])} for message in messages]
 
@@ -330,12 +316,11 @@ def _message(message: Any, number: int, column: str) -> Message:
     return {"role": role, "content": "\n".join([before, *_calls(called, number, column)]).lstrip("\n")}
 
 
-def _turn_weights(row: dict[str, Any], source: Source) -> list[float]:
+def _turn_weights(row: Cells, source: Source) -> list[float]:
     """What each of the assistant's messages counts, the solution last, where one of them says so: `train` or `training` (true or false, as
     axolotl reads them), or `weight` (a number, as OpenAI's fine-tuning reads it). [] where none does."""
-    asked = _pick(row, source, "prompt", PROMPTS)
-    if asked is None and "prompt" not in source.columns:
-        asked = row.get("messages")
+    column = row.column(source, "prompt", PROMPTS)
+    asked = row.get("messages") if column is None else row[column]
     messages = list(asked) if isinstance(asked, list) else []
     while len(messages) > 1 and _role(messages[-1]) == _role(messages[-2]) == "assistant":
         del messages[-2]  # of several answers at the end the last one is the solution
@@ -400,7 +385,7 @@ def _content(content: Any, number: int, column: str) -> str:
     return "".join(texts)
 
 
-def _fill(template: str, prompt: str, row: dict[str, Any]) -> str:
+def _fill(template: str, prompt: str, row: Cells) -> str:
     """The template with the prompt and entries of the row's metadata in it."""
     metadata = _metadata(row) if "{metadata." in template else {}
 
@@ -419,7 +404,7 @@ def _fill(template: str, prompt: str, row: dict[str, Any]) -> str:
     return _PLACEHOLDER.sub(value, template)
 
 
-def _metadata(row: dict[str, Any]) -> dict[str, Any]:
+def _metadata(row: Cells) -> dict[str, Any]:
     metadata = _info(row, "info").get("metadata")
     if isinstance(metadata, str):
         metadata = parse_json(metadata, "info.metadata")
@@ -428,15 +413,15 @@ def _metadata(row: dict[str, Any]) -> dict[str, Any]:
     return metadata
 
 
-def _solution(row: dict[str, Any], source: Source) -> str | None:
+def _solution(row: Cells, source: Source) -> str | None:
     """The worked solution: a column of its own, or the assistant's last message."""
-    value = _pick(row, source, "solution", SOLUTIONS)
+    value = row.pick(source, "solution", SOLUTIONS)
     column = "solution"
     if value is None and isinstance(row.get("messages"), list):
         value, column = row["messages"][-1:], "messages"
         if not (value and isinstance(value[0], dict) and value[0].get("role") == "assistant"):
             return None
-    if _missing(value):
+    if missing(value):
         return None
     if isinstance(value, list):
         if not isinstance(value[-1], dict):
@@ -445,13 +430,15 @@ def _solution(row: dict[str, Any], source: Source) -> str | None:
     return text_of(value, column)
 
 
-def _answer(row: dict[str, Any], source: Source) -> tuple[str, str | None]:
+def _answer(row: Cells, source: Source) -> tuple[str, str | None]:
     """Gold answer and worked solution (or None)."""
-    value = _pick(row, source, "answer", ANSWERS)
+    value = row.pick(source, "answer", ANSWERS)
     solution = _solution(row, source)
     reward_model = row.get("reward_model")
     if value is None and isinstance(reward_model, dict):
         value = reward_model.get("ground_truth")
+        row.use("reward_model")
+        row.drop("reward_model", reward_model.keys() - {"ground_truth", "style"})
     if value is None and solution is not None:
         value = boxed(solution)
     if isinstance(value, list):

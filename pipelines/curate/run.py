@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from pipelines.curate import card, control, selected, sources
+from pipelines.curate.cells import DIVIDED, ORIGIN, Cells
 from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
@@ -74,6 +75,8 @@ def run(
         splits = band(curate.difficulty, model, path, out=out, counts=counts, report=report, seed=seed)
     if counts.quarantined:
         report.event(counts.quarantine_summary())
+    for text in counts.leftovers():
+        report.event(text)
     for text in counts.thin_sources():
         report.event(text, step=0, monitor="rows_left", action="warn")
     if not any(splits.values()):
@@ -168,7 +171,8 @@ def _first_pass(
             counts.count_read(label, source.licence)
             report.progress(counts.read, max(counts.read + 1, expected), "reading", unit="row")
             try:
-                problem = _problem(row, source, curate.self_check)
+                cells = _cells(row)
+                problem = _problem(cells, source, curate.self_check)
                 text = prompt_text(problem)
                 if not kept.first_with_prompt(exact_key(text + selected.text_key(problem))):
                     counts.drop("exact_duplicate", problem, "the same prompt came earlier")
@@ -183,6 +187,7 @@ def _first_pass(
                 counts.drop("contaminated", problem, f"overlaps with a question of {leak}")
                 continue
             writer.add(problem)
+            counts.keep(label, cells.extra, cells.lost)
             kept.add(problem, text, origin)
             if len(controls) < control.ROWS and problem.raw_text is None:
                 controls.append(problem)
@@ -194,17 +199,16 @@ def _first_pass(
     return kept
 
 
-def _problem(row: Row, source: Source, self_check: bool) -> Problem:
+def _problem(cells: Cells, source: Source, self_check: bool) -> Problem:
     """The record of a row; those of a sample stage were checked when its problems were curated."""
-    columns = _columns(row)
-    return from_row(columns) if source.kind == "stage" else to_problem(columns, source, self_check=self_check)
+    return from_row(cells) if source.kind == "stage" else to_problem(cells, source, self_check=self_check)
 
 
-def _columns(row: Row) -> dict[str, Any]:
+def _cells(row: Row) -> Cells:
     """The columns of a row that could be read; otherwise RowError says why not."""
     if row.columns is None:
         raise row.error or RowError("row", "could not be read")
-    return row.columns
+    return Cells(row.columns)
 
 
 def _repeats(curate: Curate, work: Path, kept: _Kept) -> dict[int, int]:
@@ -313,11 +317,11 @@ def _second_pass(
             counts.drop("length", problem, reason)
             continue
         allowed = source.splits or list(curate.splits)
-        origin_uid = str(problem.info.get(selected.ORIGIN, problem.uid))  # a problem's completions go to one split
+        origin_uid = str(problem.info.get(ORIGIN, problem.uid))  # a problem's completions go to one split
         shares = {name: curate.splits[name] for name in allowed}
         again = 0
         if source.kind == "stage":
-            again = problem.info[selected.DIVIDED] = int(problem.info.get(selected.DIVIDED, 0)) + 1
+            again = problem.info[DIVIDED] = int(problem.info.get(DIVIDED, 0)) + 1
         writers[split_of(origin_uid, shares, again=again)].add(problem)
     for writer in writers.values():
         writer.close()

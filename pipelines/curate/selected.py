@@ -16,7 +16,7 @@ from typing import Any
 
 from pipelines import verifiers
 from pipelines.curate import judged, labelled, preferred, ranked, segments, written
-from pipelines.curate.mapping import ORIGIN
+from pipelines.curate.cells import DIVIDED, ORIGIN
 from pipelines.data import chat, dataset, pairs, samples, steps
 from pipelines.data.records import EFFORT, Problem
 from pipelines.errors import DataError
@@ -24,8 +24,6 @@ from pipelines.recipe.selection import Selection
 
 TEXTS = (*pairs.TEXTS, pairs.COMPLETION, "judged", "solution")
 """What a record of a problem may hold beside it, in its info."""
-DIVIDED = "divided_again"
-"""In a record's info: how often curation divided records into splits that came from a split before."""
 Completion = dict[str, Any]
 """A row of the samples."""
 COLUMNS = (*dataset.SCHEMA, "sample", "text", "score", "correct", "stop", "completion_ids")

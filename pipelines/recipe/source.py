@@ -16,6 +16,7 @@ OF_RAW_ROWS = (
     "name",
     "revision",
     "columns",
+    "remove_columns",
     "verifier",
     "answer_from",
     "prompt_template",
@@ -73,6 +74,8 @@ class Source(Settings):
     columns: dict[Literal["prompt", "answer", "solution", "system", "uid"], Line] = {}
     """Which column holds what: any of prompt, answer, solution, system, uid → column name. Default: recognised
     from the conventions of TRL, verl, open-r1, verifiers and GSM8K."""
+    remove_columns: list[Line] = []
+    """Columns that are left out on purpose. Any other that no part of a record is made of is kept in `info`, and the data card names it."""
     verifier: Label | None = None
     """How completions are scored; a file in pipelines/verifiers. Default: chosen from the row, else `math`."""
     answer_from: Literal["column", "gsm8k", "boxed"] | None = None

@@ -46,7 +46,7 @@ def test_strict_json_reads_what_json_writes_or_says_why(value):
         assert error.reason in ("a lone surrogate", "a number is not finite", "an integer is too long")
         assert any(word in text for word in ("\\ud", "NaN", "Infinity")) or len(text) > values.MAX_DIGITS
     else:
-        assert parsed == value and "NaN" not in text.replace('"', "")
+        assert parsed == value
 
 
 @given(JSON)
