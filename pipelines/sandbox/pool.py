@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import math
 import os
 import queue
 import threading
@@ -22,17 +23,25 @@ logger = logging.getLogger("whetstone")
 Job = Callable[[Worker], Any]
 TRIES = 2
 """A job whose sandbox process breaks is tried again in another one, once."""
+SHORT_S = 1.0
+"""Wall time of a job's first turn, where a batch has several: one that needs more has a second turn, after all others had their first."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """In the place of a result: the sandbox broke twice under this job."""
+    """In the place of a result: the job raised, or the sandbox broke twice under it."""
 
     why: str
+    error: str = "SandboxBroken"
+    """Name of the exception that the job raised."""
 
 
 class Late:
     """In the place of a result: the batch's time was over before the job began."""
+
+
+class Unfinished:
+    """In the place of a result: the job's first turn was too short for it, and the batch's time was over before its second."""
 
 
 class _Batch:
@@ -41,7 +50,7 @@ class _Batch:
         self.results: list[Any] = [Late] * len(jobs)
         self.until = time.monotonic() + budget_s
         self.left = len(jobs)
-        self.error: Exception | None = None
+        self.short_s = SHORT_S if len(jobs) > 1 else math.inf
         self.lock = threading.Lock()
         self.done = threading.Event()
 
@@ -65,17 +74,18 @@ class Pool:
         self.size = workers or min(8, len(os.sched_getaffinity(0)))
         self.limits_only = limits_only
         self.owner = os.getpid()
-        self._jobs: queue.SimpleQueue[tuple[_Batch, int] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[_Batch, int, float] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._wanted = 0
         self._lock = threading.Lock()
 
     def run(self, jobs: Sequence[Job], budget_s: float) -> list[Any]:
-        """What every job returns, in order; `Failed` or `Late` in the place of a result that could not be had.
+        """What every job returns, in order; `Failed`, `Late` or `Unfinished` in the place of a result that could not be had.
+
+        A job must have the same result when it is run twice. What one raises is its own `Failed`, and costs no other job anything.
 
         Raises:
             SandboxError: there is no sandbox here.
-            Exception: what a job raised.
         """
         if not jobs:
             return []
@@ -91,37 +101,25 @@ class Pool:
                 thread.start()
                 self._threads.append(thread)
         for index in range(len(jobs)):
-            self._jobs.put((batch, index))
+            self._jobs.put((batch, index, batch.short_s))
         batch.done.wait()
         with self._lock:
             self._wanted -= len(jobs)
-        if batch.error is not None:
-            raise batch.error
         return batch.results
 
     def _work(self, level: levels.Level) -> None:
         """A thread's life; its worker's process is tied to it, so it ends only with the pool."""
         worker: Worker | None = None
         while (task := self._jobs.get()) is not None:
-            batch, index = task
-            result: Any = None
-            if time.monotonic() >= batch.until or batch.error is not None:
-                batch.put(index, Late)
+            batch, index, turn_s = task
+            if time.monotonic() >= batch.until:
+                batch.put(index, Late if turn_s == batch.short_s else Unfinished)
                 continue
-            for _ in range(TRIES):
-                try:
-                    worker = worker or Worker(level)
-                    result = batch.jobs[index](worker)
-                    break
-                except (Broken, SandboxError) as error:
-                    result = Failed(str(error))
-                    if worker is not None:
-                        worker.close()
-                    worker = None
-                except Exception as error:
-                    batch.error = error
-                    break
-            batch.put(index, result)
+            worker, result = _tried(worker, level, batch.jobs[index], turn_s)
+            if result is Unfinished:
+                self._jobs.put((batch, index, math.inf))
+            else:
+                batch.put(index, result)
         if worker is not None:
             worker.close()
 
@@ -135,6 +133,26 @@ class Pool:
             for thread in self._threads:
                 thread.join(10)
             self._threads = []
+
+
+def _tried(worker: Worker | None, level: levels.Level, job: Job, turn_s: float) -> tuple[Worker | None, Any]:
+    """A job's turn: the worker to go on with, and the job's result; `Unfinished` where the turn was over first."""
+    result: Any = None
+    for _ in range(TRIES):
+        try:
+            worker = worker or Worker(level)
+            worker.until = time.monotonic() + turn_s
+            result = job(worker)
+            return worker, Unfinished if time.monotonic() >= worker.until and turn_s < math.inf else result
+        except (Broken, SandboxError) as error:
+            result = Failed(str(error))
+            if worker is not None:
+                worker.close()
+            worker = None
+        except Exception as error:
+            logger.warning("a job of the sandbox failed", exc_info=True)
+            return worker, Failed(str(error), type(error).__name__)
+    return worker, result
 
 
 used: list[levels.Level] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import select
 import signal
@@ -26,6 +27,10 @@ OVERDUE_S = 2.0
 
 
 REQUEST_BYTES = 1 << 30
+START_PROGRAM_S = 0.25
+"""How long a program may take to start; 0.01 s is usual."""
+REPLY_DEPTH = 3 * (wire.DEPTH + 2)
+"""Levels of nesting of a reply: a dict is three of them."""
 LINGER_S = 0.3
 """How long a program that has hung up may take to end by itself."""
 CPU_SIGNALS = (-int(signal.SIGKILL), -int(signal.SIGXCPU))
@@ -52,6 +57,10 @@ class Limits:
         """Wall time in seconds."""
         return self.cpu_s * self.wall_factor
 
+    def together_s(self, programs: int) -> float:
+        """Wall time in seconds of so many programs, one after another, that one answer is judged by."""
+        return 3 * self.wall_s + START_PROGRAM_S * programs
+
 
 class Broken(Exception):
     """The sandbox process itself is gone or silent; not a verdict about a program."""
@@ -70,6 +79,8 @@ class Worker:
         self.level = level
         self.ids = itertools.count()
         self.ended: dict[int, dict[str, Any]] = {}
+        self.until = math.inf
+        """When every program of the job in hand must have ended, by the monotonic clock."""
         drop_to = levels.unused_uid(level, next(_WORKERS))
         settings = json.dumps({
             "level": level, "drop_to": drop_to, "readable": levels.readable(), "packages": levels.package_folders(level),
@@ -118,6 +129,11 @@ class Worker:
             yield program
         finally:
             program.close()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until `until`."""
+        return max(0.0, self.until - time.monotonic())
 
     def send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
         """A request to the zygote."""
@@ -168,7 +184,8 @@ class Program:
     def __init__(self, worker: Worker, request: dict[str, Any], limits: Limits, stdin: bytes | None) -> None:
         self.worker, self.limits = worker, limits
         self.number = next(worker.ids)
-        self.deadline = time.monotonic() + limits.wall_s + OVERDUE_S
+        wall_s = min(limits.wall_s, worker.left_s)
+        self.deadline = min(time.monotonic() + wall_s + OVERDUE_S, worker.until)
         self.received = 0
         self.overflow = False
         self.status: dict[str, Any] | None = None
@@ -186,7 +203,7 @@ class Program:
                 opened_here.append(source)
             descriptors = [source, output if output >= 0 else nowhere, *opened]
             limited = {k: v for k, v in asdict(limits).items() if k in ("cpu_s", "memory_bytes", "file_bytes")}
-            worker.send({"op": "run", "id": self.number, "wall_s": limits.wall_s, "limits": limited}, descriptors)
+            worker.send({"op": "run", "id": self.number, "wall_s": wall_s, "limits": limited}, descriptors)
         finally:
             there.close()
             for descriptor in [*opened_here, output]:
@@ -209,7 +226,8 @@ class Program:
             reply = json.loads(body)
         except (ValueError, RecursionError):
             return {"gone": "garbage"}
-        return reply if isinstance(reply, dict) and "gone" not in reply else {"gone": "garbage"}
+        usable = isinstance(reply, dict) and "gone" not in reply and wire.nested_at_most(reply, REPLY_DEPTH)
+        return reply if usable else {"gone": "garbage"}
 
     def _send(self, message: Any) -> bool:
         data = memoryview(wire.frame(message, REQUEST_BYTES))

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pipelines.data.chat import after_thinking
 from pipelines.data.records import Problem
-from pipelines.errors import DataError, RecipeError, did_you_mean
+from pipelines.errors import DataError, RecipeError, UserError, did_you_mean
 
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 VERIFIERS = (
@@ -73,9 +73,20 @@ def correct_or_incorrect(ok: bool) -> Verdict:
     return Verdict(1.0, "correct") if ok else Verdict(0.0, "incorrect")
 
 
+def failed(why: str) -> Verdict:
+    """Unscored: the verifier itself failed.
+
+    >>> failed("MemoryError").components
+    {'error/MemoryError': 1.0}
+    """
+    return Verdict(None, "verifier_failed", {f"error/{why}": 1.0})
+
+
 UNPARSABLE = Verdict(0.0, "unparsable")
 TIMED_OUT = Verdict(0.0, "timed_out")
 """The completion took longer than a verifier may; 0, because whatever pays more than an incorrect answer is learned."""
+NOT_BEGUN = failed("BatchTime")
+"""The time of the batch was over before the completion had its turn: that is the others' fault, so it is unscored, never incorrect."""
 
 
 @cache
@@ -130,9 +141,9 @@ def verify_here(name: str, completion: str, answer: str, info: dict[str, Any]) -
     try:
         verdict = check(completion, answer, info)
     except Exception as error:
-        return Verdict(None, "verifier_failed", {f"error/{type(error).__name__}": 1.0})
+        return failed(type(error).__name__)
     if verdict.score is not None and not isfinite(verdict.score):
-        return Verdict(None, "verifier_failed", {"error/NotFinite": 1.0})
+        return failed("NotFinite")
     return verdict
 
 
@@ -165,7 +176,12 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
         if name not in POOLED:
             verdicts.append(verify_here(name, completion, answer, info))
             continue
-        known = _known(module, completion, answer, info) if len(completion) <= MAX_CHARS else UNPARSABLE
+        try:
+            known = _known(module, completion, answer, info) if len(completion) <= MAX_CHARS else UNPARSABLE
+        except UserError:
+            raise
+        except Exception as error:
+            known = failed(type(error).__name__)
         if known is None:
             pooled.append(len(verdicts))
         verdicts.append(known)
@@ -208,8 +224,12 @@ def refusal(name: str, answer: str, info: dict[str, Any]) -> str:
     try:
         if name in POOLED:
             _known(module, "", answer, info)
+        elif name in COMPOUND:
+            module.parts("", answer, info)
     except DataError as error:
         return str(error)
+    except Exception:  # a row that cannot be read is unscored, not refused
+        return ""
     return ""
 
 

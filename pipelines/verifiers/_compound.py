@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.errors import DataError
-from pipelines.verifiers import COMPOUND, UNPARSABLE, Verdict, load
+from pipelines.errors import UserError
+from pipelines.verifiers import COMPOUND, UNPARSABLE, Verdict, failed, load
 from pipelines.verifiers import verify_many as verify_rows
 
 Row = tuple[str, str, str, dict[str, Any]]
@@ -49,9 +49,9 @@ def verify_many(rows: Sequence[Row]) -> list[Verdict]:
             continue
         try:
             parts[index] = load(name).parts(completion, answer, info)
-        except DataError:
+        except UserError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except Exception as error:
             verdicts[index] = failed(type(error).__name__)
     answered = iter(verify_rows([row for listed in parts.values() for row in listed]))
     by_row = {index: [next(answered) for _ in listed] for index, listed in parts.items()}
@@ -59,11 +59,17 @@ def verify_many(rows: Sequence[Row]) -> list[Verdict]:
         asked = [index for index in parts if rows[index][0] == name]
         own = [index for index in asked if all(v.score is not None for v in by_row[index])]
         verdicts |= {index: failed("Part") for index in set(asked) - set(own)}
-        combined = load(name).combine([rows[index][1:] for index in own], [by_row[index] for index in own])
-        verdicts |= dict(zip(own, combined, strict=True))
+        verdicts |= dict(zip(own, _combined(name, [rows[i][1:] for i in own], [by_row[i] for i in own]), strict=True))
     return [verdicts[index] for index in range(len(rows))]
 
 
-def failed(why: str) -> Verdict:
-    """Unscored."""
-    return Verdict(None, "verifier_failed", {f"error/{why}": 1.0})
+def _combined(name: str, rows: list[Any], parts: list[list[Verdict]]) -> list[Verdict]:
+    """Verdicts of all rows at once; one by one where a row raises, which is then `verifier_failed`."""
+    try:
+        return list(load(name).combine(rows, parts))
+    except UserError:
+        raise
+    except Exception as error:
+        if len(rows) == 1:
+            return [failed(type(error).__name__)]
+        return [_combined(name, [row], [part])[0] for row, part in zip(rows, parts, strict=True)]

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from pipelines.project import python_path
 from pipelines.stage import owner
-from pipelines.verifiers import TIMED_OUT, Verdict
+from pipelines.verifiers import NOT_BEGUN, TIMED_OUT, Verdict, failed
 from pipelines.verifiers.worker import HEADER, PROGRESS
 
 PATIENCE_S = 120.0
@@ -40,7 +40,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH")
 """Environment variables that the verifiers see; secrets are not among them."""
 
-DIED = Verdict(None, "verifier_failed", {"error/WorkerDied": 1.0})
+DIED = failed("WorkerDied")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Limits:
     batch_s: float = 60.0
     """Wall time of a batch, whatever its size ..."""
     batch_row_s: float = 0.02
-    """... plus this much per distinct row. Rows left over are timed out."""
+    """... plus this much per distinct row. Rows left over are timed out where they had `quick_s`, else unscored."""
 
 
 class Request(NamedTuple):
@@ -162,13 +162,14 @@ class Pool:
         pickled: dict[tuple[str, int], bytes] = {}  # by identity: rows of a problem share their info
         distinct: dict[Row, int] = {}
         needed: set[str] = set()
-        place = []
+        place: list[int | None] = []
         for request in requests:
             key = (request.verifier, id(request.info))
             if key not in pickled:
-                pickled[key] = pickle.dumps(request.info)
+                pickled[key] = _pickled(request.info)
                 needed.add(_needs(request))
-            place.append(distinct.setdefault((*request[:4], pickled[key]), len(distinct)))
+            row = (*request[:4], pickled[key])
+            place.append(distinct.setdefault(row, len(distinct)) if pickled[key] else None)
         with self._lock:
             self.load |= needed
             batch = _Batch(self, list(distinct))
@@ -177,7 +178,10 @@ class Pool:
             finally:
                 for worker in [w for w in self.workers if w.rows]:
                     self.end(worker)
-        return [batch.results[i] for i in place]
+        return [
+            _result(request.kind, failed("Info")) if i is None else batch.results[i]
+            for i, request in zip(place, requests, strict=True)
+        ]
 
     def resize(self, workers: int) -> None:
         """Have at most `workers` workers from now on."""
@@ -458,10 +462,23 @@ class _Batch:
             self.pool.end(worker)
         for i, result in enumerate(self.results):
             if result is None:
-                self.results[i] = self._without_verdict(i, TIMED_OUT)
+                self.results[i] = self._without_verdict(i, TIMED_OUT if i in self.slow else NOT_BEGUN)
 
     def _without_verdict(self, row: int, verdict: Verdict) -> Result:
-        return verdict if self.rows[row][0] == "verify" else ""
+        return _result(self.rows[row][0], verdict)
+
+
+def _result(kind: str, verdict: Verdict) -> Result:
+    """The result of a row without an answer: the verdict, or no text where one is to be extracted."""
+    return verdict if kind == "verify" else ""
+
+
+def _pickled(info: dict[str, Any]) -> bytes:
+    """Pickled info; empty where it is nested too deeply."""
+    try:
+        return pickle.dumps(info)
+    except RecursionError:
+        return b""
 
 
 def _needs(row: Request) -> str:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 from pipelines.sandbox.compare import equal
@@ -139,7 +140,11 @@ def _asserts(worker: Worker, source: str, tests: Tests) -> Verdict:
 def _runs(worker: Worker, source: str, tests: Tests) -> Verdict:
     """A run per test on standard input; it must exit with 0 and print what is expected."""
     outcome = _Outcome(tests)
+    worker.until = min(worker.until, time.monotonic() + tests.limits.together_s(len(tests.runs)))
     for text, expected in tests.runs:
+        if worker.left_s == 0:
+            outcome.stopped = "timed_out"
+            break
         request = {"mode": "script", "source": source}
         with worker.run(request, tests.limits, text.encode(errors="replace")) as running:
             printed = running.output()

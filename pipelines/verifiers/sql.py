@@ -132,6 +132,8 @@ def _gold(worker: Worker, schema: str, gold: str) -> list[Any] | str:
     kept = _kept(schema, gold)
     if not kept:
         reply = _run(worker, schema, gold)
+        if "gone" in reply:  # its time was over, which another time it may not be
+            return "GoldFails"
         rows = reply.get("rows")
         kept.append(json.dumps(rows) if isinstance(rows, list) else None)
         kept.append("SchemaFails" if reply.get("error") == "schema" else "GoldFails")

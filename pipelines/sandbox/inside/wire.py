@@ -123,6 +123,21 @@ def _array(body: Any, depth: int) -> Any:
     return array.reshape(shape)
 
 
+def nested_at_most(data: Any, most: int) -> bool:
+    """Whether JSON data has at most so many levels of lists and objects inside one another.
+
+    >>> nested_at_most([{"a": []}], 3), nested_at_most([{"a": []}], 2), nested_at_most(1, 0)
+    (True, False, True)
+    """
+    level = [data]
+    for _ in range(most + 1):
+        containers = [item for item in level if isinstance(item, list | dict)]
+        if not containers:
+            return True
+        level = [inner for item in containers for inner in (item.values() if isinstance(item, dict) else item)]
+    return False
+
+
 def frame(message: Any, most: int = FRAME_BYTES) -> bytes:
     """A message as it is sent; programs may send `most` bytes, the owner more.
 

@@ -15,7 +15,7 @@ from children import alive, wait_until
 
 from pipelines.sandbox import SandboxError, levels, pool
 from pipelines.sandbox.inside import confine
-from pipelines.sandbox.worker import Broken, Limits, Worker
+from pipelines.sandbox.worker import REPLY_DEPTH, Broken, Limits, Worker
 
 SQUARE = {"mode": "functions", "source": "def f(x): return x * x"}
 THREE = {"name": "f", "args": [3], "kwargs": {}}
@@ -83,10 +83,54 @@ def test_what_breaks_twice_is_failed_and_what_is_late_is_late():
     try:
         assert sandboxes.run([broken], 60) == [pool.Failed("on purpose")]
         assert sandboxes.run([lambda worker: 1], 0.0) == [pool.Late]
-        with pytest.raises(ZeroDivisionError):
-            sandboxes.run([lambda worker: 1 / 0], 60)
+        found = sandboxes.run([lambda worker: 1 / 0, lambda worker: 2], 60)
+        assert found == [pool.Failed("division by zero", "ZeroDivisionError"), 2], "one that raises costs no other"
     finally:
         sandboxes.close()
+
+
+def test_slow_jobs_wait_until_all_others_had_their_turn(monkeypatch):
+    monkeypatch.setattr(pool, "SHORT_S", 0.5)
+    done = []
+
+    def slow(worker):
+        with worker.run({"mode": "functions", "source": "import time\ntime.sleep(99)"}, Limits(cpu_s=1)) as program:
+            reply = program.ask(None)
+        done.append("slow")
+        return reply
+
+    sandboxes = pool.Pool(workers=1)
+    try:
+        found = sandboxes.run([slow, slow, lambda worker: done.append("quick") or 3], 2.0)
+        assert found == [{"gone": "timed_out"}, pool.Unfinished, 3]
+        assert done == ["slow", "slow", "quick", "slow"]
+        assert sandboxes.run([slow], 60) == [{"gone": "timed_out"}]
+    finally:
+        sandboxes.close()
+
+
+def _replies_with(body):
+    return f"import os, struct\ndef f(*a):\n    body = {body}\n    os.write(3, struct.pack('!I', len(body)) + body)\n"
+
+
+@pytest.mark.parametrize("depth", [REPLY_DEPTH + 1, 500, 900, 980, 987, 995, 2000, 100_000])
+def test_a_reply_that_is_nested_deeply_is_garbage(worker, depth):
+    for start, end in (("[", "]"), ('{"a":', "}")):
+        body = f"b'{{\"value\":' + b'{start}' * {depth} + b'1' + b'{end}' * {depth} + b'}}'"
+        with worker.run({"mode": "functions", "source": _replies_with(body)}) as program:
+            assert program.ask(None) == {"ready": True}
+            assert program.ask({"name": "f", "args": [], "kwargs": {}})["gone"] in ("garbage", "overflow")
+
+
+def test_whatever_a_function_may_return_is_nested_less_deeply_than_a_reply_may_be(worker):
+    source = "def f(n):\n    x = (0.5,)\n    for _ in range(n): x = {(1,): x}\n    return x"
+    with worker.run({"mode": "functions", "source": source}) as program:
+        program.ask(None)
+        replies = [program.ask({"name": "f", "args": [n], "kwargs": {}}) for n in (58, 59, 60)]
+    assert ["value" in reply or "uncrossable" in reply for reply in replies] == [True] * 3, (
+        "no reply of ours is garbage"
+    )
+    assert "value" in replies[0] and "uncrossable" in replies[2]
 
 
 def test_everything_ends_with_the_owner():

@@ -94,9 +94,12 @@ def test_the_batch_has_a_budget():
     try:
         pool.run([row("\\boxed{7}")])
         began = time.monotonic()
-        found = statuses(pool.run([row(BOMB), row(BOMB + " "), row("\\boxed{7}")]))
+        found = pool.run([row(BOMB), row(BOMB + " "), row("\\boxed{7}")])
         assert 1.4 < time.monotonic() - began < 4
-        assert found == ["timed_out"] * 3
+        assert [v.score for v in found] == [None] * 3, (
+            "none had the time that a row may take: unscored, never incorrect"
+        )
+        assert found[2] == verifiers.NOT_BEGUN
         assert statuses(pool.run([row("\\boxed{7}")])) == ["correct"]
     finally:
         pool.close()
@@ -204,6 +207,18 @@ def test_texts_that_no_encoding_likes():
     found = statuses(verifiers.verify_many(rows))
     assert found[0] == "correct" and found[3] == "unparsable"
     assert all(s in ("correct", "incorrect", "unparsable") for s in found)
+
+
+@pytest.mark.parametrize("name", ["json_schema", "python", "staged", "number"])
+def test_an_info_that_is_nested_too_deeply_costs_its_own_row(name):
+    info: dict = {}
+    for _ in range(100_000):
+        info = {"schema": info}
+    rows = [("number", "#### 7", "7", {}), (name, "7", "7", info), ("math", r"\boxed{7}", "7", {})]
+    found = verifiers.verify_many(rows)
+    assert found[0].correct and found[2].correct
+    if name != "number":  # which reads no info
+        assert found[1].score is None and found[1].status == "verifier_failed"
 
 
 def test_an_exception_is_unscored():

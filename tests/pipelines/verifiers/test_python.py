@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import time
 
 import pytest
 import toys
 
 from pipelines import verifiers
+from pipelines.sandbox.worker import Limits
 from pipelines.verifiers import _sandboxed
 from pipelines.verifiers import _tests as hidden
+from pipelines.verifiers import pool as killable
 
 HUMANEVAL = toys.ROOT.parent / "shared" / "data" / "humaneval" / "HumanEval.jsonl.gz"
 ADD = "def add(a, b):\n    return a + b\n"
@@ -52,8 +55,9 @@ def test_every_form_of_tests(info):
 def test_a_run_of_many_rows_that_sleep_costs_no_other_row_its_turn(monkeypatch):
     monkeypatch.setattr(_sandboxed, "BATCH_S", 0.0)
     monkeypatch.setattr(_sandboxed, "_row_s", 0.0)
+    monkeypatch.setattr(killable, "_shared", None)  # the patient pool is this test's
     info = CASES | {"timeout_s": 1}
-    assert verdict(ADD, info).status == "timed_out"
+    assert verdict(ADD, info) == verifiers.NOT_BEGUN, "the batch's time is over: unscored, never incorrect"
     _sandboxed.be_patient()
     rows = [("python", f"import time\ntime.sleep(60 + {i})", "", info) for i in range(2)] + [("python", ADD, "", info)]
     assert [v.status for v in verifiers.verify_many(rows)] == ["timed_out", "timed_out", "correct"]
@@ -73,6 +77,44 @@ def test_a_run_of_many_rows_that_sleep_costs_no_other_row_its_turn(monkeypatch):
 def test_a_float_is_an_integer_only_where_it_is_equal(source, argument, expected, status):
     info = {"entry_point": "solve", "cases": [{"args": [argument], "expected": expected}]}
     assert verdict(source, info).status == status
+
+
+@pytest.mark.slow
+def test_sleepers_take_no_time_from_right_answers(monkeypatch):
+    """Each costs its own score: the batch's time is over before all of them had theirs in full."""
+    monkeypatch.setattr(_sandboxed, "BATCH_S", 4.0)
+    sleepy = {"graded": True, "timeout_s": 1, "stdin": [{"input": str(i), "output": str(i)} for i in range(20)]}
+    rows = [("python", f"import time\ntime.sleep({100 + i})", "", sleepy) for i in range(6)]
+    rows += [("python", f"{ADD}# {i}", "", CASES) for i in range(12)]
+    found = verifiers.verify_many(rows)
+    assert [v.status for v in found[6:]] == ["correct"] * 12
+    assert {(v.score, v.status) for v in found[:6]} == {(0.0, "timed_out")}
+
+
+@pytest.mark.slow
+def test_all_tests_of_an_answer_together_have_a_wall_limit():
+    runs = [{"input": str(i), "output": str(i)} for i in range(8)]
+    info = {"graded": True, "timeout_s": 1, "stdin": runs}
+    began = time.monotonic()
+    sleeps = "n = input()\nif int(n) > 0:\n    import time\n    time.sleep(99)\nprint(n)"
+    assert (found := verdict(sleeps, info)).status == "timed_out" and found.score == 1 / 8
+    assert time.monotonic() - began < Limits(cpu_s=1).together_s(8) + 4 < 8 * Limits(cpu_s=1).wall_s
+    assert verdict("print(input())", info).correct
+
+
+@pytest.mark.parametrize("depth", [200, 987, 5000])
+@pytest.mark.parametrize("where", ["value", "args", "error", "call", "passed"])
+def test_a_hostile_reply_costs_its_own_row(where, depth):
+    source = (
+        "import os, struct\ndef add(*a):\n"
+        f"    body = b'{{\"{where}\": ' + b'[' * {depth} + b']' * {depth} + b'}}'\n"
+        "    os.write(3, struct.pack('!I', len(body)) + body)\n"
+    )
+    hostile = [("python", source, "", info) for info in FORMS.values()]
+    rows = [*hostile, ("python", ADD, "", CASES), ("math", r"\boxed{7}", "7", {})]
+    found = verifiers.verify_many(rows)
+    assert [v.correct for v in found[-2:]] == [True, True]
+    assert all(v.score in (0.0, None) for v in found[:-2])
 
 
 def test_tests_may_be_in_the_answer():
