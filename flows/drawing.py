@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import BASE
-from tasks.stages import Planned
+from tasks.planning import Planned, listed
 
 HEADINGS = ("stage", "action", "key", "why")
 KEY = "key: a digest of all that can change the stage's result; while an artifact has it (runs/KIND-KEY), the stage is not run again"
@@ -20,7 +20,15 @@ def plan(recipe: Recipe, planned: list[Planned]) -> str:
     width = max(9, *map(len, graph.values())) if graph else 9
     rows = [(graph[p.stage], p.action, p.key or "(depends on its inputs)", p.why) for p in planned]
     lines = [f"{stage:<{width}} {action:<6} {key:<23}  {why}" for stage, action, key, why in [HEADINGS, *rows]]
-    return "\n".join([*lines, "", KEY])
+    return "\n".join([*lines, "", KEY, *_reused_if_same(planned)])
+
+
+def _reused_if_same(planned: list[Planned]) -> list[str]:
+    """One line where data are made again and what was made from them may stay."""
+    rest = [p.stage for p in planned if p.if_same]
+    data = list(dict.fromkeys(stage for p in planned for stage in p.if_same))
+    who = f"{listed(data)} runs; if its" if len(data) == 1 else f"{listed(data)} run; if their" if data else ""
+    return [f"{who} rows stay the same, the rest is reused: {listed(rest)}"] if rest else []
 
 
 def graph_lines(recipe: Recipe, stages: list[str]) -> dict[str, str]:

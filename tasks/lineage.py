@@ -10,12 +10,14 @@ from typing import Any
 from evaluation import paired, samples
 from pipelines.errors import did_you_mean
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
-from pipelines.stage.files import json_lines, read_object
+from pipelines.stage.files import REPORT, file_sha256, json_lines, read_manifest, read_object, reported
 from tasks import artifacts
 from tasks.artifacts import Artifact, stored_scores
 from tasks.known import Known, Unknown, makes
 
 Progress = Callable[[str], None]
+TOLD = ("card.json", "card.md", "draws.jsonl", "dropped.jsonl", "quarantine.jsonl", "rollouts.jsonl")
+"""Files of reports that say what became of rows; logs and pictures may be shortened or removed."""
 
 
 @dataclass
@@ -162,7 +164,7 @@ class _Tracer:
             return
         self.progress(f"verifying {name}")
         node = Node(name, "model" if makes(produced) == MODEL else "stage", name, _about(produced))
-        fault = artifacts.foreign(produced.path, produced.stage, produced.key)
+        fault = artifacts.foreign(produced.path, produced.stage, produced.key) or _changed(produced.path)
         if fault is not None:
             node.faults.append(fault)
         self.graph.add(node, reader)
@@ -214,6 +216,14 @@ class _Tracer:
             self.graph.add(Node(f"{reader}/base", "source", f"base: {what}"), reader)
 
 
+def _changed(folder: Path) -> str | None:
+    """The first file of an artifact's report that rows are told from and that is not as it was made; None where there is none."""
+    files = (read_manifest(folder) or {}).get("files") or {}
+    told = [f"{REPORT}/{name}" for name in TOLD if f"{REPORT}/{name}" in files]
+    lost = [n for n in told if not (folder / n).is_file() or file_sha256(folder / n) != files[n]["sha256"]]
+    return f"{lost[0]} is damaged" if lost else None
+
+
 def _about(produced: Artifact) -> list[str]:
     lines = [f"contents {produced.digest[:12]}, seed {produced.parts.get('seed')}, {produced.seconds:.0f} s"]
     if produced.run_id:
@@ -226,7 +236,7 @@ def _about(produced: Artifact) -> list[str]:
             f"{own.get('steps')} steps of split {own.get('split')}" + (f", advantage {advantage}" if advantage else "")
         )
     if makes(produced) == DATA:
-        card = read_object(produced.path / "card.json", rows=dict, splits=dict) or {}
+        card = read_object(reported(produced.path, "card.json"), rows=dict, splits=dict) or {}
         lines.append(", ".join(f"split {k}: {v} rows" for k, v in (card.get("splits") or {}).items()))
         lines.append(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in (card.get("rows") or {}).items()))
     if makes(produced) == MODEL:
@@ -239,7 +249,7 @@ def _about(produced: Artifact) -> list[str]:
 def rows_drawn(folder: Path) -> dict[str, list[int]]:
     """uid → steps in which an RLVR artifact drew it; empty where it was trained before draws were recorded."""
     drawn: dict[str, list[int]] = {}
-    for line in json_lines(folder / "draws.jsonl"):
+    for line in json_lines(reported(folder, "draws.jsonl")):
         for uid in line["rewards"]:
             drawn.setdefault(uid, []).append(line["step"])
     return drawn

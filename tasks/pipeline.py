@@ -24,7 +24,8 @@ from tasks import benchmarks, claims, heartbeat, index, outbox, record
 from tasks.artifacts import Artifact
 from tasks.environment import Unreachable, home, tracking_uri
 from tasks.patience import Patience, TrackerError
-from tasks.stages import Planned, StageResult, checkpoints_read, experiment_name, inputs_of, training_data
+from tasks.planning import Planned
+from tasks.stages import StageResult, checkpoints_read, experiment_name, inputs_of, training_data
 
 log = logging.getLogger("whetstone.pipeline")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipelines.stage.files import json_lines
+from pipelines.stage.files import json_lines, reported
 from tasks.benchmarks import Shown
 
 AT_A_STEP = 4
@@ -17,7 +17,7 @@ def read(artifact: Path) -> list[dict[str, Any]]:
 
     Rows of a group answer one prompt, those of a problem may answer several; the first is the problem's own.
     """
-    logged = json_lines(artifact / "rollouts.jsonl", skip_damaged=True)
+    logged = json_lines(reported(artifact, "rollouts.jsonl"), skip_damaged=True)
     rows = [row for row in logged if isinstance(row.get("step"), int)]
     told = [row for row in rows if row.get("prompt")]
     of_group = {_group(row): row["prompt"] for row in told}

@@ -10,7 +10,7 @@ from evaluation import samples
 from pipelines.data import dataset
 from pipelines.errors import UserError
 from pipelines.recipe.stage_kind import DATA, MODEL, SCORES
-from pipelines.stage.files import json_lines, read_object
+from pipelines.stage.files import json_lines, read_object, reported
 from tasks.artifacts import Artifact
 from tasks.known import Known, makes
 
@@ -76,7 +76,7 @@ def _places(curation: Artifact, uid: str) -> Iterator[dict[str, Any]]:
                         "uid": problem.uid, "split": path.stem, "row": asdict(problem), "kept": _kept(curation),
                         "source": _source(curation, problem.source),
                     }  # fmt: skip
-    for line in json_lines(curation.path / "dropped.jsonl"):
+    for line in json_lines(reported(curation.path, "dropped.jsonl")):
         if str(line.get("uid", "")).startswith(uid):
             yield about | {"uid": line["uid"], "dropped": line.get("step"), "reason": line.get("reason")}
 
@@ -84,7 +84,7 @@ def _places(curation: Artifact, uid: str) -> Iterator[dict[str, Any]]:
 def _kept(curation: Artifact) -> list[str]:
     """The filters that the row passed, with what each of them dropped."""
     settings = (curation.parts.get("settings") or {}).get("curate") or {}
-    card = read_object(curation.path / "card.json", rows=dict) or {}
+    card = read_object(reported(curation.path, "card.json"), rows=dict) or {}
     dropped = card.get("rows") or {}
     on = {"near_duplicate": settings.get("near_duplicates"), "contaminated": settings.get("decontaminate"),
           "difficulty": settings.get("difficulty"), "length": True, "exact_duplicate": True}  # fmt: skip
@@ -129,14 +129,14 @@ def _splits_of(model: Artifact, places: list[dict[str, Any]], known: Known) -> s
 
 def draws(model: Artifact, uid: str) -> list[dict[str, Any]]:
     """When an RLVR model drew a row: at most one entry, with `steps` (step, rewards) and whether all draws were recorded."""
-    path, complete = model.path / "draws.jsonl", True
+    path, complete = reported(model.path, "draws.jsonl"), True
     steps = [
         {"step": line["step"], "rewards": line["rewards"][uid]} for line in json_lines(path) if uid in line["rewards"]
     ]
     if not path.is_file():
         complete = False
         by_step: dict[int, list[float | None]] = {}
-        for line in json_lines(model.path / "rollouts.jsonl"):
+        for line in json_lines(reported(model.path, "rollouts.jsonl")):
             if line.get("uid") == uid:
                 by_step.setdefault(line["step"], []).append(line.get("score"))
         steps = [{"step": step, "rewards": rewards} for step, rewards in by_step.items()]
@@ -191,6 +191,6 @@ def taint(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]:
     models = [{"model": name, "run_id": by_name[name].run_id, "how": text} for name, text in how.items()]
     unrecorded = [
         a.name for a in _readers(known, [p["artifact"] for p in about["data"] if "split" in p])
-        if a.stage == "rlvr" and a.name not in how and not (a.path / "draws.jsonl").is_file()
+        if a.stage == "rlvr" and a.name not in how and not reported(a.path, "draws.jsonl").is_file()
     ]  # fmt: skip
     return {"uid": about["uid"], "models": models, "unknown": unrecorded}

@@ -20,11 +20,12 @@ from pipelines.recipe.secrets import redact
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL
 from pipelines.stage.files import REPORT, read_json, read_object, write_atomic
 from pipelines.stage.report import PROGRESS, SPOOL, lines_of
-from tasks import ahead, alarms, artifacts, fetch, keys, outbox, process, record
+from tasks import ahead, alarms, artifacts, fetch, keys, outbox, planning, process, record
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
 from tasks.names import flatten
 from tasks.patience import Patience, TrackerError
+from tasks.planning import Expected, Planned
 
 log = logging.getLogger("whetstone.stages")
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -62,34 +63,26 @@ class StageResult:
         }
 
 
-@dataclass(frozen=True)
-class Planned:
-    """What a pipeline run would do with a stage."""
-
-    stage: str
-    action: str
-    """"reuse" or "run"."""
-    why: str
-    key: str | None = None
-    artifact: Artifact | None = None
-
-
 def inputs_of(recipe: Recipe, stage: str) -> dict[str, str]:
     """Input label → the stage that makes it."""
     return recipe.node(stage).inputs
 
 
 def plan(recipe: Recipe, *, fresh: bool = False, only: list[str] | None = None) -> list[Planned]:
-    """For each stage: reuse or run, and why. Reads and verifies artifacts, computes nothing."""
+    """For each stage: reuse or run, and why. Reads and verifies artifacts, computes nothing.
+
+    What reads data that are curated again is planned to run; where it is reused if the rows stay the same, its reason says so.
+    """
     done: dict[str, Artifact] = {}
+    expected = Expected(recipe)
     planned: list[Planned] = []
     for stage in recipe.stage_names():
         sources = inputs_of(recipe, stage)
         waiting = list(dict.fromkeys(s for s in sources.values() if s not in done))
         forced = fresh and (only is None or stage in only)
         if waiting:
-            names = " and ".join(filter(None, [", ".join(waiting[:-1]), waiting[-1]]))
-            planned.append(Planned(stage, "run", f"{names} will run"))
+            why = f"{planning.listed(waiting)} will run"
+            planned.append(Planned(stage, "run", why) if forced else expected.waits(stage, waiting, done))
             continue
         parts = keys.key_parts(recipe, stage, {name: done[s].digest for name, s in sources.items()})
         key = keys.stage_key(parts)
@@ -98,7 +91,10 @@ def plan(recipe: Recipe, *, fresh: bool = False, only: list[str] | None = None) 
             done[stage] = artifact
             planned.append(Planned(stage, "reuse", "nothing it reads has changed", key, artifact))
         else:
-            planned.append(Planned(stage, "run", "--fresh" if forced else _why(recipe, stage, parts, damage), key))
+            planned.append(
+                Planned(stage, "run", "--fresh" if forced else planning.why(recipe, stage, parts, damage), key)
+            )
+            expected.runs(stage)
     return planned
 
 
@@ -131,23 +127,6 @@ def _read_by(recipe: Recipe, chosen: list[str]) -> set[str]:
         needed |= sources
         waiting += sources
     return needed
-
-
-def _last(recipe: Recipe, stage: str) -> Path:
-    return runs_folder() / ".last" / f"{recipe.name}-{stage}.json"
-
-
-def _why(recipe: Recipe, stage: str, parts: dict[str, Any], damage: str | None) -> str:
-    if damage is not None:
-        return f"its artifact cannot be used: {damage}"
-    before = read_object(_last(recipe, stage))
-    if before is None:
-        return "it has not run before"
-    changes = keys.difference(before, json.loads(json.dumps(parts, default=str)))
-    if not changes:
-        return "its artifact is gone"
-    rest = f" (and {len(changes) - 3} more)" if len(changes) > 3 else ""
-    return "; ".join(changes[:3]) + rest
 
 
 def run_stage(
@@ -190,17 +169,13 @@ def run_stage(
             artifact = _from_store(recipe, kind, key, patience)
         if artifact is not None and not fresh:
             ahead.end()
-            _remember(recipe, stage, parts)
+            planning.remember(recipe, stage, parts)
             return StageResult(stage, "reused", artifact, "nothing it reads has changed", time.monotonic() - began)
-        why = "--fresh" if fresh else _why(recipe, stage, parts, damage)
+        why = "--fresh" if fresh else planning.why(recipe, stage, parts, damage)
         result = _run(node, key, parts, done, why, parent, fresh, show, slot, patience, later)
-        _remember(recipe, stage, parts)
+        planning.remember(recipe, stage, parts)
         result.seconds = time.monotonic() - began
         return result
-
-
-def _remember(recipe: Recipe, stage: str, parts: dict[str, Any]) -> None:
-    write_atomic(_last(recipe, stage), json.dumps(parts, default=str, sort_keys=True), durable=False)
 
 
 def _from_store(recipe: Recipe, kind: str, key: str, patience: Patience) -> Artifact | None:

@@ -11,6 +11,7 @@ from typing import Any
 from pipelines.curate.formats import Row
 from pipelines.curate.values import RowError, sample
 from pipelines.data.records import Problem
+from pipelines.stage.files import REPORT
 
 STEPS = ("exact_duplicate", "contaminated", "near_duplicate", "length", "difficulty")
 EXAMPLES = 3
@@ -21,10 +22,15 @@ FEW, ENOUGH = 0.1, 100
 
 
 class Counts:
-    """Every row that was read is counted once: kept, quarantined, or dropped by one step."""
+    """Every row that was read is counted once: kept, quarantined, or dropped by one step.
+
+    What it writes goes to the report folder of `out`: a row that was not kept, or a benchmark that shares nothing with the data, is
+    no reason to train again.
+    """
 
     def __init__(self, out: Path) -> None:
-        self.out = out
+        self.out = out / REPORT
+        self.out.mkdir(parents=True, exist_ok=True)
         self.read = 0
         self.quarantined = 0
         self.sources: Counter[str] = Counter()
@@ -39,8 +45,8 @@ class Counts:
         self.lost_keys: dict[str, Counter[str]] = {}
         """source → column, or key of its messages, that is nowhere in a record → records."""
         self.first_quarantined = ""
-        self._dropped = open(out / "dropped.jsonl", "w")  # noqa: SIM115
-        self._quarantine = open(out / "quarantine.jsonl", "w")  # noqa: SIM115
+        self._dropped = open(self.out / "dropped.jsonl", "w")  # noqa: SIM115
+        self._quarantine = open(self.out / "quarantine.jsonl", "w")  # noqa: SIM115
 
     def count_read(self, source: str, licence: str) -> None:
         """A row was read."""

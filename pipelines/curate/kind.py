@@ -80,16 +80,20 @@ class CurateKind(Kind):
         if node.recipe.model.fresh is not None:
             used["tokenizer"] = model["tokenizer"]
         settings: dict[str, Any] = {"curate": resolve(curate), "model": used}
+        made_in = {str(s.task) for s in curate.sources if s.kind == "environment"}
+        made_with = [
+            *(s.config for s in curate.sources if s.kind == "environment" and s.config),
+            *({"corpus": s.corpus} for s in curate.sources if s.corpus),
+            *environment_settings(node),
+        ]
         reads = Reads(
             settings,
             models={"model": ModelFiles(node.recipe.model.path, ("model", "path"), weights=False)},
             skip=frozenset() if curate.difficulty is not None else frozenset({"pipelines.curate.difficulty"}),
-            environments={str(s.task) for s in curate.sources if s.kind == "environment"},
-            environment_settings=[
-                *(s.config for s in curate.sources if s.kind == "environment" and s.config),
-                *({"corpus": s.corpus} for s in curate.sources if s.corpus),
-                *environment_settings(node),
-            ],
+            environments=made_in.copy(),
+            environment_settings=made_with.copy(),
+            rows_from=made_in,
+            rows_settings=made_with,
             rows_name_environments=any(s.kind in ("file", "hub") for s in curate.sources),
             verifies=True,
             libraries=(*VERIFIERS, *TEXT, "datasets", "xxhash"),

@@ -45,7 +45,7 @@ def run(
     samples: Mapping[int, Path] | None = None,
     solver: Path | None = None,
 ) -> dict[str, float]:
-    """Write `<split>.parquet`, `card.md`, `card.json`, `dropped.jsonl`, `quarantine.jsonl`, `data.json`.
+    """Write `<split>.parquet` and `data.json`, and into `report/` `card.md`, `card.json`, `dropped.jsonl`, `quarantine.jsonl`.
 
     Memory is bounded by `batch_rows` records plus some hundred bytes per row for keys and signatures.
 
@@ -84,13 +84,9 @@ def run(
         if counts.quarantined == counts.read:
             raise DataError(counts.all_quarantined())
         raise DataError(f"nothing is left after the filters: {counts.largest_loss()}. Loosen that step in `curate`.")
-    about = {
-        "splits": splits,
-        "template": models.template_identity(tokenizer),
-        "benchmark_questions": leaks.texts if leaks else 0,
-    }
+    about = {"splits": splits, "template": models.template_identity(tokenizer)}
     (out / "data.json").write_text(json.dumps(about, indent=1, sort_keys=True))
-    counts.write(splits, about)
+    counts.write(splits, about | {"benchmark_questions": leaks.texts if leaks else 0})
     rows = {f"rows/{name}": count for name, count in counts.rows_by_step().items()}
     report.metrics(0, rows | {f"split/{name}": count for name, count in splits.items()})
     return {"rows": float(sum(splits.values())), "read": float(counts.read), "quarantined": float(counts.quarantined)}

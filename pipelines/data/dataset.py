@@ -54,7 +54,7 @@ def read_split(data: Path, split: str, *, raw_texts: bool = False) -> list[Probl
     problems = list(iter_problems(path))
     if not problems:
         raise DataError(
-            f"split {split!r} is empty: curate.splits or the filters left nothing for it; see {data}/card.md."
+            f"split {split!r} is empty: curate.splits or the filters left nothing for it; see {data}/report/card.md."
         )
     text = next((problem for problem in problems if problem.raw_text is not None), None)
     if text is not None and not raw_texts:

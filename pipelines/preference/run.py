@@ -20,7 +20,7 @@ from pipelines.preference import measures
 from pipelines.preference.examples import Examples, Reader, epoch_order, passes
 from pipelines.preference.settings import Preference
 from pipelines.recipe.settings import Model
-from pipelines.stage.files import write_atomic
+from pipelines.stage.files import REPORT, write_atomic
 from pipelines.stage.report import Report
 
 SLOT, CARD = "preference.loss", "card.md"
@@ -245,7 +245,7 @@ class Trainer(Loop):
         described = {
             "loss": self.loss.name, "items": len(self.examples), "held-out items": len(self._heldout_items()), "steps": self.total,
         }  # fmt: skip
-        write_atomic(self.out / CARD, measures.card(described, self.last_measured))
+        write_atomic(self.out / REPORT / CARD, measures.card(described, self.last_measured))
 
     def about(self) -> dict[str, Any]:
         """A system prompt that the model was trained with goes on with it."""

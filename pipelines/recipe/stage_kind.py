@@ -91,6 +91,10 @@ class Reads:
     """The data may name any environment."""
     environment_settings: list[dict[str, Any]] = field(default_factory=list)
     """Their settings: files that these name, and the code of `package.module:name`, can change what the stage makes."""
+    rows_from: set[str] = field(default_factory=set)
+    """Environments that the rows that the stage makes come from: stages that play these rows read them too."""
+    rows_settings: list[dict[str, Any]] = field(default_factory=list)
+    """The settings of those environments."""
     rows_name_environments: bool = False
     """The rows that the stage makes may name any environment, because they come from files."""
     verifies: bool = False
@@ -220,13 +224,13 @@ def base_files(node: Node) -> dict[str, ModelFiles]:
 def data_environments(node: Node) -> tuple[set[str], bool]:
     """Environments that the data upstream of a stage come from by name, and whether their rows may name any other."""
     data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
-    return {name for each in data for name in each.environments}, any(each.rows_name_environments for each in data)
+    return {name for each in data for name in each.rows_from}, any(each.rows_name_environments for each in data)
 
 
 def environment_settings(node: Node) -> list[dict[str, Any]]:
     """Settings of the environments that the data upstream of a stage come from."""
     data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
-    return [settings for each in data for settings in each.environment_settings]
+    return [settings for each in data for settings in each.rows_settings]
 
 
 def feeding(node: Node, split: str | None) -> Iterator[tuple[str, Source]]:

@@ -18,7 +18,7 @@ from pipelines.reward_model import card
 from pipelines.reward_model.kind import bound_loss
 from pipelines.reward_model.pack import Example
 from pipelines.reward_model.settings import RewardModel
-from pipelines.stage.files import write_atomic
+from pipelines.stage.files import REPORT, write_atomic
 from pipelines.stage.report import Report
 
 CARD, ABOUT = "card.md", "reward_model.json"
@@ -106,7 +106,9 @@ class RewardTrainer(Loop):
         return self.final
 
     def write_card(self, counts: dict[str, Any], named: str) -> None:
-        """`card.md` and `reward_model.json`: what was learned from, and the metrics of the held-out examples."""
+        """`card.md` and `reward_model.json` of the report: what was learned from, and the metrics of the held-out examples."""
         described = {"loss": self.loss.name, "heads": self.model.heads.out_features, **counts, "steps": self.total}
-        write_atomic(self.out / CARD, card.text(self.loss.name, described, self.final, named))
-        write_atomic(self.out / ABOUT, json.dumps({**described, "heldout": self.final}, indent=1, sort_keys=True))
+        write_atomic(self.out / REPORT / CARD, card.text(self.loss.name, described, self.final, named))
+        write_atomic(
+            self.out / REPORT / ABOUT, json.dumps({**described, "heldout": self.final}, indent=1, sort_keys=True)
+        )

@@ -30,6 +30,7 @@ from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.overlap import Idle, Overlap
 from pipelines.rlvr.pack import pack, padded
 from pipelines.rlvr.windows import OPEN_ROWS
+from pipelines.stage.files import REPORT
 from pipelines.stage.monitors import Alarm, Monitors
 from pipelines.stage.report import Report
 
@@ -83,7 +84,7 @@ class Trainer:
                 rlvr.sampler, stop=stop, context=own.context, dtype=model.dtype, work=work, event=report.event
             )
         self.sampler: Sampler = self.server or own
-        self.log = OutputLog(work / "out")
+        self.log = OutputLog(work / "out" / REPORT)
         self.start_step = 0
         best = rlvr.commit.keep_best if rlvr.checkpoint_selection == "best" else 0
         self.monitors = self._monitors()

@@ -17,7 +17,14 @@ from pipelines.errors import DataError, UserError
 
 MANIFEST = "manifest.json"
 REPORT = "report"
-"""Sub-folder of an artifact with what differs between two equal runs (times, logs, pictures): outside its digest."""
+"""Sub-folder of an artifact, outside its digest, with what no later stage reads: what differs between two equal runs (times, logs,
+pictures), and what tells how the rest was made (cards, rows that were dropped, rollouts)."""
+
+
+def reported(artifact: Path, name: str) -> Path:
+    """A file of an artifact's report; artifacts of older versions have it beside the report folder."""
+    inside = artifact / REPORT / name
+    return inside if inside.exists() else artifact / name
 
 
 def dumps(value: Any) -> str:

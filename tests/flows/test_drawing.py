@@ -7,7 +7,7 @@ import toys
 
 from flows import drawing
 from pipelines.recipe.read import read_recipe
-from tasks.stages import Planned
+from tasks.planning import Planned
 
 KEY = "0123456789abcdef"
 

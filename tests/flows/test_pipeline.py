@@ -84,7 +84,7 @@ print(json.dumps(out))
     assert body["parent"] == ["FINISHED", ["recipe.yaml", "summary.json"]]
     for stage in FOUR:
         assert body[stage]["status"] == "FINISHED" and body[stage]["parent"] and body[stage]["params"] > 3
-    assert "artifact/card.md" in body["curate"]["artifacts"]
+    assert "card.md" in body["curate"]["report"]
     assert {"loss/train", "loss/heldout"} <= set(body["sft"]["metrics"])
     assert {"reward/mean", "policy/entropy", "rollout/length_mean"} <= set(body["rlvr"]["metrics"])
     assert {"reward.png", "length.png", "entropy.png", "loss.png"} <= set(body["rlvr"]["report"])
@@ -117,6 +117,20 @@ def test_a_changed_field_reruns_exactly_its_readers(ran):
     summary, _, _ = rerun(ran, "--set", "rlvr.advantage=rloo", "--until", "rlvr")
     assert statuses(summary) == {"curate": "reused", "sft": "reused", "rlvr": "ran"}
     assert "grpo → rloo" in summary["stages"]["rlvr"]["why"]
+
+
+@pytest.mark.slow
+def test_a_benchmark_more_trains_nothing_again(ran):
+    folder, recipe, before, _ = ran
+    more = ("--set", "evaluate.tasks=[{name: palindromes, limit: 6, samples: 2}, {name: sums, limit: 3, samples: 1}]")
+    plan = toys.whetstone("plan", str(recipe), *more, home=folder / "home")
+    assert "curate runs; if its rows stay the same, the rest is reused: sft and rlvr" in plan.stdout
+    summary, _, _ = rerun(ran, *more)
+    assert statuses(summary) == {"curate": "ran", "sft": "reused", "rlvr": "reused", "evaluate": "ran"}
+    assert {"palindromes", "sums"} == set(summary["evaluation"]["rlvr"])
+    assert [summary["stages"][s]["key"] for s in ("sft", "rlvr")] == [
+        before["stages"][s]["key"] for s in ("sft", "rlvr")
+    ]
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import pytest
 import toys
 
 from flows import cli, post_training, stages
-from tasks.stages import Planned, StageResult
+from tasks.planning import Planned
+from tasks.stages import StageResult
 
 FOUR = ["curate", "sft", "rlvr", "evaluate"]
 

@@ -38,9 +38,9 @@ def test_the_whole_graph_runs_and_a_changed_reward_model_reruns_what_reads_it(tm
     home, path = tmp_path / "home", recipe(tmp_path)
     toys.whetstone("run", str(path), home=home)
     runs = home / "runs"
-    card = json.loads(next(runs.glob("*/reward_model.json")).read_text())
+    card = json.loads(next(runs.glob("*/report/reward_model.json")).read_text())
     assert card["pairs"] > 20 and 0 <= card["heldout"]["accuracy"] <= 1
-    rows = [json.loads(line) for line in next(runs.glob("*/rollouts.jsonl")).read_text().splitlines()]
+    rows = [json.loads(line) for line in next(runs.glob("*/report/rollouts.jsonl")).read_text().splitlines()]
     assert all(row["score"] is not None for row in rows) and len({row["score"] for row in rows}) > 3
     changed = toys.whetstone("plan", str(path), "--set", "scorer.steps=21", home=home).stdout
     planned = dict(re.findall(r"(\w+) \(\w+\)\s+(run|reuse)", changed))

@@ -50,7 +50,7 @@ def recipe(folder: Path) -> Path:
 def told(done: dict, home: Path) -> tuple[str, list[float]]:
     """Digest of the policy's weights, and the scores of its rollouts."""
     folder = home / "runs" / done["stages"]["rl"]["artifact"]
-    rows = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "report/rollouts.jsonl").read_text().splitlines()]
     return hashlib.sha256((folder / "model/model.safetensors").read_bytes()).hexdigest(), [row["score"] for row in rows]
 
 

@@ -570,8 +570,8 @@ def curate(tmp_path, *raw, name="rows.jsonl", **fields):
     settings = Curate.model_validate({"sources": [source], "near_duplicates": None, "splits": {"train": 1.0}})
     model = Model.model_validate({"fresh": {"architecture": "llama", "config": {}}, "tokenizer": {"kind": "char"}})
     stage.run(settings, model, out=out, report=Report(tmp_path / "work"), seed=0)
-    quarantine = [json.loads(line) for line in (out / "quarantine.jsonl").read_text().splitlines()]
-    return list(dataset.iter_problems(out / "train.parquet")), quarantine, json.loads((out / "card.json").read_text())
+    quarantine = [json.loads(line) for line in (out / "report/quarantine.jsonl").read_text().splitlines()]
+    return list(dataset.iter_problems(out / "train.parquet")), quarantine, json.loads((out / "report/card.json").read_text())
 
 
 def test_one_curate_over_all_hostile_lines(tmp_path, caplog):
@@ -589,7 +589,7 @@ def test_one_curate_over_all_hostile_lines(tmp_path, caplog):
     assert {q["file"] for q in quarantine} == {"rows.jsonl"} and all(len(q["sample"]) <= 300 for q in quarantine)
     assert card["rows"]["quarantined"] == len(faults) == sum(card["quarantine_reasons"].values())
     assert card["quarantine_reasons"]["row: nested too deeply"] == 5
-    assert "× row: nested too deeply" in (tmp_path / "out" / "card.md").read_text()
+    assert "× row: nested too deeply" in (tmp_path / "out" / "report/card.md").read_text()
     summaries = [line for line in caplog.messages if line.startswith("quarantined ")]
     assert len(summaries) == 1 and f"quarantined {len(faults)} of {len(both)} rows: " in summaries[0]
 

@@ -16,7 +16,7 @@ from pipelines.errors import UserError
 from pipelines.recipe.read import read_recipe
 from pipelines.stage.files import read_json
 from pipelines.stage.report import Report, visible_lines
-from tasks import artifacts, claims, environment, index, keys, outbox, process, stages, store
+from tasks import artifacts, claims, environment, index, keys, outbox, planning, process, stages, store
 from tasks.pipeline import Pipeline
 
 pytestmark = [pytest.mark.hostile, pytest.mark.slow]
@@ -162,7 +162,7 @@ def whole(tmp_path_factory):
                 work,
                 {"kind": "stage", "stage": "curate", "key": key, "experiment": "toy", "about": {"name": "curate-toy"}},
             )
-        stages._remember(recipe, "curate", parts)
+        planning.remember(recipe, "curate", parts)
         with process.lock(home / "runs/.locks" / f"curate-{key}", "run"):
             pass
         for kind in (".uploaded", ".models"):

@@ -7,8 +7,9 @@ import time
 import toys
 import yaml
 
+from flows import drawing
 from pipelines.recipe.read import Recipe, read_recipe
-from tasks import artifacts, environment, keys
+from tasks import artifacts, environment, keys, planning
 from tasks.pipeline import Selection
 from tasks.stages import inputs_of, plan
 
@@ -66,7 +67,7 @@ def twelve(tmp_path):
 
 
 def publish(recipe: Recipe) -> None:
-    """An artifact for every stage, made of nothing but its key."""
+    """An artifact for every stage, made of nothing but its key, as the last run of the recipe has made them."""
     done = {}
     for stage in recipe.stage_names():
         kind = recipe.graph[stage].kind
@@ -76,6 +77,7 @@ def publish(recipe: Recipe) -> None:
         out.mkdir(parents=True)
         (out / "what").write_text(key)
         done[stage] = artifacts.put(out, environment.runs_folder(), kind, key, {"parts": parts, "numbers": {}})
+        planning.remember(recipe, stage, parts)
 
 
 def test_of_twelve_stages_with_one_leaf_changed_one_runs_and_the_plan_is_quick(tmp_path, home):
@@ -93,6 +95,42 @@ def test_of_twelve_stages_with_one_leaf_changed_one_runs_and_the_plan_is_quick(t
     assert {p.stage for p in planned if p.action == "run"} == {"end"}
     planned = plan(read_recipe(path, ["b1.sampling.temperature=0.5"]))
     assert [p.stage for p in planned if p.action == "run"] == ["b1", "b2", "b3", "mid", "end"]
+
+
+MORE = "evaluate.tasks=[palindromes, sums]"
+
+
+def test_a_benchmark_more_reruns_curate_and_says_that_the_rest_hangs_on_its_rows(tmp_path, home):
+    recipe = read_recipe(toys.recipe(tmp_path))
+    publish(recipe)
+    more = read_recipe(tmp_path / "toy.yaml", [MORE])
+    planned = plan(more)
+    assert [(p.stage, p.action, p.if_same) for p in planned] == [
+        ("curate", "run", ()),
+        ("sft", "run", ("curate",)),
+        ("rlvr", "run", ("curate",)),
+        ("evaluate", "run", ()),
+    ]
+    assert planned[1].why == planned[2].why == "reused if the rows of curate stay the same"
+    said = drawing.plan(more, planned).splitlines()[-1]
+    assert said == "curate runs; if its rows stay the same, the rest is reused: sft and rlvr"
+    changed = plan(read_recipe(tmp_path / "toy.yaml", [MORE, "sft.steps=3"]))
+    assert [p.if_same for p in changed] == [()] * 4 and changed[1].why == "curate will run", "sft has changed itself"
+    assert "if its rows" not in drawing.plan(more, changed)
+    assert [p.if_same for p in plan(more, fresh=True)] == [()] * 4
+
+
+def test_what_two_curations_feed_hangs_on_the_rows_of_both(tmp_path, home):
+    path = twelve(tmp_path)
+    body = yaml.safe_load(path.read_text())
+    stages = body["stages"]
+    stages = {"data": stages["data"], "data2": {**stages["data"], "self_check": False}, **stages}
+    stages["b0"] = {**stages["b0"], "data": "data2"}
+    path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
+    publish(read_recipe(path))
+    planned = {p.stage: p for p in plan(read_recipe(path, ["mid.tasks=[palindromes, sums]"]))}
+    assert planned["cold"].if_same == ("data",) and set(planned["b3"].if_same) == {"data", "data2"}
+    assert planned["end"].why.endswith("stay the same") and planned["mid"].if_same == ()
 
 
 def test_renaming_a_stage_reruns_nothing(tmp_path, home):

@@ -156,10 +156,19 @@ def test_a_manifest_that_was_rewritten_to_fit_is_named_by_its_reader(home_copy):
     from pipelines.stage.files import write_manifest
 
     manifest = homes.manifest(home_copy["curate"])
-    (home_copy["curate"] / "card.md").write_text("# another card")
+    (home_copy["curate"] / "data.json").write_text("{}")
     write_manifest(home_copy["curate"], {k: v for k, v in manifest.items() if k not in ("digest", "files")})
     text = faults()
     assert f"{home_copy['rlvr'].name}: the data that it read" in text and "holds other contents" in text
+
+
+@pytest.mark.parametrize(
+    ("stage", "name"), [("curate", "dropped.jsonl"), ("curate", "card.json"), ("rlvr", "draws.jsonl")]
+)
+def test_a_changed_record_of_rows_is_named_though_no_stage_reads_it(home_copy, stage, name):
+    with (home_copy[stage] / "report" / name).open("a") as file:
+        file.write('{"step": 9, "uid": "u", "rewards": {}}\n')
+    assert f"{home_copy[stage].name}: report/{name} is damaged" in faults()
 
 
 def test_a_score_that_its_answers_do_not_give_is_named(home_copy):
@@ -208,7 +217,7 @@ def test_drawings(trained):
 
 
 def drawn_uid(trained) -> str:
-    first = json.loads((trained["rlvr"].path / "draws.jsonl").read_text().splitlines()[0])
+    first = json.loads((trained["rlvr"].path / "report/draws.jsonl").read_text().splitlines()[0])
     return next(iter(first["rewards"]))
 
 
@@ -246,7 +255,7 @@ def test_a_row_that_was_dropped_and_one_that_is_not_there(trained, home_copy):
         "reason": "overlaps with a question of sums",
         "prompt": "p",
     }
-    (home_copy["curate"] / "dropped.jsonl").write_text(json.dumps(line) + "\n")
+    (home_copy["curate"] / "report/dropped.jsonl").write_text(json.dumps(line) + "\n")
     body = rows.describe("ffff")
     assert body["row"] is None and body["data"][0]["reason"] == "overlaps with a question of sums"
     with pytest.raises(UserError, match="none of the 1 curated"):

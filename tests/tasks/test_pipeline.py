@@ -11,7 +11,8 @@ from pipelines.errors import RecipeError
 from pipelines.recipe.read import read_recipe
 from tasks.artifacts import Artifact
 from tasks.pipeline import Selection, model_folder, needed_before
-from tasks.stages import Planned, StageResult, inputs_of
+from tasks.planning import Planned
+from tasks.stages import StageResult, inputs_of
 
 FOUR = ["curate", "sft", "rlvr", "evaluate"]
 

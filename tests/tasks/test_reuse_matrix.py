@@ -202,6 +202,11 @@ MATRIX = [
     ("sampling", field("rlvr.sampling.temperature=0.5"), {"rlvr"}), ("log rollouts", field("rlvr.log_rollouts=1"), NONE),
     ("evaluate field", field("evaluate.confidence=0.9"), {"evaluate"}), ("task limit", field("evaluate.tasks.0.limit=3"), {"evaluate"}),
     ("task taken out", field("evaluate.tasks=[palindromes, mine]"), BENCHMARKED),
+    ("a benchmark more", field("evaluate.tasks=[palindromes, gsm8k_test, mine, other, {name: lake, environment: {task: frozen_lake, size: 4}}]"), BENCHMARKED),
+    ("an environment's benchmark more", field("evaluate.tasks=[palindromes, gsm8k_test, mine, {name: lake, environment: {task: frozen_lake, size: 4}}, {name: s, environment: {task: sokoban, size: 4}}]"), BENCHMARKED),
+    ("a benchmark's environment", field("evaluate.tasks.3.environment={task: guess_number, size: 4}"), BENCHMARKED),
+    ("its settings", field("evaluate.tasks.3.environment.config={side: 5}"), BENCHMARKED),
+    ("monitors", field("rlvr.monitors=[{kind: entropy_collapse}]"), {"rlvr"}),
     ("checkpoints", field("evaluate.checkpoints=[sft, rlvr]"), {"evaluate"}),
     # data
     ("a data row", write("data/train.jsonl", '{"question": "2+2", "answer": "4"}\n'), {"curate"}), ("a new data file", write("data/new.jsonl"), {"curate"}),
@@ -261,6 +266,71 @@ def test_an_edit_reruns_exactly(world, unedited, edit, stages):
     for stage in changed:
         words = keys.difference(before[stage], json.loads(json.dumps(after[stage])))
         assert words and all(len(line.split()) >= 2 for line in words), words
+
+
+ROWS = [{"prompt": f"what is {i} plus {i}?", "answer": str(2 * i)} for i in range(30)]
+
+
+def curated(folder: Path, rows=ROWS, questions=(), source=(), **fields) -> str:
+    """Digest of the artifact of a real curation."""
+    from pipelines.curate.run import run
+    from pipelines.stage.report import Report
+
+    out, path = folder / "out", folder.parent / "rows.jsonl"
+    out.mkdir(parents=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    about = {"kind": "file", "path": str(path), "verifier": "exact", **dict(source)}
+    read = read_recipe(
+        toys.recipe(folder, curate={"sources": [about], "splits": {"train": 0.5, "heldout": 0.5}, **fields})
+    )
+    asked = (lambda: iter([("bench", text) for text in questions])) if questions else None
+    run(read.curate, read.model, out=out, report=Report(folder / "w"), seed=0, benchmark_texts=asked)
+    return write_manifest(out, {"stage": "curate", "key": "k"})
+
+
+OVERLAP = "tell me now, because I have to know it: what is 29 plus 29? it is important to me and to all of us"
+SAME_ROWS = {
+    "a benchmark": {"questions": ["who wrote the book about the whale that everybody was talking about in that year?"]},
+    "two benchmarks": {"questions": ["name the capital of France", "a question " * 20]},
+    "a row that is no record": {"rows": [*ROWS, {"answer": "4"}]},
+    "a row that repeats another": {"rows": [*ROWS, ROWS[0]]},
+    "how repeats are looked for": {"near_duplicates": {"threshold": 0.95, "shingle": 4}},
+    "a bound that nothing crosses": {"max_prompt_tokens": 60},
+    "self check": {"self_check": False},
+}  # fmt: skip
+OTHER_ROWS = {
+    "a benchmark that overlaps": {"rows": [*ROWS, {"prompt": OVERLAP, "answer": "58"}], "questions": [OVERLAP]},
+    "a row more": {"rows": [*ROWS, {"prompt": "and 40 plus 2?", "answer": "42"}]},
+    "a row less": {"rows": ROWS[1:]},
+    "an answer": {"rows": [{**ROWS[0], "answer": "1"}, *ROWS[1:]]},
+    "the splits' shares": {"splits": {"train": 0.9, "heldout": 0.1}},
+    "the verifier": {"source": {"verifier": "number"}},
+}
+
+
+@pytest.fixture(scope="module")
+def as_it_was(tmp_path_factory):
+    """Digest of the rows, and of those with one more that a benchmark may overlap with."""
+    folder = tmp_path_factory.mktemp("rows")
+    more = [*ROWS, {"prompt": OVERLAP, "answer": "58"}]
+    return folder, curated(folder / "plain"), curated(folder / "more", more)
+
+
+@pytest.mark.parametrize("change", SAME_ROWS)
+def test_what_changes_no_row_reruns_nothing_after_curate(as_it_was, change):
+    """Stages that read the data have its digest in their keys, and nothing else of it."""
+    folder, before, _ = as_it_was
+    assert curated(folder / change, **SAME_ROWS[change]) == before
+
+
+@pytest.mark.parametrize("change", OTHER_ROWS)
+def test_what_changes_a_row_is_seen(as_it_was, change):
+    folder, *before = as_it_was
+    now = curated(folder / change, **OTHER_ROWS[change])
+    if change == "a benchmark that overlaps":  # the row that it overlaps with is gone, with all of its words
+        assert now == before[0] != before[1]
+    else:
+        assert now not in before
 
 
 def absolute(world):

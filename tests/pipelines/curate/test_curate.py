@@ -88,7 +88,7 @@ def curate(tmp_path, rows, texts=None, **fields):
     out = tmp_path / "out"
     out.mkdir(exist_ok=True)
     stage.run(recipe.curate, recipe.model, out=out, report=Report(tmp_path / "w"), seed=0, benchmark_texts=texts)
-    return out, json.loads((out / "card.json").read_text())
+    return out, json.loads((out / "report/card.json").read_text())
 
 
 def test_a_source_of_which_little_is_left_is_told_of(tmp_path):
@@ -125,13 +125,13 @@ def test_every_row_is_accounted_for(tmp_path):
     }  # fmt: skip
     assert card["unexplained"] == 0
     assert sum(card["splits"].values()) == 42
-    quarantine = [json.loads(line) for line in (out / "quarantine.jsonl").read_text().splitlines()]
+    quarantine = [json.loads(line) for line in (out / "report/quarantine.jsonl").read_text().splitlines()]
     assert [q["source"].endswith("rows.jsonl") for q in quarantine] == [True, True]
     assert [(q["line"], q["field"], q["reason"]) for q in quarantine] == [
         (43, "row", "not JSON"), (44, "answer", "the row has no answer"),
     ]  # fmt: skip
-    assert len((out / "dropped.jsonl").read_text().splitlines()) == 4
-    assert "near duplicate" in (out / "card.md").read_text() and "MIT" in (out / "card.md").read_text()
+    assert len((out / "report/dropped.jsonl").read_text().splitlines()) == 4
+    assert "near duplicate" in (out / "report/card.md").read_text() and "MIT" in (out / "card.md").read_text()
     train, held = dataset.read_split(out, "train"), dataset.read_split(out, "heldout")
     assert not {p.uid for p in train} & {p.uid for p in held}
 

@@ -121,7 +121,7 @@ def test_pass_rates_of_a_stage_are_those_of_its_folder(tmp_path):
         return stages, home / "runs" / stages["band"]["artifact"]
 
     first, by_stage = run()
-    card = json.loads((by_stage / "card.json").read_text())
+    card = json.loads((by_stage / "report/card.json").read_text())
     assert card["rows"]["difficulty"] > 0 and sum(card["splits"].values()) > 0
     changed = toys.whetstone("plan", str(path), *sizes, "--set", "cold.seed=7", home=home).stdout
     planned = dict(re.findall(r"(\w+) \(\w+\)\s+(run|reuse)", changed))

@@ -113,7 +113,7 @@ def test_curate_makes_them_of_a_file(tmp_path):
     metrics = run(recipe.curate, recipe.model, out=tmp_path / "data", report=Report(tmp_path / "w"), seed=0)
     rows = [p for split in ("train", "heldout") for p in read_split(tmp_path / "data", split)]
     assert len(rows) == 200 and {p.verifier for p in rows} == {"overlap"}, metrics
-    assert "no text to make problems of" in (tmp_path / "data" / "quarantine.jsonl").read_text()
+    assert "no text to make problems of" in (tmp_path / "data" / "report/quarantine.jsonl").read_text()
 
 
 def test_only_texts_can_be_made_into_problems(tmp_path):

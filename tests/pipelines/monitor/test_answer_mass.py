@@ -98,7 +98,7 @@ def test_a_run_measures_with_the_weights_that_begin_the_step(tmp_path, start):
     )
     made.run()
     work = tmp_path / "work"
-    lines = [json.loads(line) for line in (work / "out/monitored.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (work / "out/report/monitored.jsonl").read_text().splitlines()]
     assert [(line["step"], line["monitor"]) for line in lines] == [(3, "answer_mass"), (5, "answer_mass")]
     measured = [values for _, values in toys.history(work) if "answers/log_prob" in values]
     for line, values in zip(lines, measured, strict=True):
@@ -114,6 +114,6 @@ def test_a_restart_measures_the_same(tmp_path, start):
     (tmp_path / "halves").mkdir()
     toys.trainer(tmp_path / "whole", start, toys.recipe(tmp_path), rules).run()
     toys.run_stopped(lambda: toys.trainer(tmp_path / "halves", start, toys.recipe(tmp_path), rules))
-    files = [(tmp_path / name / "work/out/monitored.jsonl").read_text() for name in ("whole", "halves")]
+    files = [(tmp_path / name / "work/out/report/monitored.jsonl").read_text() for name in ("whole", "halves")]
     assert files[0] == files[1] and files[0]
     assert toys.result(tmp_path / "whole/work") == toys.result(tmp_path / "halves/work")

@@ -137,7 +137,7 @@ def test_rankings_of_held_out_pairs_are_those_of_a_loop(tmp_path, trainer):
     assert 5 < len(correct["ranking_idealised"]) < len(made.heldout.items)
     for name, values in correct.items():
         assert result[f"{name}_heldout"] == pytest.approx(sum(values) / len(values)), name
-        assert f"| {name} | {sum(values) / len(values):.4f} |" in (made.out / "card.md").read_text()
+        assert f"| {name} | {sum(values) / len(values):.4f} |" in (made.out / "report/card.md").read_text()
     assert len({round(result[f"{name}_heldout"], 4) for name in correct}) > 2
 
 

@@ -70,7 +70,7 @@ def test_the_drafts_steps_are_records(made):
     records = [steps_of(p) for split in ("train", "heldout") for p in dataset.read_split(place["steps"], split)]
     assert 0 < len(records) <= len(rows) and max(len(record.steps) for record in records) > 1
     assert {"".join(record.steps) for record in records} <= {row["text"].strip() for row in rows}
-    about = read_json(place["scorer"] / "out" / "reward_model.json")
+    about = read_json(place["scorer"] / "out/report/reward_model.json")
     assert about["loss"] == "step_bce" and {"accuracy", "ece", "brier"} <= about["heldout"].keys()
 
 

@@ -89,9 +89,9 @@ def test_it_learns_and_its_card_is_about_the_heldout_pairs(begun, trainer, tmp_p
     lines = [line["values"] for line in toys.spool(tmp_path) if line.get("kind") == "metrics"]
     assert lines[0]["loss/train"] > lines[-1]["loss/train"]
     assert lines[-1]["accuracy/heldout"] == pytest.approx(metrics["accuracy"])
-    about = read_json(tmp_path / "out" / "reward_model.json")
+    about = read_json(tmp_path / "out/report/reward_model.json")
     assert (
-        about["heldout"]["accuracy"] == metrics["accuracy"] and "| accuracy |" in (tmp_path / "out/card.md").read_text()
+        about["heldout"]["accuracy"] == metrics["accuracy"] and "| accuracy |" in (tmp_path / "out/report/card.md").read_text()
     )
     pairs = read_pairs(begun / "data", "heldout")
     scorer = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "model").eval()

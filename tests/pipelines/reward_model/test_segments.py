@@ -116,7 +116,7 @@ def test_the_score_of_a_part_is_the_sum_over_its_turns(played, tmp_path):
     """By the saved checkpoint, turn for turn; and the card's accuracy is that of these sums."""
     metrics = trainer(played, tmp_path, steps=6).run()
     assert {"accuracy", "ece", "std_within_prompt"} <= metrics.keys()
-    about = read_json(tmp_path / "out" / "reward_model.json")
+    about = read_json(tmp_path / "out/report/reward_model.json")
     assert about["heldout"]["accuracy"] == metrics["accuracy"]
     folder = tmp_path / "out" / "model"
     scorer = RewardScorer(str(folder), Model(path=str(folder)), budget=1024, field="x")

@@ -151,9 +151,9 @@ def test_it_learns_and_its_checkpoint_scores_what_its_card_says(labelled, tmp_pa
     lines = [line["values"] for line in toys.spool(tmp_path) if line.get("kind") == "metrics"]
     assert lines[0]["loss/train"] > lines[-1]["loss/train"] and lines[-1]["accuracy/train"] > 0.8
     assert lines[-1]["accuracy/heldout"] == pytest.approx(metrics["accuracy"])
-    about = read_json(tmp_path / "out" / "reward_model.json")
+    about = read_json(tmp_path / "out/report/reward_model.json")
     assert about["heldout"]["accuracy"] == metrics["accuracy"] and about["answers"] > 150
-    assert "| held-out steps |" in (tmp_path / "out" / "card.md").read_text()
+    assert "| held-out steps |" in (tmp_path / "out/report/card.md").read_text()
     folder = tmp_path / "out" / "model"
     scorer = RewardScorer(str(folder), Model(path=str(folder)), budget=4096, field="x")
     assert scorer.separator == "-"

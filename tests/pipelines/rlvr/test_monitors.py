@@ -97,7 +97,7 @@ def test_a_rollback_returns_to_the_committed_weights(tmp_path, start):
     assert rates == pytest.approx([LEARNING_RATE] * 3 + [LEARNING_RATE / 2] * 4)
     first, again = (line["values"] for line in lines if line["step"] == 3)
     assert first["policy/entropy"] != again["policy/entropy"], "the same prompts, other samples"
-    drawn = [json.loads(line) for line in (work / "out/draws.jsonl").read_text().splitlines()]
+    drawn = [json.loads(line) for line in (work / "out/report/draws.jsonl").read_text().splitlines()]
     assert [d["step"] for d in drawn] == [1, 2, 3, 4, 5, 6], "what was forgotten was not trained on"
     assert lines[-1]["values"]["tokens/sampled_so_far"] > lines[-2]["values"]["tokens/sampled_so_far"]
     assert not (work / "checkpoints/step-00000003").exists(), "nothing of the forgotten branch is left"
@@ -217,7 +217,7 @@ def test_kills_change_no_alarm_and_no_byte(tmp_path, start):
             (b["step"], {k: v for k, v in b["values"].items() if "time/" not in k and "per_s" not in k})
             for b in metrics(work)
         ]
-        return weights, values, (work / "out/draws.jsonl").read_text(), events(work)
+        return weights, values, (work / "out/report/draws.jsonl").read_text(), events(work)
 
     whole = result(jobs["whole"])
     assert result(jobs["killed"]) == whole

@@ -104,7 +104,7 @@ def test_weights_that_stand_still_give_the_same_rows_however_far_ahead(tmp_path,
         run = trainer(tmp_path / str(staleness), start, stand_in, staleness, "rlvr.optimizer.learning_rate=1.0e-30")
         assert (run.overlap is None) == (staleness == 0)
         run.run()
-        rows.append((tmp_path / str(staleness) / "work/out/draws.jsonl").read_text())
+        rows.append((tmp_path / str(staleness) / "work/out/report/draws.jsonl").read_text())
     assert len(rows[0].splitlines()) == 5 and rows == rows[:1] * 4
 
 
@@ -268,7 +268,7 @@ def test_sigkill_at_any_moment_changes_nothing(tmp_path, start, stand_in, stalen
         kills += 1
     assert kills >= 3 and launch(killed).wait() == 0, (killed / "log").read_text()[-3000:]
     assert toys.result(whole) == toys.result(killed)
-    drawn = [json.loads(line) for line in (killed / "out/draws.jsonl").read_text().splitlines()]
+    drawn = [json.loads(line) for line in (killed / "out/report/draws.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in drawn] == list(range(1, 10))
     uids = [uid for entry in drawn for uid in entry["rewards"]]
     assert len(uids) == len(set(uids)), "a problem is drawn once"

@@ -292,7 +292,7 @@ def test_a_step_that_carried_problems_fill_draws_and_spends_nothing(tmp_path, st
     metrics = made.step(2)
     made._spend(metrics)
     assert metrics["rollout/tokens_per_s"] == 0 and metrics["tokens/sampled_so_far"] == spent > 0
-    first, last = map(json.loads, (tmp_path / "work/out/draws.jsonl").read_text().splitlines())
+    first, last = map(json.loads, (tmp_path / "work/out/report/draws.jsonl").read_text().splitlines())
     assert first["rewards"] and last == {"step": 3, "rewards": {}}
 
 
@@ -395,7 +395,7 @@ def test_difficulty_band_keeps_what_is_solved_sometimes(tmp_path, start):
     out = tmp_path / "out"
     out.mkdir()
     curate(recipe.curate, recipe.model, out=out, report=Report(tmp_path / "w"), seed=0)
-    card = json.loads((out / "card.json").read_text())
+    card = json.loads((out / "report/card.json").read_text())
     assert card["rows"]["difficulty"] > 0 and sum(card["splits"].values()) > 0 and card["unexplained"] == 0
     rates = [p.info["pass_rate"] for p in read_split(out, "train")]
     assert all(0 < r < 1 for r in rates)

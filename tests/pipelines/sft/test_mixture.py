@@ -94,7 +94,7 @@ def test_texts_become_records_that_only_sft_reads(data):
     raw = [p for p in records if p.raw_text is not None]
     assert sorted(p.raw_text for p in raw) == sorted(set(texts))
     assert {p.source for p in raw} == {str(file)} and len({p.uid for p in raw}) == len(raw)
-    quarantined = [json.loads(line) for line in (folder / "quarantine.jsonl").read_text().splitlines()]
+    quarantined = [json.loads(line) for line in (folder / "report/quarantine.jsonl").read_text().splitlines()]
     assert [(q["field"], q["reason"]) for q in quarantined] == [("text", "no text")] * 2
 
 

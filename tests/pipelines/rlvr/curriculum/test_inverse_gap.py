@@ -104,7 +104,7 @@ def test_a_run_logs_the_chances_and_resumes_to_the_same_bytes(tmp_path, start):
         results.append(toys.result(folder / "work"))
     assert results[0] == results[1]
     size = len(made.problems)
-    lines = [json.loads(line) for line in (tmp_path / "straight/work/out/draws.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "straight/work/out/report/draws.jsonl").read_text().splitlines()]
     told = [{chance for chances in line["propensities"].values() for chance in chances} for line in lines]
     assert sorted(told[0]) == pytest.approx([1 / size, 1 / (size - 1), 1 / (size - 2), 1 / (size - 3)])
     for line in lines:

@@ -196,7 +196,7 @@ def test_a_run_broken_off_and_started_again_ends_in_the_same_bytes(tmp_path, sta
     whole, halves = (toys.result(tmp_path / name / "work") for name in ("whole", "halves"))
     assert whole == halves
     assert {"reward/player_0", "reward/player_1"} <= {name for _, values in whole[1] for name in values}
-    logged = (tmp_path / "whole/work/out/rollouts.jsonl").read_text()
+    logged = (tmp_path / "whole/work/out/report/rollouts.jsonl").read_text()
     assert '"player": 1' in logged and "You are O" in logged
 
 

@@ -248,7 +248,7 @@ def test_a_search_trains_and_resumes_to_the_same_bytes(tmp_path, one_problem):
         made = build() if name == "straight" else toys.run_stopped(build)
         if name == "straight":
             made.run()
-        results.append((toys.result(folder / "work"), (folder / "work/out/methods.jsonl").read_text()))
+        results.append((toys.result(folder / "work"), (folder / "work/out/report/methods.jsonl").read_text()))
         stored.append(made.update.rollout.fn.state_dict())
     assert results[0] == results[1] and stored[0] == stored[1]
     (_, history, _), lines = results[0]
