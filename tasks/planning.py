@@ -34,25 +34,25 @@ class Expected:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.made: dict[str, Artifact] = {}
+        self.outputs: dict[str, Artifact] = {}
         self.depends: dict[str, tuple[str, ...]] = {}
-        """Stage of `made` → the stages whose rows it depends on."""
+        """Stage of `outputs` → the stages whose rows it depends on."""
 
     def runs(self, stage: str) -> None:
         """Data will be made again: as it was made when it was last part of this recipe, where it is still there."""
         parts = last_parts(self.recipe, stage) if self.recipe.node(stage).kind.makes == DATA else None
         before = find(self.recipe, stage, keys.stage_key(parts)) if parts else None
         if before is not None:
-            self.made[stage], self.depends[stage] = before, (stage,)
+            self.outputs[stage], self.depends[stage] = before, (stage,)
 
     def waits(self, stage: str, waiting: list[str], done: dict[str, Artifact]) -> Planned:
         """The plan of a stage that reads what stages make which are not done yet."""
-        known = self.made | done
+        known = self.outputs | done
         if all(source in known for source in waiting):
             digests = {label: known[source].digest for label, source in self.recipe.node(stage).inputs.items()}
             artifact = find(self.recipe, stage, keys.stage_key(keys.key_parts(self.recipe, stage, digests)))
             if artifact is not None:
-                self.made[stage] = artifact
+                self.outputs[stage] = artifact
                 self.depends[stage] = tuple(dict.fromkeys(s for source in waiting for s in self.depends[source]))
                 why = f"reused if the rows of {listed(self.depends[stage])} stay the same"
                 return Planned(stage, "run", why, if_same=self.depends[stage])

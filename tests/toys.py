@@ -331,7 +331,11 @@ def history(work: Path) -> list[tuple[int, dict[str, float]]]:
 def result(work: Path) -> tuple[str, list[tuple[int, dict[str, float]]], str]:
     """What an RLVR run came to: the digest of its weights, its history, its rollouts and draws."""
     weights = hashlib.sha256((work / "out/model/model.safetensors").read_bytes()).hexdigest()
-    return weights, history(work), (work / "out/report/rollouts.jsonl").read_text() + (work / "out/report/draws.jsonl").read_text()
+    return (
+        weights,
+        history(work),
+        (work / "out/report/rollouts.jsonl").read_text() + (work / "out/report/draws.jsonl").read_text(),
+    )
 
 
 def whetstone(

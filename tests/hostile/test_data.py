@@ -571,7 +571,11 @@ def curate(tmp_path, *raw, name="rows.jsonl", **fields):
     model = Model.model_validate({"fresh": {"architecture": "llama", "config": {}}, "tokenizer": {"kind": "char"}})
     stage.run(settings, model, out=out, report=Report(tmp_path / "work"), seed=0)
     quarantine = [json.loads(line) for line in (out / "report/quarantine.jsonl").read_text().splitlines()]
-    return list(dataset.iter_problems(out / "train.parquet")), quarantine, json.loads((out / "report/card.json").read_text())
+    return (
+        list(dataset.iter_problems(out / "train.parquet")),
+        quarantine,
+        json.loads((out / "report/card.json").read_text()),
+    )
 
 
 def test_one_curate_over_all_hostile_lines(tmp_path, caplog):

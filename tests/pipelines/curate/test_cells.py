@@ -74,9 +74,9 @@ def test_the_card_and_the_log_name_them(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     stage.run(recipe.curate, recipe.model, out=out, report=Report(tmp_path / "w"), seed=0)
-    card = json.loads((out / "card.json").read_text())
+    card = json.loads((out / "report/card.json").read_text())
     assert card["only_in_info"] == {str(path): {"level": 40}} and card["not_used"] == {str(path): {"split": 40}}
-    for text in ((out / "card.md").read_text(), (tmp_path / "w/spool.jsonl").read_text()):
+    for text in ((out / "report/card.md").read_text(), (tmp_path / "w/spool.jsonl").read_text()):
         assert "level (40 rows)" in text and "split (40 rows)" in text
     problems = dataset.read_split(out, "train")
     assert {p.prompt[0]["content"]: p.info["level"] for p in problems} == {

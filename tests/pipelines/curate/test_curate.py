@@ -131,7 +131,7 @@ def test_every_row_is_accounted_for(tmp_path):
         (43, "row", "not JSON"), (44, "answer", "the row has no answer"),
     ]  # fmt: skip
     assert len((out / "report/dropped.jsonl").read_text().splitlines()) == 4
-    assert "near duplicate" in (out / "report/card.md").read_text() and "MIT" in (out / "card.md").read_text()
+    assert "near duplicate" in (out / "report/card.md").read_text() and "MIT" in (out / "report/card.md").read_text()
     train, held = dataset.read_split(out, "train"), dataset.read_split(out, "heldout")
     assert not {p.uid for p in train} & {p.uid for p in held}
 

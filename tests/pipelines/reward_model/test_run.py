@@ -91,7 +91,8 @@ def test_it_learns_and_its_card_is_about_the_heldout_pairs(begun, trainer, tmp_p
     assert lines[-1]["accuracy/heldout"] == pytest.approx(metrics["accuracy"])
     about = read_json(tmp_path / "out/report/reward_model.json")
     assert (
-        about["heldout"]["accuracy"] == metrics["accuracy"] and "| accuracy |" in (tmp_path / "out/report/card.md").read_text()
+        about["heldout"]["accuracy"] == metrics["accuracy"]
+        and "| accuracy |" in (tmp_path / "out/report/card.md").read_text()
     )
     pairs = read_pairs(begun / "data", "heldout")
     scorer = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "model").eval()
