@@ -213,7 +213,7 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     if isinstance(node.settings, Curate):
         yield from _curate(node.name, node.settings, questions)
     elif isinstance(node.settings, Rlvr):
-        yield from _rlvr(node.name, node.settings, questions)
+        yield from _rlvr(node, node.settings, questions)
     elif isinstance(node.settings, Evaluate):
         yield from _evaluate(node.name, node.settings, questions)
     for files in node.kind.reads(node).models.values():
@@ -353,8 +353,9 @@ def _model(recipe: Recipe, questions: list[Question]) -> Iterator[Problem]:
         questions.append(("model.path", "", {"ask": "folder" if local.is_dir() else "gguf", **about}))
 
 
-def _rlvr(stage: str, rl: Rlvr, questions: list[Question]) -> Iterator[Problem]:
-    questions += preflight_rewards.questions(stage, rl)
+def _rlvr(node: Node, rl: Rlvr, questions: list[Question]) -> Iterator[Problem]:
+    stage = node.name
+    questions += preflight_rewards.questions(node, rl)
     yield from preflight_rewards.problems(stage, rl)
     devices = len(machine.gpu_bytes()) or machine.cores()
     if rl.processes > devices:

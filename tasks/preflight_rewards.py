@@ -7,8 +7,10 @@ from typing import Any
 
 from pipelines.errors import UserError
 from pipelines.judges import endpoint
+from pipelines.recipe.graph import Node
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import terms_of
+from pipelines.recipe.stage_kind import feeding
 from pipelines.rlvr import reward_models
 from pipelines.rlvr.function_keywords import ARGUMENTS, LIVE, RECORD
 from tasks import http_probe
@@ -16,10 +18,13 @@ from tasks.problem import Problem
 
 KEYWORDS = [*ARGUMENTS, *RECORD, *LIVE]
 """What a reward function is called with, beside the entries of `info`."""
+CALLED_WITH = ("file", "reasoning_gym", "environment")
+"""Kinds of sources whose first rows are known before the run."""
 
 
-def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
-    """(field, advice, question) for the process that imports the user's functions."""
+def questions(node: Node, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
+    """(field, advice, question) for the process that imports the user's functions, and calls reward functions."""
+    stage = node.name
     functions = [(f"{stage}.reward_functions.{number}", name) for number, name in enumerate(rl.reward_functions)]
     asked: list[tuple[str, str, dict[str, Any]]] = []
     for where, spec in terms_of(f"{stage}.reward", rl.reward):
@@ -29,9 +34,15 @@ def questions(stage: str, rl: Rlvr) -> list[tuple[str, str, dict[str, Any]]]:
             ask: dict[str, Any] = {"ask": "function", "name": judge, "field": f"{where}.judge", "keywords": []}
             ask |= {"positional": [None, None, None], "called": "(problem, first, second)"}
             asked.append((f"{where}.judge", "It is called as f(problem, first, second).", ask))
+    for number, monitor in enumerate(rl.monitors):
+        if isinstance(monitor, dict) and isinstance(path := monitor.get("function"), str):
+            functions.append((f"{stage}.monitors.{number}.function", path))
+    sources = [source for _, source in feeding(node, rl.split) if source.kind in CALLED_WITH]
+    rows = [source.model_dump(mode="json") for source in sources]
     for field, name in functions:
         ask = {"ask": "function", "name": name, "field": field, "positional": [], "keywords": KEYWORDS}
         ask |= {"called": f"the keywords {', '.join(KEYWORDS)}", "awaited": True, "columns": True}
+        ask |= {"sources": rows, "timeout_s": rl.reward_timeout_s, "steps": rl.steps}
         asked.append((field, "It is called as f(prompts, completions, **kwargs).", ask))
     return asked
 

@@ -7,7 +7,6 @@ the asker knows which question a crash or a hang belongs to. An answer is `{"pro
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import os
 import subprocess
@@ -22,13 +21,11 @@ from pipelines.errors import UserError
 from pipelines.project import python_path
 from pipelines.recipe.memory import Shape
 from pipelines.stage import owner
-from tasks import estimate, preflight_data, preflight_rules
+from tasks import estimate, preflight_data, preflight_rules, probe_functions
 
 SECONDS = 120.0
 """For one question; the slowest that is meant to pass, lm-eval's whole index, took 8 s on two cores."""
 
-
-NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 TEMPLATE = ("chat_template", "chat_template_kwargs", "chat_template_date")
 """Fields of the recipe's model section that say how prompts are rendered."""
 
@@ -112,37 +109,6 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     except BaseException as error:  # other people's code: SystemExit too is an answer
         text = " ".join(str(error).split())[:300]
         return {"problem": f"{type(error).__name__}: {text}".rstrip(": ")}
-
-
-def _function(question: dict[str, Any]) -> dict[str, Any]:
-    """A function by name that can be called as the stage will."""
-    from pipelines.rlvr.function_keywords import accepted
-    from pipelines.rlvr.scoring import load_function
-
-    function = load_function(question["name"], question["field"])
-    if not callable(function):
-        return {"problem": f"{question['name']} is a {type(function).__name__}, not a function"}
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        return {"problem": f"{question['name']} is a generator; a function that returns is called"}
-    if inspect.iscoroutinefunction(function) and not question.get("awaited"):
-        return {"problem": f"{question['name']} is a coroutine; an ordinary function is called"}
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return {}
-    keywords = question["keywords"]
-    refusal = f"{question['name']}{signature} cannot be called with {question['called']}"
-    if question.get("columns"):  # the data's own columns, which are not known here
-        required = [p.name for p in signature.parameters.values() if p.default is p.empty and p.kind in NAMED]
-        known = accepted(function, dict.fromkeys(keywords))
-        if not known:
-            return {"problem": f"{refusal}: it takes none of them"}
-        keywords = [*known, *(name for name in required if name not in keywords)]
-    try:
-        signature.bind(*question["positional"], **dict.fromkeys(keywords))
-    except TypeError as error:
-        return {"problem": f"{refusal} ({error})"}
-    return {}
 
 
 def _folder(question: dict[str, Any]) -> dict[str, Any]:
@@ -249,7 +215,7 @@ def _benchmarks(question: dict[str, Any]) -> dict[str, Any]:
 
 
 ANSWERS = {
-    "function": _function,
+    "function": probe_functions.answer,
     "folder": _folder,
     "gguf": _gguf,
     "fresh": _fresh_model,

@@ -83,6 +83,11 @@ class Cells(dict[str, Any]):
         self.use(column)
         return text or None
 
+    def keep_answer(self, column: str | None, info: dict[str, Any]) -> None:
+        """Put the raw answer into `info` too, under the name of its column where that is not `answer`: reward functions ask for it by it."""
+        if column not in (None, "answer", *RESERVED):
+            info.setdefault(str(column), plain(self[column], str(column)))
+
     def keep_rest(self, info: dict[str, Any]) -> None:
         """Put the columns that were not used into the record's `info`, where they have a name and a value for it.
 

@@ -70,6 +70,7 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
         info[TURN_WEIGHTS] = weights
     name = row.name("data_source") or str(source.task or source.path)
     uid = _uid(row, source)
+    row.keep_answer(row.column(source, "answer", ANSWERS), info)
     row.keep_rest(info)
     if self_check and not (pair and not answer):
         try:

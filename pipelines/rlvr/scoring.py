@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 RewardFunction = Callable[..., Any]
 """A function with TRL's signature; `function_keywords` says what it is called with."""
+LATE = "did not return within"
+"""In the message about a function that takes too long."""
 
 
 def load_functions(names: list[str]) -> list[tuple[str, RewardFunction]]:
@@ -185,7 +187,7 @@ def _call(name: str, function: RewardFunction, columns: dict[str, Any], count: i
         frame = sys._current_frames().get(thread.ident or 0)
         where = f" It is at {frame.f_code.co_filename}:{frame.f_lineno}." if frame else ""
         raise RecipeError(
-            f"rlvr.reward_functions: {name} did not return within {timeout_s:g} s for {count} completions."
+            f"rlvr.reward_functions: {name} {LATE} {timeout_s:g} s for {count} completions."
             f"{where} Fix it or raise rlvr.reward_timeout_s."
         )
     if raised:

@@ -125,7 +125,10 @@ def test_a_sweep_on_two_machines(tmp_path):
 @pytest.mark.slow
 @pytest.mark.long
 def test_every_variant_is_tuned_and_a_failure_leaves_the_others(tmp_path, home):
-    (tmp_path / "fails.py").write_text("def score(completions, **rest):\n    raise ValueError('no score today')\n")
+    (tmp_path / "fails.py").write_text(
+        "def score(completions, trainer_state, **rest):\n    if trainer_state.global_step == 0:\n"
+        "        return [0.0] * len(completions)\n    raise ValueError('no score today')\n"
+    )
     recipe = str(toys.recipe(tmp_path))
     options = ["--set", "rlvr.reward_functions=[],['fails:score']", "--tune-full"]
     options += ["--tune", "rlvr.optimizer.learning_rate=1e-5,1e-3"]

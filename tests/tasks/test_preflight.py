@@ -132,7 +132,7 @@ time.sleep(60)
 @pytest.mark.slow
 def test_all_problems_in_one_report(tmp_path, home):
     (tmp_path / "my_rewards.py").write_text(
-        "import sys\nprint('noise')\ndef good(prompts, completions, **kw): return []\ndef few(completions, /): return []\n"
+        "import sys\nprint('noise')\ndef good(prompts, completions, **kw): return [1.0] * len(prompts)\ndef few(completions, /): return []\n"
         "async def later(solution, **kw): return []\nnumber = 3\n"
     )
     (tmp_path / "my_exit.py").write_text("import sys\nsys.exit(0)\n")

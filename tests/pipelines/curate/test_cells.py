@@ -8,6 +8,7 @@ import pytest
 import toys
 from hypothesis import given
 from hypothesis import strategies as st
+from method_toys import answer
 
 from pipelines.curate import run as stage
 from pipelines.curate.cells import MEDIA, RESERVED, Cells
@@ -16,6 +17,7 @@ from pipelines.curate.values import RowError
 from pipelines.data import dataset
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
+from pipelines.rlvr import scoring
 from pipelines.stage.report import Report
 
 FILE = Source(kind="file", path="x.jsonl", verifier="exact")
@@ -82,3 +84,24 @@ def test_the_card_and_the_log_name_them(tmp_path):
     assert {p.prompt[0]["content"]: p.info["level"] for p in problems} == {
         p.prompt[0]["content"]: int(p.answer) - 1 for p in problems
     }
+
+
+def test_an_answer_keeps_the_name_of_its_column_too():
+    """Reward functions that are written for TRL ask for it."""
+    row = {"problem": "2 + 2?", "ground_truth": "#### 4", "level": 2}
+    first = to_problem(row, Source(kind="file", path="x.jsonl", verifier="exact"), self_check=False)
+    assert first.answer == "4" and first.info["ground_truth"] == "#### 4"
+    assert (
+        "answer"
+        not in to_problem({"prompt": "q", "answer": "4"}, Source(kind="file", path="x.jsonl"), self_check=False).info
+    )
+    second = to_problem({"prompt": "3 + 3?", "answer": "6"}, Source(kind="file", path="x.jsonl"), self_check=False)
+    heard = {}
+
+    def reward(completions, ground_truth, level, **others):
+        heard.update(ground_truth=ground_truth, level=level)
+        return [0.0] * len(completions)
+
+    problems = {problem.uid: problem for problem in (first, second)}
+    scoring.add([("reward", reward)], [answer(uid, 0, "4", score=0.0) for uid in problems], problems)
+    assert heard == {"ground_truth": ["#### 4", None], "level": [2, None]}
