@@ -84,7 +84,7 @@ class Cells(dict[str, Any]):
         return text or None
 
     def keep_answer(self, column: str | None, info: dict[str, Any]) -> None:
-        """Put the raw answer into `info` too, under the name of its column where that is not `answer`: reward functions ask for it by it."""
+        """Put the raw answer into `info` too, under its column's name where that is not `answer`: reward functions ask for it by it."""
         if column not in (None, "answer", *RESERVED):
             info.setdefault(str(column), plain(self[column], str(column)))
 
