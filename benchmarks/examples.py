@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pipelines.contract.columns import COLUMNS, Column, Phase
+from pipelines.rlvr.algorithm import immediate_reward
 
 ADDED = (
     "logp_prompt", "logp_masked", "answer_logp", "feedback_gain", "record_weight", "step_potential", "logp_demonstration",
@@ -51,7 +52,7 @@ def columns(
     out["replayed"], out["truncated"], out["unfinished"] = torch.zeros(3, rows, dtype=torch.bool)
     out["teacher_forced"], out["in_window"], out["sampled_now"] = torch.zeros_like(mask), mask.clone(), mask.clone()
     for name, column in COLUMNS.items():
-        if name not in out and name not in ADDED:
+        if name not in out and name not in (*ADDED, "immediate_reward"):
             out[name] = _drawn(column, mask, taken, draw)
     close = 0.1 * torch.randn(mask.shape, generator=draw) * mask
     out["logp_ref"], out["logp_sampler"] = out["logp_old"] + close, out["logp_old"] - 0.02 * mask
@@ -60,6 +61,7 @@ def columns(
     out["weight"] = mask / mask.sum()
     for name in ADDED:
         out[name] = _drawn(COLUMNS[name], mask, taken, draw)
+    out["immediate_reward"] = immediate_reward(out)
     return {name: out[name] for name, column in COLUMNS.items() if column.phase <= phase}
 
 

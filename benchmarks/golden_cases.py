@@ -108,14 +108,14 @@ def advantage(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     columns = columns_of(case["inputs"], dtype)
     if "divergence" in case["ours"]:
         columns = algorithm.charge(bind("rlvr.divergence", case["ours"]["divergence"]), columns)
+    if "reward" in columns:
+        columns["immediate_reward"] = algorithm.immediate_reward(columns)
     columns = algorithm.set_advantage(method(case)(columns), columns)
     made = {"advantage": columns["advantage"]}
     if "advantage_by_turn" in case["outputs"]:
         made["advantage_by_turn"] = _by_turn(columns, case["outputs"]["advantage_by_turn"])
     if "token_reward" in case["outputs"]:
-        outcome = columns["reward"] + columns["token_penalty"].sum(1)
-        last = columns["mask"] & (ops.next_place(columns["mask"]) == columns["mask"].shape[1])
-        made["token_reward"] = outcome[:, None] * last - columns["token_penalty"]
+        made["token_reward"] = columns["immediate_reward"]
     return made
 
 

@@ -419,8 +419,11 @@ def bound(slot: str, **spec: Any) -> Any:
 
 
 def columns_of(batch: Any) -> dict[str, Any]:
-    """The columns that exist."""
-    return {k: v for k, v in vars(batch).items() if v is not None}
+    """The columns that exist, with what is paid at each token as the others have it."""
+    from pipelines.rlvr.algorithm import immediate_reward
+
+    columns = {k: v for k, v in vars(batch).items() if v is not None}
+    return columns | {"immediate_reward": immediate_reward(columns)}
 
 
 def rough(seed: int = 0) -> Any:

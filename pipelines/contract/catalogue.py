@@ -61,6 +61,8 @@ class Card:
     the critic is not fitted to it."""
     turn_values: tuple[str, ...] = ()
     """For advantages that read one value a turn: their settings that a provider of values must be fitted with too."""
+    token_values: tuple[str, ...] = ()
+    """For advantages that read a value of each token: their settings that a provider of values must be fitted with too."""
     batch_coupled: bool = False
     """For objectives, divergences and auxiliary losses: its loss is no sum over rows; it is computed over a whole update at once."""
     normalise_separately: bool = False

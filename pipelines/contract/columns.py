@@ -277,6 +277,9 @@ COLUMNS: dict[str, Column] = {
     "token_penalty": Column("B T", "float32", Phase.ADVANTAGE, "a divergence in the reward, a reward that pays tokens",
                             "What the one charges each token less what the other pays it; `reward` is the row's with their sum taken off.",
                             span=(0.0, 0.0)),
+    "immediate_reward": Column("B T", "float32", Phase.ADVANTAGE, "the loop",
+                               "What is paid at the token: a turn's reward on its last trained token, without turns the row's on its "
+                               "last, less `token_penalty`. A critic is fitted to the sum of what is still to come."),
     "loss_share": Column("B T", "float32", Phase.ADVANTAGE, "the loop, then advantage and credit",
                          "How much of a token the loss and its denominators count: 1, 0 where a method left it out, or 1 / k "
                          "where k rows hold copies of it that count as one. 0 outside `mask`.", span=(1.0, 1.0)),

@@ -122,9 +122,12 @@ def _check_values(rl: s.Rlvr, bound: dict[str, Any], providers: list[Bound]) -> 
                 f"rlvr.providers: the policy stands still while {each.name} is warmed up, for {each.fn.warm_up} steps, and rlvr.steps is "
                 f"{rl.steps}. Lower warm_up, or raise rlvr.steps."
             )
-        if not advantage.card.turn_values or each.fn.fitted_to is None:
+        if each.fn.fitted_to is None:
             continue
-        wanted = {"at": "turns"} | {name: advantage.settings[name] for name in advantage.card.turn_values}
+        wanted = {"at": "turns"} if advantage.card.turn_values else {}
+        wanted |= {name: advantage.settings[name] for name in advantage.card.turn_values + advantage.card.token_values}
+        if advantage.card.token_values and wanted.get("discount", 1) != 1:  # of tokens, and not of turns
+            wanted["at"] = "tokens"
         different = {name: value for name, value in wanted.items() if each.fn.fitted_to[name] != value}
         if different:
             told = ", ".join(f"{name} {each.fn.fitted_to[name]}" for name in different)
@@ -222,10 +225,10 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound], providers: list[
     asked = [each for each in providers if set(each.card.makes) & set(advantage.needs)]
     wanted = [set(method.needs) for method in _learning(methods)]
     wanted += [set(provider.fn.reads) for provider in asked if "reward" in provider.fn.reads]
-    of_tokens = any({"reward", "token_penalty"} & needs for needs in wanted)
+    of_tokens = any({"reward", "token_penalty", "immediate_reward"} & needs for needs in wanted)
     of_turns = any("turn_reward" in needs for needs in wanted)
     payers = [method for method in methods if "token_reward" in produced([method])]
-    if payers and not any("token_penalty" in needs for needs in wanted):
+    if payers and not any({"token_penalty", "immediate_reward"} & needs for needs in wanted):
         raise RecipeError(
             f"{payers[0].slot}: {payers[0].name} pays single tokens, and advantage: {advantage.name} compares whole rows. Use an "
             "advantage that reads rewards of tokens: reinforce_pp, or gae with a critic."

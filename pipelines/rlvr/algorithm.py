@@ -14,9 +14,11 @@ from pipelines.contract.columns import Phase, phase_of
 from pipelines.contract.method import Method
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_slots, bound_list, column_options
+from pipelines.rlvr.advantage._estimate import returns_to_go
 from pipelines.rlvr.diagnostics import changed_share
 from pipelines.rlvr.ops import to_tokens
 from pipelines.rlvr.ops_turns import last_taken, turns_taken
+from pipelines.rlvr.turn_values import immediate_rewards
 
 ROUNDING = 1e-6
 """Of the sum of the amounts that a difference is taken of: a smaller one is float32's rounding."""
@@ -119,12 +121,12 @@ def assign_credit(update: Update, columns: dict[str, Any], watch: Watch = lambda
     columns = dict(columns)
     columns["token_penalty"] = torch.zeros_like(columns["logp_old"])
     columns["loss_share"] = columns["mask"].float()
-    columns |= _paid_in_turns(columns)
+    columns |= _payments(columns)
     for number, shape in enumerate(update.shaping):
         before, columns = columns, columns | _shaped(shape, columns)
         share = changed_share(_paid_column(shape), before, columns)
         watch(f"{shape.slot}.{number}", shape, share, columns["step"])
-        columns |= _paid_in_turns(columns)
+        columns |= _payments(columns)
     if "token_reward" in columns:
         columns = _take_off(torch.where(columns["mask"], -columns["token_reward"], 0.0), columns)
     if update.divergence is not None and update.divergence.where == "reward":
@@ -159,6 +161,18 @@ def _shaped(part: Bound, columns: dict[str, Any]) -> dict[str, Any]:
     return {"turn_reward": turn_reward, "reward": columns["reward"] + (turn_reward - columns["turn_reward"]).sum(1)}
 
 
+def _payments(columns: dict[str, Any]) -> dict[str, Any]:
+    """`turn_reward`, where rows have turns, and `immediate_reward` as the present `reward` and `token_penalty` have it."""
+    turns = _paid_in_turns(columns)
+    return turns | {"immediate_reward": immediate_reward(columns | turns)}
+
+
+def immediate_reward(columns: dict[str, Any]) -> Tensor:
+    """What each token is paid, float32 [B, T], as the other columns have it."""
+    names = ("reward", "turn_reward", "turn", "mask", "token_penalty")
+    return immediate_rewards(*(columns.get(name) for name in names))  # type: ignore[arg-type]
+
+
 def _paid_in_turns(columns: dict[str, Any]) -> dict[str, Any]:
     """`turn_reward` with what scored rows earned beyond their turns on the last one: the return of a turn then has what was paid for the
     whole answer, an outcome, by a reward function, another term of a sum or a shaping part.
@@ -182,9 +196,10 @@ def charge(penalty: Bound, columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _take_off(per_token: Tensor, columns: dict[str, Any]) -> dict[str, Any]:
-    """With more in `token_penalty`, float [B, T], and the row's sum of it off `reward`."""
+    """With more in `token_penalty`, float [B, T], at its tokens, and the row's sum of it off `reward`."""
     penalty, reward = columns["token_penalty"] + per_token, columns["reward"] - per_token.sum(1)
-    return columns | {"token_penalty": penalty, "reward": reward}
+    columns = columns | {"token_penalty": penalty, "reward": reward}
+    return columns | {"immediate_reward": immediate_reward(columns)}
 
 
 def set_advantage(result: Tensor | tuple[Tensor, Tensor], columns: dict[str, Any]) -> dict[str, Any]:
@@ -207,21 +222,12 @@ def critic_tokens(update: Update, columns: dict[str, Any]) -> Tensor:
     return used & ~columns["unfinished"][:, None] if update.advantage.card.bootstraps_unfinished else used
 
 
-def returns(columns: dict[str, Any]) -> Tensor:
-    """Undiscounted reward still to come from each token on, float32 [B, T].
+def returns(columns: dict[str, Any], discount: float = 1.0) -> Tensor:
+    """Reward still to come from each token in `mask` on, float32 [B, T], with `discount` for each such token: what a critic is fitted to.
 
-    The outcome is the row's, or per turn where turns are paid; what a divergence charges, or a reward pays, is paid at its tokens.
+    It is a sum of the rewards that the advantages read (`immediate_reward`), wherever those are paid.
     """
-    penalty, mask = columns["token_penalty"], columns["mask"]
-    outcome = columns["reward"] + penalty.sum(1)
-    charged = penalty.flip(1).cumsum(1).flip(1)
-    paid, turn = columns.get("turn_reward"), columns.get("turn")
-    if paid is None or turn is None:
-        return (outcome[:, None] - charged) * mask
-    ahead = paid.flip(1).cumsum(1).flip(1)
-    total = ahead.gather(1, turn.clamp(min=0))
-    rest = (outcome - paid.sum(1))[:, None]
-    return (total + rest - charged) * mask
+    return returns_to_go(immediate_reward(columns), columns["mask"], discount).float()
 
 
 @torch.no_grad()

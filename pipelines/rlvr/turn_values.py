@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pipelines.rlvr.ops_turns import turn_starts, turns_taken
+from pipelines.rlvr.ops import next_place
+from pipelines.rlvr.ops_turns import turn_ends, turn_starts, turns_taken, turns_to_tokens
 
 
 def turn_values(value: Tensor, turn: Tensor, mask: Tensor, count: int) -> Tensor:
@@ -66,6 +67,35 @@ def turn_payments(reward: Tensor, turn_reward: Tensor, turn: Tensor, mask: Tenso
         rest = torch.where(taken[:, s], 0.0, own)
         paid[:, s] = torch.where(taken[:, s], own, 0.0)
     return paid
+
+
+def immediate_rewards(
+    reward: Tensor, turn_reward: Tensor | None, turn: Tensor | None, mask: Tensor, token_penalty: Tensor
+) -> Tensor:
+    """What each token in `mask` is paid, float32 [B, T]; 0 on others. Advantages and what critics are fitted to both come from it.
+
+    The reward of a turn is paid on its last token in `mask`; a row without such turns is paid on its last token in `mask`. Each token is
+    charged its own penalty. A row's sum is its reward, but for what was paid before its first token.
+
+    Args:
+        reward: [B], with `token_penalty` taken off; what it has beyond `turn_reward` is paid to the last turn.
+        turn_reward: [B, S]; None where rows have no turns.
+        turn: int64 [B, T], -1 outside turns; None where rows have no turns.
+        mask: bool [B, T].
+        token_penalty: [B, T].
+
+    >>> turn, inside = torch.tensor([[0, 0, -1, 1, 1]]), torch.tensor([[True, True, False, True, True]])
+    >>> immediate_rewards(torch.tensor([1.5]), torch.tensor([[1.0, 0.25]]), turn, inside, torch.zeros(1, 5)).tolist()
+    [[0.0, 1.0, 0.0, 0.0, 0.5]]
+    """
+    penalty = token_penalty.double() * mask
+    outcome = reward.double() + penalty.sum(1)
+    paid = outcome[:, None] * (mask & (next_place(mask) == mask.shape[1]))
+    if turn_reward is not None and turn is not None:
+        of_turns = turn_payments(outcome, turn_reward, turn, mask, torch.zeros_like(penalty))
+        has_turns = (mask & (turn >= 0)).any(1, keepdim=True)
+        paid = torch.where(has_turns, turns_to_tokens(of_turns, turn) * turn_ends(turn, mask), paid)
+    return (paid - penalty).float()
 
 
 def following_values(values: Tensor, taken: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.advantage._estimate import generalised_advantage, outcome
+from pipelines.rlvr.advantage._estimate import generalised_advantage
 from pipelines.rlvr.ops import whiten as standardise
 
 
@@ -18,35 +18,35 @@ from pipelines.rlvr.ops import whiten as standardise
     group_of_one="compares with the critic, not with a group",
     crosses_groups="whitening is over the batch",
     zero_variance_groups="learns",
+    token_values=("discount",),
 )
 def gae(
-    reward: PerRow,
+    immediate_reward: PerToken,
     value: PerToken,
     mask: PerToken,
     scored: PerRow,
-    token_penalty: PerToken,
     *,
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
     lam: Annotated[float, Field(ge=0, le=1)] = 1.0,
     whiten: bool = True,
 ) -> PerToken:
-    """The row's reward on its last trained token, carried backwards over trained tokens only.
+    """What is paid at each token, carried backwards over trained tokens only.
 
         d_t = r_t + discount V_{t+1} - V_t;   A_t = d_t + discount lam A_{t+1}
 
-    A divergence penalty in the reward is applied at its tokens. Tokens of an environment are skipped, as if they were not there. A
-    truncated row counts as finished; `t_ppo` bootstraps it. The critic is fitted by the trainer to undiscounted returns.
+    r_t is the reward of a turn on its last trained token, the outcome on the row's last (`immediate_reward`), less a divergence penalty in
+    the reward at its tokens. Tokens of an environment are skipped, as if they were not there. A truncated row counts as finished; `t_ppo`
+    bootstraps it. The critic must be fitted with the same `discount`: where its values are exact, the advantage is 0 before whitening.
 
     >>> import torch
     >>> V, m = torch.tensor([[0.5, 0.4, 0.9, 0.3, 0.6]]), torch.tensor([[1, 1, 0, 1, 1]]).bool()
-    >>> r = torch.ones(1); scored = torch.ones(1).bool()
-    >>> gae(r, V, m, scored, V * 0, discount=0.99, lam=0.95, whiten=False)[0].tolist()
+    >>> r, scored = torch.tensor([[0.0, 0, 0, 0, 1]]), torch.ones(1).bool()
+    >>> gae(r, V, m, scored, discount=0.99, lam=0.95, whiten=False)[0].tolist()
     [0.391947, 0.527323, 0.0, 0.6702, 0.4]
-    >>> gae(r, V, m, scored, V * 0, discount=0.99, lam=0.95)[0].tolist()
+    >>> gae(r, V, m, scored, discount=0.99, lam=0.95)[0].tolist()
     [-0.80568, 0.228936, 0.0, 1.320881, -0.744137]
     """
     trained = mask & scored[:, None]
     finished = torch.ones_like(scored)
-    row_outcome = outcome(reward, token_penalty)
-    advantage = generalised_advantage(row_outcome, token_penalty, value, trained, finished, discount, lam)
+    advantage = generalised_advantage(immediate_reward, value, trained, finished, discount, lam)
     return standardise(advantage, trained) if whiten else advantage

@@ -2,11 +2,13 @@
 
 from typing import Annotated
 
+import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.advantage._estimate import generalised_advantage, outcome
+from pipelines.rlvr.advantage._estimate import generalised_advantage
+from pipelines.rlvr.ops import next_place
 
 
 @method(
@@ -16,10 +18,11 @@ from pipelines.rlvr.advantage._estimate import generalised_advantage, outcome
     group_of_one="compares with the critic, not with a group",
     zero_variance_groups="learns",
     bootstraps_unfinished=True,
+    token_values=("discount",),
     reduces_to="without unfinished rows it is gae without whitening",
 )
 def t_ppo(
-    reward: PerRow,
+    immediate_reward: PerToken,
     value: PerToken,
     mask: PerToken,
     scored: PerRow,
@@ -30,7 +33,7 @@ def t_ppo(
     discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
     lam: Annotated[float, Field(ge=0, le=1)] = 0.95,
 ) -> tuple[PerToken, PerToken]:
-    """Finished rows as in `gae`; an unfinished row has no reward and V after its end is V of its last token.
+    """Finished rows as in `gae`; an unfinished row has no outcome and V after its end is V of its last token.
 
     With `rlvr.window` a row trains after every window, on the tokens of that window alone: the share of the others in the
     loss is 0, so each token trains in one step. A row at `max_tokens` is then finished and has its reward; without windows it counts
@@ -38,11 +41,14 @@ def t_ppo(
     With `discount` 1 the last token of an unfinished row gets 0: the cut itself carries no signal.
 
     >>> import torch
-    >>> V, m, one = torch.tensor([[0.2, 0.4, 0.5]] * 2), torch.ones(2, 3).bool(), torch.ones(2)
-    >>> advantage, share = t_ppo(one, V, m, one.bool(), torch.tensor([True, False]), m, V * 0)
+    >>> V, m, one = torch.tensor([[0.2, 0.4, 0.5]] * 2), torch.ones(2, 3).bool(), torch.ones(2).bool()
+    >>> paid = torch.tensor([[0.0, 0.0, 1.0]] * 2)
+    >>> advantage, share = t_ppo(paid, V, m, one, torch.tensor([True, False]), m, V * 0)
     >>> advantage.tolist(), share.tolist()
     ([[0.295, 0.1, 0.0], [0.74625, 0.575, 0.5]], [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     """
-    row_outcome, trained = outcome(reward, token_penalty), mask & scored[:, None]
-    advantage = generalised_advantage(row_outcome, token_penalty, value, trained, ~unfinished, discount, lam)
+    trained = mask & scored[:, None]
+    at_cut = trained & (next_place(trained) == trained.shape[1]) & unfinished[:, None]
+    rewards = torch.where(at_cut, -token_penalty, immediate_reward)
+    advantage = generalised_advantage(rewards, value, trained, ~unfinished, discount, lam)
     return advantage, (in_window & mask).float()

@@ -23,6 +23,7 @@ def turning_point(
     group: PerRow,
     scored: PerRow,
     mask: PerToken,
+    token_penalty: PerToken,
     *,
     eta: Annotated[float, Field(ge=0)] = 1.0,
     first: bool = True,
@@ -31,7 +32,8 @@ def turning_point(
 ) -> PerToken:
     """Segment t gets R_t - R_{t-1}, at a turning point eta (R - R_{t-1}), standardised over the group's segments with the same number.
 
-    R_0, R_1, ... are the values before the row's segments (`rollout: chain`), and its reward R is the last. With s_t = sign(R_t - R_{t-1})
+    R_0, R_1, ... are the values before the row's segments (`rollout: chain`), less what a divergence in the reward charged the tokens
+    before them, and its reward R is the last. With s_t = sign(R_t - R_{t-1})
     sign(R - R_0), a turning point is where s_{t-1} < 0 < s_t; `consistent` asks for sign(R_t - R_{t-1}) = sign(R - R_t) too, and
     `first` lets the first segment be one where it is consistent. Tokens before the first value get 0.
 
@@ -39,7 +41,7 @@ def turning_point(
     >>> V = torch.tensor([[0.2, 0.1, 0.4, 0.5], [0.5, 0.4, 0.9, 0.6]]); one = torch.ones(2).bool()
     >>> gains(V.double(), torch.tensor([0.9, 0.7]).double(), torch.ones(2, 4).bool())[0].tolist()
     [-0.1, 0.8, 0.1, 0.4]
-    >>> turning_point(torch.tensor([0.9, 0.7]), V, torch.zeros(2).long(), one, V > 0)[0].tolist()
+    >>> turning_point(torch.tensor([0.9, 0.7]), V, torch.zeros(2).long(), one, V > 0, V * 0)[0].tolist()
     [0.0, 0.707104, 0.707105, 0.707104]
     """
     valued = mask & ~mc_value.isnan()
@@ -47,7 +49,8 @@ def turning_point(
     most = max(1, int(valued.sum(1).max()))
     values = torch.zeros(len(mask), most).double()
     taken = torch.arange(most) < valued.sum(1)[:, None]
-    values[taken] = mc_value.double()[valued]
+    charged = token_penalty.double() * mask
+    values[taken] = (mc_value.double() - (charged.cumsum(1) - charged))[valued]
     paid = gains(values, reward.double(), taken, eta=eta, first=first, consistent=consistent)
     used = taken & scored[:, None]
     index = group[:, None] * most + torch.arange(most)

@@ -6,8 +6,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.ops import next_place
+from pipelines.contract.columns import PerToken
 
 
 @method(
@@ -18,7 +17,8 @@ from pipelines.rlvr.ops import next_place
 )
 def abc_attention(
     advantage: PerToken,
-    reward: PerRow,
+    immediate_reward: PerToken,
+    token_penalty: PerToken,
     reward_attention: PerToken,
     mask: PerToken,
     *,
@@ -30,24 +30,26 @@ def abc_attention(
 
     >>> import torch
     >>> a = torch.tensor([[0.05, 0.10, 0.25, 0.40, 0.10]]); m = a > 0
-    >>> [round(v, 6) for v in token_rewards(torch.tensor([1.7]), a, m, 0.5)[0].tolist()]
+    >>> r, none = torch.tensor([[0, 0, 0, 0, 1.7]]), torch.zeros(1, 5)
+    >>> [round(v, 6) for v in token_rewards(r, none, a, m, 0.5)[0].tolist()]
     [0.047222, 0.094444, 0.236111, 0.377778, 0.944444]
-    >>> [round(v, 6) for v in abc_attention(torch.ones(1, 5), torch.tensor([1.7]), a, m)[0].tolist()]
+    >>> [round(v, 6) for v in abc_attention(torch.ones(1, 5), r, none, a, m)[0].tolist()]
     [1.0, 0.952778, 0.858333, 0.622222, 0.244444]
     """
-    rewards = token_rewards(reward, reward_attention, mask, beta)
+    rewards = token_rewards(immediate_reward, token_penalty, reward_attention, mask, beta)
     to_go = rewards.flip(1).cumsum(1).flip(1)
     return (advantage + (to_go - rewards.sum(1, keepdim=True)) * mask).float()
 
 
-def token_rewards(reward: Tensor, attention: Tensor, mask: Tensor, beta: float) -> Tensor:
-    """beta * share * reward + (1 - beta) * reward on the last token, float64 [B, T]; a row's sum is its reward.
+def token_rewards(
+    immediate_reward: Tensor, token_penalty: Tensor, attention: Tensor, mask: Tensor, beta: float
+) -> Tensor:
+    """beta * share of the attention * (all rewards) + (1 - beta) * the token's own reward, float64 [B, T]; a row's sum is its reward.
 
-    A row that gets no attention keeps its reward on the last token.
+    Penalties stay at the tokens that are charged them. A row that gets no attention keeps its rewards.
     """
-    attended = attention.double() * mask
+    attended, penalty = attention.double() * mask, token_penalty.double() * mask
     total = attended.sum(1, keepdim=True)
-    last = mask & (next_place(mask) == mask.shape[1])
     shares = attended / total.where(total > 0, 1.0)
-    kept = (1 - beta * (total > 0)) * last
-    return (beta * shares + kept) * reward.double()[:, None]
+    paid = immediate_reward.double() * mask + penalty
+    return beta * shares * paid.sum(1, keepdim=True) + (1 - beta * (total > 0)) * paid - penalty

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow, PerToken
+from pipelines.contract.columns import PerToken
 from pipelines.rlvr.ops import next_place
 
 
@@ -19,7 +19,7 @@ from pipelines.rlvr.ops import next_place
 )
 def red(
     advantage: PerToken,
-    reward: PerRow,
+    immediate_reward: PerToken,
     value: PerToken,
     mask: PerToken,
     *,
@@ -31,27 +31,27 @@ def red(
     provider `reward_prefix`, as in the paper; its head was trained at last tokens only), or a critic's estimate, which is trained there.
 
     >>> import torch
-    >>> V = torch.tensor([[0.2, 0.5, 0.45, 0.9, 0.6]]); m = V > 0
-    >>> [round(v, 6) for v in token_rewards(torch.tensor([1.1]), V, m, 1.0)[0].tolist()]
+    >>> V, r = torch.tensor([[0.2, 0.5, 0.45, 0.9, 0.6]]), torch.tensor([[0, 0, 0, 0, 1.1]]); m = V > 0
+    >>> [round(v, 6) for v in token_rewards(r, V, m, 1.0)[0].tolist()]
     [0.3, -0.05, 0.45, -0.3, 0.5]
-    >>> [round(v, 6) for v in token_rewards(torch.tensor([1.1]), V, m, 0.5)[0].tolist()]
+    >>> [round(v, 6) for v in token_rewards(r, V, m, 0.5)[0].tolist()]
     [0.15, -0.025, 0.225, -0.15, 0.8]
-    >>> [round(v, 6) for v in red(torch.ones(1, 5), torch.tensor([1.1]), V, m)[0].tolist()]
+    >>> [round(v, 6) for v in red(torch.ones(1, 5), r, V, m)[0].tolist()]
     [1.0, 0.7, 0.75, 0.3, 0.6]
     """
-    rewards = token_rewards(reward, value, mask, share)
+    rewards = token_rewards(immediate_reward, value, mask, share)
     to_go = rewards.flip(1).cumsum(1).flip(1)
     return (advantage + (to_go - rewards.sum(1, keepdim=True)) * mask).float()
 
 
-def token_rewards(reward: Tensor, value: Tensor, mask: Tensor, share: float) -> Tensor:
-    """share * (V_next - V) + (1 - share) * reward on the last token, float64 [B, T]; V after the last is the reward.
+def token_rewards(immediate_reward: Tensor, value: Tensor, mask: Tensor, share: float) -> Tensor:
+    """r + share * (V_next - V), float64 [B, T], r what is paid at the token; V after the last token is 0.
 
-    A row's sum is share * (reward - V_first) + (1 - share) * reward.
+    A row's sum is its reward - share * V_first. Rewards of turns and penalties count where they fall: with an exact critic, of a
+    deterministic episode, each token gets 0 for share 1.
     """
     width = mask.shape[1]
     next_token = next_place(mask)
-    last = mask & (next_token == width)
-    score = reward.double()[:, None].expand_as(mask)
-    next_value = torch.where(next_token < width, value.double().gather(1, next_token.clamp(max=width - 1)), score)
-    return (share * (next_value - value.double()) + (1 - share) * score * last) * mask
+    value = value.double()
+    next_value = torch.where(next_token < width, value.gather(1, next_token.clamp(max=width - 1)), 0.0)
+    return (immediate_reward.double() + share * (next_value - value)) * mask

@@ -32,8 +32,9 @@ AVERAGING = 0.1
 class critic(LearnedHead):
     """The policy's body, copied at the start, with a zero-initialised scalar head; fitted after the policy's updates.
 
-    The target of each token is the undiscounted return-to-go: unbiased, whatever lambda the policy uses. Rows whose outcome is not known
-    (cut off, where the advantage bootstraps them) are left out.
+    The target of each token is the return-to-go of what the advantage is paid (`immediate_reward`), with `discount` for each token, which
+    must be the advantage's: unbiased, whatever lambda the policy uses. Rows whose outcome is not known (cut off, where the advantage
+    bootstraps them) are left out.
 
     `at: turns` fits the first token of each turn alone, one value a turn (ERA, 2510.12693), to what `advantage: turn_gae` with the same
     `discount` and `lam` adds to the value there: the lambda return of the turns still to come. The turn's other tokens have that value too,
@@ -53,8 +54,8 @@ class critic(LearnedHead):
     beta_reg). Its heads are fitted to returns instead of bootstrapped maxima, by squares instead of Huber's loss.
 
     Raises:
-        RecipeError: `discount` or `lam` without `at: turns`, `averaging` without `heads`, `heads` with `at: turns` or `heuristic`,
-            `heuristic` without `warm_up`, or a function that cannot be imported.
+        RecipeError: `lam` without `at: turns`, `discount` with `heads`, `averaging` without `heads`, `heads` with `at: turns` or
+            `heuristic`, `heuristic` without `warm_up`, or a function that cannot be imported.
     """
 
     def __init__(
@@ -70,10 +71,10 @@ class critic(LearnedHead):
         heads: Annotated[dict[str, Mapped], Field(min_length=1, max_length=64)] | None = None,
         averaging: Annotated[float, Field(gt=0, le=1)] = AVERAGING,
     ) -> None:
-        if at == "tokens" and (discount, lam) != (1.0, 1.0):
-            raise RecipeError(
-                "rlvr.providers.critic: discount and lam belong to at: turns. Set that, or leave them out."
-            )
+        if at == "tokens" and lam != 1.0:
+            raise RecipeError("rlvr.providers.critic: lam belongs to at: turns. Set that, or leave it out.")
+        if heads is not None and discount != 1.0:
+            raise RecipeError("rlvr.providers.critic: heads are fitted to undiscounted returns. Leave discount out.")
         self.learning_rate, self.epochs, self.at, self.discount, self.lam = learning_rate, epochs, at, discount, lam
         if heuristic is not None and not warm_up:
             raise RecipeError(
@@ -137,7 +138,7 @@ class critic(LearnedHead):
         """(bool [B, T], the tokens that are fitted; float32 [B * T], what to; with heads [B * T, H])."""
         mask = self.outcome_tokens(columns)
         if self.at == "tokens":
-            total = returns(columns)
+            total = returns(columns, self.discount)
             goals = self.value_heads.goals(total, columns["reward_terms"]) if self.value_heads else total
             return mask, goals.flatten(0, 1)
         advantages, values = turn_advantages(

@@ -2,36 +2,37 @@
 
 from typing import Annotated
 
+import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow, PerTurn
+from pipelines.contract.columns import PerToken, PerTurn
+from pipelines.rlvr.ops_turns import last_taken, turns_taken
 
 
 @method(
     paper="2508.10548",
     title="Stabilizing Long-term Multi-turn RL with Gated Rewards (G-RA)",
     checked="reconstructed (corroborated by a third-party implementation; the weight is ours)",
+    shapes_turns=True,
 )
 def g_ra(
-    reward: PerRow,
     turn_reward: PerTurn,
-    turn_state: PerTurn,
+    turn: PerToken,
+    mask: PerToken,
     *,
     weight: Annotated[float, Field(ge=0)] = 0.5,
     threshold: float = 0.0,
-) -> PerRow:
-    """outcome + weight * (rewards of the earlier turns) where outcome > threshold, else the outcome alone.
+) -> PerTurn:
+    """Each earlier turn's reward times `weight` where the outcome > threshold, else 0; the outcome stays.
 
     The outcome is the last turn's reward and whatever the row earned beyond its turns.
 
     >>> import torch
     >>> r = torch.tensor([[0.2, 0.1, 0.1, 1.0], [0.2, 0.3, 0.3, 0.0]]); k = torch.arange(4).expand(2, 4)
-    >>> g_ra(r.sum(1), r, k).tolist()
-    [1.2, 0.0]
+    >>> g_ra(r, k, k >= 0).tolist()
+    [[0.1, 0.05, 0.05, 1.0], [0.0, 0.0, 0.0, 0.0]]
     """
-    last = ((turn_state >= 0).sum(1) - 1).clamp(min=0)
-    final = turn_reward.gather(1, last[:, None]).squeeze(1)
-    earlier_reward = turn_reward.sum(1) - final
-    outcome = reward - earlier_reward
-    return outcome + weight * earlier_reward * (outcome > threshold + 1e-6)
+    last = last_taken(turns_taken(turn, mask, turn_reward.shape[1]))
+    outcome = (turn_reward * last).sum(1, keepdim=True)
+    return torch.where(last, turn_reward, weight * turn_reward * (outcome > threshold + 1e-6))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 import toys
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipelines.contract.catalogue import load, names, takes
+from pipelines.contract.catalogue import load, names, settings_model, takes
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import algorithm
+from pipelines.rlvr.ops_turns import turn_starts, turns_taken, turns_to_tokens
+from pipelines.rlvr.turn_values import turn_payments
 
 
 @pytest.mark.parametrize("loss_aggregation", ["token_mean", "row_mean", "fixed_length"])
@@ -62,6 +66,82 @@ def test_learns_a_bandit(advantage, objective, loss_aggregation):
         optimizer.step()
         optimizer.zero_grad()
     assert logits.argmax() == 3
+
+
+TURNS_AND_TOKENS = {
+    "gae": {"lam": 1.0, "whiten": False}, "t_ppo": {"lam": 1.0}, "turn_gae": {"lam": 1.0, "whiten": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("advantage", TURNS_AND_TOKENS)
+@given(seed=st.integers(0, 200), discount=st.sampled_from([1.0, 0.9, 0.5]))
+def test_what_an_advantage_is_paid_is_what_its_critic_is_fitted_to(advantage, seed, discount):
+    """With lam 1 advantage and value add up to the critic's target, whatever pays: turns, answers, tokens, shaping, a divergence."""
+    settings = Rlvr(
+        advantage={"kind": advantage, "discount": discount, **TURNS_AND_TOKENS[advantage]},
+        shaping=["g_ra", {"kind": "soft_overlong", "buffer": 0.9}, "novelty"],
+        divergence={"kind": "k1", "where": "reward", "weight": 0.5},
+    )
+    columns, draw = toys.columns_of(toys.rough(seed)), torch.Generator().manual_seed(seed)
+    columns["turn_reward"] = torch.randn(columns["turn_reward"].shape, generator=draw)
+    columns["token_reward"] = torch.randn(columns["mask"].shape, generator=draw) * columns["mask"]
+    columns["reward"], columns["teacher_forced"] = 2 * columns["reward"] - 0.5, torch.zeros_like(columns["mask"])
+    columns = algorithm.assign_credit(algorithm.Update.of(settings), columns)
+    mask, turn, value = columns["mask"], columns["turn"], columns["value"]
+    target = algorithm.returns(columns, discount)
+    fitted = mask
+    if advantage == "turn_gae":
+        fitted = turn_starts(turn, mask)
+        paid = turn_payments(*(columns[c] for c in ("reward", "turn_reward", "turn", "mask", "token_penalty")))
+        target = turns_to_tokens(_turn_returns(paid, turns_taken(turn, mask, paid.shape[1]), discount), turn)
+    torch.testing.assert_close((columns["advantage"] + value)[fitted], target[fitted], atol=1e-4, rtol=1e-4)
+    if discount == 1:
+        begun = mask.long().cumsum(1) == 1
+        first = (turn * (mask & begun)).sum(1)
+        before = (columns["turn_reward"] * (torch.arange(columns["turn_reward"].shape[1]) < first[:, None])).sum(1)
+        sums = (target * (mask & begun)).sum(1)
+        torch.testing.assert_close(sums[mask.any(1)], (columns["reward"] - before)[mask.any(1)], atol=1e-4, rtol=1e-4)
+
+
+def _turn_returns(paid, taken, discount):
+    """The return of each turn that is taken, by a loop."""
+    returns, running = torch.zeros_like(paid), torch.zeros(len(paid), dtype=paid.dtype)
+    for s in reversed(range(paid.shape[1])):
+        running = torch.where(taken[:, s], paid[:, s] + discount * running, running)
+        returns[:, s] = running
+    return returns
+
+
+@pytest.mark.parametrize("advantage", ["gae", "t_ppo", "turn_gae", "reinforce_pp"])
+@pytest.mark.parametrize("length", [5, 150])
+def test_a_paid_turn_is_learned_however_long_the_next_one_is(advantage, length):
+    """The action of the first turn is paid there, the second turn's tokens never; a critic by place is fitted beside the policy."""
+    known = {"lam": 0.95, "discount": 1.0, "gamma": 1.0}
+    fields = settings_model(load("rlvr.advantage", advantage)).model_fields
+    settings = {"kind": advantage} | {name: v for name, v in known.items() if name in fields}
+    update = algorithm.Update.of(Rlvr(advantage=settings, loss_aggregation="token_mean"))
+    logits, values = torch.zeros(2, 2, requires_grad=True), torch.zeros(2 + length)
+    optimizer = torch.optim.Adam([logits], lr=0.1)
+    draw = torch.Generator().manual_seed(0)
+    turn = torch.tensor([-1, 0] + [1] * length).expand(16, -1)
+    base, mask = toys.batch(rows=16, width=2 + length, groups=4), turn >= 0
+    for _ in range(60):
+        chances = zip(logits.softmax(-1).detach(), (1, length), strict=True)
+        drawn = [torch.multinomial(each, 16 * n, replacement=True, generator=draw).view(16, n) for each, n in chances]
+        chosen = torch.cat(drawn, 1)
+        logp = torch.nn.functional.pad(logits.log_softmax(-1)[turn[:, 1:].clamp(min=0), chosen], (1, 0))
+        paid = chosen[:, 0].float()
+        columns = vars(base) | {
+            "mask": mask, "turn": turn, "reward": paid, "raw_reward": paid, "correct": paid, "logp_old": logp.detach(),
+            "turn_reward": torch.stack([paid, torch.zeros(16)], 1), "value": values.expand(16, -1) * mask,
+            "token_reward": torch.zeros(mask.shape), "teacher_forced": mask & False,
+        }  # fmt: skip
+        columns = algorithm.weigh(update, algorithm.assign_credit(update, toys.columns_of(type(base)(**columns))))
+        algorithm.loss(update, columns, logp * mask).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        values += 0.5 * (algorithm.returns(columns).mean(0) - values)
+    assert logits.softmax(-1)[0, 1] > 0.97
 
 
 def test_penalty_in_the_reward():

@@ -132,10 +132,10 @@ def test_red_shares_out_the_whole_reward(seed, share):
     from pipelines.rlvr.credit.red import token_rewards
 
     batch = toys.batch(seed=seed)
-    paid = token_rewards(batch.reward, batch.value, batch.mask, share)
+    paid = token_rewards(columns_of(batch)["immediate_reward"], batch.value, batch.mask, share)
     first = batch.mask.long().argmax(1, keepdim=True)
     start = batch.value.double().gather(1, first).squeeze(1)
-    torch.testing.assert_close(paid.sum(1), share * (batch.reward - start) + (1 - share) * batch.reward.double())
+    torch.testing.assert_close(paid.sum(1), batch.reward.double() - share * start)
     advantage = torch.randn(batch.mask.shape) * batch.mask
     torch.testing.assert_close(
         run_method("credit", {"kind": "red", "share": 0.0}, batch, advantage=advantage), advantage

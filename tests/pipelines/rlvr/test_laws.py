@@ -16,12 +16,14 @@ from toys import columns_of
 
 from benchmarks import examples
 from flows import catalogue
-from pipelines.contract.catalogue import CHECKED, bind, load, names, needs, settings_model
+from pipelines.contract.catalogue import CHECKED, bind, load, names, needs, settings_model, takes
 from pipelines.contract.columns import COLUMNS, Phase
 from pipelines.contract.method import BASES
 from pipelines.contract.rollout import GroupOutcome
 from pipelines.errors import RecipeError
+from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import SLOTS
+from pipelines.rlvr.algorithm import Update, assign_credit
 
 ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]
 CALLED = [(s, n) for s, n in ALL if f"rlvr.{s}" not in BASES]
@@ -121,6 +123,119 @@ def test_unscored_rows_stay_out(name):
     one, two = call("advantage", name, masked), call("advantage", name, again)
     torch.testing.assert_close(one, two)
     assert one[4].abs().max() == 0
+
+
+VALUES = {"value", "turn_value", "mc_value"}
+"""Columns that say what is still to come: of a critic, or of sampled continuations."""
+WEIGHS = {"digirl"}
+"""Advantages that are weights of imitation: they are not centred, so a good episode has weight whatever the critic knew."""
+VALUED = [name for name in of("advantage") if VALUES & set(takes(load("rlvr.advantage", name))) and name not in WEIGHS]
+TURN_OF = torch.tensor([[-1, 0, 0, -1, 1, 1, 2, -1], [-1, 0, 0, 0, -1, 1, -1, -1], [-1, 0, -1, 1, 1, 1, 1, 2]])
+"""The turn of each token of three episodes; -1 are tokens that are not the policy's."""
+EARNED = torch.tensor([[1.0, 0.0, 0.5], [1.0, 0.0, 0.0], [0.0, 0.25, -1.0]])
+BEYOND = torch.tensor([0.0, 2.0, 1.0])
+"""What each row earned beyond its turns."""
+LAST_TURN = (2, 1, 2)
+
+
+def episodes(earned=EARNED, beyond=BEYOND, *, charged=False):
+    """Three episodes as columns; with `charged` some tokens are paid and charged too, by a reward and a divergence."""
+    mask = TURN_OF >= 0
+    columns = examples.columns(mask, torch.zeros(3).long(), earned.sum(1) + beyond, TURN_OF)
+    columns |= {
+        "turn_reward": earned.clone(),
+        "mc_value": torch.where(mask, (earned.sum(1) + beyond)[:, None], torch.nan),
+    }
+    columns["token_reward"] = torch.where(mask, (torch.arange(8) - 3) / 8, 0.0) if charged else torch.zeros(mask.shape)
+    if not charged:
+        columns["logp_ref"] = columns["logp_old"].clone()
+    return columns
+
+
+def still_to_come(columns, earned, beyond, discount, *, of_turns=False):
+    """Each token's exact value, or each turn's on all of its tokens: a loop backwards over what is paid where it falls."""
+    values = torch.zeros(TURN_OF.shape, dtype=torch.float64)
+    for row, turns in enumerate(TURN_OF.tolist()):
+        following, before, start = 0.0, -1, 0.0
+        for t in reversed(range(len(turns))):
+            turn = turns[t]
+            if turn < 0:
+                continue
+            ends = turn != before
+            paid = float(columns["token_reward"][row, t] - 0.5 * (columns["logp_old"] - columns["logp_ref"])[row, t])
+            if ends:
+                paid += float(earned[row, turn]) + float(beyond[row]) * (turn == LAST_TURN[row])
+            following = paid + (discount if ends or not of_turns else 1.0) * following
+            values[row, t], before = following, turn
+        if of_turns:
+            starts = {turn: turns.index(turn) for turn in turns if turn >= 0}
+            values[row] = torch.tensor([start if turn < 0 else values[row, starts[turn]] for turn in turns])
+    return values.float()
+
+
+def credited(name, columns, **settings):
+    """The columns after the loop assigned credit by an advantage that is not whitened, with a penalty in the reward."""
+    has = settings_model(load("rlvr.advantage", name)).model_fields
+    advantage = {"kind": name} | {k: v for k, v in ({"whiten": False} | settings).items() if k in has}
+    update = Update.of(Rlvr(advantage=advantage, divergence={"kind": "k1", "where": "reward", "weight": 0.5}))
+    return assign_credit(update, columns)
+
+
+@pytest.mark.parametrize("charged", [False, True])
+@pytest.mark.parametrize("discount", [1.0, 0.9])
+@pytest.mark.parametrize("name", VALUED)
+def test_an_exact_critic_of_a_deterministic_episode_leaves_no_advantage(name, discount, charged):
+    """Whatever is paid, and wherever: by turns, beyond them, at tokens, by a divergence."""
+    reads = takes(load("rlvr.advantage", name))
+    if charged and "mc_value" in reads:
+        pytest.skip("continuations are scored without what tokens are paid")
+    columns = episodes(charged=charged)
+    whole = load("rlvr.advantage", name).card.turn_values or "turn_value" in reads
+    exact = still_to_come(columns, EARNED, BEYOND, discount, of_turns=bool(whole))
+    columns["value"] = exact
+    columns["turn_value"] = torch.stack(
+        [(exact * own).sum(1) / own.sum(1).clamp(min=1) for own in (TURN_OF.eq(s) for s in range(3))], 1
+    )
+    columns["turn_action_value"] = columns["turn_value"].clone()
+    advantage = credited(name, columns, discount=discount)["advantage"]
+    torch.testing.assert_close(advantage, torch.zeros(TURN_OF.shape), atol=1e-5, rtol=0)
+    if "value" in reads:
+        less = credited(name, columns | {"value": exact - 0.5}, discount=discount)["advantage"]
+        assert less[TURN_OF == 2].min() > 0.1, "a critic that expected less is surprised"
+
+
+@pytest.mark.parametrize("charged", [False, True])
+@pytest.mark.parametrize("name", [name for name in of("credit") if "value" in takes(load("rlvr.credit", name))])
+def test_an_exact_critic_leaves_nothing_to_share_out(name, charged):
+    columns = episodes(charged=charged)
+    columns["value"] = still_to_come(columns, EARNED, BEYOND, 1.0)
+    plain = credited("reinforce_pp", columns)
+    made = bind("rlvr.credit", name)(plain)
+    torch.testing.assert_close(made, plain["advantage"], atol=1e-5, rtol=0)
+
+
+OUTCOME = {"rebel"}
+"""Advantages that read the rewards of turns for their sum."""
+PAID_BY_TURN = [
+    name
+    for name in of("advantage")
+    if {"turn_reward", "immediate_reward"} & set(takes(load("rlvr.advantage", name))) and name not in WEIGHS | OUTCOME
+]
+
+
+@pytest.mark.parametrize("name", PAID_BY_TURN)
+def test_moving_a_reward_between_turns_moves_the_credit(name):
+    """The total is the same; the turn that is no longer paid, and all after the one that is, have other credit."""
+    later = EARNED.clone()
+    later[0] = torch.tensor([0.0, 1.0, 0.5])
+    early, late = (
+        credited(name, episodes(earned) | {"value": torch.zeros(TURN_OF.shape)}, lam=1.0)["advantage"]
+        for earned in (EARNED, later)
+    )
+    moved = (late - early).abs()[0] > 1e-4
+    assert moved[TURN_OF[0] >= 0].any()
+    if "group" not in takes(load("rlvr.advantage", name)):
+        assert (late > early)[0, TURN_OF[0] == 1].all(), "what the turn earned is its own credit"
 
 
 @pytest.mark.parametrize(("slot", "name"), [(s, n) for s in ("advantage", "credit") for n in of(s)])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from method_toys import run_method
 
 from pipelines.contract.catalogue import bind
+from pipelines.rlvr.algorithm import immediate_reward
 from pipelines.rlvr.turn_values import turn_advantages
 
 SEEDS = st.integers(0, 300)
@@ -40,7 +41,7 @@ def test_the_sheets_values(tokens):
 
 @given(SEEDS, st.floats(0, 1), st.floats(0, 1))
 def test_one_token_a_turn_is_gae_over_tokens(seed, discount, lam):
-    """Rewards of turns stand in gae's token rewards: what a token is paid, and the outcome on the last."""
+    """Both are paid the rewards of turns where they fall."""
     draw = torch.Generator().manual_seed(seed)
     length = torch.randint(1, 6, (4,), generator=draw)
     turn = torch.where(torch.arange(6) < length[:, None], torch.arange(6), -1)
@@ -52,7 +53,8 @@ def test_one_token_a_turn_is_gae_over_tokens(seed, discount, lam):
     }  # fmt: skip
     settings = {"discount": discount, "lam": lam}
     over_turns = bind("rlvr.advantage", {"kind": "turn_gae", **settings})(columns)
-    over_tokens = bind("rlvr.advantage", {"kind": "gae", **settings})(columns | {"token_penalty": -rewards})
+    columns["immediate_reward"] = immediate_reward(columns)
+    over_tokens = bind("rlvr.advantage", {"kind": "gae", **settings})(columns)
     torch.testing.assert_close(over_turns, over_tokens, atol=1e-5, rtol=1e-5)
 
 

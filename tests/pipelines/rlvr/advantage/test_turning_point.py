@@ -51,7 +51,9 @@ def test_segments_are_compared_by_their_number():
     nan = torch.nan
     V = torch.tensor([[nan, 0.5, nan, 0.75, nan], [nan, 0.5, 0.25, nan, nan], [nan, nan, nan, nan, nan]])
     mask = torch.tensor([[0, 1, 1, 1, 1], [0, 1, 1, 1, 0], [0, 1, 1, 0, 0]]).bool()
-    made = turning_point(torch.tensor([1.0, 0.0, 1.0]), V, torch.zeros(3).long(), torch.ones(3).bool(), mask)
+    made = turning_point(
+        torch.tensor([1.0, 0.0, 1.0]), V, torch.zeros(3).long(), torch.ones(3).bool(), mask, 0.0 * mask
+    )
     half = 0.5**0.5
     torch.testing.assert_close(
         made,
@@ -89,4 +91,4 @@ def test_against_a_loop(seed):
 @pytest.mark.parametrize("values", [[torch.nan] * 4, [0.1, 0.2, 0.3, 0.4]])
 def test_one_row_or_no_value_says_nothing(values):
     V, one = torch.tensor([values]), torch.ones(1)
-    assert (turning_point(one, V, one.long(), one.bool(), torch.ones(1, 4).bool()) == 0).all()
+    assert (turning_point(one, V, one.long(), one.bool(), torch.ones(1, 4).bool(), torch.zeros(1, 4)) == 0).all()

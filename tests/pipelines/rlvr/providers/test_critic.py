@@ -13,6 +13,7 @@ from pipelines.contract.catalogue import bind
 from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
+from pipelines.rlvr.algorithm import immediate_reward
 
 
 def critic(tmp_path, **settings):
@@ -120,9 +121,43 @@ def test_at_turns_a_target_is_the_advantage_and_the_value(tmp_path):
     torch.testing.assert_close(target.view(mask.shape)[fitted], (advantage + columns["value"])[fitted])
 
 
+@pytest.mark.parametrize("discount", [1.0, 0.9])
+def test_at_tokens_a_target_is_what_gae_adds_to_the_value(tmp_path, discount):
+    part = critic(tmp_path, discount=discount)
+    tokens, columns = rows()
+    mask = columns["mask"]
+    columns["turn"] = torch.where(mask, (mask.cumsum(1) > 2).long(), -1)
+    columns["turn_reward"] = torch.tensor([[1.0, -0.5]]).repeat(len(mask), 1)
+    columns["reward"] = columns["turn_reward"].sum(1) + 0.25
+    part.fill(tokens, columns)
+    columns["value"] = columns["value"] + 0.1 * mask
+    fitted, target = part._targets(columns)
+    columns |= {"scored": part.outcome_tokens(columns).any(1), "immediate_reward": immediate_reward(columns)}
+    advantage = bind("rlvr.advantage", {"kind": "gae", "discount": discount, "lam": 1.0, "whiten": False})(columns)
+    torch.testing.assert_close(target.view(mask.shape)[fitted], (advantage + columns["value"])[fitted])
+    several = ((columns["turn"] == 1) & fitted).any(1)
+    assert several.any()
+    first = (mask.cumsum(1) == 1) & several[:, None]
+    assert discount < 1 or torch.allclose(target.view(mask.shape)[first], torch.tensor(0.75))
+
+
+@pytest.mark.parametrize("advantage", ["gae", "t_ppo"])
+def test_the_critic_discounts_as_the_advantage_does(tmp_path, advantage):
+    def of(discount, provider):
+        chosen = f"rlvr.advantage={{kind: {advantage}, discount: {discount}}}"
+        return read_recipe(toys.recipe(tmp_path), [chosen, f"rlvr.providers=[{{kind: critic{provider}}}]"])
+
+    check(of(1.0, ""))
+    check(of(0.9, ", discount: 0.9"))
+    with pytest.raises(RecipeError, match=rf"\(discount 1\.0\) than advantage: {advantage} reads\. Set discount: 0\.9"):
+        check(of(0.9, ""))
+
+
 def test_what_does_not_fit_turns_is_refused(tmp_path):
-    with pytest.raises(RecipeError, match="belong to at: turns"):
-        critic(tmp_path, discount=0.9)
+    with pytest.raises(RecipeError, match="lam belongs to at: turns"):
+        critic(tmp_path, lam=0.9)
+    with pytest.raises(RecipeError, match="heads are fitted to undiscounted returns"):
+        critic(tmp_path, discount=0.9, heads={"verifier": "log"})
     turns = ["rlvr.advantage=gae", "rlvr.providers=[{kind: critic, at: turns}]"]
     with pytest.raises(RecipeError, match=r"rlvr\.providers: critic needs turn, turn_reward.*rollout: multi_turn"):
         check(read_recipe(toys.recipe(tmp_path), turns))

@@ -101,7 +101,11 @@ def test_a_model_of_other_tokens_is_refused(begun, tmp_path, monkeypatch, provid
 def test_token_rewards_add_up_to_the_reward_and_have_its_sign(rows, beta):
     reward, attention = torch.tensor([r for r, _ in rows]), torch.tensor([a for _, a in rows])
     mask = torch.tensor([[False, True, True, True]]).expand(len(rows), 4)
-    shares = token_rewards(reward, attention, mask, beta)
+    paid, none = torch.nn.functional.pad(reward[:, None], (3, 0)), torch.zeros(mask.shape)
+    shares = token_rewards(paid, none, attention, mask, beta)
     torch.testing.assert_close(shares.sum(1), reward.double(), atol=1e-6, rtol=1e-6)
     assert ((shares * reward[:, None]) >= -1e-9).all() and not shares[:, 0].any()
-    torch.testing.assert_close(token_rewards(reward, attention, mask, 0)[:, 3], reward.double())
+    torch.testing.assert_close(token_rewards(paid, none, attention, mask, 0)[:, 3], reward.double())
+    penalty = torch.tensor([[0.0, 0.5, 0.0, 0.25]]).expand(len(rows), 4)
+    charged = token_rewards(paid - penalty, penalty, attention, mask, beta)
+    torch.testing.assert_close(charged, shares - penalty, atol=1e-5, rtol=1e-5)
