@@ -23,7 +23,7 @@ from pipelines.errors import DataError, RecipeError, UserError, did_you_mean
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 VERIFIERS = (
     "choice", "construction", "exact", "grades", "instructions", "inverse_dynamics", "json_schema", "math", "number", "overlap", "python",
-    "reasoning_gym", "regex", "retrieval", "semantic", "sql", "staged", "tool_calls",
+    "reasoning_gym", "regex", "retrieval", "semantic", "sql", "staged", "tool_calls", "tool_format",
 )  # fmt: skip
 """Every verifier: a module of this package that defines `verify`."""
 POOLED: dict[str, tuple[str, ...]] = {
@@ -45,7 +45,7 @@ TRIED_WITH_ANSWER = ("grades",)
 """Verifiers whose info says which answers there can be."""
 RELABELLED = ("reasoning_gym",)
 """Verifiers that say what an incorrect answer answers: their modules have a function `relabel`."""
-READ_THINKING = ("regex", "retrieval")
+READ_THINKING = ("regex", "retrieval", "tool_format")
 """Verifiers that judge the form of the whole completion; the others are given what follows its reasoning."""
 MAX_CHARS = 1_000_000
 """A longer completion is unparsable for them."""

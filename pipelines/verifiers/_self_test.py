@@ -158,6 +158,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         bomb='{"costs": ' + "[" * 5_000,
     ),
     "tool_calls": _examples(_CALL, {}, gold=_TWO, junk="I call add.", hedged=_TWO + _TWO, bomb="<tool_call>" * 20_000),
+    "tool_format": _examples(
+        _CALL,
+        {},
+        gold=f"<think>I add.</think>\n<tool_call>\n{_CALL}\n</tool_call>",
+        junk="<think>I call add.</think>",
+        hedged=f"<think>I add.</think>\n<tool_call>\n{_CALL}\n</tool_call>\n<response>3</response>",
+        bomb="<think></think>\n" * 20_000 + "<tool_call>\n" * 20_000,
+    ),
 }
 
 

@@ -5,8 +5,9 @@ The answer is a JSON list of calls, `{"name": ..., "arguments": {...}}` (`parame
 
     (|names of G and P| / |names of G or P| + sum over G of (shared keys / all keys + equal values)) / (1 + |G| + keys of G)
 
-with names counted as often as they occur and every predicted call matched to at most one gold call. Without gold calls, no
-call is correct.
+with names counted as often as they occur. Gold calls choose in their order, each the first of the best predicted calls of its name that
+are left; one that fits none of them in a key or a value leaves them all to the others, as in the released code. Without gold calls, no call
+is correct. The released reward is 6 times this, less 3, and the verifier `tool_format` (`presets: [toolrl]`).
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     Raises:
         NoCalls: the answer is no list of calls.
     """
-    expected = _checked(_entries(answer))
+    expected = wanted_calls(answer)
     try:
         predicted = calls(completion)
     except NoCalls:
@@ -108,17 +109,26 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     return Verdict(1.0 if exact else min(score, 1 - 1e-6), "correct" if exact else "incorrect", parts)
 
 
+def wanted_calls(answer: str) -> list[Call]:
+    """The calls of a record's answer.
+
+    Raises:
+        NoCalls: it is no list of calls.
+    """
+    return _checked(_entries(answer))
+
+
 def open_ended(answer: str, info: dict[str, Any]) -> bool:
     """Where no call is wanted, any text without one is correct."""
-    return not _checked(_entries(answer))
+    return not wanted_calls(answer)
 
 
 def _matched(expected: list[Call], predicted: list[Call]) -> tuple[float, int]:
-    """Shares of keys and counts of values, every gold call with the best call of its name that is left."""
+    """Shares of keys and counts of values, every gold call with the best call of its name that is left and has anything of it."""
     left = list(predicted)
     key_share, value_count = 0.0, 0
     for name, arguments in expected:
-        best, best_keys, best_values = None, 0.0, -1
+        best, best_keys, best_values = None, 0.0, 0
         for at, (other_name, other) in enumerate(left):
             if other_name != name:
                 continue

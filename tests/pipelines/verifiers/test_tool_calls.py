@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipelines import verifiers
 
@@ -79,3 +82,42 @@ def test_where_no_call_is_wanted():
     assert verdict("Just text.", "[]").correct
     assert verdict(tagged(ADD), "[]").score == 0.0
     assert verdict("x", "no json").score is None
+
+
+def test_a_gold_call_that_fits_none_leaves_them_to_the_others():
+    """`a` has no key of the first gold call; the second is all of it."""
+    gold = json.dumps([{"name": "f", "arguments": {"q": 1}}, {"name": "f", "arguments": {"x": 1}}])
+    found = verdict(tagged({"name": "f", "arguments": {"x": 1}}), gold)
+    assert found.score == pytest.approx((1 / 2 + 1 + 1) / 5)
+
+
+CALLS = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from("fg"), "arguments": st.dictionaries(st.sampled_from("xyz"), st.integers(0, 1))}
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=1000)
+@given(CALLS, CALLS)
+def test_the_released_matching(gold, predicted):
+    """Gold calls in order, the first best call of the same name with anything in common; its parameters count as a multiset."""
+    found, left = verdict(tagged(*predicted), json.dumps(gold)).score, list(range(len(predicted)))
+    names = Counter(call["name"] for call in gold), Counter(call["name"] for call in predicted)
+    total = (names[0] & names[1]).total() / (names[0] | names[1]).total()
+    for call in gold:
+        values = {}
+        for at in left:
+            own, wanted = predicted[at]["arguments"], call["arguments"]
+            if predicted[at]["name"] == call["name"]:
+                either = set(own) | set(wanted)
+                share = len(set(own) & set(wanted)) / len(either) if either else 1.0
+                values[at] = share + sum(own.get(key) == value for key, value in wanted.items())
+        best = max(values, key=lambda at: (values[at], -at), default=None)
+        if best is not None and values[best] > 0:
+            total += values[best]
+            left.remove(best)
+    released = total / (1 + sum(1 + len(call["arguments"]) for call in gold))
+    assert found == pytest.approx(released, abs=2e-6)
