@@ -116,7 +116,8 @@ def assign_credit(update: Update, columns: dict[str, Any], watch: Watch = lambda
 
     Adds `advantage` [B, T] float32. Teacher-forced tokens in front of the policy's own are no choice of the row's: they start from
     0, and a credit part may give them something. Nothing here carries a gradient. In front of each of the three slots the rewards of a
-    row's turns add up to its reward. `watch` is called after each shaping and credit part.
+    row's turns, less what its tokens are charged, add up to its reward, and `immediate_reward` says where all of it is paid. `watch` is
+    called after each shaping and credit part.
     """
     columns = dict(columns)
     columns["token_penalty"] = torch.zeros_like(columns["logp_old"])

@@ -29,8 +29,8 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     called = _calls(answer)
     head, fits = completion.strip(), True
     if not called or info.get("response"):
-        head, tag, said = head.partition(RESPONSE)
-        fits = bool(tag) and said.endswith(RESPONSE_END) and said.count(RESPONSE_END) == 1 and RESPONSE not in said
+        head, tag, rest = head.partition(RESPONSE)
+        fits = bool(tag) and rest.endswith(RESPONSE_END) and rest.count(RESPONSE_END) == 1 and RESPONSE not in rest
         if called:
             fits, head = fits and head.endswith("\n"), head[:-1]
     if called:

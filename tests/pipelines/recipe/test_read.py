@@ -11,9 +11,19 @@ import yaml
 
 from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
-from pipelines.recipe.read import read_recipe
+from pipelines.recipe.read import read_preset, read_recipe
 
 RECIPES = sorted((toys.ROOT / "recipes").glob("*.yaml"))
+RELEASED = {
+    "ares": {"objective": {"low": 0.2, "high": 0.3, "dual": 3.0}},
+    "matchtir": {"objective": {"low": 0.2, "high": 0.2, "dual": 3.0}, "loss_aggregation": "row_mean"},
+    "rlfr": {"advantage": "group_norm", "loss_aggregation": "row_mean"},
+    "safesearch": {"divergence": {"kind": "k1", "where": "reward", "weight": 0.01}},
+    "steptool": {
+        "divergence": {"kind": "adaptive_k1", "where": "reward", "weight": 0.3, "target": 6.0, "horizon": 10000}
+    },
+}
+"""What the code of these papers runs with."""
 PRESETS = sorted(p.stem for p in (toys.ROOT / "recipes" / "presets").glob("*.yaml"))
 
 
@@ -142,3 +152,11 @@ def test_patterns_are_told_in_words(change, said, tmp_path):
 def test_capitals_and_hyphens_are_near(tmp_path):
     with pytest.raises(RecipeError, match="Did you mean 'dr_grpo'"):
         read_recipe(toys.recipe(tmp_path), ["presets=[Dr-GRPO]"])
+
+
+@pytest.mark.parametrize("preset", RELEASED)
+def test_a_preset_has_the_released_settings(preset):
+    fields = read_preset(preset)
+    for slot, wanted in RELEASED[preset].items():
+        given = fields[slot]
+        assert given == wanted if isinstance(wanted, str) else wanted.items() <= given.items()

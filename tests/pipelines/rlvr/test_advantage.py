@@ -317,6 +317,19 @@ def test_t_ppo_says_nothing_about_the_cut(seed):
     torch.testing.assert_close(cut.gather(1, last[:, None]).squeeze(1), torch.zeros(12), atol=1e-6, rtol=0)
 
 
+def test_an_unfinished_row_keeps_what_its_turns_earned_before_the_cut():
+    """The turn that was cut has no outcome; the one before it was paid, and its tokens answer for that."""
+    batch = toys.batch(rows=2, width=6, groups=1)
+    batch.mask = torch.tensor([[False, True, True, False, True, True]] * 2)
+    batch.turn = torch.tensor([[-1, 0, 0, -1, 1, 1]] * 2)
+    batch.turn_reward, batch.reward = torch.tensor([[1.0, 5.0]] * 2), torch.full((2,), 6.0)
+    batch.value = torch.full((2, 6), 0.5) * batch.mask
+    batch.unfinished = torch.tensor([True, False])
+    made, _ = run_method("advantage", {"kind": "t_ppo", "lam": 1.0}, batch)
+    torch.testing.assert_close(made[0], torch.tensor([0.0, 1.0, 1.0, 0.0, 0.0, 0.0]))
+    torch.testing.assert_close(made[1], torch.tensor([0.0, 5.5, 5.5, 0.0, 4.5, 4.5]))
+
+
 @given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_along_a_branch_tree_advantages_add_up_to_the_surprise(leaves):
     rows = [

@@ -57,3 +57,5 @@ def test_a_plan_has_equal_masses():
 
 def test_set_f1():
     assert set_f1("42 42", "42") == 1 and set_f1("", "42") == 0 and set_f1("a b", "b c") == 0.5
+    assert set_f1("It is Paris.", "paris") == 0.5 and set_f1("(Rock-n-Roll!)", "rock n roll") == 1
+    assert set_f1("...", "?!") == 0
