@@ -83,8 +83,8 @@ class Cells(dict[str, Any]):
         self.use(column)
         return text or None
 
-    def keep_answer(self, column: str | None, info: dict[str, Any]) -> None:
-        """Put the raw answer into `info` too, under its column's name where that is not `answer`: reward functions ask for it by it."""
+    def keep_raw(self, column: str | None, info: dict[str, Any]) -> None:
+        """Put a cell that was used into `info` too, under its column's name where that is not `answer`: reward functions ask for it by it."""
         if column not in (None, "answer", *RESERVED):
             info.setdefault(str(column), plain(self[column], str(column)))
 

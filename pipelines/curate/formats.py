@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.curate.values import RowError, decode, has_surrogate, parse_row, sample, value_end
+from pipelines.curate.values import RowError, decode, has_surrogate, parse_row, repeated, sample, value_end
 from pipelines.data.files import lines, open_file, open_text, refuse
 
 MAX_JSON_BYTES = 256 * 2**20
@@ -228,10 +228,9 @@ def _header(path: Path, fields: list[str]) -> list[str]:
     header = [field.strip() for field in fields]
     if any(map(has_surrogate, header)):
         raise refuse(path, "its first line is not UTF-8", "Save it as UTF-8.")
-    repeated = next((column for number, column in enumerate(header) if column in header[:number]), None)
-    if repeated is not None:
+    if (twice := repeated(header)) is not None:
         raise refuse(
-            path, f"the column {repeated[:40]!r} stands twice in its first line", "Give every column its own name."
+            path, f"the column {twice[:40]!r} stands twice in its first line", "Give every column its own name."
         )
     return header
 
@@ -260,11 +259,8 @@ def _parquet(path: Path, name: str, limits: Limits) -> Iterator[Row]:
     with open_file(path) as handle:
         try:
             with pq.ParquetFile(handle, pre_buffer=False, page_checksum_verification=True) as table:
-                names = table.schema_arrow.names
-                repeated = next((column for number, column in enumerate(names) if column in names[:number]), None)
-                if repeated is not None:
-                    fault = f"it has two columns called {repeated[:40]!r}"
-                    raise refuse(path, fault, "Give every column its own name.")
+                if (twice := repeated(table.schema_arrow.names)) is not None:
+                    raise refuse(path, f"it has two columns called {twice[:40]!r}", "Give every column its own name.")
                 number = 0
                 for batch in table.iter_batches(batch_size=_rows_at_once(table.metadata), use_threads=False):
                     for columns in _batch_rows(batch, limits):
@@ -304,11 +300,19 @@ def _columns_of(batch: Any) -> list[dict[str, Any]]:
     >>> _columns_of(pa.record_batch({"answer": pa.array([0.1], pa.float32())}))
     [{'answer': 0.1}]
     """
-    rows = batch.to_pylist()
-    for field in batch.schema:
-        if "float" in str(field.type):  # float and halffloat, at any depth; double is read as it is
-            for row in rows:
-                row[field.name] = _shortest(row[field.name], field.type)
+    return shorten(batch.to_pylist(), narrow(batch.schema))
+
+
+def narrow(schema: Any) -> list[Any]:
+    """The fields of an Arrow schema with numbers of half or single precision, at any depth."""
+    return [field for field in schema if "float" in str(field.type)]  # float and halffloat; double is read as it is
+
+
+def shorten(rows: list[dict[str, Any]], fields: list[Any]) -> list[dict[str, Any]]:
+    """The rows, in these fields with the shortest decimals that stand for their numbers."""
+    for field in fields:
+        for row in rows:
+            row[field.name] = _shortest(row[field.name], field.type)
     return rows
 
 

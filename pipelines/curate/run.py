@@ -23,7 +23,7 @@ from pipelines.data import chat
 from pipelines.data import samples as sampled
 from pipelines.data.dataset import from_row, iter_problems
 from pipelines.data.pairs import PARTS, REJECTED_PROMPT
-from pipelines.data.records import RAW_TEXT, Problem
+from pipelines.data.records import RAW_TEXT, Message, Problem
 from pipelines.data.steps import STEPS
 from pipelines.engine import models
 from pipelines.errors import DataError
@@ -105,6 +105,40 @@ def prompt_text(problem: Problem) -> str:
     return "\n".join(m["content"] for m in asked if m["role"] != "assistant")
 
 
+class _Alike:
+    """Whether the problems of a source all ask the same, though they have different answers."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.first: Problem | None = None
+        self.one_prompt, self.one_problem = True, True
+
+    def add(self, problem: Problem) -> None:
+        """The next record of the source."""
+        self.rows += 1
+        self.first = self.first or problem
+        if self.one_prompt:
+            self.one_prompt = (
+                ORIGIN not in problem.info and problem.raw_text is None and _asked(problem) == _asked(self.first)
+            )
+            self.one_problem &= (problem.answer, problem.info) == (self.first.answer, self.first.info)
+
+    def check(self, field: str, label: str, source: Source) -> None:
+        """Raise DataError where one prompt stands for different problems: what tells them apart is in none."""
+        if self.first is None or not self.one_prompt or self.one_problem:
+            return
+        fix = "`prompt_template`" if source.prompt_template else "`columns: {prompt: COLUMN}`"
+        raise DataError(
+            f"{field}: all {self.rows:,} rows of {label} have the same prompt, {self.first.prompt[-1]['content'][:80]!r}, and not the same "
+            f"answer or info. Put what tells them apart into the prompt: see {fix}."
+        )
+
+
+def _asked(problem: Problem) -> list[Message]:
+    """The conversation without the system message, which a source may write."""
+    return [message for message in problem.prompt if message["role"] != "system"]
+
+
 class _Kept:
     """What is remembered of the rows kept so far: flat arrays and hashes, so that a row costs some hundred bytes."""
 
@@ -163,6 +197,7 @@ def _first_pass(
     for origin, source in enumerate(curate.sources):
         label = str(source.task or source.path)
         controls: list[Problem] = []
+        alike = _Alike()
         for row in sources.rows(source, samples.get(origin)):
             counts.count_read(label, source.licence)
             report.progress(counts.read, max(counts.read + 1, expected), "reading", unit="row")
@@ -170,6 +205,7 @@ def _first_pass(
                 cells = _cells(row)
                 problem = _problem(cells, source, curate.self_check)
                 text = prompt_text(problem)
+                alike.add(problem)
                 if not kept.first_with_prompt(exact_key(text + selected.text_key(problem))):
                     counts.drop("exact_duplicate", problem, "the same prompt came earlier")
                     continue
@@ -187,6 +223,8 @@ def _first_pass(
             kept.add(problem, text, origin)
             if len(controls) < control.ROWS and problem.raw_text is None:
                 controls.append(problem)
+        if source.kind not in ("environment", "stage"):
+            alike.check(f"curate.sources.{origin}", label, source)
         if curate.self_check:
             control.check(label, controls)
     writer.close()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines.curate import selected, self_supervised
-from pipelines.curate.formats import ENDINGS, Limits, Row, read_file
+from pipelines.curate.formats import ENDINGS, Limits, Row, narrow, read_file, shorten
 from pipelines.data.dataset import to_row
 from pipelines.data.files import data_files, shown_names
 from pipelines.errors import DataError, did_you_mean
@@ -136,8 +136,9 @@ def _hub(source: Source) -> Iterator[Row]:
                 yield from _read(paths, source)
                 return
         dataset = load_dataset(path, source.name, split=source.split, revision=source.revision, streaming=True)
+        single = narrow(dataset.features.arrow_schema) if dataset.features else []
         for number, columns in enumerate(dataset, 1):
-            yield Row(f"{source.path}:{source.split}", number, dict(columns))
+            yield Row(f"{source.path}:{source.split}", number, shorten([dict(columns)], single)[0])
     except DataError:
         raise
     except (OSError, ValueError, DatasetsError) as error:

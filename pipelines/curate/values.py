@@ -6,7 +6,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -92,12 +92,24 @@ def _constant(name: str) -> Any:
     raise RowError("row", "a number is not finite", name)
 
 
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that came before, None where all differ; in one pass.
+
+    >>> repeated(["a", "b", "a"])
+    'a'
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for number, key in enumerate(keys) if key in keys[:number])
-        raise RowError(repeated[:40], "the key stands twice in one object")
+        raise RowError(str(repeated(key for key, _ in pairs))[:40], "the key stands twice in one object")
     return members
 
 

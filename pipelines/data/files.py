@@ -25,6 +25,8 @@ _BOMS = (
     (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
 )  # fmt: skip
+LOOKED_AT = 2**30
+"""Bytes that a .gz is unpacked to before its rows are read."""
 UNPACKED_ALWAYS = 64 * 2**20
 """Bytes that a .gz may unpack to whatever its ratio."""
 
@@ -194,13 +196,17 @@ class _Unpacked(io.RawIOBase):
             ) from None
         self.count += len(raw)
         if self.count > self.limit:
-            raise refuse(
-                self.path,
-                f"it unpacks to over {self.most:g} times its size",
-                "If that is what it holds, raise `max_unpacked_ratio` of the source; otherwise it is a decompression bomb.",
-            )
+            raise self.bomb()
         buffer[: len(raw)] = raw
         return len(raw)
+
+    def bomb(self) -> DataError:
+        """The error of a file that unpacks to too much."""
+        return refuse(
+            self.path,
+            f"it unpacks to over {self.most:g} times its size",
+            "If that is what it holds, raise `max_unpacked_ratio` of the source; otherwise it is a decompression bomb.",
+        )
 
 
 class _Transcoded(io.RawIOBase):
@@ -232,6 +238,21 @@ class _Transcoded(io.RawIOBase):
         return len(raw)
 
 
+def _check_unpacked(path: Path, most: float) -> None:
+    """Unpack the first `LOOKED_AT` bytes of a .gz and drop them, so that a bomb is refused before any of its rows is read.
+
+    Raises:
+        DataError: it is damaged, or unpacks to too much.
+    """
+    with open_file(path) as packed:
+        unpacked = _Unpacked(path, packed, most)
+        buffer = memoryview(bytearray(2**18))
+        while unpacked.count < LOOKED_AT and unpacked.readinto(buffer):
+            pass
+        if unpacked.count >= LOOKED_AT and unpacked.count > most * packed.tell():
+            raise unpacked.bomb()
+
+
 @contextlib.contextmanager
 def open_text(path: Path, max_unpacked_ratio: float) -> Iterator[io.BufferedReader]:
     """The file's text as UTF-8 bytes, unpacked, without a byte order mark; the bytes are not checked to be UTF-8.
@@ -243,6 +264,8 @@ def open_text(path: Path, max_unpacked_ratio: float) -> Iterator[io.BufferedRead
     Raises:
         DataError: as `open_file`, or the gzip data is damaged, or unpacks to too much.
     """
+    if path.suffix == ".gz":
+        _check_unpacked(path, max_unpacked_ratio)
     with open_file(path) as handle:
         if path.suffix == ".gz":
             handle = io.BufferedReader(_Unpacked(path, handle, max_unpacked_ratio), 2**18)

@@ -39,8 +39,34 @@ OF_QUESTIONS = ("columns", "verifier", "answer_from", "prompt_template", "system
 
 OBSERVATIONS = "observations"
 """The column of texts that an environment's sources have."""
-_PLACE = re.compile(r"(?<![\w\\{}$^])\{(?!metadata\.\w+\})([A-Za-z_]\w*(?:\.\w+)*)\}")
-"""A name in braces; not \\boxed{x}, x_{i} or {{x}}."""
+_FILLED = re.compile(r"\{(?:prompt|metadata\.\w+)\}")
+"""What rows fill in a `prompt_template`."""
+_STRANGE = re.compile(r"(?<![\w\\{}$^])\{(?:[A-Za-z_][\w.]*(?:[:!\[][^{}]*)?)?\}|\{\s*(?:prompt|metadata)\b[^{}]*\}")
+"""A name in braces, or nothing; not \\boxed{x}, x_{i} or {{x}}."""
+
+
+def _template_fault(template: str) -> str:
+    """What would stand in every prompt as it is, though braces say that it is to be filled; empty where nothing would.
+
+    >>> _template_fault("sort {metadata.letters} into \\\\boxed{}"), _template_fault("sort {metadata.letters")[:39]
+    ('', "a brace is without its other half: '{met")
+    """
+    fix = "{prompt} is the question, {metadata.KEY} an entry of a reasoning-gym row's metadata"
+    rest = _FILLED.sub("\0", template)
+    if "{\0}" in rest:
+        return f"double braces around a name fill nothing; {fix}"
+    if strange := _STRANGE.search(rest):
+        return f"{strange[0][:60]} would stand in every prompt as it is; {fix}. Write a space after the brace where it is meant literally"
+    opened: list[int] = []
+    for place, character in enumerate(rest):
+        if character == "{":
+            opened.append(place)
+        elif character == "}" and not (opened and opened.pop() is not None):
+            opened = [place]
+            break
+    if opened:
+        return f"a brace is without its other half: {rest[opened[-1] : opened[-1] + 40]!r}; {fix}"
+    return "" if rest != template else f"it must contain {{prompt}} or {{metadata.KEY}}: {fix}"
 
 
 def _kind(value: Any) -> Any:
@@ -133,14 +159,6 @@ class Source(Settings):
                 raise ValueError(f"{name} is about raw rows; a sample stage holds records already: leave it out")
         if self.preferences and len(set(self.preferences)) < max(2, len(self.preferences)):
             raise ValueError("`preferences` weighs aims against each other: name two or more, each once")
-        if self.prompt_template is not None and not (
-            "{prompt}" in self.prompt_template or "{metadata." in self.prompt_template
-        ):
-            raise ValueError("prompt_template must contain {prompt} or {metadata.KEY}")
-        strange = sorted(set(_PLACE.findall(self.prompt_template or "")) - {"prompt"})
-        if strange:
-            raise ValueError(
-                f"prompt_template: {{{strange[0]}}} would stand in every prompt as it is; {{prompt}} is the question, {{metadata.KEY}} an "
-                "entry of a reasoning-gym row's metadata. Write a space after the brace where it is meant literally"
-            )
+        if self.prompt_template is not None and (fault := _template_fault(self.prompt_template)):
+            raise ValueError(f"prompt_template: {fault}")
         return self

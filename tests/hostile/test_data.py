@@ -189,7 +189,8 @@ ROWS: dict[str, tuple] = {
     "system only": (msg({"role": "system", "content": "be kind"}), bad("prompt", "the prompt is empty")),
     "assistant at the end": (msg(USER, ANSWER), ("2 + 2?", "4")),
     "a dialogue": (msg(USER, ANSWER, said("sure?")), ("sure?", "4")),
-    "unknown role": (msg({"role": "human", "content": "q"}), bad("prompt", ROLE)),
+    "unknown role": (msg({"role": "narrator", "content": "q"}), bad("prompt", ROLE)),
+    "another name of a role": (msg({"role": "human", "content": "q"}), ("q", "4")),
     "role in capitals": (msg({"role": "User", "content": "q"}), bad("prompt", ROLE)),
     "role is a number": (msg({"role": 1, "content": "q"}), bad("prompt", ROLE)),
     "role is a list": (msg({"role": ["user"], "content": "q"}), bad("prompt", ROLE)),
@@ -205,7 +206,8 @@ ROWS: dict[str, tuple] = {
     "answer: {}": ({"prompt": "q", "answer": {}}, NO_ANSWER),
     "answer is an object": ({"prompt": "q", "answer": {"value": 4}}, bad("answer", "not text or a number")),
     "answer is a list of lists": ({"prompt": "q", "answer": [["4"]]}, bad("answer", "not text or a number")),
-    "several answers": ({"prompt": "q", "answer": ["4", "four"]}, ("q", "4")),
+    "several answers": ({"prompt": "q", "answer": ["4", "four"]}, bad("answer", "several answers")),
+    "the same answer twice": ({"prompt": "q", "answer": ["4", " 4"]}, ("q", "4")),
     "answer 0": ({"prompt": "q", "answer": 0}, ("q", "0")),
     "answer 0.0": ({"prompt": "q", "answer": 0.0}, ("q", "0.0")),
     "answer false": ({"prompt": "q", "answer": False}, ("q", "False")),
@@ -413,6 +415,9 @@ def test_a_gzip_bomb_is_refused_early_whatever_its_lines(tmp_path, monkeypatch):
     path = tmp_path / "bomb.jsonl.gz"
     path.write_bytes(gzip.compress(b" " * 80 * 2**20))
     refused(path, "unpacks to over 200 times its size")
+    path.write_bytes(gzip.compress(LINE * 2_000_000))
+    with pytest.raises(DataError, match="unpacks to over 200 times its size"):
+        next(read_file(path))  # before any of its rows, which are all good, is read
     monkeypatch.setattr(files, "UNPACKED_ALWAYS", 2**20)
     path.write_bytes(gzip.compress(LINE * 100_000))
     refused(path, "unpacks to over 10 times its size.*max_unpacked_ratio", unpacked_ratio=10)

@@ -136,6 +136,29 @@ def test_every_row_is_accounted_for(tmp_path):
     assert not {p.uid for p in train} & {p.uid for p in held}
 
 
+def test_one_prompt_for_different_problems_is_refused(tmp_path):
+    rows = [{"prompt": "sort it", "answer": str(number)} for number in range(9)]
+    with pytest.raises(
+        DataError,
+        match=r"sources\.0: all 9 rows of \S+ have the same prompt, 'sort it', and not the same answer or info",
+    ):
+        curate(tmp_path, rows)
+    gym = {"kind": "reasoning_gym", "task": "palindrome_generation", "size": 9, "prompt_template": "{metadata.length}"}
+    gym["config"] = {"min_length": 4, "max_length": 4}
+    with pytest.raises(
+        DataError, match=r"all 9 rows of palindrome_generation have the same prompt, '4'.*prompt_template"
+    ):
+        curate(tmp_path, [], sources=[gym])
+
+
+def test_one_prompt_for_one_problem_or_for_pairs_is_kept(tmp_path):
+    _, card = curate(tmp_path, [{"prompt": "sort it", "answer": "1"}] * 9)
+    assert sum(card["splits"].values()) == 1
+    rows = [{"prompt": "sort it", "chosen": f"a{number}", "rejected": f"b{number}"} for number in range(9)]
+    _, card = curate(tmp_path, rows, near_duplicates=None)
+    assert sum(card["splits"].values()) == 9
+
+
 def test_nothing_left_is_an_error_that_names_the_step(tmp_path):
     with pytest.raises(DataError, match=r"nothing is left after the filters: .* length"):
         curate(tmp_path, [{"prompt": "a long question", "answer": "1"}], max_prompt_tokens=3)

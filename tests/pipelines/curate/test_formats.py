@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from pipelines.curate.formats import ENDINGS, Limits, read_file
 from pipelines.data.files import lines
+from pipelines.errors import DataError
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1)
 ROWS = st.lists(st.fixed_dictionaries({"prompt": TEXT, "answer": TEXT}), min_size=1, max_size=5)
@@ -112,3 +114,20 @@ def test_a_number_of_single_precision_is_its_shortest_decimal(tmp_path, name, te
         str(first["answer"]) == str(value) and first["several"] == [value, None] and first["info"] == {"deep": [value]}
     )
     assert second == {"answer": None, "several": None, "info": None}
+
+
+def test_the_columns_of_a_wide_file_are_compared_in_one_pass(tmp_path):
+    """100,000 names, of which the last comes twice: comparing each with all before took a minute."""
+    names = [f"c{number}" for number in range(100_000)]
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
+    began = time.process_time()
+    (row,) = read_file(path)
+    path.write_text(",".join([*names, names[-1]]) + "\n")
+    with pytest.raises(DataError, match="the column 'c99999' stands twice"):
+        list(read_file(path))
+    path = tmp_path / "wide.jsonl"
+    path.write_text("{" + ", ".join(f'"{name}": 1' for name in [*names, names[-1]]) + "}\n")
+    (twice,) = read_file(path)
+    assert time.process_time() - began < 15
+    assert len(row.columns) == 100_000 and str(twice.error) == "c99999: the key stands twice in one object"
