@@ -64,7 +64,7 @@ class Counts:
         """
         for counts, names in ((self.extra, extra), (self.lost_keys, lost)):
             counter = counts.setdefault(source, Counter())
-            for name in names:
+            for name in sorted(names):
                 counter[name if name in counter or len(counter) < REASONS else "others"] += 1
 
     def leftovers(self) -> list[str]:

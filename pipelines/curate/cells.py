@@ -84,9 +84,9 @@ class Cells(dict[str, Any]):
         return text or None
 
     def keep_raw(self, column: str | None, info: dict[str, Any]) -> None:
-        """Put a cell that was used into `info` too, under its column's name where that is not `answer`: reward functions ask for it by it."""
-        if column not in (None, "answer", *RESERVED):
-            info.setdefault(str(column), plain(self[column], str(column)))
+        """Put a used cell into `info` too, under its column's name where that is not `answer`: reward functions ask for it by it."""
+        if column is not None and column != "answer" and column not in RESERVED:
+            info.setdefault(column, plain(self[column], column))
 
     def keep_rest(self, info: dict[str, Any]) -> None:
         """Put the columns that were not used into the record's `info`, where they have a name and a value for it.

@@ -67,8 +67,9 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
         info[TURN_WEIGHTS] = weights
     name = row.name("data_source") or str(source.task or source.path)
     own_uid = _uid(row, source)
-    for column in (row.column(source, "answer", ANSWERS), *row.used.intersection((*choices.COLUMNS, *CONTEXTS))):
-        row.keep_raw(column, info)
+    asked_for = [column for column in (*choices.COLUMNS, *CONTEXTS) if column in row.used]
+    for raw in (row.column(source, "answer", ANSWERS), *asked_for):
+        row.keep_raw(raw, info)
     row.keep_rest(info)
     verifier = verifier or known.verifier or ("math" if known.answer else "exact")
     answer = known.answer
