@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from evaluation import statistics
+from evaluation import programs, statistics
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.settings import Evaluate, Task
 
@@ -25,7 +26,7 @@ def manager(settings: Evaluate) -> Any:
     """A task manager that knows what the recipe names; lm-eval's thousands are indexed only when needed.
 
     Raises:
-        RecipeError: an unknown task.
+        RecipeError: an unknown task, or one that would run programs outside of the sandbox.
     """
     from lm_eval.tasks import TaskManager
 
@@ -38,7 +39,29 @@ def manager(settings: Evaluate) -> Any:
         if task.asks not in task_manager.all_tasks:
             hint = did_you_mean(task.asks, task_manager.all_tasks if needs_all else known_names)
             raise RecipeError(f"evaluate.tasks: no lm-eval task called {task.asks!r}. {hint}")
+        if unsafe := next(iter(_unsafe(task_manager.task_index, task.asks)), None):
+            raise RecipeError(
+                f"evaluate.tasks: {unsafe} runs programs that the model wrote where the evaluation runs (unsafe_code). "
+                f"In the sandbox run {', '.join(programs.TASKS)}, and rows of a benchmark of yours with verifier python."
+            )
     return task_manager
+
+
+def _unsafe(index: dict[str, Any], name: str) -> Iterator[str]:
+    """Tasks of a task, group or tag of lm-eval's that are marked as running programs of the model's."""
+    entry = index.get(name)
+    config = (entry.cfg if entry is not None else None) or {}
+    if config.get("unsafe_code"):
+        yield name
+    listed = config.get("task")
+    for child in listed if isinstance(listed, list) else []:
+        if isinstance(child, dict) and child.get("unsafe_code"):
+            yield str(child.get("task"))
+        child_name = child.get("task") if isinstance(child, dict) else child
+        if isinstance(child_name, str) and child_name != name:
+            yield from _unsafe(index, child_name)
+    for tagged in sorted(entry.tags) if entry is not None and not config else []:  # a tag, with the names of its tasks
+        yield from _unsafe(index, tagged)
 
 
 def load_task(tasks: Any, task: Task) -> dict[str, Any]:

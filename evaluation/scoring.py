@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,11 @@ def process_results(doc: dict[str, Any], results: list[list[str]]) -> dict[str, 
     info = json.loads(doc["info"]) if doc.get("info") else {}
     answers = results[0] if isinstance(results[0], list) else results
     verdicts = verifiers.verify_many([(doc["verifier"], a, doc["answer"], info) for a in answers])
+    return summary(verdicts)
+
+
+def summary(verdicts: Sequence[verifiers.Verdict]) -> dict[str, Any]:
+    """What lm-eval keeps of one question: the share of correct answers, the scores, and the shares without a verdict."""
     scores = [v.score or 0.0 for v in verdicts]
     return {
         "exact_match": sum(s >= 1 for s in scores) / len(scores),

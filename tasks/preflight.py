@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from evaluation import programs
 from pipelines.curate.formats import ENDINGS
 from pipelines.data.files import data_files
 from pipelines.errors import ModelError, RecipeError, did_you_mean
@@ -263,6 +264,8 @@ def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
     verifiers = [source.verifier for each in settings for source in getattr(each, "sources", [])]
     rewards = [terms_of("", each.reward) for each in settings if isinstance(each, Rlvr)]
     verifiers += [spec.get("verifier") for terms in rewards for _, spec in terms]
+    evaluated = [task.asks for n in nodes if isinstance(n.settings, Evaluate) for task in n.settings.tasks]
+    verifiers += ["python" for name in evaluated if name in programs.TASKS]
     if any(v in SANDBOXED for v in verifiers) and any(n.kind.reads(n).verifies for n in nodes):
         try:
             levels.best(recipe.sandbox == "limits_only")
@@ -367,13 +370,13 @@ def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iter
     from evaluation.harness import BENCHMARKS, own_tasks
 
     include = evaluate.include
-    known = set(own_tasks(BENCHMARKS))
+    known, own = set(own_tasks(BENCHMARKS)), set()
     if include is not None:
         if not Path(include).is_dir():
             yield Problem(f"{stage}.include", f"there is no folder {include}", "Give a folder with lm-eval task YAMLs.")
             include = None
         else:
-            known |= set(own_tasks(Path(include)))
+            own = set(own_tasks(Path(include)))
     for number, task in enumerate(evaluate.tasks):
         field = f"{stage}.tasks.{number}"
         if task.environment is not None:
@@ -386,10 +389,11 @@ def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iter
                 "seed": played.seed,
             }
             questions.append((f"{field}.environment", "", ask))
-        elif task.asks not in known:
-            hint = did_you_mean(task.asks, known)
-            fix = hint if hint.startswith("Did") else f"Ours are: {', '.join(sorted(known))}."
-            questions.append((field, fix, {"ask": "benchmark", "name": task.asks, "include": include}))
+        elif task.asks in own or task.asks not in known:
+            hint = did_you_mean(task.asks, known | own)
+            fix = hint if hint.startswith("Did") else f"Ours are: {', '.join(sorted(known | own))}."
+            ask = {"ask": "benchmark", "name": task.asks, "include": include, "own": task.asks in own}
+            questions.append((field, "" if task.asks in own else fix, ask))
 
 
 def _limits(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]]) -> Iterator[Problem]:

@@ -206,12 +206,28 @@ def _problems(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _benchmarks(question: dict[str, Any]) -> dict[str, Any]:
-    """Names of tasks that lm-eval knows."""
-    from evaluation import harness
+    """lm-eval knows the task, and the files of one of the recipe's own folder have no fault."""
+    from evaluation import benchmark_files, harness
     from pipelines.recipe.settings import Evaluate
 
-    harness.manager(Evaluate.model_validate({"tasks": [question["name"]], "include": question["include"]}))
+    settings = Evaluate.model_validate({"tasks": [question["name"]], "include": question["include"]})
+    if question["own"]:
+        benchmark_files.require(Path(question["include"]), question["name"])
+    manager = harness.manager(settings)
+    if question["own"] and "custom_dataset" in (
+        manager.task_index[question["name"]].cfg or {}
+    ):  # else it may be on the hub
+        _first_question(harness.load_task(manager, settings.tasks[0]), question["name"])
     return {}
+
+
+def _first_question(tasks: dict[str, Any], name: str) -> None:
+    """A benchmark's first question is rendered."""
+    for task in tasks.values():
+        first = next(iter(task.eval_docs), None)
+        if first is None:
+            raise UserError(f"{name} has no questions")
+        task.doc_to_text(first)
 
 
 ANSWERS = {

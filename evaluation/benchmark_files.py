@@ -1,0 +1,100 @@
+"""A benchmark of the user's, before anything runs: what is wrong with its YAML and its rows, with file and line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines import verifiers
+from pipelines.errors import UserError, did_you_mean
+
+ROWS = "test.jsonl"
+MOST = 5
+"""Faults that are told of; the rest are of the same kinds."""
+
+
+def require(folder: Path, name: str) -> None:
+    """The task of this name in a folder can be asked, as far as its files say.
+
+    Raises:
+        UserError: what is wrong, each with file and line.
+    """
+    files = [path for path in sorted(folder.rglob("*.yaml")) if path.stem == name]
+    faults = [fault for path in files for fault in [*_of_yaml(path, name), *_of_rows(path)]]
+    if faults:
+        more = [f"and {len(faults) - MOST} more"] if len(faults) > MOST else []
+        raise UserError("; ".join([*faults[:MOST], *more]))
+
+
+def _of_yaml(path: Path, name: str) -> Iterator[str]:
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    try:
+        body = load_yaml(path, resolve_func=False)
+    except (yaml.YAMLError, OSError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        yield f"{where}: {getattr(error, 'problem', None) or error}"
+        return
+    told = body.get("task") if isinstance(body, dict) else None
+    if isinstance(body, dict) and "group" not in body and told != name:
+        text = f"task is {told!r}" if told is not None else "there is no `task`"
+        yield f"{path}:{_line_of(path, 'task')}: {text}, and lm-eval knows the benchmark by it: write task: {name}"
+
+
+def _line_of(path: Path, key: str) -> int:
+    lines = path.read_text(errors="replace").splitlines()
+    return next((number for number, line in enumerate(lines, 1) if re.match(rf"{key}\s*:", line)), 1)
+
+
+def _of_rows(path: Path) -> Iterator[str]:
+    """Of the rows beside a YAML whose data set is read by a function, as those of `evaluation.scoring.load` are."""
+    rows, functions, text = path.parent / ROWS, path.parent / "utils.py", path.read_text(errors="replace")
+    if not rows.is_file() or "custom_dataset" not in text:
+        return
+    ours = functions.is_file() and "evaluation.scoring" in functions.read_text(errors="replace")
+    needed = ["question"] if "question" in text else []
+    needed += ["answer", "verifier"] if ours and "utils.process_results" in text else []
+    count = 0
+    for number, line in enumerate(rows.read_text(errors="surrogateescape").splitlines(), 1):
+        if line.strip():
+            count += 1
+            if fault := _of_row(line, needed):
+                yield f"{rows}:{number}: {fault}"
+    if not count:
+        yield f"{rows}: it has no rows"
+
+
+def _of_row(line: str, needed: list[str]) -> str:
+    """What is wrong with one row; empty where nothing is.
+
+    >>> _of_row('{"answer": "4", "verifier": "numbr"}', ["answer", "verifier"])
+    "unknown verifier 'numbr'. Did you mean 'number'?"
+    """
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return f"not JSON: {str(error)[:100]}"
+    if not isinstance(row, dict):
+        return "a row is an object"
+    missing = [field for field in needed if not isinstance(row.get(field), str)]
+    if missing:
+        return f"no text in {' and '.join(missing)}"
+    if "verifier" not in needed:
+        return ""
+    if row["verifier"] not in verifiers.VERIFIERS:
+        return f"unknown verifier {row['verifier']!r}. {did_you_mean(row['verifier'], verifiers.VERIFIERS)}"
+    try:
+        info: Any = json.loads(row["info"]) if row.get("info") else {}
+    except (ValueError, TypeError, RecursionError) as error:
+        return f"info is not JSON text: {str(error)[:100]}"
+    return (
+        verifiers.refusal(row["verifier"], row["answer"], info)
+        if isinstance(info, dict)
+        else "info is JSON text of an object"
+    )
