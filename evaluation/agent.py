@@ -9,12 +9,13 @@ import numpy as np
 
 from evaluation import statistics
 from evaluation.played import problems
+from evaluation.samples import TRUNCATED
 from pipelines import environments
 from pipelines.contract.episode import play
 from pipelines.contract.rollout import RolloutContext, RolloutRequest
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat
-from pipelines.data.records import Message, Problem, Trajectory
+from pipelines.data.records import Message, Problem, Stop, Trajectory
 from pipelines.engine.distribution import generator
 from pipelines.recipe.settings import Evaluate, PlayedTask, Sampling, Task
 
@@ -71,6 +72,8 @@ def evaluate(
         )
     for name, value in environments.exact(episodes.task, partial(_chances, lm, system)).items():
         metrics[name] = {"value": value, "low": value, "high": value, "n": len(task_problems)}
+    cut = [sum(r.stop == Stop.LENGTH for r in group) / len(group) for group in groups]
+    metrics[TRUNCATED] = statistics.mean_cell(cut, confidence=settings.confidence, resamples=settings.bootstrap)
     log = [_log(p, group, s) for p, group, s in zip(task_problems, groups, scores, strict=True)]
     return {task.name: metrics}, {task.name: log}
 
@@ -124,4 +127,5 @@ def _log(problem: Problem, group: list[Trajectory], scores: list[float]) -> dict
         "resps": [r.text for r in group],
         "scores": scores,
         "turns": [len(r.turn_reward or []) for r in group],
+        TRUNCATED: sum(r.stop == Stop.LENGTH for r in group) / len(group),
     }

@@ -15,7 +15,7 @@ import numpy as np
 
 from evaluation import paired
 from evaluation.risk_return import FEWEST, cheap_score, top_k
-from evaluation.samples import Sample
+from evaluation.samples import TRUNCATED, Sample, truncated_share
 from evaluation.weights import compare_weights
 from pipelines.errors import ModelError
 from pipelines.recipe.stage_kind import BASE
@@ -194,7 +194,8 @@ def _benchmark(task: str, arms: Sequence[Arm], confidence: float, resamples: int
             for m, b in zip(means, bands, strict=True)
         ],
     }
-    body["scores"] = [_scores(arm, table, ks) for arm, table in zip(arms, tables, strict=True)]
+    cut = [truncated_share(_of(s)[task][p] for s in arm.subjects for p in shared) for arm in arms]
+    body["scores"] = [_scores(arm, table, ks, share) for arm, table, share in zip(arms, tables, cut, strict=True)]
     body["start"] = _start(task, subjects, shared)
     body["tests"] = []
     for number, table in list(enumerate(tables))[1:]:
@@ -218,14 +219,15 @@ def _table(arm: Arm, task: str, problems: list[str], ks: list[int]) -> np.ndarra
     return np.stack([paired.passes([_of(s)[task][p].scores for p in problems], ks) for s in arm.subjects])
 
 
-def _scores(arm: Arm, table: np.ndarray, ks: list[int]) -> dict[str, Any]:
+def _scores(arm: Arm, table: np.ndarray, ks: list[int], truncated: float | None) -> dict[str, Any]:
+    """An arm's scores of a task; `truncated` is the share of its answers that were cut at the token limit, None where it is not known."""
     by_seed = table[:, :, 0].mean(1)
     return {
         "arm": arm.name,
         "pass@1": float(by_seed.mean()),
         f"pass@{ks[-1]}": float(table[:, :, -1].mean()),
         "seeds": by_seed.tolist(),
-    }
+    } | ({} if truncated is None else {TRUNCATED: truncated})
 
 
 def _is_start(subject: Subject, subjects: Sequence[Subject]) -> bool:

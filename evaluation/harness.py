@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from evaluation import programs, statistics
+from evaluation.samples import TRUNCATED
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.settings import Evaluate, Task
 
@@ -117,6 +118,7 @@ def evaluate(
     chat = task.chat if task.chat is not None else bool(lm.tokenizer.chat_template)
     _check_mode(task, by_name, chat)
     lm.chats, lm.prefill, lm.drawn, lm.spent, lm.thinks = chat, task.prefill, {}, {}, False
+    lm.truncated = {}
     own = getattr(lm, "system_prompt", None) if chat else None  # not every lm-eval model has one
     result = run(
         lm=lm,
@@ -144,6 +146,9 @@ def evaluate(
         else:
             metrics[label] = _reported_metrics(result["results"][name], len(samples), settings.confidence)
         logs[label] = [_log(s) for s in samples]
+        _add_truncated(
+            metrics[label], logs[label], [lm.truncated.get((name, s["doc_id"]), []) for s in samples], settings
+        )
         costs = [np.mean(lm.spent[name, s["doc_id"]], axis=0) for s in samples if (name, s["doc_id"]) in lm.spent]
         for place, kind in enumerate((DRAWN, SCORED)) if costs else ():
             values = [float(cost[place]) for cost in costs]
@@ -152,6 +157,24 @@ def evaluate(
             )
             logs[label] = [row | {kind: value} for row, value in zip(logs[label], values, strict=True)]
     return metrics, logs
+
+
+def _add_truncated(
+    metrics: dict[str, Any], log: list[dict[str, Any]], truncated: list[list[bool]], settings: Evaluate
+) -> None:
+    """Add the share of answers that were cut at the token limit to a task's metrics and to the log of each question.
+
+    Nothing is added where questions have no drawn answer (likelihoods), or a task is answered by lm-eval's own sampler.
+
+    Args:
+        truncated: whether each answer was, question by question.
+    """
+    if not truncated or not all(truncated):
+        return
+    shares = [sum(of_question) / len(of_question) for of_question in truncated]
+    metrics[TRUNCATED] = statistics.mean_cell(shares, confidence=settings.confidence, resamples=settings.bootstrap)
+    for row, share in zip(log, shares, strict=True):
+        row[TRUNCATED] = share
 
 
 def _check_mode(task: Task, by_name: dict[str, Any], chat: bool) -> None:

@@ -12,7 +12,9 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 
 from evaluation.generation import greedy, unknown
 from evaluation.likelihoods import log_likelihoods
+from pipelines.contract.rollout import Completion
 from pipelines.data.chat import THINK_END, completion_text, render_text
+from pipelines.data.records import Stop
 from pipelines.engine.distribution import generator
 from pipelines.engine.guided import with_base
 from pipelines.engine.models import stop_ids
@@ -65,6 +67,8 @@ class SamplerLM(HFLM):
         """What every answer begins with, after the generation prompt."""
         self.drawn: dict[tuple[str | None, int | None], list[int]] = {}
         """(task, question) → tokens of each of its answers, their thoughts included, which lm-eval's texts lack."""
+        self.truncated: dict[tuple[str | None, int | None], list[bool]] = {}
+        """(task, question) → whether each of its answers was cut at the token limit, before its end token or a text that ends it."""
         self.spent: dict[tuple[str | None, int | None], list[tuple[int, int]]] = {}
         """(task, question) → tokens drawn for each of its answers, and tokens read to score them, where the stage searches."""
         self.thinks = False
@@ -138,9 +142,13 @@ class SamplerLM(HFLM):
             for start in range(0, len(order), self.sampler.rows):
                 part = {i: requests[i] for i in order[start : start + self.sampler.rows]}
                 drawn = self.draw(part, [contexts[i] for i in part], until, sampling)
-                for (i, request), tokens in zip(part.items(), drawn, strict=True):
-                    self.drawn.setdefault((request.task_name, request.doc_id), []).append(len(tokens))
-                    self.thinks |= THINK_END in completion_text(self.tokenizer, tokens)
+                for (i, request), completion in zip(part.items(), drawn, strict=True):
+                    tokens, asked = completion.tokens, (request.task_name, request.doc_id)
+                    text = completion_text(self.tokenizer, tokens)
+                    self.drawn.setdefault(asked, []).append(len(tokens))
+                    ended = completion.stop != Stop.LENGTH or any(end in text for end in until if end)
+                    self.truncated.setdefault(asked, []).append(not ended)
+                    self.thinks |= THINK_END in text
                     out[i] = self.text(tokens, until)
                 done += len(part)
                 if self.progress:
@@ -149,8 +157,8 @@ class SamplerLM(HFLM):
 
     def draw(
         self, requests: dict[int, Instance], contexts: list[list[int]], until: list[str], sampling: Sampling
-    ) -> list[list[int]]:
-        """Token ids of one answer to each request, in order.
+    ) -> list[Completion]:
+        """One answer to each request, in order.
 
         Args:
             requests: by their places among all that were asked together.
@@ -159,7 +167,7 @@ class SamplerLM(HFLM):
         """
         self.calls += 1
         draw = generator(self.sampler.device, self.seed, self.calls)
-        return [completion.tokens for completion in self.sampler.extend(contexts, sampling, draw)]
+        return self.sampler.extend(contexts, sampling, draw)
 
     def text(self, tokens: list[int], until: list[str]) -> str:
         """An answer as the benchmark reads it."""

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from evaluation.samples import TRUNCATED
 from pipelines.stage.report import history
 
 CURVES = {
@@ -127,4 +128,4 @@ def headline(metrics: dict[str, Any]) -> list[str]:
     passes = sorted((m for m in metrics if m.startswith("pass@")), key=lambda m: int(m.split("@")[1]))
     if passes:
         return [passes[0], passes[-1]] if len(passes) > 1 else passes
-    return [m for m in metrics if m not in ("mean_length", "mean_tokens")][:2]
+    return [m for m in metrics if m not in ("mean_length", "mean_tokens", TRUNCATED)][:2]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipelines.stage.files import digest, json_lines
 
+TRUNCATED = "truncated_share"
+"""Of a question's answers: those that were cut at the token limit. A metric of every task whose answers are drawn, too."""
 SCORES = ("scores", "acc", "exact_match", "acc_norm")
 """Where a task's log holds its scores: one a sample, or one in all."""
 
@@ -27,6 +30,8 @@ class Sample:
     answers: list[str] = field(repr=False)
     prompt: str | None = None
     """Digest of the rendered prompt, with template and examples."""
+    truncated: float | None = None
+    """Share of its answers that were cut at the token limit; None where nothing was drawn, or an older evaluation did not say."""
 
 
 def read(path: Path) -> dict[str, Sample]:
@@ -44,9 +49,22 @@ def read(path: Path) -> dict[str, Sample]:
         times[mark] += 1
         key = mark if times[mark] == 1 else f"{mark}-{times[mark]}"
         problems[key] = Sample(
-            key, scores, question_of(row), str(row.get("target", "")), answers_of(row), row.get("prompt_hash")
+            key,
+            scores,
+            question_of(row),
+            str(row.get("target", "")),
+            answers_of(row),
+            row.get("prompt_hash"),
+            row.get(TRUNCATED),
         )
     return problems
+
+
+def truncated_share(samples: Iterable[Sample]) -> float | None:
+    """Mean share of answers that were cut at the token limit; None where a problem does not say."""
+    shares = [sample.truncated for sample in samples]
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known and len(known) == len(shares) else None
 
 
 def scores_of(row: dict[str, Any]) -> list[float] | None:

@@ -16,6 +16,7 @@ from evaluation.generation import greedy, unknown
 from evaluation.harness import DRAWN, SCORED, filtered_answers, load_task
 from evaluation.model import TOKENS_PER_ROW, SamplerLM, load
 from evaluation.samples import messages_of, scores_of
+from pipelines.contract.rollout import Completion
 from pipelines.data.records import Problem
 from pipelines.engine.distribution import stream_id
 from pipelines.errors import RecipeError
@@ -47,7 +48,7 @@ class SearchedLM(SamplerLM):
 
     def draw(
         self, requests: dict[int, Instance], contexts: list[list[int]], until: list[str], sampling: Sampling
-    ) -> list[list[int]]:
+    ) -> list[Completion]:
         """As `SamplerLM`; also keeps what each answer cost."""
         questions = [
             Question(
@@ -67,7 +68,7 @@ class SearchedLM(SamplerLM):
             completions, costs = [each.completion for each in answers], [(each.drawn, each.scored) for each in answers]
         for request, cost in zip(requests.values(), costs, strict=True):
             self.spent.setdefault((request.task_name, request.doc_id), []).append(cost)
-        return [completion.tokens for completion in completions]
+        return completions
 
 
 def load_searched(

@@ -289,7 +289,7 @@ def show_command(arguments: argparse.Namespace) -> int:
             print(
                 f"  {stage:<{width}} {about['status']:<7} {about['seconds']:>8.1f} s  {about['artifact']}  ({about['why']})"
             )
-            for line in table.alarms(about):
+            for line in table.outcomes(about):
                 print(f"    {line}")
         table.show(summary)
     else:

@@ -102,10 +102,10 @@ class _Bar:
         while not last:
             last = self.ended.wait(EVERY_S)
             percent = 100.0 * self.latest["done"] / max(1, self.latest["total"]) if self.latest else 0.0
-            if percent == shown:
+            if percent == shown and not (last and self.latest.get("achieved")):
                 continue
             try:
-                self._send(percent, self.latest.get("what") or self.stage)
+                self._send(percent, self.latest.get("achieved") or self.latest.get("what") or self.stage)
                 shown = percent
             except httpx.HTTPError as error:
                 log.info("Prefect did not take the progress of %s: %s", self.stage, error)

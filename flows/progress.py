@@ -19,6 +19,7 @@ class Lines:
         self.stream = stream or sys.stderr
         self.began: dict[str, float] = {}
         self.last: dict[str, float] = {}
+        self.achieved: dict[str, str] = {}
 
     def __call__(self, stage: str, body: dict[str, Any] | None) -> None:
         """Print, if it is time to."""
@@ -26,7 +27,10 @@ class Lines:
         if body is None:
             began = self.began.pop(stage, None)
             if began is not None:
-                self._say(stage, f"ended after {_duration(now - began)}")
+                outcome = self.achieved.pop(stage, "")
+                self._say(stage, f"ended after {_duration(now - began)}{outcome and ': '}{outcome}")
+        elif body.get("achieved"):
+            self.achieved[stage] = body["achieved"]
         elif stage not in self.began:
             self.began[stage] = self.last[stage] = now
             self._say(stage, "started")
@@ -94,7 +98,8 @@ def _duration(seconds: float) -> str:
 
 
 class Bar:
-    """Shows one stage at a time; called with its progress ({} before its first report), or None when it ends."""
+    """Shows one stage at a time; called with its progress ({} before its first report, with `achieved` after the last), or None when it
+    ends."""
 
     def __init__(self) -> None:
         self.progress: Progress | None = None
@@ -124,6 +129,5 @@ class Bar:
             self.progress.start()
             self.task = self.progress.add_task("", total=body["total"], stage=stage, rate="", what="")
         rate = f"{body['rate']:.2f} {body['unit']}s/s" if body.get("rate") else ""
-        self.progress.update(
-            self.task, completed=body["done"], total=body["total"], rate=rate, what=body.get("what", "")
-        )
+        what = body.get("achieved") or body.get("what", "")
+        self.progress.update(self.task, completed=body["done"], total=body["total"], rate=rate, what=what)

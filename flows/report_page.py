@@ -55,6 +55,9 @@ def _scores(run: dict[str, Any]) -> str:
     summary = run["summary"]
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["started"]))
     about = f"<p class='muted'>{html.text(run['run_id'])}, started {started}, {html.text(run['status'])}</p>"
+    reached = [f"{stage}: {entry['achieved']}" for stage, entry in summary["stages"].items() if entry.get("achieved")]
+    if reached:
+        about += "<h2>Training</h2><ul>" + "".join(f"<li>{html.text(line)}</li>" for line in reached) + "</ul>"
     alarms = [f"{stage}: {line}" for stage, entry in summary["stages"].items() for line in table.alarms(entry)]
     if alarms:
         about += "<h2>Alarms</h2><ul>" + "".join(f"<li>{html.text(line)}</li>" for line in alarms) + "</ul>"

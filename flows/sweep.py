@@ -153,6 +153,7 @@ def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
         cells.append({
             "rank": ends, "variant": row["name"], "score": _percent(row["mean"], row["low"], row["high"]),
             "by seed": " / ".join(f"{100 * v:.1f}" for v in row["by_seed"]), "gain": gain,
+            "cut": "–" if row.get("truncated") is None else f"{100 * row['truncated']:.1f} %",
             "best": f"{100 * row['best']:.0f} %", "seconds": f"{row['cost'].get('seconds', 0):.0f}",
             "steps": f"{row['cost'].get('steps', 0):.0f}", "tokens": f"{row['cost'].get('tokens', 0):.0f}",
         })  # fmt: skip
@@ -185,8 +186,8 @@ def notes(body: dict[str, Any]) -> list[str]:
     """How to read the leaderboard; then a line per tuned value, variant left out and run that failed."""
     return [
         f"{body['task']}: % of the answers that are correct, with {100 * body['confidence']:g} % intervals over problems and "
-        "seeds. rank: its interval; gain: over the checkpoint that all start from; best: how often it is first when problems and "
-        "seeds are resampled.",
+        "seeds. rank: its interval; gain: over the checkpoint that all start from; cut: answers that ended at the token limit; best: how "
+        "often it is first when problems and seeds are resampled.",
         *(f"tuned: {variant}: {value}" for variant, value in body["tuned"].items()),
         *(f"left out: {name}: {reason}" for name, reason in body["left_out"].items()),
         *(f"failed: {name}: {str(error).splitlines()[0]}" for name, error in body["failed"].items()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from evaluation.samples import TRUNCATED
 from tasks.alarms import sentence
 
 NAMES = {"base": "base", "sft": "SFT", "rlvr": "RLVR"}
@@ -12,13 +13,14 @@ LENGTHS = ("mean_length", "mean_tokens")
 
 
 def columns(body: dict[str, Any]) -> list[tuple[str, str]]:
-    """(task, metric) pairs worth a column: pass@1, the largest pass@k, mean lengths; else what a task reports."""
+    """(task, metric) pairs worth a column: pass@1, the largest pass@k, mean lengths, answers cut; else what a task reports."""
     pairs: list[tuple[str, str]] = []
     for tasks in body["evaluation"].values():
         for task, metrics in tasks.items():
             passes = sorted((m for m in metrics if m.startswith("pass@")), key=lambda m: int(m.split("@")[1]))
             chosen = [*dict.fromkeys([*passes[:1], *passes[-1:]]), *[m for m in LENGTHS if m in metrics]]
-            for metric in chosen or list(metrics)[:3]:
+            chosen = chosen or [m for m in metrics if m != TRUNCATED][:3]
+            for metric in [*chosen, *([TRUNCATED] if TRUNCATED in metrics else [])]:
                 if (task, metric) not in pairs:
                     pairs.append((task, metric))
     return pairs
@@ -72,12 +74,18 @@ def alarms(stage: dict[str, Any]) -> list[str]:
     return [f"alarm at {sentence(alarm)}" for alarm in stage.get("alarms", [])]
 
 
+def outcomes(stage: dict[str, Any]) -> list[str]:
+    """What a stage's entry in the summary says that it has achieved, and its alarms, one line each."""
+    return [*([stage["achieved"]] if stage.get("achieved") else []), *alarms(stage)]
+
+
 def markdown(body: dict[str, Any]) -> str:
     """The table as Markdown."""
     header, lines = rows(body)
     table = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     table += ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([*table, "", *[f"- {d}" for d in differences(body)]])
+    stages = [f"- {name}: {line}" for name, stage in body["stages"].items() for line in outcomes(stage)]
+    return "\n".join([*table, "", *[f"- {d}" for d in differences(body)], *stages])
 
 
 def show(body: dict[str, Any]) -> None:

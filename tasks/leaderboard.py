@@ -35,8 +35,8 @@ def trial_score(summary: dict[str, Any]) -> float:
     return -math.inf if score is None else score
 
 
-def task_scores(summary: dict[str, Any], task: str) -> dict[str, float]:
-    """Problem → share of its answers that are correct, for the one checkpoint that a run of a sweep evaluates, answering alone.
+def task_answers(summary: dict[str, Any], task: str) -> dict[str, samples.Sample]:
+    """The problems as the one checkpoint that a run of a sweep evaluates answered them, alone.
 
     Raises:
         UserError: the benchmark keeps no score for each problem.
@@ -44,7 +44,7 @@ def task_scores(summary: dict[str, Any], task: str) -> dict[str, float]:
     artifact = Path((last_of(summary, SCORES) or {})["artifact"])
     last = next(reversed(stored_scores(artifact)), "*")  # those before it are columns of guidance and of search
     problems = {
-        key: sum(score >= 1 for score in sample.scores) / len(sample.scores)
+        key: sample
         for path in artifact.glob(f"samples/{last}/{task}.jsonl")
         for key, sample in samples.read(path).items()
     }
@@ -73,6 +73,8 @@ class Outcome:
     """Problem → share of its answers that are correct; empty where nothing was evaluated."""
     cost: dict[str, float] = field(default_factory=dict)
     """See `training_cost`; empty where nothing was trained."""
+    truncated: float | None = None
+    """Share of its answers that were cut at the token limit; None where it is not known."""
     reward: float = -math.inf
     """Of a trial, see `trial_score`."""
 
@@ -87,7 +89,11 @@ class Outcome:
         if last_of(summary, MODEL):
             outcome.cost = training_cost(summary)
         if last_of(summary, SCORES):
-            outcome.scores = task_scores(summary, task)
+            answers = task_answers(summary, task)
+            outcome.scores = {
+                key: sum(score >= 1 for score in own.scores) / len(own.scores) for key, own in answers.items()
+            }
+            outcome.truncated = samples.truncated_share(answers.values())
         else:
             outcome.reward = trial_score(summary)
         return outcome
@@ -126,4 +132,11 @@ def _row(standing: Standing, outcomes: list[Outcome]) -> dict[str, Any]:
     costs = [o.cost for o in outcomes]
     mean = {name: statistics.fmean(c[name] for c in costs) for name in costs[0] if all(name in c for c in costs)}
     runs = [(o.summary or {}).get("parent_run_id") for o in outcomes]
-    return standing.body() | {"cost": mean, "runs": runs, "seeds": [o.cell.seed for o in outcomes]}
+    cut = [o.truncated for o in outcomes if o.truncated is not None]
+    truncated = statistics.fmean(cut) if len(cut) == len(outcomes) else None
+    return standing.body() | {
+        "cost": mean,
+        "truncated": truncated,
+        "runs": runs,
+        "seeds": [o.cell.seed for o in outcomes],
+    }

@@ -229,7 +229,7 @@ def _send_stage(entry: Path, body: dict[str, Any], patience: Patience) -> None:
     if not scored:
         tracking.link_inputs(tracker.run_id, [m for m in read.values() if m])
     write_atomic(_uploaded(path), json.dumps({"run_id": tracker.run_id, "models": models, "runs": runs}), durable=False)
-    tracking.close(tracker.run_id, "FINISHED", tags)
+    tracking.close(tracker.run_id, "FINISHED", tags | (body.get("tags") or {}))
 
 
 def _send_answers(entry: Path, body: dict[str, Any]) -> None:

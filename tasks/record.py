@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from evaluation.samples import TRUNCATED
 from pipelines.project import ROOT
 from pipelines.recipe import kinds
 from pipelines.recipe.graph import Node
@@ -190,12 +191,14 @@ def note(summary: dict[str, Any], run_link: Any, answer_links: dict[str, str]) -
     if tasks:
         lines += ["| checkpoint | " + " | ".join(f"{t} {m}" for t, m in tasks) + " |", "|" + "---|" * (len(tasks) + 1)]
         for checkpoint in reversed(checkpoints):
-            cells = [summary["evaluation"][checkpoint].get(t, {}).get(m) for t, m in tasks]
-            lines.append(f"| {checkpoint} | " + " | ".join(_cell(c) for c in cells) + " |")
+            scored = summary["evaluation"][checkpoint]
+            cells = [_cell(scored.get(t, {}).get(m)) + _cut(scored.get(t, {})) for t, m in tasks]
+            lines.append(f"| {checkpoint} | {' | '.join(cells)} |")
         lines.append("")
     for task, steps in summary["differences"].items():
         for step, d in steps.items():
             lines.append(f"- {task}: {step} **{d['value']:+.3f}** [{d['low']:+.3f}, {d['high']:+.3f}], n = {d['n']}")
+    lines += [f"- {stage}: {about['achieved']}" for stage, about in summary["stages"].items() if about.get("achieved")]
     for stage, about in summary["stages"].items():
         lines += [f"- **alarm** in {stage}, {sentence(alarm)}" for alarm in about.get("alarms", [])[:10]]
     links = [
@@ -208,6 +211,12 @@ def note(summary: dict[str, Any], run_link: Any, answer_links: dict[str, str]) -
     if answer_links:
         lines.append("Answers side by side: " + ", ".join(f"[{step}]({url})" for step, url in answer_links.items()))
     return "\n".join(lines).strip()
+
+
+def _cut(metrics: dict[str, Any]) -> str:
+    """How many of a task's answers were cut at the token limit; empty where it is not known."""
+    share = metrics.get(TRUNCATED)
+    return "" if share is None else f", {100 * share['value']:.1f} % cut"
 
 
 def _cell(cell: dict[str, Any] | None) -> str:

@@ -20,7 +20,7 @@ from pipelines.recipe.secrets import redact
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL
 from pipelines.stage.files import REPORT, read_json, read_object, write_atomic
 from pipelines.stage.report import PROGRESS, SPOOL, lines_of
-from tasks import ahead, alarms, artifacts, fetch, keys, outbox, planning, process, record
+from tasks import achieved, ahead, alarms, artifacts, fetch, keys, outbox, planning, process, record
 from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
 from tasks.names import flatten
@@ -51,8 +51,9 @@ class StageResult:
 
     def summary(self) -> dict[str, Any]:
         """The stage's entry in the summary file."""
-        alarms_raised = {"alarms": self.artifact.alarms} if self.artifact.alarms else {}
-        return alarms_raised | {
+        outcome = achieved.of_artifact(self.artifact.stage, self.artifact.path)
+        optional = {"alarms": self.artifact.alarms, "achieved": outcome}
+        return {name: value for name, value in optional.items() if value} | {
             "status": self.status,
             "kind": self.artifact.stage,
             "key": self.artifact.key,
@@ -224,6 +225,9 @@ def _run(
     try:
         with slot(kind):
             metrics = process.run(node.kind.module, work, job_of(node, done), tick, partial(ahead.take, node))
+        outcome = achieved.achieved(kind, work / SPOOL)
+        if show and outcome:
+            show(stage, _progress(work) | {"achieved": outcome})
     except BaseException as error:
         _seconds_so_far(work, before + time.monotonic() - began)
         error = _under_its_name(error, node)
@@ -248,7 +252,7 @@ def _run(
         "alarms": alarms.alarms_of(work / SPOOL),
     }
     upload = {"stage": kind, "name": stage, "key": key, "parent": parent, "about": about, "time": measured}
-    upload |= _upload(node, done, _steps(work, metrics))
+    upload |= _upload(node, done, _steps(work, metrics)) | {"tags": {"whetstone.achieved": outcome} if outcome else {}}
     outbox.note(work, upload)
     artifact = artifacts.put(work / "out", runs_folder(), kind, key, body)
     outbox.flush(outbox.add(work), patience)

@@ -7,6 +7,7 @@ from typing import Any
 
 from evaluation.pages import svg, weights
 from evaluation.pages.page import legend, page, table, text
+from evaluation.samples import TRUNCATED
 
 
 def points(value: float, signed: bool = True) -> str:
@@ -98,6 +99,7 @@ def lines(body: dict[str, Any]) -> Iterator[str]:
         yield f"\n{task}, {benchmark['problems']} shared problems"
         for score in benchmark["scores"]:
             shown = [f"{m} {points(v, False)} %" for m, v in score.items() if m.startswith("pass@")]
+            shown += [f"{points(score[TRUNCATED], False)} % of the answers cut"] if TRUNCATED in score else []
             yield f"  {score['arm']}: {', '.join(shown)}"
         for test in benchmark["tests"]:
             yield f"  {sentence(body, task, test).removeprefix(task + ', ')}"
@@ -182,11 +184,12 @@ def _scores(body: dict[str, Any], names: list[str]) -> Iterator[str]:
             ]
             chart = svg.lines(f"pass@k of {task}", series, x_label="k", log_x=True, share=True)
             cards.append(f'<div class="card"><h3>pass@k, with intervals over problems</h3>{chart}</div>')
-        header = ["arm", *[m for m in (benchmark["scores"] or [{}])[0] if m.startswith("pass@")], "seeds"]
+        header = ["arm", *[m for m in (benchmark["scores"] or [{}])[0] if m.startswith("pass@")], "cut", "seeds"]
         rows = [
             [
                 s["arm"],
-                *[f"{points(s[m], False)} %" for m in header[1:-1]],
+                *[f"{points(s[m], False)} %" for m in header[1:-2]],
+                f"{points(s[TRUNCATED], False)} %" if TRUNCATED in s else "–",
                 ", ".join(points(v, False) for v in s["seeds"]),
             ]
             for s in benchmark["scores"]

@@ -24,6 +24,8 @@ class Metric:
     """The column of rollouts that it is made from, where that exists only if something asks for it."""
     better: Literal["higher", "lower"] | None = None
     """What a better model has of it, where it ranks models that were trained in the same way."""
+    outcome: str = ""
+    """What it is called in the line that says what a stage has achieved, in the table's order; with ` %` at its end, a share."""
 
 
 def _with_provider(*names: str) -> Callable[[Any], bool]:
@@ -43,9 +45,11 @@ OPTIMIZER = {
     "optimizer/skipped_steps": Metric("Updates left out so far because the gradient was not finite."),
 }
 RLVR = {
-    "reward/mean": Metric("Mean score of the step's rollouts.", better="higher"),
-    "reward/correct": Metric("Share that the problem's own verifier calls correct.", better="higher"),
+    "reward/mean": Metric("Mean score of the step's rollouts.", better="higher", outcome="reward"),
+    "reward/correct": Metric("Share that the problem's own verifier calls correct.", better="higher", outcome="correct %"),
     "reward/group_std": Metric("Standard deviation of the scores inside a group, mean over groups."),
+    "reward/equal_share": Metric("Share of the scored rollouts whose group has no difference in reward, before any filter; where all "
+                                 "groups have one rollout, the step counts as a group."),
     "reward/player_*": Metric("Mean score of a seat, where games are played from several."),
     "reward/unscored_share": Metric("Share of rollouts without a score."),
     "reward/shaped_mean": Metric("Mean score after shaping."),
@@ -56,15 +60,18 @@ RLVR = {
     "reward_component_std/*": Metric("Standard deviation of that part inside a group, mean over groups: what each reward tells apart."),
     "status/*": Metric("Share of rollouts with a verifier's status: correct, incorrect, unparsable, timed_out, ..."),
     "rollout/rows": Metric("Rollouts sampled."),
-    "rollout/length_mean": Metric("Tokens that the policy chose, mean over rollouts."),
+    "rollout/length_mean": Metric("Tokens that the policy chose, mean over rollouts.", outcome="tokens an answer"),
     "rollout/length_max": Metric("The longest of them."),
-    "rollout/truncated_share": Metric("Share that ended at the token limit."),
+    "rollout/truncated_share": Metric("Share that ended at the token limit.", outcome="cut %"),
+    "rollout/entropy": Metric("Mean -log-probability of the tokens that the policy drew, nats: an estimate of its entropy on every step, "
+                              "also on one that trains on nothing.", outcome="entropy"),
     "rollout/error_share": Metric("Share lost to the infrastructure."),
     "rollout/tokens_per_s": Metric("Speed of decoding."),
     "tried/rows": Metric("Rollouts that the curriculum tried out, none of them trained.", when=_tries_out, hint=TRIES),
     "tried/tokens": Metric("Their tokens.", when=_tries_out, hint=TRIES),
     "tried/correct": Metric("Share of them that is correct.", when=_tries_out, hint=TRIES),
     "signal/zero_variance_group_share": Metric("Share of rows in groups without a difference in reward."),
+    "signal/changed_share": Metric("Largest `changed_share` of the step's shaping and credit parts; above 0 more than the reward pays."),
     "signal/zero_advantage_row_share": Metric("Share of rows without advantage."),
     "signal/zero_advantage_token_share": Metric("Share of tokens without advantage."),
     "advantage/abs_mean": Metric("Mean size of a token's advantage."),
@@ -109,8 +116,8 @@ RLVR = {
     **OPTIMIZER,
 }  # fmt: skip
 SFT = {
-    "loss/train": Metric("Nats per trained token of the step.", better="lower"),
-    "loss/heldout": Metric("Nats per token of the held-out rows, every `evaluate_every` steps.", better="lower",
+    "loss/train": Metric("Nats per trained token of the step.", better="lower", outcome="loss"),
+    "loss/heldout": Metric("Nats per token of the held-out rows, every `evaluate_every` steps.", better="lower", outcome="held-out loss",
                            when=lambda sft: sft.heldout is not None, hint="Name a heldout split."),
     "tokens/trained": Metric("Tokens in the loss."),
     "tokens/padding_share": Metric("Padding in the forward pass."),
@@ -120,15 +127,16 @@ SFT = {
     **OPTIMIZER,
 }  # fmt: skip
 REWARD_MODEL = {
-    "loss/train": Metric("Loss of the step's pairs, or labelled steps."),
+    "loss/train": Metric("Loss of the step's pairs, or labelled steps.", outcome="loss"),
     "accuracy/train": Metric("Share of the step's pairs whose chosen answer scores higher, a tie counts half; of labelled steps, share on "
-                             "their side of a half."),
+                             "their side of a half.", outcome="accuracy %"),
     "reward/mean": Metric("Mean score of the step's answers, or labelled steps."),
     "reward/margin": Metric("Mean difference of a pair's scores.", when=lambda section: section.step_labels is None,
                             hint="Labelled steps have none."),
-    "loss/heldout": Metric("Loss of the held-out pairs or labelled steps, every `evaluate_every` steps.",
+    "loss/heldout": Metric("Loss of the held-out pairs or labelled steps, every `evaluate_every` steps.", outcome="held-out loss",
                            when=lambda section: section.heldout is not None, hint="Name a heldout split."),
     "accuracy/heldout": Metric("Share of the held-out pairs whose chosen answer scores higher, or of labelled steps on their side.",
+                               outcome="held-out accuracy %",
                                when=lambda section: section.heldout is not None, hint="Name a heldout split."),
     "heldout/*": Metric("Of the card: brier, ece, length_correlation, std_within_prompt, first_error_f1, ...",
                         when=lambda section: section.heldout is not None, hint="Name a heldout split."),
@@ -138,14 +146,16 @@ REWARD_MODEL = {
     **OPTIMIZER,
 }  # fmt: skip
 OF_PAIRS = "Of pairs; a loss that reads labels has none."
+ACCURACY = ("Share of pairs whose chosen answer has the larger reward; of labelled answers, share on their side of 0 (of the KL, where the "
+            "loss has one).")  # fmt: skip
 PREFERENCE = {
-    "loss/train": Metric("Loss of the step."),
+    "loss/train": Metric("Loss of the step.", outcome="loss"),
     "loss/preference": Metric("The preference loss in it, mean over the step's items."),
     "loss/sft": Metric("Negative log-likelihood of the chosen answers, nats a token."),
-    "loss/heldout": Metric("Loss of the held-out items, every `evaluate_every` steps.", better="lower",
+    "loss/heldout": Metric("Loss of the held-out items, every `evaluate_every` steps.", better="lower", outcome="held-out loss",
                            when=lambda preference: preference.heldout is not None, hint="Name a heldout split."),
-    "accuracy/*": Metric("Share of pairs whose chosen answer has the larger reward; of labelled answers, share on their side of 0 "
-                         "(of the KL, where the loss has one). `train` and `heldout`.", better="higher"),
+    "accuracy/train": Metric(ACCURACY, better="higher", outcome="accuracy %"),
+    "accuracy/heldout": Metric(ACCURACY, better="higher", outcome="held-out accuracy %"),
     "ranking/*": Metric(f"Share of pairs whose chosen answer has the larger log-probability. {OF_PAIRS}"),
     "ranking_per_token/*": Metric(f"The same by mean log-probability of an answer's tokens. {OF_PAIRS}"),
     "ranking_reference/*": Metric(f"`ranking` of the model at the start, where a loss reads it or `track_drift` asks for it. {OF_PAIRS}"),

@@ -7,9 +7,11 @@ same for all rules and no concern of theirs: `pipelines.stage.monitors` does it.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import stdev
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.contract.scorer import NoScorer, Scorer
@@ -41,6 +43,10 @@ class Monitor:
     """It has metrics of its own, made from the step's rollouts."""
     reads: tuple[str, ...] = ()
     """Metrics that `judge` gets; a step without one of them is passed over."""
+    may_read: tuple[str, ...] = ()
+    """Metrics that `judge` gets too, where the step has them."""
+    sees_nan: ClassVar[bool] = False
+    """It gets values that are NaN as well; for other rules they are metrics that the step lacks."""
     makes: tuple[str, ...] = ()
     """Metrics that `measure` may return."""
     label: str = ""
@@ -59,7 +65,7 @@ class Monitor:
         """What is wrong with the step, in words with the values; None where nothing is. Called once for each step.
 
         Args:
-            values: metric → value, for all of `reads`.
+            values: metric → value, for all of `reads`, and for those of `may_read` that the step has.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,10 +124,13 @@ class SeriesMonitor(Monitor):
 
     def __init__(self, *, window: int) -> None:
         self.window = window
+        self.steps = 0
+        """Steps judged so far."""
         self.series = {name: Series(window) for name in self.reads}
 
     def judge(self, values: Mapping[str, float]) -> str | None:
         """Take the values in, and compare once both windows are full."""
+        self.steps += 1
         for name, series in self.series.items():
             series.add(values[name])
         first = {name: series.first for name, series in self.series.items()}
@@ -136,17 +145,27 @@ class SeriesMonitor(Monitor):
 
     def state_dict(self) -> dict[str, Any]:
         """The windows."""
-        return {name: series.state_dict() for name, series in self.series.items()}
+        return {"steps": self.steps, "series": {name: series.state_dict() for name, series in self.series.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The windows back."""
+        self.steps = state["steps"]
         for name, series in self.series.items():
-            series.load_state_dict(state[name])
+            series.load_state_dict(state["series"][name])
 
 
 def mean(values: Sequence[float]) -> float:
     """Arithmetic mean of at least one value."""
     return sum(values) / len(values)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean of at least two values, from their spread; 0 of fewer.
+
+    >>> round(standard_error([1.0, 2.0, 3.0]), 4)
+    0.5774
+    """
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def spread(rows: Sequence[Any], most: int) -> list[Any]:

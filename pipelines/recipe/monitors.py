@@ -11,9 +11,14 @@ from pipelines.contract.fields import Identifier, Settings
 Action = Literal["warn", "stop", "finish", "rollback"]
 DEFAULT_MONITORS: list[dict[str, Any]] = [
     {"kind": kind}
-    for kind in ("entropy_collapse", "echo_trap", "length_drift", "length_reward", "repetition", "mismatch_growth")
-]
+    for kind in (
+        "flat_reward", "no_progress", "reward_against_verifier", "truncation", "entropy_collapse", "entropy_explosion", "instability",
+        "echo_trap", "length_drift", "length_reward", "repetition", "mismatch_growth",
+    )
+]  # fmt: skip
 """What RLVR is watched for unless its recipe says otherwise; each only warns."""
+MONITORS_OF_FIXED_DATA: list[dict[str, Any]] = [{"kind": "instability"}, {"kind": "flat_loss"}]
+"""What SFT, preference and reward-model stages are watched for unless their recipe says otherwise; each only warns."""
 
 
 class Watch(Settings):

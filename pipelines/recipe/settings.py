@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from pipelines.contract.fields import Day, Identifier, Label, Line, Seed, Settings, free
 from pipelines.recipe.guidance import GuidedColumns
-from pipelines.recipe.monitors import DEFAULT_MONITORS, Rollback
+from pipelines.recipe.monitors import DEFAULT_MONITORS, MONITORS_OF_FIXED_DATA, Rollback
 from pipelines.recipe.played import PlayedTask as PlayedTask
 from pipelines.recipe.played import check_beside
 from pipelines.recipe.sampling import AdaptiveTemperature as AdaptiveTemperature
@@ -266,8 +266,8 @@ class Sft(Settings):
     checkpoint_selection: Literal["last", "best"] = "last"
     """Which weights the stage returns: the last, or those with the lowest held-out loss measured."""
     commit: Commit = Commit(every=20)
-    monitors: Parts = []
-    """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor)."""
+    monitors: Parts = MONITORS_OF_FIXED_DATA
+    """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor); [] for none."""
     rollback: Rollback = Rollback()
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from pipelines.contract.fields import Label, Settings
-from pipelines.recipe.monitors import Rollback
+from pipelines.recipe.monitors import MONITORS_OF_FIXED_DATA, Rollback
 from pipelines.recipe.settings import Commit, Lora, Optimizer, Part, Parts, Sampling
 
 
@@ -76,8 +76,8 @@ class RewardModel(Settings):
     checkpoint_selection: Literal["last", "best"] = "last"
     """Which weights the stage returns: the last, or those with the lowest held-out loss measured."""
     commit: Commit = Commit(every=20)
-    monitors: Parts = Field([])
-    """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor)."""
+    monitors: Parts = MONITORS_OF_FIXED_DATA
+    """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor); [] for none."""
     rollback: Rollback = Rollback()
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -25,6 +26,7 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
         "reward/mean": sum(float(t.score or 0) for t in scored) / max(1, len(scored)),
         "reward/correct": sum(bool(t.correct) for t in scored) / max(1, len(scored)),
         "reward/group_std": _group_std(scored),
+        "reward/equal_share": _equal_share(scored),
         "reward/unscored_share": (count - len(scored)) / count,
         "rollout/rows": float(count),
         "rollout/length_mean": float(lengths.mean()),
@@ -32,6 +34,8 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
         "rollout/truncated_share": sum(t.stop == Stop.LENGTH for t in trajectories) / count,
         "rollout/error_share": sum(t.stop == Stop.ERROR for t in trajectories) / count,
     }
+    if (entropy := _sampled_entropy(trajectories)) is not None:
+        metrics["rollout/entropy"] = entropy
     metrics |= {f"status/{name}": 0.0 for name in ("timed_out", "verifier_failed")}
     for status, rows in Counter(t.status for t in trajectories).items():
         metrics[f"status/{status}"] = rows / count
@@ -60,6 +64,36 @@ def _group_std(scored: list[Trajectory], component: str | None = None) -> float:
         if known := [float(value) for value in values if value is not None]:
             groups.append(torch.tensor(known))
     return sum(float(values.std(correction=0)) for values in groups) / max(1, len(groups))
+
+
+def _equal_share(scored: list[Trajectory]) -> float:
+    """Share of the scored rows whose group has no difference in what is paid; 0 where nothing is scored.
+
+    Groups of one have nothing to differ from; where there are no others, the whole step is one group.
+    """
+    groups = [rows for rows in by_group(scored).values() if len(rows) > 1] or ([scored] if scored else [])
+    equal = sum(len(rows) for rows in groups if len({_paid(row) for row in rows}) == 1)
+    return equal / max(1, sum(len(rows) for rows in groups))
+
+
+def _paid(row: Trajectory) -> tuple[Any, ...]:
+    """What a row is paid in all: its score to six digits, and where these are paid the rewards of its turns and tokens."""
+    parts = (row.turn_reward or [], [value for value in row.token_reward or [] if value])
+    return (round(float(row.score or 0), 6), *(tuple(part) if any(part) else () for part in parts))
+
+
+def _sampled_entropy(trajectories: list[Trajectory]) -> float | None:
+    """Mean -log-probability of the tokens that the policy drew, nats: an unbiased estimate of its entropy; None where it drew none.
+
+    Unlike the entropy of a forward pass it is known for every step, also for one that trains on nothing.
+    """
+    drawn = [
+        logp
+        for row in trajectories
+        for logp, role in zip(row.logp_old, row.role, strict=True)
+        if role == Role.POLICY and math.isfinite(logp)
+    ]
+    return -sum(drawn) / len(drawn) if drawn else None
 
 
 def of_tries(trajectories: list[Trajectory]) -> dict[str, float]:

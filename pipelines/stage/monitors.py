@@ -106,10 +106,12 @@ class Monitors:
         """
         alarms = []
         for place, each in enumerate(self.watched):
-            values = {name: metrics[name] for name in each.rule.reads if name in metrics}
-            if len(values) < len(each.rule.reads) or any(value != value for value in values.values()):
+            rule = each.rule
+            known = {name: value for name, value in metrics.items() if rule.sees_nan or value == value}
+            values = {name: known[name] for name in (*rule.reads, *rule.may_read) if name in known}
+            if any(name not in values for name in rule.reads):
                 continue
-            text = each.rule.judge(values)
+            text = rule.judge(values)
             self.counts[place] = self.counts[place] + 1 if text and step > each.about.after else 0
             if text and self.counts[place] == each.patience:
                 alarms.append(Alarm(each.name, step, each.about.action, text))

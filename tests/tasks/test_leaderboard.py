@@ -60,9 +60,9 @@ def test_columns_of_search_do_not_stand_for_the_model(tmp_path):
         )
     (tmp_path / "results.json").write_text(json.dumps({"evaluation": {"rlvr-best4": {}, "rlvr": {}}}))
     summary = {"stages": {"evaluate": {"artifact": str(tmp_path)}}}
-    assert list(leaderboard.task_scores(summary, "t").values()) == [0.0]
+    assert [own.scores for own in leaderboard.task_answers(summary, "t").values()] == [[0.0]]
     with pytest.raises(UserError, match="has no score for each problem"):
-        leaderboard.task_scores(summary, "other")
+        leaderboard.task_answers(summary, "other")
 
 
 def test_a_trial_s_score_is_its_reward_at_the_end(tmp_path):

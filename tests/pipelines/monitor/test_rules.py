@@ -65,6 +65,19 @@ def healthy(seed, steps=STEPS):
         "goodhart/slope": draw.normal(0.9, 0.05, steps),
         "goodhart/threshold": np.full(steps, 0.6),
     }
+    series["rollout/entropy"] = series["policy/entropy"] * np.exp(draw.normal(0, 0.05, steps))
+    series["reward/equal_share"] = np.clip(draw.binomial(32, np.abs(1 - 4 * p * (1 - p)) ** 2) / 32, 0, 1)
+    series["reward/unscored_share"] = draw.binomial(ROWS, 0.01, steps) / ROWS
+    series["rollout/truncated_share"] = draw.binomial(ROWS, draw.uniform(0, 0.2), steps) / ROWS
+    series["reward/paid_wrong_share"] = draw.binomial(ROWS, 0.02, steps) / ROWS
+    series["reward/of_correct"], series["reward/of_wrong"] = np.ones(steps), draw.normal(0.1, 0.02, steps)
+    series["optimizer/learning_rate"] = np.full(steps, 10 ** draw.uniform(-6, -3))
+    series["optimizer/skipped_steps"] = np.cumsum(draw.random(steps) < 0.005).astype(float)
+    series["loss/train"] = (
+        draw.uniform(0.3, 3)
+        * (0.4 + 0.6 * np.exp(-np.arange(steps) / draw.uniform(5, 40)))
+        * np.exp(draw.normal(0, 0.05, steps))
+    )
     series["hidden/exact_reward"] = np.clip(series["hidden/exact"] + draw.normal(0.03, 0.02, steps), 0, 1)
     series["answers/fallen_share"] = draw.binomial(64, 0.1 * progress) / 64
     series["tampering/paid_beyond_true"] = draw.uniform(0, 0.05, steps)
@@ -79,7 +92,14 @@ def ramp(low, high, start=60, length=20, steps=STEPS):
 
 PLANTED = {
     "metric": {"loss/policy": ramp(0, 4)},
-    "entropy_collapse": {"policy/entropy": ramp(1.0, 0.02), "reward/correct": np.full(STEPS, 0.4)},
+    "entropy_collapse": {"rollout/entropy": ramp(1.0, 0.02), "reward/correct": np.full(STEPS, 0.4)},
+    "entropy_explosion": {"rollout/entropy": ramp(0.8, 4.0), "reward/correct": np.full(STEPS, 0.4)},
+    "flat_reward": {"reward/equal_share": ramp(0.3, 1.0), "reward/correct": np.full(STEPS, 0.1)},
+    "no_progress": {"reward/mean": np.random.default_rng(0).binomial(ROWS, 0.3, STEPS) / ROWS, "reward/correct": np.full(STEPS, 0.3)},
+    "reward_against_verifier": {"reward/paid_wrong_share": ramp(0.0, 0.9), "reward/correct": np.full(STEPS, 0.05)},
+    "truncation": {"rollout/truncated_share": ramp(0.02, 0.94)},
+    "instability": {"reward/correct": ramp(0.5, 0.0)},
+    "flat_loss": {"loss/train": np.random.default_rng(0).normal(0.7, 0.05, STEPS)},
     "length_drift": {"rollout/length_mean": ramp(50, 200), "reward/correct": np.full(STEPS, 0.4)},
     "length_reward": {"rollout/length_mean": ramp(50, 120), "reward/length_correlation": np.full(STEPS, 0.7)},
     "repetition": {"rollout/repetition": ramp(0.05, 0.8)},
@@ -91,6 +111,10 @@ PLANTED = {
     "answer_mass": {"answers/fallen_share": ramp(0.05, 0.7)},
     "tampering": {"tampering/canaries_paid": ramp(0.0, 0.4)},
 }  # fmt: skip
+
+
+FROM_THE_START = {"no_progress": (150, 160), "flat_loss": (40, 60)}
+"""Rules whose planted fault begins with the run: the alarm comes after the first of these steps, at the second at the latest."""
 
 
 def alarms(series, *specs, steps=STEPS):
@@ -117,7 +141,8 @@ def test_a_planted_fault_is_flagged_after_it_began(kind):
         series = healthy(seed) | PLANTED[kind]
         steps = [step for step, _ in alarms(series, spec(kind))]
         assert steps, seed
-        assert 60 < steps[0] <= 110, (seed, steps)
+        began, last = FROM_THE_START.get(kind, (60, 110))
+        assert began < steps[0] <= last, (seed, steps)
 
 
 @pytest.mark.slow

@@ -1,0 +1,48 @@
+"""What a finished stage has achieved, in one line: the metrics that say so, from its first steps to its last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipelines.contract.metrics import METRICS, metric
+from pipelines.contract.monitor import mean
+from pipelines.stage.files import REPORT
+from pipelines.stage.report import SPOOL, history
+
+ENDS = 10
+"""Steps at each end that are averaged, at most; and at most a fifth of the values."""
+
+
+def achieved(kind: str, spool: Path) -> str:
+    """The line of a stage of this kind, from its spool; empty where it trains nothing or has no step.
+
+    Steps that a rollback has undone do not count.
+    """
+    series: dict[str, list[float]] = {}
+    for line in history(spool) if kind in METRICS else []:
+        for name, value in line["values"].items():
+            series.setdefault(name, []).append(value)
+    named = {name: about.outcome for name in series if (about := metric(kind, name)) is not None and about.outcome}
+    order = [about.outcome for about in METRICS[kind].values()] if named else []
+    return ", ".join(
+        change(what, series[name]) for name, what in sorted(named.items(), key=lambda item: order.index(item[1]))
+    )
+
+
+def of_artifact(kind: str, path: Path) -> str:
+    """The line of a finished stage, from its artifact."""
+    return achieved(kind, path / REPORT / SPOOL)
+
+
+def change(what: str, values: Sequence[float]) -> str:
+    """What a metric was at first and at last, as means over some steps at each end.
+
+    >>> change("reward", [0.1, 0.3, 0.2]), change("correct %", [0.0] * 50 + [0.5] * 10), change("loss", [2.0])
+    ('reward 0.1 → 0.2', 'correct 0.0 % → 50.0 %', 'loss 2')
+    """
+    count = max(1, min(ENDS, len(values) // 5))
+    ends = [mean(values[:count]), mean(values[-count:])][: len(values)]
+    share = what.endswith(" %")
+    shown = [f"{100 * value:.1f} %" if share else f"{value:.4g}" for value in ends]
+    return f"{what.removesuffix(' %')} {' → '.join(shown)}"
