@@ -93,13 +93,14 @@ def main() -> None:
     sides.store("methods", {"milliseconds": times, "step_s": step, "share": share})
 
 
-def apply(bound: Bound, columns: dict[str, Any]) -> None:
-    """One call of a method, an objective's with its backward pass."""
+def apply(bound: Bound, columns: dict[str, Any]) -> Any:
+    """One call of a method, an objective's with its backward pass; what it returned."""
     bound.fn.on_batch(columns)
     logp = (columns["logp_old"] + 0.01).requires_grad_(bound.slot == "rlvr.objective")
     result = bound(columns | {"logp": logp})
     if logp.requires_grad:
         (result * columns["mask"]).sum().backward()
+    return result
 
 
 def step_seconds(columns: dict[str, Any], folder: Path) -> float:

@@ -21,7 +21,10 @@ def test_every_method_can_be_clocked(slot, monkeypatch):
     monkeypatch.setattr(methods, "ROWS", 16)
     columns = methods.batch()
     for name in names(f"rlvr.{slot}"):
-        methods.apply(bind(f"rlvr.{slot}", name), columns)
+        result = methods.apply(bind(f"rlvr.{slot}", name), columns)
+        for values in result if isinstance(result, tuple) else (result,):
+            assert values.shape in (columns["mask"].shape, columns["mask"].shape[:1]), name
+            assert torch.isfinite(values[columns["mask"]] if values.ndim == 2 else values).all(), name
 
 
 def test_overhead_counts_what_a_command_s_children_use():

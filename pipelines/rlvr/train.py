@@ -299,7 +299,8 @@ class Trainer:
         columns |= algorithm.assign_credit(self.update, columns, self.effects.add)
         metrics = {"time/credit_s": time.perf_counter() - credited}
         metrics |= diagnostics.of_columns(columns) | self.update.metrics() | self.effects.metrics
-        metrics["signal/changed_share"] = max(self.effects.metrics.values(), default=0.0)
+        if self.effects.metrics:
+            metrics["signal/changed_share"] = max(self.effects.metrics.values())
         batch.lines += self.update.lines()
         updates = self._updates(columns, batch.step)
         metrics["replay/rows"] = float(sum(int(update.columns["replayed"].sum()) for update in updates))

@@ -219,22 +219,29 @@ def test_names(tmp_path, home, known):
         ]
     }
     more = {"difficulty": {"model": "/nowhere"}, "splits": {"train": 0.9, "heldout": 0.1}}
-    found = problems(
-        tmp_path,
-        "model.chat_template=none.jinja",
-        "evaluate.include=/nowhere",
-        "model.attention=flash_attention_2",
-        curate=hub | more,
-    )
-    assert set(found) >= {
-        "curate.sources.0.path",
-        "curate.sources.1.path",
-        "curate.difficulty.model",
-        "model.chat_template",
-        "evaluate.include",
+    fields = ["model.chat_template=none.jinja", "evaluate.include=/nowhere"]
+    found = problems(tmp_path, *fields, curate=hub | more)
+    wrong = {
+        "curate.sources.0.path": "owner/na me",
+        "curate.sources.1.path": "./nowhere",
+        "curate.difficulty.model": "/nowhere",
+        "model.chat_template": "none.jinja",
+        "evaluate.include": "/nowhere",
     }
-    assert "curate.sources.2.path" not in found
-    assert found.get("model.attention") or importlib.util.find_spec("flash_attn")
+    assert set(found) == set(wrong), "and not a/b, which may be a name on the hub"
+    assert {field: value for field, value in wrong.items() if value not in found[field]} == {}
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_an_attention_that_is_not_installed(tmp_path, home, known, monkeypatch, installed):
+    find_spec = importlib.util.find_spec
+    other = find_spec("json") if installed else None
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: other if name == "flash_attn" else find_spec(name, *more)
+    )
+    found = problems(tmp_path, "model.attention=flash_attention_2")
+    print(found)
+    assert ("model.attention" in found) == (not installed)
 
 
 def test_stages_that_do_not_run_are_not_looked_at(tmp_path, home, known):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from html_pages import Tree, check
 from hypothesis import given
@@ -73,16 +75,22 @@ def test_ticks_lie_inside_and_are_few(low, span):
 
 
 @pytest.mark.parametrize(
-    "series",
+    ("series", "drawn"),
     [
-        [],
-        [svg.Line("a", [], [])],
-        [svg.Line("a", [1], [0.5])],
-        [svg.Line("a", [1, 2], [0.5, 0.5])],
-        [svg.Line("a", [1, 2], [float("inf"), float("nan")])],
-        [svg.Line("a", [1, 2, 4], [0.5, float("inf"), 0.7], [0.4, float("nan"), 0.6], [0.6, float("inf"), 0.8])],
+        ([], 0),
+        ([svg.Line("a", [], [])], 0),
+        ([svg.Line("a", [1], [0.5])], 1),
+        ([svg.Line("a", [1, 2], [0.5, 0.5])], 2),
+        ([svg.Line("a", [1, 2], [float("inf"), float("nan")])], 0),
+        ([svg.Line("a", [1, 2, 4], [0.5, float("inf"), 0.7], [0.4, float("nan"), 0.6], [0.6, float("inf"), 0.8])], 2),
     ],
 )
-def test_charts_of_little_data(series):
+def test_charts_of_little_data(series, drawn):
+    """Every finite point is drawn and no other; without one there is no chart."""
     chart = svg.lines("title", series, log_x=True, share=True)
-    assert chart == "" or ("nan" not in chart and "inf" not in chart and "<svg" in chart)
+    assert (chart != "") == (drawn > 0)
+    assert "nan" not in chart and "inf" not in chart
+    assert chart.count("<circle ") == drawn
+    assert [len(points.split()) for points in re.findall(r'<polyline points="([^"]*)"', chart)] == (
+        [drawn] if drawn else []
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def healthy(seed, steps=STEPS):
     series["reward/unscored_share"] = draw.binomial(ROWS, 0.01, steps) / ROWS
     series["rollout/truncated_share"] = draw.binomial(ROWS, draw.uniform(0, 0.2), steps) / ROWS
     series["reward/paid_wrong_share"] = draw.binomial(ROWS, 0.02, steps) / ROWS
-    series["reward/of_correct"], series["reward/of_wrong"] = np.ones(steps), draw.normal(0.1, 0.02, steps)
+    series["reward/of_correct"], series["reward/of_incorrect"] = np.ones(steps), draw.normal(0.1, 0.02, steps)
     series["optimizer/learning_rate"] = np.full(steps, 10 ** draw.uniform(-6, -3))
     series["optimizer/skipped_steps"] = np.cumsum(draw.random(steps) < 0.005).astype(float)
     series["loss/train"] = (
@@ -260,6 +261,15 @@ def test_what_the_rules_measure():
     measured = rule.measure(rollouts(rows, lambda r: 0.25 if r.score else None))
     assert measured == {"hidden/exact": 0.25, "hidden/exact_reward": 1.0}, "rows that both have scored"
     assert rule.measure(rollouts([rows[2]], float)) == {}
+    rule = load("monitor", "reward_against_verifier")()
+    paid = [
+        replace(row(score, [5]), correct=correct)
+        for score, correct in ((1.0, False), (0.95, False), (0.5, True), (0.0, False))
+    ]
+    shares = {"reward/paid_wrong_share": 0.5, "reward/of_correct": 0.5, "reward/of_incorrect": pytest.approx(1.95 / 3)}
+    assert rule.measure(rollouts(paid, float)) == shares
+    graded = [replace(each, components={"verifier": each.score}) for each in paid]
+    assert rule.measure(rollouts(graded, float)) == {}, "the verifier's own grades are no other reward"
     many = [row(float(i % 2), [i + 3]) for i in range(1000)]
     asked = []
     load("monitor", "reward_hacking")(verifier="exact", rows=10).measure(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+
 import pytest
 import torch
 import toys
@@ -42,18 +45,43 @@ def test_micro_batches_add_up(loss_aggregation, objective):
     torch.testing.assert_close(gradient(torch.arange(12).flip(0).split(1)), whole)
 
 
+def whitened(values):
+    mean = sum(values) / len(values)
+    deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) + 1e-8)
+    return [(v - mean) / deviation for v in values]
+
+
+def bandit_gradient(advantage, loss_aggregation, rewards, arms, groups, limits):
+    """What a step of one-token answers adds to the loss's gradient by five logits that are all 0, row by row from the papers' formulas."""
+    own = [[other for other, g in zip(rewards, groups, strict=True) if g == group] for group in groups]
+    means = [sum(values) / len(values) for values in own]
+    centred = [r - mean for r, mean in zip(rewards, means, strict=True)]
+    values = {
+        "grpo": [c / (statistics.stdev(values) + 1e-6) for c, values in zip(centred, own, strict=True)],
+        "rloo": [r - (sum(values) - r) / (len(values) - 1) for r, values in zip(rewards, own, strict=True)],
+        "reinforce_pp": whitened(rewards),
+        "reinforce_pp_baseline": whitened(centred),
+    }[advantage]
+    gradient = [0.0] * 5
+    for value, arm, limit in zip(values, arms, limits, strict=True):
+        share = 1 / len(arms) / (limit if loss_aggregation == "fixed_length" else 1)
+        for i in range(5):
+            gradient[i] -= share * value * ((i == arm) - 0.2)
+    return gradient
+
+
 @pytest.mark.parametrize("advantage", ["grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"])
 @pytest.mark.parametrize("objective", ["clip", "gspo", "cispo", "reinforce"])
 @pytest.mark.parametrize("loss_aggregation", ["token_mean", "row_mean", "fixed_length"])
 def test_learns_a_bandit(advantage, objective, loss_aggregation):
-    """Every combination makes the rewarded arm the likeliest of five."""
+    """Every combination makes the rewarded arm the likeliest of five, and begins with the gradient of its formulas, scale and all."""
     settings = Rlvr(advantage=advantage, objective=objective, loss_aggregation=loss_aggregation)
     update = algorithm.Update.of(settings)
     logits = torch.zeros(5, requires_grad=True)
     optimizer = torch.optim.Adam([logits], lr=0.1)
     draw = torch.Generator().manual_seed(0)
     base = toys.batch(rows=32, width=3, groups=4)
-    for _ in range(60):
+    for step in range(60):
         arms = torch.multinomial(logits.softmax(-1).detach(), 32, replacement=True, generator=draw)
         logp = logits.log_softmax(-1)[arms]
         mask = torch.zeros(32, 3, dtype=torch.bool)
@@ -63,6 +91,10 @@ def test_learns_a_bandit(advantage, objective, loss_aggregation):
         batch = vars(base) | {"mask": mask, "reward": reward, "raw_reward": reward, "logp_old": old, "correct": reward}
         columns = algorithm.weigh(update, algorithm.assign_credit(update, toys.columns_of(type(base)(**batch))))
         algorithm.loss(update, columns, torch.zeros(32, 3).masked_scatter(mask, logp)).backward()
+        if step == 0:
+            rows = (reward.tolist(), arms.tolist(), base.group.tolist(), base.max_tokens.tolist())
+            expected = bandit_gradient(advantage, loss_aggregation, *rows)
+            torch.testing.assert_close(logits.grad, torch.tensor(expected), rtol=1e-4, atol=1e-6)
         optimizer.step()
         optimizer.zero_grad()
     assert logits.argmax() == 3

@@ -29,9 +29,15 @@ def test_an_empty_answer_would_pay_for_silence(reward):
     "reward", [{"kind": "function", "path": "m:f"}, {"kind": "verifier", "verifier": "regex", "answer": "a+"}]
 )
 def test_another_reward_needs_none(reward):
+    """The very rows that the verifier alone refuses."""
     gold_answers.require(ROWS, Rlvr.model_validate({"reward": reward}).reward, "train")
+    with pytest.raises(DataError, match="1 of 2 records"):
+        gold_answers.require(ROWS, Rlvr.model_validate({}).reward, "train")
 
 
 def test_whole_records_and_other_verifiers_pass():
     reward = Rlvr.model_validate({}).reward
-    gold_answers.require([problem("a", "4"), problem("b", "", "instructions")], reward, "train")
+    whole = [problem("a", "4"), problem("b", "", "instructions")]
+    gold_answers.require(whole, reward, "train")
+    with pytest.raises(DataError, match=r"1 of 3 records of train have no answer, the first c"):
+        gold_answers.require([*whole, problem("c", "", "exact")], reward, "train")

@@ -399,7 +399,7 @@ def test_weight_is_a_factor_of_terms_and_a_setting_elsewhere():
 
 def test_every_method_names_columns_that_exist():
     for slot, name in ALL:
-        needs(load(f"rlvr.{slot}", name))
+        assert set(needs(load(f"rlvr.{slot}", name))) <= set(COLUMNS), f"{slot}.{name}"
 
 
 def test_identities():
