@@ -67,6 +67,7 @@ def test_rewards_that_are_all_1_while_the_verifier_says_0(tmp_path, start, monke
     assert "Every answer is paid the same" in raised["flat_reward"][1]
 
 
+@pytest.mark.slow
 def test_a_reward_that_pays_wrong_answers_more(tmp_path, start, monkeypatch):
     raised = alarms(tmp_path, start, monkeypatch, 14, "rlvr.reward={kind: function, path: 'bad_rewards:backwards'}")
     step, text = raised["reward_against_verifier"]
@@ -80,6 +81,7 @@ def test_answers_that_are_cut(tmp_path, start, monkeypatch):
     assert step == 7 and "% of the answers were cut at the token limit. Raise rlvr.sampling.max_tokens" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [5.0, 0.1])
 def test_a_learning_rate_that_is_far_too_high(tmp_path, start, monkeypatch, rate):
     """5 and 0.1 are said at once; what they do to the answers is said too."""
@@ -89,10 +91,10 @@ def test_a_learning_rate_that_is_far_too_high(tmp_path, start, monkeypatch, rate
         f"monitor instability: the learning rate is {rate:.3g}, and weights are of the size 0.02"
     )
     assert "Lower optimizer.learning_rate" in text
-    print(raised)
-    assert {"truncation", "flat_reward"} & set(raised), raised
+    assert {"truncation", "flat_reward", "entropy_collapse", "length_drift"} & set(raised), raised
 
 
+@pytest.mark.slow
 def test_lengths_that_explode(tmp_path, start, monkeypatch):
     """A reward for each letter: answers grow to the limit, and none of them is right."""
     more = (
@@ -101,6 +103,5 @@ def test_lengths_that_explode(tmp_path, start, monkeypatch):
         "rlvr.optimizer.learning_rate=0.003",
     )
     raised = alarms(tmp_path, start, monkeypatch, 25, *more)
-    print(raised)
     step, text = raised["length_drift"]
     assert step <= 25 and "mean length has gone from" in text and "soft_overlong" in text
