@@ -116,7 +116,9 @@ def test_unknown_task_is_named():
         )
 
 
-@pytest.mark.parametrize("name", [name for name in harness.own_tasks() if name not in programs.TASKS])  # theirs is on the hub
+@pytest.mark.parametrize(
+    "name", [name for name in harness.own_tasks() if name not in programs.TASKS]
+)  # theirs is on the hub
 def test_every_shipped_gold_answer_verifies_itself(name):
     from pipelines import verifiers
 
