@@ -170,8 +170,8 @@ def _payments(columns: dict[str, Any]) -> dict[str, Any]:
 
 def immediate_reward(columns: dict[str, Any]) -> Tensor:
     """What each token is paid, float32 [B, T], as the other columns have it."""
-    names = ("reward", "turn_reward", "turn", "mask", "token_penalty")
-    return immediate_rewards(*(columns.get(name) for name in names))  # type: ignore[arg-type]
+    turn_reward, turn = columns.get("turn_reward"), columns.get("turn")
+    return immediate_rewards(columns["reward"], turn_reward, turn, columns["mask"], columns["token_penalty"])
 
 
 def _paid_in_turns(columns: dict[str, Any]) -> dict[str, Any]:
