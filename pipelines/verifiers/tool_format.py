@@ -2,8 +2,8 @@
 
 The answer is what the verifier `tool_calls` reads. Where it has calls, a completion must be `<think>...</think>`, and from the next line
 on `<tool_call>`, the calls and `</tool_call>`, each on lines of their own; where it is text or an empty list, `<think>...</think>` and from
-the next line on `<response>...</response>`. With `info["response"]` true an answer with calls has a response after them too. Each of the
-blocks that are wanted stands there once. What they hold is not read here.
+the next line on `<response>...</response>`. With `info["response"]` true an answer with calls has a response after them too. Each tag of
+the calls and the response that are wanted stands in the completion once. What the blocks hold is not read here.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     0.0
     """
     called = _calls(answer)
-    head, fits = completion.strip(), True
-    if not called or info.get("response"):
-        head, tag, rest = head.partition(RESPONSE)
-        fits = bool(tag) and rest.endswith(RESPONSE_END) and rest.count(RESPONSE_END) == 1 and RESPONSE not in rest
+    answered = not called or bool(info.get("response"))
+    tags = [*((OPEN, CLOSE) if called else ()), *((RESPONSE, RESPONSE_END) if answered else ())]
+    head, fits = completion.strip(), all(completion.count(tag) == 1 for tag in tags)
+    if answered:
+        head, _, rest = head.partition(RESPONSE)
+        fits = fits and rest.endswith(RESPONSE_END)
         if called:
             fits, head = fits and head.endswith("\n"), head[:-1]
     if called:
-        head, tag, body = head.partition(OPEN)
-        fits = fits and bool(tag) and OPEN not in body and body.count(CLOSE) == 1
-        fits = fits and body.startswith("\n") and body[1:].endswith("\n" + CLOSE)
+        head, _, rest = head.partition(OPEN)
+        fits = fits and rest.startswith("\n") and rest[1:].endswith("\n" + CLOSE)
     return correct_or_incorrect(fits and head.startswith(THINK) and head[len(THINK) :].endswith(END))
 
 

@@ -43,6 +43,9 @@ def score(completion, answer=GOLD, **info):
         (CALLED, GOLD, {}, 0),
         (f"<think>a</think>\n<tool_call>{CALL}</tool_call>", GOLD, {}, 0),
         (f"<think>a</think>\n<tool_call>\n{CALL}", GOLD, {}, 0),
+        (f"<think></tool_call></think>\n{CALLED}", GOLD, {}, 0),  # a tag twice, wherever
+        (f"<think></response></think>\n{CALLED}", GOLD, {}, 1),  # of a block that is not wanted
+        (f"<think></think></think>\n{CALLED}", GOLD, {}, 1),
         ("", GOLD, {}, 0),
     ],
 )
