@@ -58,22 +58,17 @@ def evaluate(
         [[r.text for r in group] for group in groups],
         tokens,
         confidence=settings.confidence,
-        resamples=settings.bootstrap,
     )
     turns = [sum(len(r.turn_reward or []) for r in group) / len(group) for group in groups]
-    metrics["mean_turns"] = statistics.mean_cell(
-        turns, confidence=settings.confidence, resamples=settings.bootstrap, proportion=False
-    )
+    metrics["mean_turns"] = statistics.count_cell(turns, confidence=settings.confidence)
     metrics |= _costs(groups, tokens, scores, settings)
     if any(row.player is not None for row in rows):
         paid = [sum(r.score or 0.0 for r in group) / len(group) for group in groups]
-        metrics["mean_score"] = statistics.mean_cell(
-            paid, confidence=settings.confidence, resamples=settings.bootstrap, proportion=False
-        )
+        metrics["mean_score"] = statistics.reward_cell(paid, confidence=settings.confidence)
     for name, value in environments.exact(episodes.task, partial(_chances, lm, system)).items():
         metrics[name] = {"value": value, "low": value, "high": value, "n": len(task_problems)}
     cut = [sum(r.stop == Stop.LENGTH for r in group) / len(group) for group in groups]
-    metrics[TRUNCATED] = statistics.mean_cell(cut, confidence=settings.confidence, resamples=settings.bootstrap)
+    metrics[TRUNCATED] = statistics.mean_cell(cut, confidence=settings.confidence)
     log = [_log(p, group, s) for p, group, s in zip(task_problems, groups, scores, strict=True)]
     return {task.name: metrics}, {task.name: log}
 
@@ -90,10 +85,7 @@ def _costs(
         "turns_per_solved": [float(sum(len(r.turn_reward or []) for r in group)) for group in groups],
     }
     solved = [sum(own) for own in scores]
-    cells = {
-        name: statistics.cost_cell(costs, solved, confidence=settings.confidence, resamples=settings.bootstrap)
-        for name, costs in spent.items()
-    }
+    cells = {name: statistics.cost_cell(costs, solved, confidence=settings.confidence) for name, costs in spent.items()}
     return {name: cell for name, cell in cells.items() if cell is not None}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation import paired
+from evaluation import intervals, paired
 from evaluation.risk_return import FEWEST, cheap_score, top_k
 from evaluation.samples import TRUNCATED, Sample, truncated_share
 from evaluation.weights import compare_weights
@@ -103,9 +103,7 @@ def settings_table(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     return [row for row in rows if len(set(row["values"])) > 1]
 
 
-def compare(
-    arms: Sequence[Arm], *, confidence: float = 0.95, resamples: int = 10_000, progress: Progress = lambda what: None
-) -> dict[str, Any]:
+def compare(arms: Sequence[Arm], *, confidence: float = 0.95, progress: Progress = lambda what: None) -> dict[str, Any]:
     """The whole comparison as a JSON-like body.
 
     Every arm is tested against the first one. Tests of pass@1 over all benchmarks and arms are one family (Holm), those of the
@@ -117,7 +115,7 @@ def compare(
     family = max(1, len(shared_tasks) * (len(arms) - 1))
     for task in shared_tasks:
         progress(f"benchmark {task}")
-        benchmarks[task] = _benchmark(task, arms, confidence, resamples, family)
+        benchmarks[task] = _benchmark(task, arms, confidence, family)
     _correct(benchmarks, 1 - confidence)
     notes = [note for arm in arms for s in arm.subjects for note in s.notes]
     for task in sorted(set(names) - set(shared_tasks)):
@@ -127,7 +125,6 @@ def compare(
         notes.append("no benchmark was asked of all of them, so no score is compared")
     return {
         "confidence": confidence,
-        "resamples": resamples,
         "arms": [_arm(arm) for arm in arms],
         "settings": settings_table(arms),
         "curves": _curves(arms),
@@ -167,7 +164,7 @@ def _arm(arm: Arm) -> dict[str, Any]:
     return {"name": arm.name, "runs": [{name: getattr(s, name) for name in fields} for s in arm.subjects]}
 
 
-def _benchmark(task: str, arms: Sequence[Arm], confidence: float, resamples: int, family: int) -> dict[str, Any]:
+def _benchmark(task: str, arms: Sequence[Arm], confidence: float, family: int) -> dict[str, Any]:
     subjects = [s for arm in arms for s in arm.subjects]
     shared = [p for p in _of(subjects[0])[task] if all(p in _of(s)[task] for s in subjects)]
     body: dict[str, Any] = {
@@ -182,18 +179,8 @@ def _benchmark(task: str, arms: Sequence[Arm], confidence: float, resamples: int
     most = min(counts)
     ks = sorted({1, most, *(2**i for i in range(20) if 2**i < most)})
     tables = [_table(arm, task, shared, ks) for arm in arms]
-    body |= {"answers": most, "single": counts == {1} and all(len(arm.subjects) == 1 for arm in arms)}
-    drawn = [paired.resampled_means(table.mean(0), 2000, 0)[0] for table in tables]
-    tail = (1 - confidence) / 2
-    means = [table.mean((0, 1)) for table in tables]
-    bands = [np.quantile(d, [tail, 1 - tail], axis=0).round(12) for d in drawn]
-    body["pass_at_k"] = {
-        "k": ks,
-        "arms": [
-            {"mean": m.round(12).tolist(), "low": b[0].tolist(), "high": b[1].tolist()}
-            for m, b in zip(means, bands, strict=True)
-        ],
-    }
+    body["answers"] = most
+    body["pass_at_k"] = {"k": ks, "arms": [_bands(table.mean(0), confidence) for table in tables]}
     cut = [truncated_share(_of(s)[task][p] for s in arm.subjects for p in shared) for arm in arms]
     body["scores"] = [_scores(arm, table, ks, share) for arm, table, share in zip(arms, tables, cut, strict=True)]
     body["start"] = _start(task, subjects, shared)
@@ -201,10 +188,7 @@ def _benchmark(task: str, arms: Sequence[Arm], confidence: float, resamples: int
     for number, table in list(enumerate(tables))[1:]:
         for column in dict.fromkeys((0, len(ks) - 1)):
             old, new = tables[0][:, :, column].mean(0), table[:, :, column].mean(0)
-            single = body["single"] and ks[column] == 1
-            result = paired.compare(
-                old, new, single=single, confidence=confidence, resamples=resamples, tests=family
-            ).body()
+            result = paired.compare(old, new, confidence=confidence, tests=family).body()
             seeds = paired.over_seeds(
                 tables[0][:, :, column].mean(1), table[:, :, column].mean(1), confidence=confidence
             )
@@ -212,6 +196,17 @@ def _benchmark(task: str, arms: Sequence[Arm], confidence: float, resamples: int
             body["tests"].append(about | result | {"over_seeds": seeds})
     body["lost"] = [entry for number in range(len(arms)) for entry in _lost(task, arms, number, shared)]
     return body
+
+
+def _bands(table: np.ndarray, confidence: float) -> dict[str, list[float]]:
+    """mean, low and high of every column of [problems, ks]."""
+    ends = [intervals.share_interval(column, confidence) for column in table.T]
+    low, high = zip(*ends, strict=True)
+    return {
+        "mean": table.mean(0).round(12).tolist(),
+        "low": np.round(low, 12).tolist(),
+        "high": np.round(high, 12).tolist(),
+    }
 
 
 def _table(arm: Arm, task: str, problems: list[str], ks: list[int]) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation import programs, statistics
+from evaluation import intervals, programs, statistics
 from evaluation.samples import TRUNCATED
 from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.settings import Evaluate, Task
@@ -139,12 +139,12 @@ def evaluate(
             metrics[label] = _sampled_metrics(samples, lm.tokenizer, settings)
             tokens = [lm.drawn[name, s["doc_id"]] for s in samples if (name, s["doc_id"]) in lm.drawn]
             if tokens and (lm.thinks or task.system or task.prefill):
-                metrics[label]["mean_tokens"] = statistics.mean_cell(
-                    [sum(of_question) / len(of_question) for of_question in tokens],
-                    confidence=settings.confidence, resamples=settings.bootstrap,
-                )  # fmt: skip
+                means = [sum(of_question) / len(of_question) for of_question in tokens]
+                metrics[label]["mean_tokens"] = statistics.count_cell(means, confidence=settings.confidence)
         else:
-            metrics[label] = _reported_metrics(result["results"][name], len(samples), settings.confidence)
+            reported = result["results"][name]
+            metrics[label] = _reported_metrics(reported, len(samples), settings.confidence)
+            metrics[label] |= _mean_metrics(reported, samples, settings.confidence)
         logs[label] = [_log(s) for s in samples]
         _add_truncated(
             metrics[label], logs[label], [lm.truncated.get((name, s["doc_id"]), []) for s in samples], settings
@@ -152,9 +152,7 @@ def evaluate(
         costs = [np.mean(lm.spent[name, s["doc_id"]], axis=0) for s in samples if (name, s["doc_id"]) in lm.spent]
         for place, kind in enumerate((DRAWN, SCORED)) if costs else ():
             values = [float(cost[place]) for cost in costs]
-            metrics[label][kind] = statistics.mean_cell(
-                values, confidence=settings.confidence, resamples=settings.bootstrap, proportion=False
-            )
+            metrics[label][kind] = statistics.count_cell(values, confidence=settings.confidence)
             logs[label] = [row | {kind: value} for row, value in zip(logs[label], values, strict=True)]
     return metrics, logs
 
@@ -172,7 +170,7 @@ def _add_truncated(
     if not truncated or not all(truncated):
         return
     shares = [sum(of_question) / len(of_question) for of_question in truncated]
-    metrics[TRUNCATED] = statistics.mean_cell(shares, confidence=settings.confidence, resamples=settings.bootstrap)
+    metrics[TRUNCATED] = statistics.mean_cell(shares, confidence=settings.confidence)
     for row, share in zip(log, shares, strict=True):
         row[TRUNCATED] = share
 
@@ -198,7 +196,6 @@ def _sampled_metrics(samples: list[dict[str, Any]], tokenizer: Any, settings: Ev
         [[" ".join(a.split()) for a in texts] for texts in answers],
         lengths,
         confidence=settings.confidence,
-        resamples=settings.bootstrap,
     )
 
 
@@ -209,23 +206,37 @@ def filtered_answers(sample: dict[str, Any]) -> list[str]:
 
 
 def _reported_metrics(results: dict[str, Any], n: int, confidence: float) -> dict[str, Any]:
-    """The metrics that lm-eval reports for a task without per-answer scores; normal intervals from its standard errors."""
-    from statistics import NormalDist
+    """The metrics that lm-eval reports for a task without per-answer scores.
 
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    Intervals are normal ones from lm-eval's standard errors; where it gives none, low and high are the value.
+    """
     out = {}
+    for label, name, value in _metrics_of(results):
+        metric, _, kind = name.partition(",")
+        error = results.get(f"{metric}_stderr,{kind}")
+        half = intervals.quantile(confidence) * error if isinstance(error, int | float) and error == error else 0.0
+        out[label] = intervals.body(value, (value - half, value + half), n)
+    return out
+
+
+def _mean_metrics(results: dict[str, Any], samples: list[dict[str, Any]], confidence: float) -> dict[str, Any]:
+    """Those of the reported metrics that are means over questions, with the intervals of all means: see `mean_cell`."""
+    out = {}
+    for label, name, value in _metrics_of(results):
+        metric, _, kind = name.partition(",")
+        values = [s[metric] for s in samples if metric in s and s.get("filter", "none") in (kind, "none")]
+        numbers = [float(v) for v in values if isinstance(v, bool | int | float | np.number)]
+        if numbers and len(numbers) == len(values) and abs(np.mean(numbers) - value) < 1e-6:
+            out[label] = statistics.mean_cell(numbers, confidence=confidence)
+    return out
+
+
+def _metrics_of(results: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Label, lm-eval's name (METRIC,FILTER) and value of each metric."""
     for name, value in results.items():
         metric, _, kind = name.partition(",")
-        if metric.endswith("_stderr") or not isinstance(value, int | float):
-            continue
-        error = results.get(f"{metric}_stderr,{kind}")
-        half = z * error if isinstance(error, int | float) else float("nan")
-        label = metric if kind in ("", "none") else f"{metric} ({kind})"
-        if metric == "sample_len":
-            continue
-        low, high = (value - half, value + half) if half == half else (float(value), float(value))
-        out[label] = {"value": float(value), "low": float(low), "high": float(high), "n": n}
-    return out
+        if not metric.endswith("_stderr") and metric != "sample_len" and isinstance(value, int | float):
+            yield metric if kind in ("", "none") else f"{metric} ({kind})", name, float(value)
 
 
 def _log(sample: dict[str, Any]) -> dict[str, Any]:

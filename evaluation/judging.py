@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 
-RESAMPLES = 1000
+from evaluation import intervals
 
 
 def separation(values: Sequence[float], correct: Sequence[bool]) -> float:
@@ -18,12 +18,21 @@ def separation(values: Sequence[float], correct: Sequence[bool]) -> float:
     >>> separation([0.9, 0.4, 0.4, 0.1], [True, True, False, False])
     0.875
     """
-    good = numpy.array([v for v, c in zip(values, correct, strict=True) if c])
-    bad = numpy.sort([v for v, c in zip(values, correct, strict=True) if not c])
-    if not len(good) or not len(bad):
-        return math.nan
-    below, up_to = numpy.searchsorted(bad, good, "left"), numpy.searchsorted(bad, good, "right")
-    return float((below + up_to).sum() / 2 / len(good) / len(bad))
+    good, bad = _sides(values, correct)
+    return float(_beaten(good, bad).mean()) if len(good) and len(bad) else math.nan
+
+
+def _sides(values: Sequence[float], correct: Sequence[bool]) -> tuple[numpy.ndarray, numpy.ndarray]:
+    """The values of correct and of incorrect completions, float64."""
+    everything, verdicts = numpy.asarray(values, dtype=numpy.float64), numpy.asarray(correct, dtype=bool)
+    return everything[verdicts], everything[~verdicts]
+
+
+def _beaten(values: numpy.ndarray, others: numpy.ndarray) -> numpy.ndarray:
+    """Of each value, the share of the others that are below it, ties as half."""
+    ordered = numpy.sort(others)
+    below, up_to = numpy.searchsorted(ordered, values, "left"), numpy.searchsorted(ordered, values, "right")
+    return (below + up_to) / 2 / len(others)
 
 
 def correlation(values: Sequence[float], others: Sequence[float]) -> float:
@@ -38,18 +47,17 @@ def correlation(values: Sequence[float], others: Sequence[float]) -> float:
         return math.nan
 
 
-def interval(statistic: Any, rows: int, seed: int = 0) -> tuple[float, float]:
-    """95 % percentile bootstrap over rows.
+def separation_interval(values: Sequence[float], correct: Sequence[bool]) -> tuple[float, float]:
+    """95 % interval of the area under the ROC curve, from completions of both kinds.
 
-    Args:
-        statistic: indices → value; NaN is left out.
+    Each completion is on the right side of a share of the other kind; the intervals of the two kinds' mean shares are joined as those of
+    independent parts (DeLong et al. 1988, with `share_interval` for the variances).
     """
-    draw = numpy.random.default_rng(seed)
-    values = [statistic(draw.integers(rows, size=rows)) for _ in range(RESAMPLES)]
-    finite = [v for v in values if not math.isnan(v)]
-    return (
-        (float(numpy.quantile(finite, 0.025)), float(numpy.quantile(finite, 0.975))) if finite else (math.nan, math.nan)
-    )
+    good, bad = _sides(values, correct)
+    area = separation(values, correct)
+    ends = [intervals.share_interval(_beaten(good, bad)), intervals.share_interval(1 - _beaten(bad, good))]
+    down, up = (math.hypot(*(end[i] - area for end in ends)) for i in (0, 1))
+    return max(0.0, area - down), min(1.0, area + up)
 
 
 def measure(
@@ -77,8 +85,8 @@ def measure(
     }
     body["accuracy"] = _mean([(v >= 0.5) == c for v, c in zip(values, gold, strict=True)])
     body["separation"] = separation(values, gold)
-    if known:
-        low, high = interval(lambda at: separation([values[i] for i in at], [gold[i] for i in at]), len(known))
+    if len(set(gold)) == 2:
+        low, high = separation_interval(values, gold)
         body |= {"separation_low": low, "separation_high": high}
     for name, verdict in (("correct", True), ("incorrect", False)):
         chosen = [i for i, c in enumerate(gold) if c is verdict]

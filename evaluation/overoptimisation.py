@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 Law = Literal["best_of_n", "rl"]
 Floats = NDArray[np.float64]
@@ -108,8 +109,8 @@ def peak(kind: Law, alpha: float, beta: float) -> float | None:
     return max(0.0, alpha / (2 * beta))
 
 
-def fit(curve: Curve, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0) -> Fit | None:
-    """Least squares of the curve's law; intervals by drawing its points with replacement.
+def fit(curve: Curve, *, confidence: float = 0.95) -> Fit | None:
+    """Least squares of the curve's law, with Student's intervals of the coefficients from the residuals.
 
     The points of a training run follow each other, so that their intervals are those of the curve's shape and no statement about another
     run: several seeds are given as points of one curve. None with fewer than `FEWEST` points of different distance.
@@ -119,23 +120,18 @@ def fit(curve: Curve, *, confidence: float = 0.95, resamples: int = 1000, seed: 
     if len(np.unique(distance)) < FEWEST:
         return None
     matrix = np.concatenate([np.ones((len(distance), 1)), law(curve.law, distance)], 1)
-
-    def solved(rows: NDArray[Any]) -> Floats:
-        return np.asarray(np.linalg.lstsq(matrix[rows], gold[rows], rcond=None)[0], dtype=np.float64)
-
-    everything = np.arange(len(gold))
-    start, alpha, minus_beta = (float(value) for value in solved(everything))
-    draws = np.random.default_rng(seed).integers(0, len(gold), (resamples, len(gold)))
-    again = np.stack([solved(rows) for rows in draws if len(np.unique(distance[rows])) >= FEWEST - 1])
-    low, high = np.quantile(again, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
-    residuals = gold - matrix @ np.array([start, alpha, minus_beta])
+    solved = np.linalg.lstsq(matrix, gold, rcond=None)[0]
+    start, alpha, minus_beta = (float(value) for value in solved)
+    squares, freedom = float(((gold - matrix @ solved) ** 2).sum()), len(gold) - matrix.shape[1]
+    spread = np.sqrt(np.diag(np.linalg.pinv(matrix.T @ matrix)) * squares / freedom)
+    half = special.stdtrit(freedom, 0.5 + confidence / 2) * spread
     top = peak(curve.law, alpha, -minus_beta)
     at_top = None if top is None else float(start + law(curve.law, np.array([top]))[0] @ [alpha, minus_beta])
     return Fit(
         start=start,
-        alpha=(alpha, float(low[1]), float(high[1])),
-        beta=(-minus_beta, float(-high[2]), float(-low[2])),
-        error=float(np.sqrt(np.mean(residuals**2))),
+        alpha=(alpha, alpha - float(half[1]), alpha + float(half[1])),
+        beta=(-minus_beta, -minus_beta - float(half[2]), -minus_beta + float(half[2])),
+        error=math.sqrt(squares / len(gold)),
         peak=None if top is None or at_top is None else (top, at_top),
     )
 

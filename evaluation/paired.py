@@ -1,6 +1,6 @@
-"""Two models on the same problems: exact tests, bootstraps by problem, and what could have been noticed.
+"""Two models on the same problems: the paired test, what it could have noticed, and problems that were lost.
 
-A problem is the unit: its answers are correlated, so nothing here resamples answers. Differences are `new - old`, in [-1, 1].
+A problem is the unit: its answers are correlated, so they are averaged first. Differences are `new - old`, in [-1, 1].
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from evaluation.statistics import pass_at_k
+from evaluation import intervals
+from evaluation.intervals import Floats
+from evaluation.statistics import paired_difference, pass_at_k
 
-Floats = np.ndarray
-CHUNK = 4_000_000
-"""Resampled values held at once."""
+SCORE_TEST = "paired score test"
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class PairedTest:
     """A paired comparison."""
 
     test: str
-    """How `p` was found."""
+    """How `p` and the interval were found."""
     value: float
     """Mean difference, new - old."""
     low: float
@@ -34,8 +34,8 @@ class PairedTest:
     """Two-sided."""
     n: int
     """Problems."""
-    detectable: float | None
-    """Smallest true difference that this many problems would have shown with 80 % power; None where nothing varied."""
+    detectable: float
+    """Smallest true difference that this many problems would have shown with 80 % power; more than 1 where no difference would."""
     better: int
     """Problems on which the new model scored higher."""
     worse: int
@@ -62,111 +62,23 @@ def passes(answers: Sequence[Sequence[float]], ks: Sequence[int]) -> Floats:
     return np.array([rows[pair] for pair in counts], dtype=np.float64).reshape(len(counts), len(ks))
 
 
-def sign_test(better: int, worse: int) -> float:
-    """Two-sided exact binomial test of the discordant pairs (McNemar's exact test where scores are 0 or 1).
-
-    >>> round(sign_test(1, 9), 4), sign_test(0, 0)
-    (0.0215, 1.0)
-    """
-    pairs = better + worse
-    if pairs == 0:
-        return 1.0
-    return min(1.0, 2 * float(special.bdtr(min(better, worse), pairs, 0.5)))
-
-
-def resampled_means(values: Floats, resamples: int, seed: int) -> tuple[Floats, Floats]:
-    """Bootstrap means and standard errors by problem.
-
-    Args:
-        values: float64 [problems] or [problems, columns]; columns are resampled together.
-
-    Returns:
-        means and standard errors, each [resamples] or [resamples, columns].
-    """
-    table = values.reshape(len(values), -1)
-    n = len(table)
-    draw = np.random.default_rng(seed)
-    means, squares = np.empty((resamples, table.shape[1])), np.empty((resamples, table.shape[1]))
-    rows = max(1, CHUNK // n)
-    for start in range(0, resamples, rows):
-        size = min(rows, resamples - start)
-        weights = draw.multinomial(n, np.full(n, 1 / n), size=size).astype(np.float64) / n
-        means[start : start + size] = weights @ table
-        squares[start : start + size] = weights @ table**2
-    variance = np.clip(squares - means**2, 0, None)
-    errors = np.sqrt(variance / max(1, n - 1))
-    shape = (resamples, *values.shape[1:])
-    return means.reshape(shape), errors.reshape(shape)
-
-
-def certain(value: float, n: int, confidence: float) -> tuple[float, float]:
-    """Interval of a mean in [-1, 1] where all n differences are equal: the others were too rare to be met.
-
-    >>> [round(x, 3) for x in certain(0.0, 20, 0.95)]
-    [-0.168, 0.168]
-    """
-    unseen = 1 - ((1 - confidence) / 2) ** (1 / n)
-    return value - unseen * (1 + value), value + unseen * (1 - value)
-
-
-def cluster_bootstrap(
-    difference: Floats, *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> tuple[float, float, float]:
-    """Studentised bootstrap of the mean difference by problem: (low, high, two-sided p).
-
-    The t statistics of the resamples are compared with the observed one (Efron and Tibshirani 1993, chapters 12 and 16), which
-    keeps its level with few problems better than percentiles do. Resamples without any variation count as extreme.
-    """
-    n, mean = len(difference), float(difference.mean())
-    if np.ptp(difference) == 0:
-        low, high = certain(mean, n, confidence)
-        return low, high, 1.0 if mean == 0 else min(1.0, 2.0 ** (1 - n))
-    error = float(difference.std(ddof=1)) / math.sqrt(n)
-    means, errors = resampled_means(difference, resamples, seed)
-    shift = means - mean
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(errors > 0, shift / errors, np.where(shift == 0, 0.0, np.sign(shift) * np.inf))
-    p = (1 + np.count_nonzero(np.abs(t) >= abs(mean) / error - 1e-12)) / (resamples + 1)
-    tail = (1 - confidence) / 2
-    from_low, from_high = np.quantile(t, [tail, 1 - tail], method="nearest")
-    return max(-1.0, mean - float(from_high) * error), min(1.0, mean - float(from_low) * error), float(p)
-
-
-def detectable(difference: Floats, alpha: float, power: float = 0.8) -> float | None:
-    """Smallest true mean difference that a two-sided test at `alpha` notices with the given power.
-
-    Normal approximation with the observed spread between problems; None where nothing varied.
-    """
-    if len(difference) < 2 or np.ptp(difference) == 0:
-        return None
-    error = float(difference.std(ddof=1)) / math.sqrt(len(difference))
-    return float((special.ndtri(1 - alpha / 2) + special.ndtri(power)) * error)
-
-
-def compare(
-    old: Floats, new: Floats, *, single: bool, confidence: float = 0.95, resamples: int = 10_000, tests: int = 1
-) -> PairedTest:
-    """Compare two models problem by problem.
+def compare(old: Floats, new: Floats, *, confidence: float = 0.95, tests: int = 1) -> PairedTest:
+    """Compare two models problem by problem, by the score test of `evaluation.intervals`.
 
     Args:
         old: float64 [problems], score of each problem in [0, 1].
         new: the same problems, in the same order.
-        single: every score is one answer, correct or not: the exact test applies.
         tests: size of the family that the detectable difference allows for (Bonferroni, as Holm's first step).
 
     Raises:
         ValueError: the two are not of the same problems, or there is none.
     """
-    if len(old) != len(new) or len(old) == 0:
-        raise ValueError(f"paired comparison of {len(old)} and {len(new)} problems")
+    value, low, high = paired_difference(old.tolist(), new.tolist(), confidence=confidence)
     difference = new - old
-    better, worse = int((difference > 1e-12).sum()), int((difference < -1e-12).sum())
-    low, high, p = cluster_bootstrap(difference, confidence=confidence, resamples=resamples)
-    name = "paired bootstrap by problem"
-    if single:
-        p, name = sign_test(better, worse), "exact McNemar"
-    noticed = detectable(difference, (1 - confidence) / tests)
-    return PairedTest(name, float(difference.mean()), low, high, p, len(old), noticed, better, worse)
+    better, worse = int((difference > intervals.EQUAL).sum()), int((difference < -intervals.EQUAL).sum())
+    noticed = float(intervals.detectable(difference, (1 - confidence) / tests))
+    p = float(intervals.p_value(difference))
+    return PairedTest(SCORE_TEST, value, low, high, p, len(old), noticed, better, worse)
 
 
 def holm(p: Sequence[float]) -> list[float]:

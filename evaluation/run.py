@@ -191,10 +191,7 @@ def _between_tasks(scores: dict[str, dict[str, list[float]]], settings: Evaluate
                     f"evaluate.tasks.{task.name}.against: {task.against} asks {len(others)} questions and {task.name} "
                     f"{len(values)}. Give both the same size, seed and problems."
                 )
-            value, low, high = statistics.paired_difference(
-                others, values, confidence=settings.confidence, resamples=settings.bootstrap
-            )
-            cell = {"value": value, "low": low, "high": high, "n": len(values)}
+            cell = statistics.difference_cell(others, values, confidence=settings.confidence)
             out.setdefault(f"{task.name} vs {task.against}", {})[checkpoint] = cell
     return out
 
@@ -208,18 +205,9 @@ def _differences(
         for before, after in pairs:
             if before not in by_checkpoint or after not in by_checkpoint:
                 continue
-            value, low, high = statistics.paired_difference(
-                by_checkpoint[before],
-                by_checkpoint[after],
-                confidence=settings.confidence,
-                resamples=settings.bootstrap,
-            )
-            out.setdefault(task, {})[f"{before} → {after}"] = {
-                "value": value,
-                "low": low,
-                "high": high,
-                "n": len(by_checkpoint[after]),
-            }
+            old, new = by_checkpoint[before], by_checkpoint[after]
+            cell = statistics.difference_cell(old, new, confidence=settings.confidence)
+            out.setdefault(task, {})[f"{before} → {after}"] = cell
     return out
 
 

@@ -183,7 +183,6 @@ def against_votes(
         metric → cell: the votes of `VOTES`; and metric → paired difference, searched minus vote. One is missing where the questions have
         too few answers for such a vote.
     """
-    shown: dict[str, Any] = {"confidence": settings.confidence, "resamples": settings.bootstrap}
     single = float(np.mean([row[DRAWN] for row in alone]))
     scores = [float(np.mean([score >= 1 for score in scores_of(row) or []])) for row in searched]
     cells: dict[str, Any] = {}
@@ -193,7 +192,6 @@ def against_votes(
         if size > min(len(scores_of(row) or []) for row in alone):
             continue
         votes = vote(alone, size)
-        cells[name] = statistics.mean_cell(votes, **shown) | {"answers": size}
-        value, low, high = statistics.paired_difference(votes, scores, **shown)
-        differences[name] = {"value": value, "low": low, "high": high, "n": len(votes)}
+        cells[name] = statistics.mean_cell(votes, confidence=settings.confidence) | {"answers": size}
+        differences[name] = statistics.difference_cell(votes, scores, confidence=settings.confidence)
     return cells, differences

@@ -199,8 +199,7 @@ def _pairs(chosen: Candidate, answers: dict[str, dict[str, Sample]]) -> tuple[di
             left_out[task] = _why_left_out(len(problems), len(other), len(shared))
             continue
         old, new = ([side[p].scores for p in shared] for side in (other, problems))
-        single = all(len(s) == 1 for s in (*old, *new))
-        pairs[task] = Pair(paired.passes(old, [1])[:, 0], paired.passes(new, [1])[:, 0], single)
+        pairs[task] = Pair(paired.passes(old, [1])[:, 0], paired.passes(new, [1])[:, 0])
     if not pairs:
         reasons = "; ".join(f"{task}: {reason}" for task, reason in left_out.items())
         raise GateError(

@@ -43,11 +43,7 @@ def sentence(body: dict[str, Any], task: str, test: dict[str, Any]) -> str:
     old, new = body["arms"][test["old"]]["name"], body["arms"][test["new"]]["name"]
     level = f"{100 * body['confidence']:g} %"
     interval = f"{points(test['value'])} points [{points(test['low'])}, {points(test['high'])}] at {level}"
-    corrected = (
-        f"{probability(test['p_holm'])} after Holm over {test['family']}"
-        if test["family"] > 1
-        else probability(test["p"])
-    )
+    corrected = tested(test)
     verb = {"better": "is better than", "worse": "is worse than"}.get(
         test["verdict"], "does not differ demonstrably from"
     )
@@ -56,12 +52,19 @@ def sentence(body: dict[str, Any], task: str, test: dict[str, Any]) -> str:
     )
 
 
+def tested(test: dict[str, Any]) -> str:
+    """The p-value that the interval goes with; then the one that the verdict goes by, where it is one of several tests."""
+    several = f", {probability(test['p_holm'])} after Holm over {test['family']}" if test["family"] > 1 else ""
+    return probability(test["p"]) + several
+
+
 def noticeable(body: dict[str, Any], test: dict[str, Any]) -> str:
     """What the test could have seen."""
-    if test["detectable"] is None:
-        return "no problem told the two apart, so nothing can be said of small differences"
-    level = 100 * (1 - body["confidence"])
-    return f"a difference of {points(test['detectable'], signed=False)} points would have shown with 80 % power at {level:g} %"
+    level = f"with 80 % power at {100 * (1 - body['confidence']):g} %"
+    if test["detectable"] > 1:
+        return f"too few problems for any difference to show {level}"
+    shown = f"a difference of {points(test['detectable'], signed=False)} points would have shown {level}"
+    return shown if test["better"] or test["worse"] else f"no problem told the two apart; {shown}"
 
 
 def over_seeds(test: dict[str, Any]) -> str:
@@ -155,7 +158,7 @@ def _verdict(body: dict[str, Any]) -> Iterator[str]:
     for task, benchmark in body["benchmarks"].items():
         for test in benchmark["tests"]:
             arm = body["arms"][test["new"]]["name"]
-            note = f"{points(test['value'])}  {test['verdict']}, {probability(test['p_holm'])}"
+            note = f"{points(test['value'])}  {test['verdict']}, {probability(test['p_holm'])}{' (Holm)' if test['family'] > 1 else ''}"
             label = f"{arm[:22]} · {task[:18]} {test['metric']}"
             rows.append(svg.Row(label, test["value"], test["low"], test["high"], note, svg.colour(test["new"])))
     if not rows:
@@ -305,8 +308,9 @@ def _method(body: dict[str, Any]) -> Iterator[str]:
     yield "<h2>Notes</h2>"
     yield from (f'<p class="note">{text(note)}</p>' for note in body["notes"])
     yield (
-        '<p class="note">Every test is paired by problem. One answer a problem: the exact test of discordant pairs (McNemar). '
-        f"Several answers or seeds: a studentised bootstrap by problem ({body['resamples']} resamples). Tests of pass@1 over all "
-        "benchmarks and arms are one family, corrected by Holm; those of the largest pass@k are another. Seeds are averaged for each "
-        "problem first, so these tests are about the checkpoints; Welch's test over seeds is about the methods.</p>"
+        '<p class="note">Every test is paired by problem: a score test of the mean difference (with one answer to each problem '
+        "McNemar's, with three more discordant pairs). An interval holds the differences that the test does not refuse, before Holm. "
+        "Tests of pass@1 over all benchmarks and arms are one family, corrected by Holm; those of the largest pass@k are another. "
+        "Seeds are averaged for each problem first, so these tests are about the checkpoints; "
+        "Welch's test over seeds is about the methods.</p>"
     )

@@ -58,7 +58,7 @@ def html(curves: Sequence[tuple[Curve, Fit | None]], title: str) -> str:
         svg.lines("Proxy score", proxy, x_label=X_LABEL),
         "<h2>Laws</h2>",
         table(header, rows),
-        "<p>Intervals: points drawn with replacement, 95 %. Those of one training run are about its shape, not about another run.</p>",
+        "<p>Intervals: Student's of the least squares, 95 %. Those of one training run are about its shape, not about another run.</p>",
     ]
     return page(title, body, STYLE)
 

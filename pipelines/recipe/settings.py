@@ -465,7 +465,8 @@ class Evaluate(Settings):
     """Columns in which each answer is chosen among several that are drawn for it, by a score: one strategy, or a list."""
     batch_size: int = Field(256, ge=1)
     confidence: float = Field(0.95, gt=0.5, lt=1)
-    bootstrap: int = Field(2000, ge=100, le=1_000_000)
+    bootstrap: int = free(2000, ge=100, le=1_000_000)
+    """Resamples of problems and seeds from which a sweep counts how often a variant is best."""
 
     @model_validator(mode="after")
     def _unique(self) -> Evaluate:

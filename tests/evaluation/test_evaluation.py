@@ -29,15 +29,6 @@ def test_pass_at_k_is_the_mean_over_all_draws(right, data):
     assert statistics.pass_at_k(len(right), sum(right), k) == pytest.approx(sum(every) / len(every))
 
 
-def test_interval_covers_the_truth():
-    draw = np.random.default_rng(1)
-    hits = 0
-    for seed in range(200):
-        low, high = statistics.interval((draw.random(80) < 0.3).astype(float).tolist(), resamples=400, seed=seed)
-        hits += low <= 0.3 <= high
-    assert 180 <= hits <= 199
-
-
 def test_paired_difference_is_narrower_than_two_intervals():
     draw = np.random.default_rng(2)
     hard = draw.random(200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,19 @@ def test_separation_counts_pairs(pairs):
         return
     wins = sum((g > b) + (g == b) / 2 for g in good for b in bad)
     assert result == pytest.approx(wins / len(good) / len(bad))
+
+
+def test_the_interval_of_a_separation_holds_the_truth_and_is_never_certain():
+    draw = np.random.default_rng(0)
+    for count in (8, 40):
+        held = []
+        for _ in range(400):
+            values = [*draw.normal(1, 1, count), *draw.normal(0, 1, 2 * count)]
+            low, high = judging.separation_interval(values, [True] * count + [False] * 2 * count)
+            held.append(low <= 0.7602 <= high)
+        assert np.mean(held) >= 0.93
+    low, high = judging.separation_interval([1.0] * 5 + [0.0] * 20, [True] * 5 + [False] * 20)
+    assert low < 0.6 and high == 1
 
 
 def test_a_card():

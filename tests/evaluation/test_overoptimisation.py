@@ -32,10 +32,11 @@ def test_known_coefficients_come_back(kind, alpha, beta):
 
 @pytest.mark.parametrize("kind", ["best_of_n", "rl"])
 def test_intervals_hold_the_truth_about_as_often_as_they_say(kind):
-    fits = [fit(curve(kind, 1.0, 0.3, noise=0.1, seed=seed), resamples=200) for seed in range(40)]
-    held = [each.alpha[1] <= 1.0 <= each.alpha[2] and each.alpha[1] < each.alpha[0] < each.alpha[2] for each in fits]
-    assert 0.8 <= np.mean(held) <= 1
-    assert np.mean([each.beta[1] <= 0.3 <= each.beta[2] for each in fits]) >= 0.8
+    for points in (4, 40):
+        fits = [fit(curve(kind, 1.0, 0.3, noise=0.1, points=points, seed=seed)) for seed in range(400)]
+        assert all(each.alpha[1] < each.alpha[0] < each.alpha[2] for each in fits)
+        assert 0.92 <= np.mean([each.alpha[1] <= 1.0 <= each.alpha[2] for each in fits]) <= 0.98
+        assert 0.92 <= np.mean([each.beta[1] <= 0.3 <= each.beta[2] for each in fits]) <= 0.98
 
 
 @given(SCORES, st.data())

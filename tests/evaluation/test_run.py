@@ -9,7 +9,7 @@ import pytest
 import torch
 import toys
 
-from evaluation import run
+from evaluation import harness, run
 from evaluation.documents import questions
 from pipelines.engine.models import save_model, train_tokenizer
 from pipelines.errors import RecipeError
@@ -151,6 +151,19 @@ def test_lengths_are_tokens():
         ]
         == 2.0
     )
+
+
+def test_a_foreign_mean_over_questions_has_the_interval_of_all_means():
+    """lm-eval's standard error of no correct answer of 250 is 0: nothing would have been uncertain."""
+    rows = [{"acc": 0.0, "f1": 0.0, "filter": "none"} for _ in range(250)]
+    told = harness._mean_metrics({"alias": "x", "acc,none": 0.0, "acc_stderr,none": 0.0, "f1,none": 0.4}, rows, 0.95)
+    assert told == {"acc": {"value": 0.0, "low": 0.0, "high": pytest.approx(0.0151, abs=1e-4), "n": 250}}
+    both = [{"exact_match": float(i < 3), "filter": kind} for kind in ("strict", "loose") for i in range(20)]
+    filtered = harness._mean_metrics({"exact_match,strict": 0.15, "exact_match,loose": 0.15}, both, 0.95)
+    assert {name: cell["n"] for name, cell in filtered.items()} == {
+        "exact_match (strict)": 20,
+        "exact_match (loose)": 20,
+    }
 
 
 def test_a_foreign_metric_s_interval_is_z_standard_errors():

@@ -29,7 +29,7 @@ def hostile_body() -> dict:
             cost={HOSTILE: 3.0}, notes=[HOSTILE],
         )  # fmt: skip
 
-    body = comparison.compare(comparison.arms_of([subject("a", 1.0), subject("b", 0.0)]), resamples=200)
+    body = comparison.compare(comparison.arms_of([subject("a", 1.0), subject("b", 0.0)]))
     top = {"k": 2, "best": 1.0, "worst": 0.5, "mean": 0.75, "std": 0.353553, "sharpe": 2.12132}
     picked = [{"by": HOSTILE, "top": [top, {**top, "k": 3, "sharpe": None}]}]
     return body | {"picking": {HOSTILE: {"start": 0.25, "checkpoints": 3, "picked": picked}}}
