@@ -225,9 +225,9 @@ def _mean_metrics(results: dict[str, Any], samples: list[dict[str, Any]], confid
     for label, name, value in _metrics_of(results):
         metric, _, kind = name.partition(",")
         values = [s[metric] for s in samples if metric in s and s.get("filter", "none") in (kind, "none")]
-        numbers = [float(v) for v in values if isinstance(v, bool | int | float | np.number)]
-        if numbers and len(numbers) == len(values) and abs(np.mean(numbers) - value) < 1e-6:
-            out[label] = statistics.mean_cell(numbers, confidence=confidence)
+        scores = [float(v) for v in values if isinstance(v, bool | int | float | np.number)]
+        if scores and len(scores) == len(values) and abs(np.mean(scores) - value) < 1e-6:
+            out[label] = statistics.mean_cell(scores, confidence=confidence)
     return out
 
 
