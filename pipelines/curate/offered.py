@@ -39,7 +39,9 @@ def add_tools(row: Cells, source: Source, info: dict[str, Any]) -> None:
         RowError: no such tools, or a row of a file that names code to be run.
     """
     if not info.get("toolbox"):
-        if not missing(row.get("tools")) and "tools" not in info:
+        if not missing(info.get("tools")):
+            info["tools"] = schemas(info["tools"])
+        elif not missing(row.get("tools")):
             info["tools"] = schemas(row["tools"])
             row.use("tools")
         return
@@ -101,6 +103,16 @@ def _without_nulls(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: _without_nulls(entry) for key, entry in value.items() if entry is not None}
+
+
+def signature(tool: dict[str, Any]) -> str:
+    """A tool's name with the names of what it takes.
+
+    >>> signature({"type": "function", "function": {"name": "now"}})
+    'now()'
+    """
+    function = tool["function"]
+    return f"{function['name']}({', '.join((function.get('parameters') or {}).get('properties') or ())})"
 
 
 def without_filled(name: str, arguments: dict[str, Any], row: Cells) -> dict[str, Any]:

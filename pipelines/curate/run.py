@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import xxhash
 
-from pipelines.curate import card, control, selected, sources
+from pipelines.curate import card, control, offered, selected, sources
 from pipelines.curate.cells import DIVIDED, ORIGIN, Cells
 from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
@@ -280,7 +280,7 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
             yield from (m["content"] for m in problem.prompt)
             yield problem.answer
             for tool in problem.tools or ():
-                yield f"{tool['function']['name']}({', '.join(tool['function']['parameters']['properties'])})"
+                yield offered.signature(tool)
             yield from (str(problem.info[name]) for name in (*selected.TEXTS, RAW_TEXT) if problem.info.get(name))
             yield from (m["content"] for name in PARTS for m in problem.info.get(name, ()))
             yield from problem.info.get(STEPS, ())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.curate import offered
 from pipelines.curate.cells import Cells
 from pipelines.curate.formats import read_file
 from pipelines.curate.mapping import to_problem
@@ -229,6 +230,19 @@ def test_a_null_that_a_schema_means_stays():
     }
     problem, _ = read({"question": "1 + 2?", "answer": "3", "tools": [tool]})
     assert problem.info["tools"] == [tool]
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [ADD, {"name": "now"}, {"name": "now", "parameters": None}, {"name": "w", "parameters": {"type": {"type": "str"}}}],
+)
+def test_tools_are_schemas_wherever_they_stand(tool):
+    column, _ = read({"question": "1 + 2?", "answer": "3", "tools": json.dumps([tool])})
+    (schema,) = column.info["tools"]
+    assert schema["type"] == "function" and schema["function"]["name"] == tool["name"] in offered.signature(schema)
+    assert read({"question": "1 + 2?", "answer": "3", "info": {"tools": [tool]}})[0].info["tools"] == [schema]
+    with pytest.raises(RowError, match="tools: a tool without a name"):
+        read({"question": "1 + 2?", "answer": "3", "tools": [{"description": "x"}]})
 
 
 TEXTS = st.text("abc ", min_size=1, max_size=8).map(str.strip).filter(bool)
