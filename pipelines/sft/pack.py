@@ -73,14 +73,24 @@ def target(problem: Problem, which: str) -> str:
     """The assistant's text: the solution, or the answer.
 
     Raises:
-        DataError: the record has no solution and the recipe asks for it.
+        DataError: the record has no solution and the recipe asks for it, or nothing at all to be learned.
     """
     solution = problem.info.get("solution")
     if which == "solution" and not solution:
         raise DataError(
             f"sft.target: record {problem.uid} ({problem.source}) has no solution; use target: auto or answer."
         )
-    return str(solution) if solution and which != "answer" else problem.answer
+    text = str(solution) if solution and which != "answer" else problem.answer
+    if not text:
+        lacks = (
+            "no answer, only a solution; use target: auto"
+            if solution
+            else "neither solution nor answer; send it to another split"
+        )
+        raise DataError(
+            f"sft.target: record {problem.uid} ({problem.source}) has {lacks}. The model would learn to say nothing."
+        )
+    return text
 
 
 def weight(problem: Problem, by_source: dict[str, float], field: str | None) -> float:

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelines.curate import offered
@@ -259,3 +259,25 @@ def test_every_text_of_a_conversation_is_in_the_record(turns, sharegpt):
     assert len(texts) == 2 * len(turns)
     for (asked, answered, thought), question, answer in zip(turns, texts[::2], texts[1::2], strict=True):
         assert question == asked and answer == (f"<think>\n{thought}\n</think>\n\n{answered}" if thought else answered)
+
+
+ANYTHING = st.recursive(st.none() | st.booleans() | st.integers(0, 3) | st.floats() | st.text("ab", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("role", "content", "text", "label", "name", "arguments")), inner, max_size=3))  # fmt: skip
+KNOWN = ("prompt", "instruction", "input", "output", "messages", "conversations", "chosen", "rejected", "completion", "label", "choices",
+    "options", "answer", "answers", "answer_index", "tools", "system", "context", "history", "other")  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(KNOWN), ANYTHING, max_size=5))
+def test_any_row_is_a_record_or_a_reason_and_no_column_is_lost(columns):
+    row = {"question": "1 + 2?", "answer": "3"} | columns
+    cells = Cells(row)
+    try:
+        problem = to_problem(cells, Source(kind="file", path="x.jsonl"), self_check=False)
+    except RowError as error:
+        assert error.field and error.reason
+        return
+    json.dumps(problem.info, allow_nan=False)
+    for name, value in row.items():
+        empty = value in (None, "", [], {}) or value != value
+        assert empty or name in cells.used | cells.lost | cells.extra, name

@@ -18,7 +18,8 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.c
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4))
 MESSAGES = st.lists(
     st.dictionaries(
-        st.sampled_from(("role", "content", "tool_calls")), st.sampled_from(("user", "assistant", "x")) | JSON
+        st.sampled_from(("role", "content", "tool_calls", "from", "value", "reasoning_content")),
+        st.sampled_from(("user", "assistant", "x")) | JSON,
     ),
     max_size=4,
 )
@@ -34,6 +35,13 @@ COLUMNS = (
     "verifier",
     "data_source",
     "Body",
+    "conversations",
+    "choices",
+    "context",
+    "history",
+    "system",
+    "tools",
+    "other",
 )
 
 

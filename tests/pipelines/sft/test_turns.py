@@ -261,3 +261,16 @@ def test_the_calls_of_an_agent_weigh_more():
     heavy = tokenizer.decode([t for t, w in zip(made.tokens, weights, strict=True) if w == 2])
     assert heavy == problem.prompt[1]["content"].strip() and "</tool_call>" in heavy
     assert set(weights[made.mask()].tolist()) == {1.0, 2.0}
+
+
+def test_a_record_with_nothing_to_learn_is_refused():
+    row = {"messages": [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "go"}]}
+    chat = to_problem(row, Source(kind="file", path="x.jsonl"), self_check=True)
+    assert trained(document(chat, "auto", TOKENIZERS["char"]), TOKENIZERS["char"]) == "go<|end|>"
+    with pytest.raises(DataError, match=r"has no answer, only a solution; use target: auto"):
+        document(chat, "answer", TOKENIZERS["char"])
+    pair = {"prompt": "abc", "chosen": "go", "rejected": "up"}
+    with pytest.raises(DataError, match="has neither solution nor answer"):
+        document(
+            to_problem(pair, SOURCE.model_copy(update={"columns": {}}), self_check=True), "auto", TOKENIZERS["char"]
+        )
