@@ -31,7 +31,7 @@ PAIRED = ("pairs", "segments", "preferred")
 """Selections whose records are preferences."""
 Place = tuple[str | int, ...]
 """Where a field is in the settings of a key: ("curate", "sources", 0, "path")."""
-VERIFIERS = ("reasoning-gym", "math-verify", "sympy", "latex2sympy2_extended", "antlr4-python3-runtime")
+VERIFIERS = ("reasoning-gym", "sympy", "mpmath")
 TEXT = ("tokenizers", "transformers", "jinja2", "numpy", "pyarrow")
 TORCH = ("torch", "peft", "safetensors", "scipy")
 """Libraries that score answers, render and tokenise text, and compute models."""

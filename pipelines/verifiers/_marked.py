@@ -6,7 +6,7 @@ import re
 
 _BOX = re.compile(r"\\(?:boxed|fbox)[ \t]{0,8}\{")
 _BETWEEN = re.compile(
-    r"(?:[\s,;$&.()/|*]|\\q?quad(?![a-z])|\\[,;:!\\]|\b(?:or|and|oder|else|either|maybe|perhaps|possibly|also|alternatively)\b"
+    r"(?:[\s,;$&.()/|*]|(?<![A-Za-z\\])[A-Za-z](?:_\{?\w{1,3}\}?)?\s?=|\\q?quad(?![a-z])|\\[,;:!\\]|\b(?:or|and|oder|else|either|maybe|perhaps|possibly|also|alternatively)\b"
     r"|\\text\s?\{\s?(?:or|and)\s?\})*"
 )
 """Between marks that are one answer."""

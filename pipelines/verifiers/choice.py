@@ -7,15 +7,16 @@ from typing import Any
 
 from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
 from pipelines.verifiers._characters import ascii_forms
-from pipelines.verifiers._marked import marked, taken_back
+from pipelines.verifiers._marked import boxes, marked, taken_back
 
 _FORMAT = re.compile(r"\\(?:textbf|text|mathbf|mathrm|mbox)\s?|[*_`$\"“”'‘’\\{}]")
 _WHOLE_LINE = re.compile(
     r"\s?(?:(?:option|choice|answer)\s?:?\s?)?[(\[]?\s?([A-Za-z])\s?[)\]]?(?=$|[\s.:,;)!-])(.*)", re.S | re.I
 )
+_BARE = re.compile(r"\s?[(\[]?\s?([A-Za-z])\s?[)\]]?\s?[.,;:!?]?\s?")
 _LETTER = r"(?:[(\[][A-Za-z][)\]]|(?-i:[A-Z])(?![\w'’]))"
 _HEDGE = re.compile(
-    r"\s?(?:[.,;:)(]\s?)?(?:(?:[,;|+]\s?|/|&|\b(?:or|and|either|plus|maybe|possibly|as well as|along with)\b){1,3}\s?"
+    r"\s?(?:(?:[.,;:)(—–-]|\.{3}|…)\s?)?(?:(?:[,;|+]\s?|/|&|\b(?:or|and|either|plus|maybe|possibly|as well as|along with)\b){1,3}\s?"
     r"(?:possibly |maybe |perhaps |also )?(?:option |choice )?"
     r"(?:[(\[][A-Za-z][)\]]|(?-i:A)(?![\w'’]|\s[a-z])|(?-i:[B-HJ-Z])(?![\w'’])|(?<=or )[b-hj-z](?![\w'’])|(?<=/)[a-z](?![\w'’]))"
     r"|(?<=[\s)\]])[(\[]?(?-i:[B-HJ-Z])[)\]]?(?![\w'’]))",
@@ -32,8 +33,10 @@ _DENIED = re.compile(
 _THEN = re.compile(r"\b(?:it is|its|should be|must be)\s[(\[]?((?-i:[A-Z]))[)\]]?(?![\w'’])", re.I)
 _SAYS = re.compile(
     r"\b(?:answer|choice|option|choose|pick|select|going with|go with)"
-    r"(?:\s(?:would|must|should|will|to|this|the|question|letter|be|is|either|option|choice|answer|correct|best)){0,5}"
-    r"\s?(?::|=|-|—)?\s?[(\[]?(?-i:([A-Z])|(?<=[(\[])([a-z])(?=[)\]]))(?![A-Za-z'’])(?P<after>[)\]]?)",
+    r"(?:\s(?:would|must|should|will|to|this|the|question|letter|be|is|either|option|choice|answer|correct|best|right|seems|appears|looks"
+    r"|likely|probably|most|clearly|definitely|indeed|therefore|thus|then|like|here)){0,6}"
+    r"\s?(?::|=|-|—|→|⇒)?\s?[(\[]?(?-i:([A-Z])|(?<=[(\[])([a-z])(?=[)\]])|(?<!\bto )([a-z])(?=\s?(?:[.,;:!)\]]|$|\n)))(?![A-Za-z'’])"
+    r"(?P<after>[)\]]?)",
     re.I,
 )
 _IS = re.compile(r"(?:^|(?<=[\s.,:;]))[(\[]?([A-Z])[)\]]?\s(?:is|was)\s(?:the\s)?(?:correct|right|answer|best)\b")
@@ -89,7 +92,10 @@ def _letter(text: str) -> str | None:
     if inner is not None:
         plain = _plain(inner)
         letter = _whole_line(plain, strict=False)
-        return _stated(plain) if letter is None else letter
+        letter = _stated(plain) if letter is None else letter
+        if letter is not None or not _NO_LETTER.search(inner):
+            return letter
+        return _stated(_plain(_outside(text)))  # a value in a box, and its letter in words
     later = taken_back(text)
     if later is not None:
         plain = _plain(later)
@@ -102,6 +108,19 @@ def _letter(text: str) -> str | None:
         if letters is not None:
             return letters
     return _own(plain)
+
+
+_NO_LETTER = re.compile(r"[\d\\=+]")
+"""What a value has and a letter has not."""
+
+
+def _outside(text: str) -> str:
+    """The text without its boxes."""
+    pieces, at = [], 0
+    for start, end, _ in boxes(text):
+        pieces.append(text[at:start])
+        at = end
+    return " ".join([*pieces, text[at:]])
 
 
 def _plain(text: str) -> str:
@@ -131,13 +150,13 @@ def _whole_line(text: str, *, strict: bool) -> str | None:
 def _stated(text: str) -> str | None:
     last = None
     for match in _SAYS.finditer(text):
-        letter = match[1] or match[2]
+        letter = match[1] or match[2] or match[3]
         rest = text[match.end() : match.end() + 40]
         if _COMPOUND.match(rest):
             continue  # "the answer is B vitamins"
         hedged = (
             _HEDGE.match(text, match.end(), match.end() + 40) is not None
-            or re.match(r"\? ?no\b", rest, re.I) is not None
+            or re.match(r"\? ?(?:no\b|(?-i:[(\[]?[A-Z][)\]]?(?![\w'’])))", rest, re.I) is not None
         )
         if letter in "AI" and not match["after"] and not hedged and _PROSE.match(rest):
             continue  # "the answer is A lot of ..."
@@ -149,6 +168,9 @@ def _stated(text: str) -> str | None:
 
 def _line(text: str) -> str | None:
     lines = text.split("\n")
+    bare = {match[1].upper() for line in lines if (match := _BARE.fullmatch(line))}
+    if len(bare) > 1:
+        return ""
     for line in (lines[-1], lines[0]):
         letters = _whole_line(line, strict=True) if line else None
         if letters is not None:

@@ -1,101 +1,85 @@
-r"""Mathematical equality through math-verify: fractions, sets, intervals, units of LaTeX.
+r"""Mathematical equality: fractions, roots, letters, lists, sets, intervals, equations, matrices, units.
 
-The library is given the marked answer alone, its own time limits (signals) are off, and what cannot be read in reasonable
-time is refused before: deep nesting, towers of powers, large factorials, binomials and bounds.
+The marked answer, or the last formula of a text, is read whole (`_formula.py`) and compared with the gold answer by value
+(`_equality.py`). What cannot be read whole is correct only where the gold answer has the same text.
 """
 
 from __future__ import annotations
 
-import logging
 import re
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect, number
 from pipelines.verifiers._characters import ascii_forms
+from pipelines.verifiers._equality import same
+from pipelines.verifiers._formula import FUNCTIONS, Formula, Unread, read
 from pipelines.verifiers._marked import marked, stated
-
-for _name in ("parser", "grader"):  # warns that the limits are off, which they are on purpose
-    logging.getLogger(f"math_verify.{_name}").setLevel(logging.CRITICAL)
+from pipelines.verifiers._units import SCALES
+from pipelines.verifiers._values import NoValue, exact
 
 TAIL = 4000
 """Characters of a completion without marks that are searched, from its end."""
 MAX_ANSWER = 2000
-"""Characters of an answer; a longer one is not parsed, which takes the parser seconds."""
-MAX_PARENTHESES, MAX_BRACES = 8, 16
-"""Deeper ones take the parser seconds."""
+"""Characters of an answer; a longer one is not read."""
 
-_BIG = r"(?:\d[\d,]{4,}|\d{1,10}\s?(?:\^|\*\*)|\d{1,10}\s?\\cdot|10\s?\\times)"
-_HEAVY = re.compile(
-    r"(?:\^|\*\*)\s?\{?\s?\(?-?\d[\d,]{4,}"  # an exponent of five digits
-    r"|\d\s?\}?\s?(?:\^|\*\*)\s?[{(]?\s?-?\d{1,9}\s?(?:\^|\*\*)\s?[{(]?\s?-?\d{1,9}\s?(?:\^|\*\*)"  # three powers
-    r"|\d\s?(?:\^|\*\*)\s?[{(]?\s?-?\d{2,9}\s?(?:\^|\*\*)\s?[{(]?\s?\d"  # 10^{10^{...}}
-    r"|\d\s?(?:\^|\*\*)\s?[{(]?\s?[4-9]\s?(?:\^|\*\*)\s?[{(]?\s?(?:[6-9]|\d\d)"
-    r"|\d{4,}\s?\}?\)?\s?!|!\s?[)}]{0,4}\s?!|!\s?[)}]{0,4}\s?(?:\^|\*\*)\s?\{?\d{3}"  # 5000!, (5!)!
-    r"|(?:\^|\*\*)\s?\{?\s?\(?\s?\d{1,9}\s?!"  # 2^{50!}
-    r"|binom\s?\{\s?" + _BIG + r"|\{\s?" + _BIG + r"[^{}]{0,20}\\choose"
-    r"|\\(?:sum|prod)[^$]{0,60}\^\s?\{?\s?" + _BIG + r"|\d{1500,}"
+_SPACING = re.compile(r"(?<!\\)\\[,;:! ]|\\q?quad(?![A-Za-z])|[\u00a0\u2007\u2009\u202f]|(?<!\\)~")
+_GROUPED = re.compile(r"(?<=\d)(?:,\\!|\{,\}(?:\\!)?|\\[,;:! ]|[\u00a0\u2007\u2009\u202f'’]) ?(?=\d{3}(?!\d))")
+_SPACED = re.compile(r"(?<![\d.] )(?<![\d.])\d{1,3}(?: \d{3})+(?!\d| \d)")
+_POINT = re.compile(r"(?<![.\s])\s*\.\s*\Z")
+_METRES = re.compile(r"(?<=\d) m(?= ?(?:\^ ?\{?[23]|/ ?s\b))")
+_COLOUR = re.compile(
+    r"\\textcolor\s?\{[^{}]{0,40}\}|\\color\s?(?:\{[^{}]{0,40}\}|[a-z]{1,20})|\\(?:boxed|fbox)(?=\s?\{)|\\(?:mathrm|text)(?=\{\s?\\)"
 )
-_SPACING = re.compile(r"(?<!\\)\\[,;:! ]|\\q?quad|[\u00a0\u2007\u2009\u202f]|~")
-_NO_UNIT = r"(?!\s?(?:hundred|thousand|million|billion|trillion|dozen|per ?cent|squared|cubed|factorial|or|and|to)\b)"
-_UNIT = re.compile(
-    rf"(?<=[\d}}i])\s?\\(?:text|mathrm|textrm|mbox)\s?\{{\s?{_NO_UNIT}[^{{}}\d]{{0,40}}\}}(?:\^\s?\{{?-?\d\}}?)?$"
-)
-_WORD_UNIT = re.compile(rf"(?<=\d)\s{_NO_UNIT}[A-Za-z]{{2,20}}(?:\s[A-Za-z]{{2,20}}){{0,2}}(?:\^\{{?\d\}}?)?$")
-_SYMBOLS = str.maketrans(
-    {
-        "∞": "\\infty ",
-        "π": "\\pi ",
-        "∅": "\\emptyset ",
-        "∪": "\\cup ",
-        "∩": "\\cap ",
-        "×": "\\times ",
-        "·": "\\cdot ",
-        "±": "\\pm ",
-        "≥": "\\geq ",
-    }
-)
-_RADICAL = re.compile(r"√\s?(?:(\d{1,40}|[a-z])|\(([^()]{1,80})\))")
 _BOLD = re.compile(r"(?<![\w)}*])\*\*([^*]{1,200})\*\*(?![\w({*])")
-_LISTED = re.compile(r"-?\d{1,20}(?:,-?\d{1,2})+")
-"""A gold answer that may be a list or have a decimal comma."""
-_INLINE = re.compile(r"(?<!\\)\\\(([^$]{1,400}?)(?<!\\)\\\)")
-"""LaTeX's own form of dollar signs."""
-_UPRIGHT = re.compile(r"\\(?:mathrm|text)\s?\{([ei])\}")
-_TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|mathbf)\s?\{([^{}]*)\}")
-_BASE = re.compile(r"([0-9A-Fa-f]{1,200})\s?_\s?\{?\s?(?:\\text\s?\{)?\s?(\d{1,2})\s?\}{0,2}")
-_INDEXED = re.compile(
-    r"(?<![\^\w.])(\d[\d.,]{0,40})"
-    r"((?:\$?\s?\\?_+\s?(?:\d{1,20}|\\?[a-z]{0,10}\s?\{\s?(?:\\text\s?\{)?[^{}]{0,20}\}{1,2})|\\?_+[A-Za-z](?![A-Za-z])){1,5})[\s.,$)}]{0,8}\Z"
+_INLINE = re.compile(
+    r"(?<!\\)\\\(((?:[^$]|\\\$){1,1000}?)(?<!\\)\\\)|(?<!\\)\\\[((?:[^$]|\\\$){1,1000}?)(?<!\\)\\\]", re.S
 )
-"""A number with an index at the end of a text: of a base, or of something that is no number."""
-_TEN = re.compile(r"\\?_\s?\{?\s?(?:\\text\s?\{)?\s?(?:10|ten)\s?\}{0,2}")
-_RELATION = r"\s?(<=|<|\\leq?(?![a-z])|≤)\s?"
-_BOUND = r"((?:\\(?:[dt]?frac|sqrt|pi)|[-+\d\s./{}()])+)"
-_BELOW = re.compile(rf"[a-zA-Z]{_RELATION}{_BOUND}|{_BOUND}\s?(>=|>|\\geq?(?![a-z])|≥)\s?[a-zA-Z]")
-_ABOVE = re.compile(rf"[a-zA-Z]\s?(>=|>|\\geq?(?![a-z])|≥)\s?{_BOUND}|{_BOUND}{_RELATION}[a-zA-Z]")
-_CHAIN = re.compile(rf"([^<≤=,]{{1,60}}?){_RELATION}[a-zA-Z]{_RELATION}([^<≤=,]{{1,60}})")
+"""LaTeX's own forms of dollar signs."""
+_MONEY = re.compile(r"(?<!\\)\$(?=\d)(?=[^$]*\Z)")
+_ENVIRONMENT = re.compile(r"(?<!\\)(\$\$?)((?:[^$\\]|\\.){1,1000})\1", re.S)
+_REPEATED = re.compile(
+    r"(?<![\d.])(\d{0,20})\.(\d{0,20})(?:\\(?:overline|bar)\s?(?:\{(\d{1,40})\}|(\d))|\((\d{1,40})\)"
+    r"|\\dot\s?\{?(\d)\}?(?:(\d{0,38})\\dot\s?\{?(\d)\}?)?)"
+)
+_GOES_ON = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{2,40}?)(?:\.{3}|…|\\l?dots)")
+_LEAD = re.compile(
+    r"(?:(?:so|thus|hence|therefore|then)\b,? ?)?(?:(?:[A-Za-z]{1,20},? ){0,4}(?:is|are|be|equals|becomes|get|gets|have|es|ist|est)\b:? |"
+    r"(?:so|thus|hence|therefore)\b,? |(?:final |correct )?(?:answer|result|solution)s?:? )",
+    re.I,
+)
+"""The beginning of a sentence that ends with an answer."""
+_BAD_LEAD = re.compile(
+    r"\b(?:not|never|n't|than|least|most|above|below|under|over|about|approximately|half|twice|minus|negative|between|from|to|except|neither|nor"
+    r"|within|times|of|without|plus|every|any|like|isn't|aren't|wasn't)[\s:]*\Z",
+    re.I,
+)
+_BECAUSE = re.compile(
+    r"\s*(?:[(.;:!?*\"')]|$|,(?! ?(?:or|and|maybe|perhaps)\b)"
+    r"|(?:because|since|as|for|due|given|where|when|which|by|after|in|on|at)\b)",
+    re.I,
+)
+_BETWEEN = re.compile(r"\s*(?:,|;|and|or|,\s*and|,\s*or|as well as)?\s*")
+_BASE = re.compile(r"([0-9A-Fa-f]{1,200})\s?_\s?\{?\s?(?:\\text\s?\{)?\s?(\d{1,2})\s?\}{0,2}")
+_SAME_TEXT = (
+    (
+        re.compile(
+            r"\\(?:left|right|displaystyle|big|Big|bigg|Bigg|limits|!|,|;|:|quad|qquad)(?![A-Za-z])|(?<!\\)\\ |[\s$]"
+        ),
+        "",
+    ),
+    (re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf)|mbox|operatorname)\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\[dtc]frac"), r"\\frac"),
+    (re.compile(r"\\(?:l|c)?dots|\.{3}|…"), "…"),
+)
 
 
-def heavy(text: str) -> bool:
-    r"""Whether an expression would take the parser too long; linear in the text.
-
-    >>> heavy(r"10^{10^{10}}"), heavy(r"\binom{10^9}{5\cdot10^8}"), heavy("50!!"), heavy(r"2^{2^{5}} + \frac{n!}{3!}")
-    (True, True, True, False)
-    """
-    depth, braces = 0, 0
-    for character in text:
-        if character in "([":
-            depth += 1
-        elif character in ")]":
-            depth -= 1
-        elif character == "{":
-            braces += 1
-        elif character == "}":
-            braces -= 1
-        if depth > MAX_PARENTHESES or braces > MAX_BRACES:
-            return True
-    return _HEAVY.search(text.replace("\\left", "").replace("\\right", "")) is not None
+def _same_text(text: str) -> str:
+    """A text without what only sets it."""
+    for pattern, replacement in _SAME_TEXT:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def candidate(completion: str) -> str:
@@ -110,76 +94,157 @@ def candidate(completion: str) -> str:
 
 
 def tidy(text: str) -> str:
-    r"""Without spacing, dollar signs around it, a final point and a unit after a number.
+    r"""Without spacing, dollar signs around it and a final point; digits in groups and repeating decimals as plain ones.
 
-    >>> tidy(r"$12\,000 \text{ cm}^2$."), tidy(r"\text{5 cm}"), tidy("1 234 567")
-    ('12000', '5', '1234567')
+    >>> tidy(r"$12\,000 \text{ cm}^2$."), tidy(r"\text{5 cm}"), tidy("1 234 567"), tidy(r"0.\overline{3}")
+    ('12000 \\text{ cm}^2', '5 cm', '1234567', '{\\frac{1}{3}}')
     """
-    text = ascii_forms(text).replace(",\\!", ",").replace("{,}", ",").replace("\\$", "$")
-    text = _INLINE.sub(r"$\1$", _BOLD.sub(r"\1", text))
-    text = re.sub(r"\$(?=\d)(?=[^$]*\Z)", "", text)
-    text = (
-        _RADICAL.sub(lambda m: f"\\sqrt{{{m[1] or m[2]}}}", text)
-        .translate(_SYMBOLS)
-        .replace("\\varnothing", "\\emptyset")
-    )
-    text = _UPRIGHT.sub(r"\1", _SPACING.sub(" ", text.strip().rstrip(".").strip()))
+    text = _GROUPED.sub("", re.sub(r"\.{4}\s*\Z", "...", ascii_forms(text)))
+    text = _INLINE.sub(lambda m: f"${m[1] or m[2]}$", _BOLD.sub(r"\1", number.EMPHASIS.sub(r"\2", text)))
+    text = _MONEY.sub(r"\\$", _COLOUR.sub("", text))
+    text = _METRES.sub(" meter", _SPACING.sub(" ", _POINT.sub("", text.strip())).strip())
     if len(text) > 1 and text[0] == text[-1] == "$" and "$" not in text[1:-1].replace("\\$", ""):
-        text = text[1:-1].strip().rstrip(".")
-    text_match = _TEXT.fullmatch(text)
-    if text_match and text_match[1][:1].isdigit():
-        text = text_match[1]
-    text = _WORD_UNIT.sub("", _UNIT.sub("", text)).strip()
-    if re.fullmatch(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?", text):
-        text = text.replace(" ", "")
-    chain = _CHAIN.fullmatch(text)
-    if chain:
-        opening, closing = "(" if chain[2] == "<" else "[", ")" if chain[3] == "<" else "]"
-        return f"{opening}{chain[1].strip()}, {chain[4].strip()}{closing}"
-    if below := _BELOW.fullmatch(text):
-        return f"(-\\infty, {(below[2] or below[3]).strip()}{')' if (below[1] or below[4]) in '<>' else ']'}"
-    if above := _ABOVE.fullmatch(text):
-        return f"{'(' if (above[1] or above[4]) in '<>' else '['}{(above[2] or above[3]).strip()}, \\infty)"
-    return "\\emptyset" if re.fullmatch(r"\\\{\s?\\\}", text) else text
+        text = _POINT.sub("", text[1:-1].strip())
+    inner = re.fullmatch(r"\\(?:text|mathrm|textrm|mbox|textbf|mathbf)\s?\{([^{}]*)\}", text)
+    if inner and inner[1][:1].isdigit():
+        text = inner[1]
+    text = _SPACED.sub(lambda m: m[0].replace(" ", ""), text)
+    return _GOES_ON.sub(_going_on, _REPEATED.sub(_repeating, text)).strip()
+
+
+def _repeating(match: re.Match[str]) -> str:
+    whole, fixed = match[1] or "0", match[2]
+    period = match[3] or match[4] or match[5] or match[6] + (match[7] or "") + (match[8] or "")
+    value = Fraction(int(whole + fixed + period) - int(whole + fixed), 10 ** len(fixed) * (10 ** len(period) - 1))
+    return f"{{\\frac{{{value.numerator}}}{{{value.denominator}}}}}"
+
+
+def _going_on(match: re.Match[str]) -> str:
+    """Decimals that are repeated at their end before an ellipsis; others stay as they are."""
+    digits = match[2]
+    for length in range(1, len(digits) // 2 + 1):
+        least = 3 if length == 1 else 2
+        if len(digits) >= least * length and digits.endswith(digits[-length:] * least):
+            fixed = digits
+            while fixed.endswith(digits[-length:]):
+                fixed = fixed[:-length]
+            value = _REPEATED.fullmatch(f"{match[1]}.{fixed}({digits[-length:]})")
+            return _repeating(value) if value else match[0]
+    return match[0]
+
+
+def _expression(text: str, *, whole: bool) -> str | None:
+    """The formula in a tidy text: all of it, or what its dollar signs hold; None where the words around it change it.
+
+    Args:
+        text: a mark's, or a completion's end.
+        whole: whether the text has to be the answer.
+    """
+    found = list(_ENVIRONMENT.finditer(text))
+    if not found:
+        lead = _LEAD.match(text)
+        return text[lead.end() :] if lead and not _BAD_LEAD.search(lead[0]) else text
+    first = len(found) - 1
+    while first and _BETWEEN.fullmatch(text, found[first - 1].end(), found[first].start()):
+        first -= 1
+    before, after = text[: found[first].start()], text[found[-1].end() :]
+    if _BAD_LEAD.search(before) or (whole and first):
+        return None
+    joined = _POINT.sub("", found[first][2])
+    for one, two in zip(found[first:], found[first + 1 :], strict=False):
+        joined += (text[one.end() : two.start()].strip() or ",") + " " + two[2]
+    after = after.removeprefix("**")
+    if _BECAUSE.match(after):
+        return joined
+    words = re.match(r"\s*([^.,;:!?()\n]*)", after)
+    phrase = words[1].strip() if words else after
+    if (
+        not whole
+        and len(phrase.split()) > 4
+        and phrase.split()[0].lower() not in SCALES
+        and not _NOT_UNIT.match(phrase)
+    ):
+        return joined
+    return f"{joined} {phrase}" if phrase.startswith(("%", "\\%", "°")) else f"{joined} \\text{{{phrase}}}"
+
+
+_NOT_UNIT = re.compile(r"(?:or|and|is|are|was|not|to|plus|minus|times|squared|cubed|percent|more|less)\b", re.I)
+
+
+@lru_cache(maxsize=4096)
+def _formulas(text: str) -> tuple[Formula, ...]:
+    """What a text may be read as; empty where it is no formula."""
+    formulas: list[Formula] = []
+    for tight in (False, True) if "/" in text or "\\div" in text else (False,):
+        try:
+            formula = read(text, tight=tight)
+        except (Unread, RecursionError):
+            continue
+        if formula not in formulas:
+            formulas.append(formula)
+    return tuple(formulas)
+
+
+def _gold(answer: str) -> str:
+    return tidy(candidate(answer)) if marked(answer) is not None else tidy(answer)
+
+
+def _gold_formulas(gold: str) -> tuple[Formula, ...]:
+    """Of a gold answer a decimal comma is none: 1,2 and 0,5 are lists."""
+    expression = _expression(re.sub(r"(?<![\d,])0,(?=\d)", "0, ", gold), whole=True)
+    return () if expression is None else _formulas(expression)
+
+
+def _answer_formulas(completion: str, parsed: str) -> tuple[Formula, ...]:
+    """The completion's formula; where nothing is marked or stated and nothing can be read, the last number of its prose."""
+    whole = marked(completion) is not None
+    expression = _expression(parsed, whole=whole)
+    if expression is None:
+        return ()
+    words = _LONG_WORD.findall(expression)
+    if not whole and words and not re.search(r"[$\\\d]", parsed) and not {*FUNCTIONS, "infinity"}.issuperset(words):
+        return ()  # a word without any mark is prose
+    clause = _CLAUSE.split(expression, maxsplit=1)[0] if not whole and "$" not in parsed else expression
+    formulas = _formulas(_without_reason(expression)) or _formulas(clause)
+    formal = whole or re.search(r"[$\\]", parsed) is not None or stated(completion[-TAIL:]) is not None
+    if formulas or formal or len(_WORD.findall(parsed)) < PROSE:
+        return formulas
+    value = number.final_number(completion[-TAIL:])
+    return () if value is None else (("num", value),)
+
+
+PROSE = 3
+"""Words from which on a text is a sentence."""
+_WORD = re.compile(r"[A-Za-z]{2,}")
+_LONG_WORD = re.compile(r"[A-Za-z]{3,}")
+_CLAUSE = re.compile(
+    r"[.!?;] |\n|,? (?:because|since|as|so|which|where|given|due|when|after|by)\b|, (?=[a-z]{2})(?!or\b|and\b|maybe\b|perhaps\b|possibly\b)"
+)
+"""Where an explanation begins."""
+_REASON = re.compile(
+    r"(?<=[\d}\w]) \((?:because|since|as|for|from|i\.e\.|that is)\b[^()]*(?:\([^()]*\)[^()]*)*\)\Z", re.I
+)
+
+
+def _without_reason(text: str) -> str:
+    return _REASON.sub("", text)
 
 
 def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
-    """Verdicts that need no parser: plain numbers, texts that are equal, and what is refused; None for the others."""
-    gold = tidy(candidate(answer)) if marked(answer) is not None else tidy(answer)
-    if heavy(gold) or len(gold) > MAX_ANSWER:
+    """Verdicts that need no reading: texts that are equal, what is denied or too long; None for the others."""
+    gold = _gold(answer)
+    if len(gold) > MAX_ANSWER:
         return Verdict(None, "verifier_failed", {"error/AnswerTooLarge": 1.0})
     parsed = tidy(candidate(completion))
     if not parsed or _too_long(completion, parsed):
         return UNPARSABLE
-    if parsed == gold or (_LISTED.fullmatch(gold) and re.sub(r",\s{1,3}", ",", parsed) == gold):
+    if gold and (parsed == gold or _same_text(parsed) == _same_text(gold)):
         return correct_or_incorrect(True)
     if _denied(completion) and not _denied(gold):
         return correct_or_incorrect(False)
     gold_base, base = _BASE.fullmatch(gold), _BASE.fullmatch(parsed)
     if gold_base and (base or parsed == gold_base[1]):
         return correct_or_incorrect(base is None or base.groups() == gold_base.groups())
-    gold_value, value = number.exact(gold), number.exact(parsed)
-    if gold_value is not None and (indexed := _INDEXED.search(parsed)):
-        numeral = number.exact(indexed[1])
-        if numeral is not None and number.equal(gold_value, numeral):  # the parser would drop the index
-            return correct_or_incorrect(bool(_TEN.fullmatch(indexed[2].strip("$ "))))
-    if gold_value is not None and value is not None:
-        return correct_or_incorrect(number.equal(gold_value, value))
-    if marked(completion) is not None and len(_WORDS.findall(parsed)) < 2 and _more_parts(gold, parsed):
-        values = [number.exact(part) for part in _parts(parsed)]
-        return correct_or_incorrect(
-            gold_value is not None and all(v is not None and number.equal(v, gold_value) for v in values)
-        )
-    if gold_value is not None and number.alternatives(completion[-TAIL:]):
-        return correct_or_incorrect(False)
-    if "=" in gold and "=" not in parsed and not _DEFINITION.fullmatch(gold):
-        return correct_or_incorrect(False)
-    if heavy(parsed):
-        return UNPARSABLE
-    if _is_set(gold) != _is_set(parsed) and (_is_set(gold) or _is_set(parsed)):
-        other = parsed if _is_set(gold) else gold
-        if other[:1] in "([" or "," not in other:
-            return correct_or_incorrect(False)
     return None
 
 
@@ -204,94 +269,63 @@ _NOT_LAST = re.compile(
     r"|(?:\bnot|n't|\bnever) (?:equal to |be )?\$[^$]{1,200}\$[\s.!]{0,4}\Z|\$ (?:is|was) (?:not|wrong|incorrect|false)\b[^$]{0,80}\Z",
     re.I,
 )
-_DEFINITION = re.compile(r"\s*\\?[A-Za-z]{1,10}(?:_\{?\w{1,10}\}?|'|\([^()]{1,10}\))?\s*=[^=]*|\s*\([^()]*\)\s*=[^=]*")
-"""A name for what is asked, before the answer itself."""
-
-
-def _parts(text: str) -> list[str]:
-    """The items of a list that is in no brackets; the comma of 12,345 separates none."""
-    text = text.removeprefix("\\{").removesuffix("\\}") if _is_set(text) else text
-    parts, depth, start = [], 0, 0
-    for match in _BRACKET_OR_COMMA.finditer(text):
-        if match[0] in "([{":
-            depth += 1
-        elif match[0] in ")]}":
-            depth -= 1
-        elif depth <= 0:
-            parts.append(text[start : match.start()])
-            start = match.end()
-    return [part.strip() for part in [*parts, text[start:]]]
-
-
-_BRACKET_OR_COMMA = re.compile(r"[()\[\]{}]|(?<!\d),|,(?!\d{3}(?!\d))")
-
-
-def _more_parts(gold: str, parsed: str) -> bool:
-    """Whether a list is given where one thing is wanted."""
-    return len(_parts(parsed)) > 1 and len(_parts(gold)) == 1 and not re.search(r"\\pm|\bor\b|\band\b|[;&]", gold)
-
-
-def _is_set(text: str) -> bool:
-    text = text.replace("\\left", "").replace("\\right", "")
-    return text.startswith("\\{") and text.endswith("\\}")
-
-
-_WORDS = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}")
-_SENTENCE = re.compile(r"(?:[A-Za-z]{2,20},? ){0,3}(?:is|are|es|ist|est)\b:? ", re.I)
-"""The beginning of a sentence of short words, which would be read as a product of letters."""
-
-
-@lru_cache(maxsize=4096)
-def _parsed(text: str) -> tuple[Any, ...]:
-    from math_verify import parse
-
-    if "$" in text or "\\boxed" in text or len(_WORDS.findall(text)) > 1 or _SENTENCE.match(text):
-        return tuple(parse(text, parsing_timeout=None))
-    return tuple(parse(f"${text}$", parsing_timeout=None) or parse(text, parsing_timeout=None))
-
-
-def _parsed_answer(completion: str) -> tuple[Any, ...]:
-    """The completion's expression; a word without any mark is prose, not a product of letters."""
-    text = tidy(candidate(completion))
-    if marked(completion) is None and _WORDS.search(text) and not re.search(r"[$\\\d]", text):
-        return ()
-    return _parsed(text)
 
 
 def extract_answer(completion: str) -> str:
-    """The last marked or final expression, as the parser writes it."""
+    """The last marked or final expression, without what only sets it; a number in its shortest form."""
     text = tidy(candidate(completion))
-    if not text or heavy(text) or _too_long(completion, text):
+    if not text or _too_long(completion, text):
         return ""
-    if number.exact(text) is not None:
-        return number.extract_answer(text)
-    parsed = _parsed_answer(completion)
-    return str(parsed[0]) if parsed else ""
+    formulas = _answer_formulas(completion, text)
+    if not formulas:
+        return ""
+    value = _rational(formulas[0])
+    if value is not None:
+        return number.shortest(value)
+    return " ".join((_expression(text, whole=marked(completion) is not None) or "").split())
+
+
+def _rational(formula: Formula) -> Fraction | None:
+    """The value of a formula that is a rational number of few digits."""
+    try:
+        value = exact(formula)
+    except (NoValue, RecursionError):
+        return None
+    small = value is not None and max(abs(value.numerator), value.denominator) < 10**number.MAX_DIGITS
+    return value if small else None
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """The marked (`<answer>`, `\\boxed{}`, `####`) or final expression of the completion equals the answer.
 
     Raises:
-        ValueError: the gold answer cannot be parsed.
+        ValueError: the gold answer is empty.
     """
     verdict = known(completion, answer, info)
     if verdict is not None:
         return verdict
-    from math_verify import verify as equal
-
-    gold = _parsed(tidy(candidate(answer)) if marked(answer) is not None else tidy(answer))
-    if not gold:
+    gold, parsed = _gold(answer), tidy(candidate(completion))
+    wanted, given = _gold_formulas(gold), _answer_formulas(completion, parsed)
+    base = _BASE.fullmatch(gold)
+    if base and _expression(parsed, whole=False) == base[1]:
+        return correct_or_incorrect(True)
+    if not _same_text(gold):
         raise ValueError(f"the answer {answer[:80]!r} is not a mathematical expression")
-    parsed = _parsed_answer(completion)
-    if not parsed:
+    if not wanted:
+        return correct_or_incorrect(_words(gold) == _words(_expression(parsed, whole=True) or ""))
+    if not given:
         return UNPARSABLE
-    if not equal(list(gold), list(parsed), timeout_seconds=None):
-        return correct_or_incorrect(False)
-    rounded = number.exact(tidy(candidate(completion))) is not None and getattr(gold[0], "is_rational", None) is False
-    return correct_or_incorrect(not rounded)  # the library compares six digits
+    try:
+        return correct_or_incorrect(any(same(one, other) for one in wanted for other in given))
+    except RecursionError:
+        return UNPARSABLE
+
+
+def _words(text: str) -> str:
+    """A text whose case and brackets around it do not count."""
+    return _same_text(text).casefold().strip("().\"'*")
 
 
 def warm(detail: str) -> None:
-    """Import the parser and build its patterns."""
+    """Compare once, which loads the numbers' library."""
     verify("$\\frac{x}{2}$", "x", {})

@@ -10,6 +10,7 @@ from typing import Any
 from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
 from pipelines.verifiers._characters import ascii_forms
 from pipelines.verifiers._marked import marked, stated, taken_back
+from pipelines.verifiers._units import SCALES
 
 MAX_DIGITS = 400
 """A number with more digits, before or after its exponent is applied, is none."""
@@ -34,7 +35,7 @@ _DEGREES = re.compile(r"\^ ?\{? ?\\circ ?\}?|\\degree(?![A-Za-z])")
 _ARROW = re.compile(r"[-=]>|\u2192|\u21d2|\\(?:implies|(?:long)?[rR]ightarrow|to)(?![A-Za-z])")
 _STARS = re.compile(r"(?<!\d)\*\*|\*\*(?! ?[-+]?[\d{(])")
 """Bold type, not a power."""
-_EMPHASIS = re.compile(r"(?<![\w\\$])(_{1,2})(?=[-$.]?\d)([^_\n]{1,60})\1(?!\w)")
+EMPHASIS = re.compile(r"(?<![\w\\$])(_{1,2})(?=[-$.]?\d)([^_\n]{1,60})\1(?!\w)")
 _ITALICS = re.compile(r"(?<![\w\\$])(?<!\d )_{1,2}(?=[-$.]?\d)")
 _ANGLED = re.compile(r"(?<![\w<>=])<\s?([-+$€£]?\d[\d.,/]{0,30})\s?>(?![\w<>=])")
 """Angle brackets around a number are a mark; a comparison has one of them."""
@@ -51,17 +52,21 @@ _SIGN = re.compile(
 """A minus sign or its name with a space before the number."""
 
 _BEFORE = re.compile(
-    r"(?:\^ ?[{(]?|(?<=\w)_\{?|(?:\\infty|∞), ?|-\(|\\[a-z]{0,4}frac ?(?:\{[^{}]{0,20}\})? ?\{"
+    r"(?:\^ ?[{(]?|\\\{ ?|¬ ?|\\(?:neg|lnot|lim|det|arg|deg|vec|Re|Im|dim|ker|nabla|partial) ?"
+    r"|(?<=\w)_\{?|(?:\\infty|∞), ?|-\(|\\[a-z]{0,4}frac ?(?:\{[^{}]{0,20}\})? ?\{"
     r"|\\sqrt ?[{(\[]?|[√∛∜] ?\(?|[±∓≤≥≠]=? ?|(?<=[\w)\]}$]) ?[<>]=? ?|!= ?"
     r"|\\(?:pm|mp|[lg]eq?(?:slant)?|[lg]t|neq?|log|ln|lg|sin|cos|tan|exp|overline|bar|dot|lfloor|lceil|binom|max|min|gcd|sum|prod|int)"
     r"(?:_\{?\w{1,4}\}?)? ?[{(]?|(?<=[A-Za-z])\((?:[A-Za-z] ?= ?)?|\b(?:sqrt|log|ln|sin|cos|tan) ?\(?)[-+]?\Z"
 )
 """What stands before a number that is only part of something larger."""
 _AFTER = re.compile(
-    r"[abijknxyz](?![A-Za-z])| [nxyz](?![\w'])|\$? ?\\?_+ ?[\d{\\]|\\?_+[A-Za-z](?![A-Za-z])"
+    r"[abijknxyzBGKMT](?![A-Za-z])|(?:bn|mn|mln|tn)\b| [nxyzBKMT](?![\w'.])|\$? ?\\?_+ ?[\d{\\]|\\?_+[A-Za-z](?![A-Za-z])"
     r"|[bB][01]|\(\d| ?\^| ?[π√<>≤≥≠±]| ?/ ?[A-Za-z\\(]|\*[A-Za-z\\(]| \* [a-z]\b"
-    r"| ?\\(?:pi|sqrt|cdot|binom|choose|b?mod|pmod|over|[lg]eq?(?:slant)?|[lg]t|neq?)(?![A-Za-z])| ?[+-] ?\d{0,9}[ijknxyz]\b"
-    r"| (?:squared|cubed|factorial|mod|choose)\b(?! [a-z])|\? {0,2}No\b|, ?[-+]?(?:\\infty|∞)"
+    r"| ?\\(?!(?:approx|therefore|because|q?quad|begin|end|[hv]space|square|blacksquare|qed|checkmark|circ|euro|pounds|boxed)"
+    r"(?![A-Za-z]))[A-Za-z]"
+    r"| ?[+*/^] ?[A-Za-z\\√∛(]| ?[-+*/^×÷] {0,3}(?:[.)}\]]{0,2}\Z)| ?[+-] ?\d{0,9}[ijknxyz]\b"
+    r"| (?:squared|cubed|factorial|mod|choose)\b(?! [a-z])|,? or (?:more|less|any|anything|another|fewer|higher|lower|something)\b"
+    r"| (?:half|halves|(?:third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s)\b|\? {0,2}No\b|, ?[-+]?(?:\\infty|∞)"
 )
 """What stands after such a number: a variable, a root, a comparison."""
 _NOT = re.compile(
@@ -80,7 +85,6 @@ _COMPARED = re.compile(r"[<>≤≥≠∞±]|!=|\\(?:[lg]eq?(?:slant)?|[lg]t|neq?
 _OPERATION = re.compile(r"[*+^/±–—-]|\b(?:plus|minus|times|divided|multiplied|to)\b")
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3}){1,99}(?!\d)(?:\.\d+)?|\d{1,3}(?:\.\d{3}){1,99},\d+|\d{1,3}(?:\.\d{3}){2,99}(?!\d)|\d+(?:\.\d+)?|\.\d+)"
-_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _TOKEN = re.compile(
     rf"(?<![\w.^])(?P<sign>[-+])?(?P<money>[$€£¥₹] ?)?(?P<sign2>-)?(?P<digits>{_DIGITS})(?!\.?\d)"
     r"(?P<comma>,(?:\d{1,2}|\d{4,})(?![\d,]))?"
@@ -89,7 +93,7 @@ _TOKEN = re.compile(
     r"(?P<power> ?(?:\^|\*\*) ?\{?(?P<exponent>[-+]?\d{1,6})\}?)?"
     r"(?P<factorial>!)?"
     r"(?: ?(?:/|÷|:) ?(?P<over>-?\d+(?:\.\d+)?)(?![\d/:]))?"
-    rf"(?: {{0,2}}\{{? ?(?P<scale>{'|'.join(_SCALES)})\b\}}?)?"
+    rf"(?: {{0,2}}\{{? ?(?P<scale>(?i:{'|'.join(sorted(SCALES, reverse=True))}))\b\}}?)?"
     r"(?P<percent> ?\\?%| per ?cent\b)?"
 )
 _GAP = re.compile(
@@ -150,7 +154,7 @@ def _plain(text: str) -> str:
     text = _FRACTION.sub(lambda m: f" {'-' if m[1] else ''}{m[2] or m[3]}/{m[4] or m[5]} ", text)
     text = _STARS.sub(" ", _DEGREES.sub("°", _TIMES.sub("*", _ARROW.sub("=", _WRAP.sub(" ", text)))))
     text = _BY.sub("*", _PER.sub(" per ", _UNIT_POWER.sub("", text))).replace("\\$", "$")
-    text = _SIGN.sub(r"\1 -", _BASE_TEN.sub("", _ITALICS.sub("", _EMPHASIS.sub(r"\2", text))))
+    text = _SIGN.sub(r"\1 -", _BASE_TEN.sub("", _ITALICS.sub("", EMPHASIS.sub(r"\2", text))))
     return _SPACED.sub(lambda m: m[0].replace(" ", ""), text)
 
 
@@ -315,10 +319,9 @@ def _value(match: re.Match[str]) -> Number | None:
             return None
         value = value**power
     shift = int((match["e"] or "e0")[1:]) + int(match["ten"] or 0)
-    shift += _SCALES.get(match["scale"] or "", 0)
     if abs(shift) > MAX_DIGITS:
         return None
-    value *= Fraction(10) ** shift
+    value *= Fraction(10) ** shift * SCALES.get((match["scale"] or "").lower(), 1)
     if match["over"]:
         divisor = Fraction(match["over"])
         if divisor == 0:
@@ -375,11 +378,18 @@ _OR = re.compile(
 
 
 def extract_answer(completion: str) -> str:
-    """The final number in its shortest form: an integer, a decimal where it is finite, else a fraction."""
-    tokens = final_number(completion)
-    if tokens is None:
-        return ""
-    rest = tokens.denominator
+    """The final number in its shortest form."""
+    value = final_number(completion)
+    return "" if value is None else shortest(value)
+
+
+def shortest(value: Fraction) -> str:
+    """An integer, a decimal where it is finite, else a fraction.
+
+    >>> shortest(Fraction(3)), shortest(Fraction(-1, 20)), shortest(Fraction(1, 3))
+    ('3', '-0.05', '1/3')
+    """
+    rest = value.denominator
     places = 0
     while rest % 10 == 0:
         rest //= 10
@@ -388,10 +398,10 @@ def extract_answer(completion: str) -> str:
         while rest % prime == 0:
             rest //= prime
             places += 1
-    if rest != 1 or tokens.denominator == 1:
-        return str(tokens)
-    text = f"{abs(tokens.numerator) * 10**places // tokens.denominator:0{places + 1}d}"
-    return ("-" if tokens < 0 else "") + f"{text[:-places]}.{text[-places:]}".rstrip("0")
+    if rest != 1 or value.denominator == 1:
+        return str(value)
+    text = f"{abs(value.numerator) * 10**places // value.denominator:0{places + 1}d}"
+    return ("-" if value < 0 else "") + f"{text[:-places]}.{text[-places:]}".rstrip("0")
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:

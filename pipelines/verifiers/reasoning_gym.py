@@ -16,6 +16,7 @@ from pipelines.data.records import Problem
 from pipelines.errors import DataError
 from pipelines.verifiers import UNPARSABLE, Verdict, answer_text, correct_or_incorrect
 from pipelines.verifiers._expressions import arithmetic, formula, literal
+from pipelines.verifiers._marked import boxes
 
 _NO_ANSWER = "its entries have no fixed answer that could verify itself"
 REFUSED = {
@@ -54,8 +55,8 @@ def _dataset(task: str) -> Any:
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """Score of the task named in `info["task"]`, in [0, 1]; correct from 1 on.
 
-    The answer is the text in `<answer>` tags where there are any, else the whole trimmed completion. Where the library
-    raises on it but scores the gold answer, it is unparsable.
+    The answer is the text in `<answer>` tags where there are any, else in the last box, else the whole trimmed completion. Where
+    the library raises on it but scores the gold answer, it is unparsable.
 
     Raises:
         KeyError: `info` names no task.
@@ -65,7 +66,7 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     task = str(info["task"])
     if why := refusal(task):
         raise DataError(why)
-    text = answer_text(completion)
+    text = _text(completion)
     if task == "game_of_life_halting":  # the library compares truth values of two non-empty texts
         boolean = _BOOLEANS.get(text.lower().rstrip("."))
         return UNPARSABLE if boolean is None else correct_or_incorrect(boolean == _BOOLEANS[answer.strip().lower()])
@@ -90,6 +91,12 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     return Verdict(score, "correct" if score >= 1.0 else "incorrect")
 
 
+def _text(completion: str) -> str:
+    text = answer_text(completion)
+    marks = [] if "<answer>" in completion and not text.startswith("\\boxed") else boxes(text)
+    return marks[-1][2] if marks else text
+
+
 def _arithmetic(task: str, text: str, metadata: dict[str, Any]) -> Verdict:
     """Every number is used once, and the value is exact."""
     parsed = arithmetic(text)
@@ -108,7 +115,7 @@ def relabel(problem: Problem, completion: str) -> Problem | None:
     """
     stored: Any = problem.info.get("metadata") or {}
     metadata = json.loads(stored) if isinstance(stored, str) else stored
-    parsed = arithmetic(answer_text(completion)) if problem.info.get("task") == "countdown" else None
+    parsed = arithmetic(_text(completion)) if problem.info.get("task") == "countdown" else None
     if parsed is None:
         return None
     value, integers = parsed
@@ -122,12 +129,12 @@ def relabel(problem: Problem, completion: str) -> Problem | None:
         or len(named.findall(last["content"])) != 1
     ):
         return None
-    metadata = {**metadata, "target": int(value), "expression": answer_text(completion)}
+    metadata = {**metadata, "target": int(value), "expression": _text(completion)}
     info = {**problem.info, "metadata": json.dumps(metadata) if isinstance(stored, str) else metadata}
     if isinstance(info.get("question"), str):
         info["question"] = named.sub(str(value), info["question"])
     prompt = [*before, {**last, "content": named.sub(str(value), last["content"])}]
-    return replace(problem, prompt=prompt, answer=answer_text(completion), info=info)
+    return replace(problem, prompt=prompt, answer=_text(completion), info=info)
 
 
 def _literal(text: str, entry: dict[str, Any]) -> str:

@@ -247,7 +247,7 @@ MATRIX = [
     ("optimizer", code("pipelines/engine/optimizer.py"), {"sft", "rlvr"}),
     # libraries
     *((f"version of {name}", version(name), VERIFIED) for name in (
-        "sympy", "latex2sympy2_extended", "antlr4-python3-runtime", "reasoning-gym", "math-verify", "gymnasium",
+        "sympy", "mpmath", "reasoning-gym", "gymnasium",
     )),
     *((f"version of {name}", version(name), ALL) for name in ("transformers", "tokenizers", "numpy", "jinja2", "pyarrow")),
     *((f"version of {name}", version(name), MODELS) for name in ("torch", "peft", "scipy")),

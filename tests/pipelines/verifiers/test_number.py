@@ -152,6 +152,8 @@ SAME = {
     "0.5": ["50\uff05", "50 per cent", "\u00bd", "\\frac{1}2", "\\frac1{2}", "5*10**-1", "5\u00b710\u207b\u00b9"],
     "7": ["7\u2081\u2080", "7_{10}", "_7_", "__7__ apples", "_7 apples_", "7 _apples_", "7 (not 8)", "7, not 8", "7 (or 7.0)",
           "7 or 14/2", "<7>"],
+    "1800000": ["18 lakh", "1.8 Million"],
+    "84": ["7 dozen", "7\\text{ dozen}"],
     "5000000": ["5 million", "5\\text{ million}", "$5 million"],
 }  # fmt: skip
 """Value -> forms of it, in every mark."""
@@ -166,6 +168,10 @@ OTHER = {
         "5 (or 6)", "6 or possibly 5", "5, maybe 6", "x=6 \\text{ or } x=5", "5.0.1", "2024-05-05", "\u221b5", "\\overline{5}", "1\u200b5",
     ],
     "1": ["1\u00bd"],
+    "18": [
+        "$18M", "18B", "18 lakh", "18 dozen", "18 Million", "18 or any number", "18 or more", "18 tenths", "18 bn",
+        "18 \\notin S", "18 \\det A",        "18 + sqrt(2)", "18 + c", "18 \\partial x", "\\neg 18",
+    ],
     "10": ["10\u00b2", "10\u207b\u00b3"],
     "1.2": ["(1,2)", "[1,2]", "\\{1,2\\}", "1.2.3"],
     "500": ["5%"],

@@ -19,12 +19,14 @@ from pipelines import verifiers
 from pipelines.verifiers import pool as pools
 from pipelines.verifiers.pool import Limits, Pool, PoolError, Request
 
-BOMB = r"\boxed{(w+x+y+z)^{900}}"
-"""Takes the library minutes."""
+BOMB = "a" * 60 + "b"
+"""Takes a pattern with a repetition within a repetition longer than anybody waits."""
 SHORT = Limits(cpu_s=0.3, quick_s=0.1)
 
 
 def row(completion: str, answer: str = "7") -> Request:
+    if completion.startswith(BOMB):
+        return Request("verify", "regex", completion, "(a+)+", {})
     return Request("verify", "math", completion, answer, {})
 
 
@@ -55,7 +57,7 @@ def test_extraction_has_the_same_limits(pool):
     pool.run([row("\\boxed{7}")])
     pool.limits = Limits(cpu_s=0.002, quick_s=0.001)
     slow = [
-        Request("extract", "math", rf"\boxed{{\frac{{x}}{{{i}}} + " + "y + " * 150 + "z}", "", {}) for i in range(3)
+        Request("extract", "math", rf"\boxed{{\frac{{x}}{{{i}}} + " + "y + " * 400 + "z}", "", {}) for i in range(3)
     ]
     assert "" in pool.run(slow)
     pool.limits = Limits()
@@ -159,7 +161,7 @@ from pipelines.verifiers.pool import Limits, Pool, Request
 pool = Pool(workers=1, limits=Limits(cpu_s=60, quick_s=60))
 pool.run([Request("verify", "math", "7", "7", {{}})])
 print(pool._server.pid, pool.workers[0].pid, flush=True)
-pool.run([Request("verify", "math", {BOMB!r}, "7", {{}})])
+pool.run([Request("verify", "regex", {BOMB!r}, "(a+)+", {{}})])
 """
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None

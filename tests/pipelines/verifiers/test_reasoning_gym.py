@@ -36,6 +36,12 @@ def test_gold_is_correct_and_nonsense_is_not(task):
             assert verdict.score is not None and not verdict.correct, (text, verdict)
 
 
+def test_a_box_holds_the_answer():
+    answer, info = entries("countdown")[0]
+    assert verifiers.verify("reasoning_gym", f"So \\boxed{{{answer}}}.", answer, info).correct
+    assert not verifiers.verify("reasoning_gym", f"\\boxed{{{answer}}} or \\boxed{{1}}", answer, info).correct
+
+
 def test_zero_is_no_probability_and_no_distance():
     for answer, info in entries("coin_flip"):
         assert not verifiers.verify("reasoning_gym", "0", answer, info).correct
