@@ -62,11 +62,11 @@ def _united(formula: Formula) -> tuple[Formula, str]:
 def _spread(formula: Formula) -> Formula:
     """With both values in the place of plus or minus; a list's doubles are left out."""
     if formula[0] in ("list", "set"):
-        flat: list[Formula] = []
+        spread: list[Formula] = []
         for item in formula[1]:
             inner = _spread(item)
-            flat += inner[1] if inner[0] == "list" else [inner]
-        return (formula[0], flat, *formula[2:])
+            spread += inner[1] if inner[0] == "list" else [inner]
+        return (formula[0], spread, *formula[2:])
     signs = [("pm", 1), ("pm", -1)]
     if formula[0] in ("rel", "tuple", "union") or not any(has(formula, sign) for sign in signs):
         if formula[0] == "rel" and formula[1][-2] == "=" and any(has(formula[1][-1], sign) for sign in signs):
@@ -100,12 +100,12 @@ def _sides(gold: Formula, answer: Formula) -> tuple[Formula, Formula]:
     """Both without the name of what is asked."""
     for _ in range(2):
         gold, answer = _member(gold), _member(answer)
-        one, two = _equation(gold), _equation(answer)
-        if two and not one and (_defines(answer[1]) or answer[1][-1] != ("num", 0)):
+        gold_part, answer_part = _equation(gold), _equation(answer)
+        if answer_part and not gold_part and (_defines(answer[1]) or answer[1][-1] != ("num", 0)):
             answer = answer[1][-1]
-        elif one and not two and _defines(gold[1]):
+        elif gold_part and not answer_part and _defines(gold[1]):
             gold = gold[1][-1]
-        elif one and two and gold[1][0] == answer[1][0] and _defines(gold[1]):
+        elif gold_part and answer_part and gold[1][0] == answer[1][0] and _defines(gold[1]):
             gold, answer = gold[1][-1], answer[1][-1]
         else:
             break
@@ -189,12 +189,12 @@ def _same_items(items: list[Formula], others: list[Formula], *, ordered: bool = 
     """Whether the items are the same, one by one or in any order."""
     if len(items) != len(others) or len(items) > MOST_ITEMS:
         return False
-    left = list(others)
+    before = list(others)
     for item in items:
-        found = next((n for n, other in enumerate(left[:1] if ordered else left) if same(item, other)), None)
-        if found is None:
+        position = next((n for n, other in enumerate(before[:1] if ordered else before) if same(item, other)), None)
+        if position is None:
             return False
-        del left[found]
+        del before[position]
     return True
 
 
@@ -209,14 +209,14 @@ def _different(items: list[Formula]) -> list[Formula]:
 
 def _same_lists(gold: Formula, answer: Formula) -> bool:
     """A list without brackets, as what the other one is."""
-    one, two = (f[1] if f[0] in ("list", "set", "tuple") else [f] for f in (gold, answer))
-    if max(len(one), len(two)) > MOST_ITEMS:
+    gold_part, answer_part = (f[1] if f[0] in ("list", "set", "tuple") else [f] for f in (gold, answer))
+    if max(len(gold_part), len(answer_part)) > MOST_ITEMS:
         return False
     if gold[0] == "tuple" or answer[0] == "tuple":
-        return _same_items(one, two)
+        return _same_items(gold_part, answer_part)
     if any(f[0] not in ("list", "set", *_SCALARS, "unit") for f in (gold, answer)):
         return False
-    return _same_items(_different(one), _different(two), ordered=False)
+    return _same_items(_different(gold_part), _different(answer_part), ordered=False)
 
 
 def _same_shapes(gold: Formula, answer: Formula) -> bool:
@@ -227,8 +227,8 @@ def _same_shapes(gold: Formula, answer: Formula) -> bool:
     if gold[0] in ("set", "list"):
         return _same_items(_different(gold[1]), _different(answer[1]), ordered=False)
     if gold[0] in ("union", "cap", "minus"):
-        one, two = ([f[1], f[2]] for f in (gold, answer))
-        return _same_items(one, two, ordered=gold[0] == "minus")
+        gold_part, answer_part = ([f[1], f[2]] for f in (gold, answer))
+        return _same_items(gold_part, answer_part, ordered=gold[0] == "minus")
     if gold[0] == "rel":
         return _same_inequalities(gold[1], answer[1])
     return False
@@ -245,16 +245,16 @@ def _multiple(gold: list[Any], answer: list[Any]) -> int | None:
     """The sign of the number by which the sides' difference of one differs from the other's; None: by no number."""
     if any(side[0] not in _SCALARS for side in (*gold[::2], *answer[::2])):
         return None
-    one, two = (("add", f[0], ("neg", f[2])) for f in (gold, answer))
-    if not (free(one) and free(one) == free(two)):
+    gold_part, answer_part = (("add", f[0], ("neg", f[2])) for f in (gold, answer))
+    if not (free(gold_part) and free(gold_part) == free(answer_part)):
         return None
-    at_one = {name: ("num", _PLACE + n) for n, name in enumerate(sorted(free(one)))}
-    first, second = (_at(f, at_one) for f in (one, two))
+    at_one = {name: ("num", _PLACE + n) for n, name in enumerate(sorted(free(gold_part)))}
+    first, second = (_at(f, at_one) for f in (gold_part, answer_part))
     try:
         ratio = number(("div", first, second))
     except NoValue:
         return None
-    if not equal(("mul", one, second), ("mul", two, first)):
+    if not equal(("mul", gold_part, second), ("mul", answer_part, first)):
         return None
     return 1 if ratio > 0 else -1
 
@@ -298,8 +298,8 @@ def _same_sets(gold: Formula, answer: Formula) -> bool | None:
         return None
     ends = sorted(set(ends) - {_INFINITY, -_INFINITY})
     places = range(-1, 2 * len(ends))  # 2n is the n-th end, 2n + 1 what follows it
-    one, two = _members(gold, ends), _members(answer, ends)
-    return all(one(place) == two(place) for place in places)
+    gold_part, answer_part = _members(gold, ends), _members(answer, ends)
+    return all(gold_part(place) == answer_part(place) for place in places)
 
 
 def _letter(formula: Formula) -> str | None:
@@ -363,17 +363,17 @@ def _ends(formula: Formula, ends: list[Any]) -> None:
 
 def _chain(sides: list[Any]) -> list[tuple[str, Formula]]:
     """What an inequality says of its letter: an operator and an end each; empty where the letter is on no side alone."""
-    said: list[tuple[str, Formula]] = []
-    for left, operator, right in zip(sides[::2], sides[1::2], sides[2::2], strict=False):
+    bounds: list[tuple[str, Formula]] = []
+    for before, operator, after in zip(sides[::2], sides[1::2], sides[2::2], strict=False):
         if operator not in _FLIPPED:
             return []
-        if left[0] == "sym" and not free(right):
-            said.append((operator, right))
-        elif right[0] == "sym" and not free(left):
-            said.append((_FLIPPED[operator], left))
+        if before[0] == "sym" and not free(after):
+            bounds.append((operator, after))
+        elif after[0] == "sym" and not free(before):
+            bounds.append((_FLIPPED[operator], before))
         else:
             return []
-    return said
+    return bounds
 
 
 def _members(formula: Formula, ends: list[Any]) -> Member:
@@ -389,16 +389,20 @@ def _members(formula: Formula, ends: list[Any]) -> Member:
     if kind == "all":
         return lambda at: True
     if kind in ("union", "cap", "minus"):
-        one, two = _members(formula[1], ends), _members(formula[2], ends)
-        return lambda at: (one(at) or two(at)) if kind == "union" else one(at) and two(at) == (kind == "cap")
+        gold_part, answer_part = _members(formula[1], ends), _members(formula[2], ends)
+        return lambda at: (
+            (gold_part(at) or answer_part(at))
+            if kind == "union"
+            else gold_part(at) and answer_part(at) == (kind == "cap")
+        )
     if kind == "such":
         return _members(formula[2], ends)
     if kind == "list":
         several = [_members(item, ends) for item in formula[1]]
         both = formula[2] == "and"
         return lambda at: all(m(at) for m in several) if both else any(m(at) for m in several)
-    said = [(operator, _index(end, ends)) for operator, end in _chain(formula[1])]
-    return lambda at: all(_holds(at, operator, end) for operator, end in said)
+    bounds = [(operator, _index(end, ends)) for operator, end in _chain(formula[1])]
+    return lambda at: all(_holds(at, operator, end) for operator, end in bounds)
 
 
 def _holds(at: int, operator: str, end: int) -> bool:

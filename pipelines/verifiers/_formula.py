@@ -110,13 +110,11 @@ class _Reader(Cursor):
         money = self.peek() if self.peek() in ("$", "\\$", "€", "£", "¥", "₹") else ""
         if money:
             self.take()
+        sign = ""
         if self.peek() == "-" and self.peek(1) in ("$", "\\$", "€", "£"):
-            self.take()
-            self.take()
-            money, formula = "$", ("neg", self.sum())
-        else:
-            formula = self.sum()
-        words = []
+            sign, money = self.take(), self.take()
+        formula: Formula = _signed(sign, self.sum())
+        words: list[str] = []
         while self.kind() in ("text", "word") or (words and self.peek() in ("^", "/", "*", ".")):
             words.append(self.unit_word())
         phrase = " ".join(words)
@@ -152,8 +150,8 @@ class _Reader(Cursor):
             if operator in ("*", "/") or (operator == ":" and self.kind(1) == "num"):
                 self.take()
                 sign = self.take() if self.peek() in ("+", "-") else ""
-                right = self.product() if self.tight or operator == "*" else self.factor()
-                formula = ("mul" if operator == "*" else "div", formula, _signed(sign, right))
+                second = self.product() if self.tight or operator == "*" else self.factor()
+                formula = ("mul" if operator == "*" else "div", formula, _signed(sign, second))
             elif operator in ("\\bmod", "\\mod"):
                 self.take()
                 formula = ("fn", "mod", formula, self.factor())
@@ -171,20 +169,21 @@ class _Reader(Cursor):
 
     def juxtaposed(self, left: Formula) -> Formula:
         """The product of what stands side by side; a whole number and a proper fraction are a mixed number."""
-        whole = self.kind(-1) == "num" and _integer(left)
+        integral = self.kind(-1) == "num" and _integer(left)
         if self.kind() == "num":
-            over = self.kind(-1) == "num" and whole and self.peek(1) == "/" and self.kind(2) == "num"
+            over = self.kind(-1) == "num" and integral and self.peek(1) == "/" and self.kind(2) == "num"
             if not over or not self.tokens[self.at].spaced:
                 raise Unread("two numbers side by side")
             top, bottom = (exact_number(self.take()), self.take(), exact_number(self.take()))[::2]
             if not 0 < top < bottom:
                 raise Unread("a mixed number that is none")
             return ("add", left, ("num", top / bottom))
-        proper = whole and self.peek() == "\\frac"
-        right = self.factor()
-        if proper and right[0] == "div" and _integer(right[1]) and _integer(right[2]) and 0 < right[1][1] < right[2][1]:
-            return ("add", left, right)
-        return ("mul", left, right)
+        proper = integral and self.peek() == "\\frac"
+        second = self.factor()
+        if proper and second[0] == "div" and _integer(second[1]) and _integer(second[2]):
+            proper = 0 < second[1][1] < second[2][1]
+            return ("add" if proper else "mul", left, second)
+        return ("mul", left, second)
 
     def begins_factor(self) -> bool:
         """Whether a factor may begin here."""

@@ -50,8 +50,8 @@ def parts(formula: Formula) -> list[Formula]:
         if isinstance(part, tuple):
             listed.append(part)
         elif isinstance(part, list):
-            flat = [entry for row in part for entry in (row if isinstance(row, list) else [row])]
-            listed += [entry for entry in flat if isinstance(entry, tuple)]
+            entries = [entry for row in part for entry in (row if isinstance(row, list) else [row])]
+            listed += [entry for entry in entries if isinstance(entry, tuple)]
     return listed
 
 
@@ -167,7 +167,7 @@ def _whole_root(number: int, index: int) -> int | None:
 
 
 def _function(name: str, values: list[Fraction]) -> Fraction | None:
-    first, whole = values[0], all(value.denominator == 1 for value in values)
+    first, integral = values[0], all(value.denominator == 1 for value in values)
     if name in ("sqrt", "cbrt", "root"):
         index = {"sqrt": Fraction(2), "cbrt": Fraction(3)}.get(name, values[-1])
         return _root(first, int(index)) if index.denominator == 1 and 1 <= index <= 1000 else None
@@ -179,7 +179,7 @@ def _function(name: str, values: list[Fraction]) -> Fraction | None:
         return max(values) if name == "max" else min(values)
     if name == "mod" and values[1] != 0:
         return first % values[1]
-    if not whole:
+    if not integral:
         return None
     integers = [int(value) for value in values]
     if name in ("gcd", "lcm"):
@@ -358,11 +358,11 @@ def _equal(first: Formula, other: Formula, steps: list[int]) -> bool:
 
 def _equal_constants(first: Formula, other: Formula, steps: list[int]) -> bool:
     try:
-        one, two = exact(first), exact(other)
+        value, other_value = exact(first), exact(other)
     except NoValue:
         return False
-    if one is not None and two is not None:
-        return one == two
+    if value is not None and other_value is not None:
+        return value == other_value
     imaginary = any(has(f, ("const", "i")) for f in (first, other))
     for mode in (True,) if imaginary else (False, True):
         close = _close(first, other, {}, steps, imaginary=mode)
@@ -394,11 +394,11 @@ def _close(
     for digits in (DIGITS, MORE_DIGITS):
         with mp.workdps(digits):
             try:
-                one = _Numeric(known, steps, imaginary=imaginary).value(first)
-                two = _Numeric(known, steps, imaginary=imaginary).value(other)
-                if mp.isinf(one) or mp.isinf(two):
-                    return bool(one == two)
-                size, difference = max(abs(one), abs(two)), abs(one - two)
+                value = _Numeric(known, steps, imaginary=imaginary).value(first)
+                other_value = _Numeric(known, steps, imaginary=imaginary).value(other)
+                if mp.isinf(value) or mp.isinf(other_value):
+                    return bool(value == other_value)
+                size, difference = max(abs(value), abs(other_value)), abs(value - other_value)
             except (NoValue, OverflowError, ZeroDivisionError, ValueError, TypeError):
                 return None
             sizes.append(size)

@@ -113,9 +113,9 @@ def tidy(text: str) -> str:
 
 
 def _repeating(match: re.Match[str]) -> str:
-    whole, fixed = match[1] or "0", match[2]
+    complete, fixed = match[1] or "0", match[2]
     period = match[3] or match[4] or match[5] or match[6] + (match[7] or "") + (match[8] or "")
-    value = Fraction(int(whole + fixed + period) - int(whole + fixed), 10 ** len(fixed) * (10 ** len(period) - 1))
+    value = Fraction(int(complete + fixed + period) - int(complete + fixed), 10 ** len(fixed) * (10 ** len(period) - 1))
     return f"{{\\frac{{{value.numerator}}}{{{value.denominator}}}}}"
 
 
@@ -133,33 +133,33 @@ def _going_on(match: re.Match[str]) -> str:
     return match[0]
 
 
-def _expression(text: str, *, whole: bool) -> str | None:
+def _expression(text: str, *, complete: bool) -> str | None:
     """The formula in a tidy text: all of it, or what its dollar signs hold; None where the words around it change it.
 
     Args:
         text: a mark's, or a completion's end.
-        whole: whether the text has to be the answer.
+        complete: whether the text has to be the answer.
     """
-    found = list(_ENVIRONMENT.finditer(text))
-    if not found:
+    environments = list(_ENVIRONMENT.finditer(text))
+    if not environments:
         lead = _LEAD.match(text)
         return text[lead.end() :] if lead and not _BAD_LEAD.search(lead[0]) else text
-    first = len(found) - 1
-    while first and _BETWEEN.fullmatch(text, found[first - 1].end(), found[first].start()):
+    first = len(environments) - 1
+    while first and _BETWEEN.fullmatch(text, environments[first - 1].end(), environments[first].start()):
         first -= 1
-    before, after = text[: found[first].start()], text[found[-1].end() :]
-    if _BAD_LEAD.search(before) or (whole and first):
+    before, after = text[: environments[first].start()], text[environments[-1].end() :]
+    if _BAD_LEAD.search(before) or (complete and first):
         return None
-    joined = _POINT.sub("", found[first][2])
-    for one, two in zip(found[first:], found[first + 1 :], strict=False):
-        joined += (text[one.end() : two.start()].strip() or ",") + " " + two[2]
+    joined = _POINT.sub("", environments[first][2])
+    for previous, following in zip(environments[first:], environments[first + 1 :], strict=False):
+        joined += (text[previous.end() : following.start()].strip() or ",") + " " + following[2]
     after = after.removeprefix("**")
     if _BECAUSE.match(after):
         return joined
     words = re.match(r"\s*([^.,;:!?()\n]*)", after)
     phrase = words[1].strip() if words else after
     if (
-        not whole
+        not complete
         and len(phrase.split()) > 4
         and phrase.split()[0].lower() not in SCALES
         and not _NOT_UNIT.match(phrase)
@@ -191,22 +191,22 @@ def _gold(answer: str) -> str:
 
 def _gold_formulas(gold: str) -> tuple[Formula, ...]:
     """Of a gold answer a decimal comma is none: 1,2 and 0,5 are lists."""
-    expression = _expression(re.sub(r"(?<![\d,])0,(?=\d)", "0, ", gold), whole=True)
+    expression = _expression(re.sub(r"(?<![\d,])0,(?=\d)", "0, ", gold), complete=True)
     return () if expression is None else _formulas(expression)
 
 
 def _answer_formulas(completion: str, parsed: str) -> tuple[Formula, ...]:
     """The completion's formula; where nothing is marked or stated and nothing can be read, the last number of its prose."""
-    whole = marked(completion) is not None
-    expression = _expression(parsed, whole=whole)
+    complete = marked(completion) is not None
+    expression = _expression(parsed, complete=complete)
     if expression is None:
         return ()
     words = _LONG_WORD.findall(expression)
-    if not whole and words and not re.search(r"[$\\\d]", parsed) and not {*FUNCTIONS, "infinity"}.issuperset(words):
+    if not complete and words and not re.search(r"[$\\\d]", parsed) and not {*FUNCTIONS, "infinity"}.issuperset(words):
         return ()  # a word without any mark is prose
-    clause = _CLAUSE.split(expression, maxsplit=1)[0] if not whole and "$" not in parsed else expression
+    clause = _CLAUSE.split(expression, maxsplit=1)[0] if not complete and "$" not in parsed else expression
     formulas = _formulas(_without_reason(expression)) or _formulas(clause)
-    formal = whole or re.search(r"[$\\]", parsed) is not None or stated(completion[-TAIL:]) is not None
+    formal = complete or re.search(r"[$\\]", parsed) is not None or stated(completion[-TAIL:]) is not None
     if formulas or formal or len(_WORD.findall(parsed)) < PROSE:
         return formulas
     value = number.final_number(completion[-TAIL:])
@@ -282,7 +282,7 @@ def extract_answer(completion: str) -> str:
     value = _rational(formulas[0])
     if value is not None:
         return number.shortest(value)
-    return " ".join((_expression(text, whole=marked(completion) is not None) or "").split())
+    return " ".join((_expression(text, complete=marked(completion) is not None) or "").split())
 
 
 def _rational(formula: Formula) -> Fraction | None:
@@ -305,18 +305,18 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     if verdict is not None:
         return verdict
     gold, parsed = _gold(answer), tidy(candidate(completion))
-    wanted, given = _gold_formulas(gold), _answer_formulas(completion, parsed)
+    wanted, answers = _gold_formulas(gold), _answer_formulas(completion, parsed)
     base = _BASE.fullmatch(gold)
-    if base and _expression(parsed, whole=False) == base[1]:
+    if base and _expression(parsed, complete=False) == base[1]:
         return correct_or_incorrect(True)
     if not _same_text(gold):
         raise ValueError(f"the answer {answer[:80]!r} is not a mathematical expression")
     if not wanted:
-        return correct_or_incorrect(_words(gold) == _words(_expression(parsed, whole=True) or ""))
-    if not given:
+        return correct_or_incorrect(_words(gold) == _words(_expression(parsed, complete=True) or ""))
+    if not answers:
         return UNPARSABLE
     try:
-        return correct_or_incorrect(any(same(one, other) for one in wanted for other in given))
+        return correct_or_incorrect(any(same(previous, other) for previous in wanted for other in answers))
     except RecursionError:
         return UNPARSABLE
 
