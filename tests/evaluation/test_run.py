@@ -119,6 +119,19 @@ def test_every_number_is_of_the_checkpoint_it_is_filed_under(evaluated):
     assert difference == pytest.approx(flat["sft/palindromes/pass@1"] - flat["base/palindromes/pass@1"])
 
 
+def test_the_share_of_cut_answers_is_that_of_answers_without_an_end(evaluated):
+    """Random weights seldom end; every question's log says its share, the task their mean, and a task of choices nothing."""
+    out, flat = evaluated
+    body = json.loads((out / "results.json").read_text())["evaluation"]
+    for name in ("base", "sft"):
+        rows = [json.loads(line) for line in (out / "samples" / name / "palindromes.jsonl").read_text().splitlines()]
+        assert all(row["truncated_share"] in (0, 0.25, 0.5, 0.75, 1) for row in rows)
+        mean = sum(row["truncated_share"] for row in rows) / len(rows)
+        assert flat[f"{name}/palindromes/truncated_share"] == pytest.approx(mean)
+        assert "truncated_share" not in body[name]["last_sentence"]
+    assert flat["base/palindromes/truncated_share"] != flat["sft/palindromes/truncated_share"]
+
+
 def test_a_multiple_choice_task_s_accuracy_is_paired_too(evaluated):
     out, flat = evaluated
     cell = json.loads((out / "results.json").read_text())["differences"]["last_sentence"]["base → sft"]

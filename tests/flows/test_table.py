@@ -45,6 +45,28 @@ def test_a_missing_cell_and_several_tasks():
     assert lines[0][1:3] == ["50.0 % [40.0, 70.0]", "–"] and lines[1][1:3] == ["–", "25.0 % [15.0, 45.0]"]
 
 
+def test_cut_answers_stand_beside_every_score():
+    from tasks.record import note
+
+    tasks = {
+        "t": {"pass@1": cell(0.5), "truncated_share": cell(0.25)},
+        "u": {"acc": cell(0.5), "truncated_share": cell(0.9)},
+    }
+    body = {**BODY, "evaluation": {"sft": tasks}, "differences": {}}
+    header, lines = table.rows(body)
+    assert header[1:-1] == ["t pass@1", "t truncated_share", "u acc", "u truncated_share"]
+    assert lines[0][2] == "25.0 % [15.0, 45.0]" and lines[0][4] == "90.0 % [80.0, 110.0]"
+    assert "25.0 % [15.0, 45.0]" in table.markdown(body), "as Prefect shows it"
+    assert "25.0 % cut" in note(body, str, {}) and "90.0 % cut" in note(body, str, {}), "as MLflow describes the run"
+
+
+def test_what_a_stage_achieved_stands_before_its_alarms():
+    alarm = {"step": 3, "monitor": "truncation", "action": "warn", "text": "monitor truncation: so it is"}
+    stage = {"achieved": "reward 0.1 → 0.2", "alarms": [alarm]}
+    assert table.outcomes(stage) == ["reward 0.1 → 0.2", "alarm at step 3, warn: monitor truncation: so it is"]
+    assert "- rlvr: reward 0.1 → 0.2" in table.markdown({**BODY, "stages": {"rlvr": stage}, "evaluation": {}})
+
+
 def test_differences_keep_their_sign():
     assert table.differences(BODY) == [
         "t: base → sft +20.0 points, 95 % interval [+10.0, +40.0], paired over 10 questions"
