@@ -87,7 +87,10 @@ class _Reader(Cursor):
 
     def union(self) -> Formula:
         """Relations, joined as sets are."""
-        formula = self.relation()
+        return self.joined(self.relation())
+
+    def joined(self, formula: Formula) -> Formula:
+        """A set with what is united with it, cut with it or taken away."""
         while self.peek() in ("cup", "cap", "minus") or (
             self.peek() == "U" and formula[0] in ("tuple", "set", "union")
         ):
@@ -102,7 +105,7 @@ class _Reader(Cursor):
         sides: list[Any] = [self.side()]
         while self.peek() in _COMPARES:
             sides.append(self.take())
-            sides.append(self.side())
+            sides.append(self.joined(self.side()) if sides[-1] == "in" else self.side())
         return sides[0] if len(sides) == 1 else ("rel", sides)
 
     def side(self) -> Formula:
@@ -152,9 +155,6 @@ class _Reader(Cursor):
                 sign = self.take() if self.peek() in ("+", "-") else ""
                 second = self.product() if self.tight or operator == "*" else self.factor()
                 formula = ("mul" if operator == "*" else "div", formula, _signed(sign, second))
-            elif operator in ("\\bmod", "\\mod"):
-                self.take()
-                formula = ("fn", "mod", formula, self.factor())
             elif self.begins_factor():
                 formula = self.juxtaposed(formula)
             else:
@@ -180,10 +180,11 @@ class _Reader(Cursor):
             return ("add", left, ("num", top / bottom))
         proper = integral and self.peek() == "\\frac"
         second = self.factor()
-        if proper and second[0] == "div" and _integer(second[1]) and _integer(second[2]):
-            proper = 0 < second[1][1] < second[2][1]
-            return ("add" if proper else "mul", left, second)
-        return ("mul", left, second)
+        if proper and second[0] == "pct":
+            return ("pct", ("add", left, second[1]))
+        fraction = second[0] == "div" and _integer(second[1]) and _integer(second[2])
+        mixed = proper and fraction and 0 < second[1][1] < second[2][1]
+        return ("add" if mixed else "mul", left, second)
 
     def begins_factor(self) -> bool:
         """Whether a factor may begin here."""

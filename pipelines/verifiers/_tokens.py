@@ -110,7 +110,7 @@ def _worded(command: str, inner: str) -> tuple[str, str]:
     inner = inner.replace("~", " ").strip()
     if command in _VECTORS and re.fullmatch(r"[A-Za-z]{1,2}", inner):
         return "name", f"vector {inner}"
-    if re.fullmatch(r"\d+(?:\.\d+)?", inner):
+    if re.fullmatch(r"\d+(?:\.\d+)?", inner) and command not in ("\\vec", "\\hat", "\\overrightarrow"):
         return "num", inner
     letter = (
         len(inner) == 1

@@ -44,7 +44,7 @@ _KNOWN = {
     "am",
 }
 _REFUSED = frozenset({
-    "or", "and", "not", "no", "nor", "to", "than", "then", "more", "less", "fewer", "least", "most", "any", "all",
+    "ones", "tens", "or", "and", "not", "no", "nor", "to", "than", "then", "more", "less", "fewer", "least", "most", "any", "all",
     "about", "approximately", "roughly", "around", "plus", "minus", "times", "divided", "squared", "cubed",
     "factorial", "mod", "modulo", "choose", "root", "if", "when", "where", "either", "neither", "except", "but",
     "other", "others", "rather", "instead", "never", "wrong", "incorrect", "false", "maybe", "perhaps", "possibly",

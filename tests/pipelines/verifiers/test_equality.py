@@ -19,6 +19,8 @@ MATH500 = toys.ROOT.parent / "shared" / "data" / "math500" / "test.jsonl"
 FORMS = [r"So it is $\boxed{%s}$.", "#### %s", "<answer>%s</answer>", "The answer is $%s$.", "Therefore $%s$"]
 
 SAME = {
+    r"x \in (-\infty,2]\cup[5,\infty)": [r"x \le 2 \text{ or } x \ge 5", r"(-\infty,2]\cup[5,\infty)"],
+    "1/3": [r"33\frac13\%", r"0.\overline{3}"],
     r"\frac{1}{2}": ["0.5", "1/2", r"\dfrac12", r"\frac 12", r"\frac{2}{4}", r"50\%", ".5", "2^{-1}", r"\sin 30^\circ",
         r"\cos(60^\circ)", r"\frac{1}{2}.", r"\left(\frac12\right)", r"{1 \over 2}", r"\sin(\pi/6)", "cos(pi/3)",
         r"\sqrt{1/4}", r"\frac{1}{3}+\frac16", "0.50", "½", r"\tfrac{1}{2}", "x = 1/2", r"P = \frac{1}{2}", r"1 - \frac12",
@@ -100,6 +102,11 @@ SAME = {
 """Gold answer -> forms of it."""
 
 OTHER = {
+    "5": [
+        r"5 \mod 7", r"5 \pmod 7", r"5 \text{ tens}", r"\hat{5}", r"\ll 5", r"5 \propto x", r"5\text{k}",
+        r"5 \text{ out of }10", r"5 \wedge 6", "5 + O(x)",
+        "|5", "5|", "(5", "5)", "5,", "4 < 5", r"5 \angle 30", "2(3)", "2 3",
+    ],
     "3": ["3 + sqrt(2)", r"\ge 3", r"3 \notin S", "3 + c", r"3 \to \infty", r"3 \in S", "< 3", r"\le 3", "> 3", "3 +", "3 -",
         "3 *", "3/", "3^", "3^{", "3!!!!", r"3\sim5", r"3 \approx 4", r"\neg 3", r"\lnot 3", r"3 \neq 4", r"3 \mid 6",
         r"3 \equiv 1 \pmod 2", r"3 \Rightarrow 4", r"3 \rightarrow 4", r"3 \mapsto 4", r"3\det A", r"3\mathbf{i}", r"3\vec{v}",
@@ -159,7 +166,6 @@ OTHER = {
     r"\infty": [r"-\infty", "1/0", "10^{100}"],
     "0": ["2x+3=0", r"\emptyset", "10^{-30}", "e^{-100}", r"\frac{1}{10^{18}}", "x"],
     "6": ["2(2)", "2 3", "2+3"],
-    "5": ["2(3)", "2 3"],
     "50": ["0.5%"],
 }  # fmt: skip
 """Gold answer -> what is something else, and mostly begins with it."""
