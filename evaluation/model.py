@@ -14,6 +14,7 @@ from evaluation.generation import greedy, unknown
 from evaluation.likelihoods import log_likelihoods
 from pipelines.contract.rollout import Completion
 from pipelines.data.chat import THINK_END, completion_text, render_text
+from pipelines.data.control import BREAK, as_text, encode
 from pipelines.data.records import Stop
 from pipelines.engine.distribution import generator
 from pipelines.engine.guided import with_base
@@ -85,10 +86,17 @@ class SamplerLM(HFLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, left_truncate_len: int | None = None, **kwargs: Any
     ) -> list[int]:
-        """Token ids; those of a chat get no special tokens beside the template's own, as in training."""
+        """Token ids; those of a chat get no special tokens beside the template's own, and a control token that a question spells is
+        text, as in training."""
         if self.chats and add_special_tokens is None:
             add_special_tokens = False
-        return super().tok_encode(string, add_special_tokens, left_truncate_len, **kwargs)
+        if not self.chats and not string.startswith(str(self.tokenizer.bos_token)):
+            string = as_text(self.tokenizer, string)
+        if BREAK not in string:
+            return super().tok_encode(string, add_special_tokens, left_truncate_len, **kwargs)
+        first, _, rest = string.partition(BREAK)
+        ids = super().tok_encode(first, add_special_tokens, **kwargs) + encode(self.tokenizer, [BREAK + rest])[0]
+        return ids[-left_truncate_len:] if left_truncate_len else ids
 
     def _loglikelihood_tokens(
         self,

@@ -12,7 +12,7 @@ from pipelines.project import make_home
 from pipelines.stage.files import digest, read_json, write_atomic
 from tasks import environment, preflight_rules, probe
 
-ANSWERED_BY = ("tasks/probe*.py", "pipelines/engine/*.py", "pipelines/environments/*.py")
+ANSWERED_BY = ("tasks/probe*.py", "pipelines/data/*.py", "pipelines/engine/*.py", "pipelines/environments/*.py")
 """The code that answers: another version of it may say more."""
 
 

@@ -127,14 +127,17 @@ def _folder(question: dict[str, Any]) -> dict[str, Any]:
 
 def _gguf(question: dict[str, Any]) -> dict[str, Any]:
     """A GGUF file, by its header; nothing is converted yet."""
+    from pipelines.data.template import habits_of
     from pipelines.engine import gguf_models, models
 
     file = Path(question["path"])
     header = gguf_models.check_header(file)
+    text = header["chat_template"]
     if question["chat_template"] is not None:
-        models.template_text(question["chat_template"])
-    elif not header["chat_template"]:
+        text = models.template_text(question["chat_template"])
+    elif not text:
         return {"problem": f"{file} has no chat template; give one in the recipe (model.chat_template)"}
+    habits_of(text, text, (("bos_token", ""), ("eos_token", "")), str(file))
     sizes, parameters = SimpleNamespace(**header["sizes"]), header["parameters"]
     shape = _shape(sizes, parameters) if "intermediate_size" in header["sizes"] else None
     return {"positions": header["positions"], "parameters": parameters, "shape": shape}

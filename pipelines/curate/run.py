@@ -19,12 +19,14 @@ from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
 from pipelines.curate.values import RowError
 from pipelines.curate.writer import Writer
-from pipelines.data import chat
+from pipelines.data import chat, pairs
 from pipelines.data import samples as sampled
+from pipelines.data.control import rendered_mark
 from pipelines.data.dataset import from_row, iter_problems
 from pipelines.data.pairs import PARTS, REJECTED_PROMPT
 from pipelines.data.records import RAW_TEXT, Message, Problem
 from pipelines.data.steps import STEPS
+from pipelines.data.template import PLAIN_TEMPLATE, TOOLS_TEMPLATE
 from pipelines.engine import models
 from pipelines.errors import DataError
 from pipelines.recipe.settings import Curate, Model, Source
@@ -341,9 +343,12 @@ def _second_pass(
             continue
         source = curate.sources[origins[number]]
         try:
+            _check_plain(problem, tokenizer)
             reason = _outside_length(curate, problem, tokenizer, renders)
-        except chat.TemplateRefusal as error:
-            refusal = RowError("prompt", "the model's chat template refuses it", str(error)[:200])
+        except (chat.TemplateRefusal, RowError) as error:
+            refusal = error
+            if not isinstance(error, RowError):
+                refusal = RowError("prompt", "the model's chat template refuses it", str(error)[:200])
             columns = {"uid": problem.uid, "prompt": problem.prompt}
             counts.quarantine(str(source.task or source.path), Row("kept rows", number + 1, columns), refusal)
             continue
@@ -363,9 +368,24 @@ def _second_pass(
 
 
 def _must_render(curate: Curate, tokenizer: Any) -> bool:
-    """Whether prompts have to go through the chat template: to be counted, or because it refuses some conversations."""
+    """Whether prompts have to go through the chat template: to be counted, or because it may refuse some or not show all of them."""
     bounded = curate.max_prompt_tokens is not None or curate.min_prompt_tokens > 1
-    return bounded or "raise_exception" in str(tokenizer.chat_template)
+    return bounded or tokenizer.chat_template not in (PLAIN_TEMPLATE, TOOLS_TEMPLATE)
+
+
+def _check_plain(problem: Problem, tokenizer: Any) -> None:
+    """Messages are texts, not what a chat template has made of them.
+
+    Raises:
+        RowError: one begins or ends with a control token of the model.
+    """
+    texts = [("prompt", message["content"]) for message in problem.prompt]
+    texts += [(name, str(problem.info.get(name) or "")) for name in ("solution", *pairs.TEXTS, pairs.COMPLETION)]
+    for field, text in texts:
+        mark = rendered_mark(tokenizer, text)
+        if mark is not None:
+            fix = f"{mark!r}; give messages with role and content, and answers without an end token"
+            raise RowError(field, "it begins or ends with a control token, as a rendered conversation does", fix)
 
 
 def _outside_length(curate: Curate, problem: Problem, tokenizer: Any, renders: bool) -> str | None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from pipelines.data.control import THINK_END, THINK_START, after_thinking, as_text, control, decode, encode
+from pipelines.data.fallbacks import system_in_user, tool_in_user, tools_in_system, with_reasoning
 from pipelines.data.records import Message
+from pipelines.data.template import habits, unshown
 from pipelines.errors import DataError, ModelError
 
 if TYPE_CHECKING:
@@ -19,8 +22,6 @@ if TYPE_CHECKING:
 
 ToolSchemas = list[dict[str, Any]]
 """`{"type": "function", "function": {"name", "description", "parameters"}}` of each tool."""
-THINK_START, THINK_END = "<think>", "</think>"
-"""What templates of reasoning models put around the thinking, in front of the answer."""
 MESSAGE = "<|message|>"
 """What stands before the text of a message in the channels of gpt-oss."""
 _HEAD, _TAIL = "{#- whetstone options ", "{#- end of whetstone options #}{{ '' }}"
@@ -37,53 +38,72 @@ class TemplateRefusal(ModelError):
 
 
 def render_text(
-    tokenizer: PreTrainedTokenizerBase, messages: list[Message], *, generation_prompt: bool = True, **variables: Any
+    tokenizer: PreTrainedTokenizerBase,
+    messages: list[Message],
+    tools: ToolSchemas | None = None,
+    *,
+    generation_prompt: bool = True,
+    **variables: Any,
 ) -> str:
-    """A conversation as the text that the model reads.
+    """A conversation as the text that the model reads, for `encode`.
 
-    Templates without a system role (Gemma 2) raise an error for a system message: its text is then put in front of the first
-    user message, as the templates of later versions of these families do themselves.
+    Where a template has no place for a part of the conversation (no system role, no role for the replies of tools, no tools), or
+    raises an error for it, that part is written into the messages around it: `system_in_user`, `tool_in_user`,
+    `tools_in_system`. What no rendering shows is refused. A template without a generation prompt gets the header that it
+    writes before an answer. Control tokens that the data spell are parted by `BREAK`.
 
     Args:
+        tools: that the conversation offers.
         generation_prompt: end with the start of the assistant's turn.
         variables: passed to the template.
 
     Raises:
-        TemplateRefusal: the template raised an error.
+        TemplateRefusal: the template raised an error, or shows a part of the conversation nowhere.
     """
     from jinja2 import TemplateError
 
-    def render(conversation: list[Message]) -> str:
-        text = tokenizer.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=generation_prompt, **variables
-        )
-        return str(text)
+    messages, tools = as_text(tokenizer, [with_reasoning(m) for m in messages]), as_text(tokenizer, tools or None)
+    reason: Exception | str = ""
+    for conversation, offered in _renderings(tokenizer, messages, tools):
+        options = {"tools": offered, **variables} if offered else variables
+        try:
+            text = str(
+                tokenizer.apply_chat_template(
+                    conversation, tokenize=False, add_generation_prompt=generation_prompt, **options
+                )
+            )
+        except TemplateError as error:
+            reason = reason or error  # the first is about the conversation as it is
+            continue
+        lacking = unshown(text, conversation, offered)
+        if lacking is None:
+            return text + (habits(tokenizer).header if generation_prompt else "")
+        reason = reason or f"it does not show {lacking}"
+    raise TemplateRefusal(
+        f"model.chat_template: the template refuses a conversation with the roles "
+        f"{', '.join(m['role'] for m in messages)} ({str(reason)[:200]}). Change the data, or give another template."
+    ) from (reason if isinstance(reason, Exception) else None)
 
-    try:
-        return render(messages)
-    except TemplateError as error:
-        folded = system_in_user(messages)
+
+def _renderings(
+    tokenizer: PreTrainedTokenizerBase, messages: list[Message], tools: ToolSchemas | None
+) -> Iterator[tuple[list[Message], ToolSchemas | None]]:
+    """The conversation as its template can show it, then with more of it written into the messages."""
+    known = habits(tokenizer)
+    if tools and not known.tools:
+        messages, tools = tools_in_system(messages, tools), None
+    if not known.tool:
+        messages = tool_in_user(messages)
+    if not known.system:
+        messages = system_in_user(messages) or messages
+    yield messages, tools
+    replied = tool_in_user(messages)
+    if replied != messages:
+        yield replied, tools
+    for conversation in (messages, replied):
+        folded = system_in_user(conversation)
         if folded is not None:
-            try:
-                return render(folded)
-            except TemplateError:
-                pass  # the first error is about the conversation as it is
-        raise TemplateRefusal(
-            f"model.chat_template: the template refuses a conversation with the roles "
-            f"{', '.join(m['role'] for m in messages)} ({str(error)[:200]}). Change the data, or give another template."
-        ) from error
-
-
-def system_in_user(messages: list[Message]) -> list[Message] | None:
-    """The conversation with its system message at the head of the first user message; None where there is none.
-
-    >>> system_in_user([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}])
-    [{'role': 'user', 'content': 'Be brief.\\n\\n2 + 2?'}]
-    """
-    if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
-        return None
-    first: Message = {"role": "user", "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
-    return [first, *messages[2:]]
+            yield folded, tools
 
 
 def render_prompt(
@@ -106,20 +126,28 @@ def render_prompts(
     offered = tools if tools is not None else [None] * len(conversations)
     texts = None if any(offered) else _render_together(tokenizer, conversations)
     if texts is None:
-        texts = [render_with_tools(tokenizer, *pair) for pair in zip(conversations, offered, strict=True)]
-    return tokenizer(texts, add_special_tokens=False)["input_ids"]
+        texts = [render_text(tokenizer, *pair) for pair in zip(conversations, offered, strict=True)]
+    return encode(tokenizer, texts)
 
 
 def _render_together(tokenizer: PreTrainedTokenizerBase, conversations: list[list[Message]]) -> list[str] | None:
-    """`render_text` of each conversation, in one call of the template; None where it raises an error for one of them."""
+    """`render_text` of each conversation, in one call of the template; None where it is not so simple for one of them."""
     from jinja2 import TemplateError
 
     if not conversations:
         return []
+    known = habits(tokenizer)
+    roles = {message["role"] for messages in conversations for message in messages}
+    if "tool" in roles or ("system" in roles and not known.system):
+        return None
+    marked = [as_text(tokenizer, [with_reasoning(m) for m in messages]) for messages in conversations]
     try:
-        return list(tokenizer.apply_chat_template(conversations, tokenize=False, add_generation_prompt=True))  # type: ignore[arg-type]
+        texts = list(tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=True))
     except TemplateError:
         return None
+    if any(unshown(str(text), messages, None) for text, messages in zip(texts, marked, strict=True)):
+        return None
+    return [str(text) + known.header for text in texts]
 
 
 def render_answer(
@@ -166,55 +194,101 @@ def _rendered_answer(
     *,
     ended: bool,
 ) -> tuple[list[int], int]:
-    prompt_ids = render_prompt(tokenizer, prompt, tools)
-    messages = [*prompt, {"role": "assistant", "content": answer}]
-    text = render_with_tools(tokenizer, messages, tools, generation_prompt=False)
-    before = render_with_tools(tokenizer, prompt, tools)
+    before = render_text(tokenizer, prompt, tools)
+    (prompt_ids,) = encode(tokenizer, [before])
     if not ended and not answer:  # cut off within special tokens, which are no text
         return prompt_ids, len(prompt_ids)
-    if not ended and text.startswith(before):
-        head, part, _ = text[len(before) :].partition(answer)
-        if part and not head.strip():  # some templates put a space in front
-            return [*prompt_ids, *tokenizer(head + answer, add_special_tokens=False)["input_ids"]], len(prompt_ids)
-    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
-    if tokens[: len(prompt_ids)] == prompt_ids:
-        return tokens, len(prompt_ids)
-    # A token may span the seam (`<think>\n` and `\n</think>`); a rollout starts with the prompt's own ids.
-    if text.startswith(before):
-        rest = tokenizer(text[len(before) :], add_special_tokens=False)["input_ids"]
-        return [*prompt_ids, *rest], len(prompt_ids)
-    raise ModelError(
-        f"model.chat_template: the prompt of record {record} is not a prefix of its conversation, so the loss "
-        "could not be limited to the answer. Use a template whose generation prompt starts the assistant's turn."
-    )
+    said = as_text(tokenizer, answer)
+    rest = _completion(tokenizer, prompt, tools, before, said) if ended else None
+    if rest is None:
+        rest = _verbatim(tokenizer, prompt, tools, before, said, record, ended=ended)
+    (tokens,) = encode(tokenizer, [before + rest])
+    if tokens[: len(prompt_ids)] != prompt_ids:
+        # A token may span the seam (`<think>\n` and `\n</think>`); a rollout starts with the prompt's own ids.
+        tokens = prompt_ids + encode(tokenizer, [rest])[0]
+    if ended and not stops(tokenizer) & set(tokens[len(prompt_ids) :]):
+        if tokenizer.eos_token_id is None:
+            raise ModelError(
+                "model.chat_template: the template writes no end token after an answer, and the tokenizer has none, so a model "
+                "would never stop. Name an eos_token in tokenizer_config.json."
+            )
+        tokens.append(tokenizer.eos_token_id)
+    return tokens, len(prompt_ids)
 
 
-def render_with_tools(
+def stops(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Ids that a rollout ends at, whatever the model's generation config adds."""
+    ends = (end_of_turn(tokenizer), tokenizer.eos_token)
+    return {tokenizer.convert_tokens_to_ids(str(end)) for end in ends if end}  # type: ignore[misc]
+
+
+def _completion(
     tokenizer: PreTrainedTokenizerBase,
-    messages: list[Message],
+    prompt: list[Message],
     tools: ToolSchemas | None,
+    before: str,
+    answer: str,
+) -> str | None:
+    """What the template writes of an answer behind its prompt; None where it does not hold the whole answer, reasoning included,
+    or where text that is none of the answer's follows it."""
+    try:
+        text = render_text(
+            tokenizer, [*prompt, {"role": "assistant", "content": answer}], tools, generation_prompt=False
+        )
+    except TemplateRefusal:
+        text = ""
+    if not text.startswith(before):
+        return None
+    rest = text[len(before) :]
+    reasoning = answer.rpartition(THINK_END)[0].replace(THINK_START, "").strip()
+    said = after_thinking(answer).strip()
+    place = rest.find(said, rest.find(reasoning) + len(reasoning))
+    closed = THINK_END in rest or (not reasoning and before.rstrip().endswith(THINK_END))
+    if reasoning not in rest or place < 0 or (THINK_END in answer and not closed):
+        return None
+    tail = control(tokenizer).spelled.sub("", rest[place + len(said) :])
+    return rest if not tail.strip() else None
+
+
+def _verbatim(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: list[Message],
+    tools: ToolSchemas | None,
+    before: str,
+    answer: str,
+    record: str,
     *,
-    generation_prompt: bool = True,
+    ended: bool,
 ) -> str:
-    """`render_text` of a conversation that offers tools; without any, what the template's own options say stays."""
-    offered = {"tools": tools} if tools else {}
-    if any(message["role"] == "tool" for message in messages):
-        try:
-            return render_text(tokenizer, messages, generation_prompt=generation_prompt, **offered)
-        except TemplateRefusal:
-            messages = [tool_in_user(message) for message in messages]
-    return render_text(tokenizer, messages, generation_prompt=generation_prompt, **offered)
+    """The answer as it is, between what the template writes before and after an answer without reasoning.
 
-
-def tool_in_user(message: Message) -> Message:
-    """A tool's reply as a user message, in the tags that Qwen's template writes, for templates without a role for it.
-
-    >>> tool_in_user({"role": "tool", "content": "42"})
-    {'role': 'user', 'content': '<tool_response>\\n42\\n</tool_response>'}
+    Raises:
+        ModelError: the template renders the prompt differently once an answer follows it.
     """
-    if message["role"] != "tool":
-        return message
-    return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    marked: list[Message] = [*prompt, {"role": "assistant", "content": _MARK}]
+    head, mark, tail = render_text(tokenizer, marked, tools, generation_prompt=False).partition(_MARK)
+    opened = before.rstrip().endswith(THINK_START)
+    if mark and head.startswith(before):
+        head = head[len(before) :]
+        if THINK_START in answer:  # its own think block takes the place of the template's empty one
+            head = head.partition(THINK_START)[0]
+        if opened and (THINK_END in answer or not ended):
+            head = ""
+    elif mark and before.startswith(head) and (opened or not before[len(head) :].strip()):
+        head = ""
+    else:
+        raise ModelError(
+            f"model.chat_template: the prompt of record {record} is not a prefix of its conversation, so the loss "
+            "could not be limited to the answer. Use a template whose generation prompt starts the assistant's turn."
+        )
+    if opened and THINK_END not in head:
+        answer = answer.removeprefix(THINK_START).removeprefix("\n")
+        if ended and THINK_END not in answer:
+            answer = f"\n{THINK_END}\n\n{answer}"
+    if not ended:
+        return head + answer
+    plain = control(tokenizer).spelled.sub("", tail).strip()
+    return head + answer + ("" if plain else tail)
 
 
 def with_system_prompt(messages: list[Message], prompt: str | None) -> list[Message]:
@@ -250,17 +324,17 @@ def reply_tokens(
         {"role": "assistant", "content": _MARK},
         {"role": role, "content": text},
     ]
-    rendered = render_with_tools(tokenizer, messages, None)
+    rendered = render_text(tokenizer, messages)
     if _MARK not in rendered:
         raise ModelError(
             "model.chat_template: the template drops or changes earlier answers; it cannot be used with turns."
         )
     rest = rendered.split(_MARK, 1)[1]
     ends = [str(end) for end in (end_of_turn(tokenizer), tokenizer.eos_token) if end]
-    end = next((end for end in ends if rest.lstrip(" ").startswith(end)), None)
-    rest = rest if end is None else rest.lstrip(" ").removeprefix(end)
+    end = next((end for end in ends if rest.lstrip().startswith(end)), None)
+    rest = rest if end is None else rest.lstrip().removeprefix(end)
     drawn = end or (ends[0] if ends else "")
-    return tokenizer((drawn if with_end else "") + rest, add_special_tokens=False)["input_ids"]
+    return encode(tokenizer, [(drawn if with_end else "") + rest])[0]
 
 
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> str | None:
@@ -268,11 +342,7 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
     In many families it is not the tokenizer's end token: Gemma ends a turn with `<end_of_turn>`, Phi-3 with `<|end|>`.
     """
-    messages: list[Message] = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _MARK}]
-    _, mark, rest = render_text(tokenizer, messages, generation_prompt=False).partition(_MARK)
-    if not mark:
-        return None
-    rest = rest.lstrip(" ")
+    rest = habits(tokenizer).tail.lstrip()
     ids = tokenizer(rest, add_special_tokens=False)["input_ids"]
     special = {str(token) for token in tokenizer.special_tokens_map.values()}
     for token in tokenizer.convert_ids_to_tokens(ids[:1]):
@@ -289,15 +359,10 @@ def completion_text(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> st
 
 def completion_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[list[int]]) -> list[str]:
     """`completion_text` of each completion; one call is much cheaper than one per completion."""
-    from transformers import PreTrainedTokenizerFast
-
     if MESSAGE in str(tokenizer.chat_template):
         start = tokenizer.convert_tokens_to_ids(MESSAGE)
         completions = [ids[len(ids) - ids[::-1].index(start) :] if start in ids else ids for ids in completions]
-    plain = getattr(type(tokenizer), "_decode", None) is PreTrainedTokenizerFast._decode
-    if plain and not tokenizer.clean_up_tokenization_spaces:  # `decode` then does nothing else but check its arguments
-        return list(tokenizer.backend_tokenizer.decode_batch(completions, skip_special_tokens=True))
-    return [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in completions]
+    return decode(tokenizer, completions)
 
 
 def with_effort(messages: list[Message], effort: str) -> list[Message]:
@@ -327,20 +392,6 @@ def _asking(messages: list[Message], sentence: str, before: re.Pattern[str]) -> 
     system = [before.sub("", message["content"]) for message in messages if message["role"] == "system"]
     others = [message for message in messages if message["role"] != "system"]
     return [{"role": "system", "content": " ".join([*filter(None, system), sentence])}, *others]
-
-
-def after_thinking(text: str) -> str:
-    """A completion without its reasoning: what follows the last `</think>`, from its first line on that is not empty.
-
-    >>> after_thinking("<think>6 * 7 is 42.</think>\\n\\n42"), after_thinking("42"), after_thinking("</think>\\n  return 42")
-    ('42', '42', '  return 42')
-    """
-    if THINK_END not in text:
-        return text
-    rest = text.rpartition(THINK_END)[2]
-    answer = rest.lstrip()
-    space = rest[: len(rest) - len(answer)]
-    return space.rpartition("\n")[2] + answer if "\n" in space else answer
 
 
 def between(text: str, opening: str, closing: str) -> str | None:

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.data.control import TAGS
 from pipelines.errors import ModelError, UserError
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of
 
@@ -297,7 +298,8 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: dict[str, Any],
     added = tokenizer.added_tokens_decoder
     used = {str(token) for token in tokenizer.special_tokens_map.values()}
     template = str(tokenizer.chat_template or "")
-    needed = [t for t, i in beyond.items() if i not in added or not added[i].special or t in used or t in template]
+    written = used | TAGS.keys()
+    needed = [t for t, i in beyond.items() if i not in added or not added[i].special or t in written or t in template]
     if needed:
         raise ModelError(
             f"model.path: the tokenizer of {where} has ids up to {max(beyond.values())} and the embedding {rows} rows "

@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.data import chat
+from pipelines.data import chat, template
+from pipelines.data.template import PLAIN_TEMPLATE, TOOLS_TEMPLATE
 from pipelines.engine import gguf_models, model_files
 from pipelines.engine.model_files import first_line, reading
 from pipelines.errors import ModelError, did_you_mean
@@ -25,23 +26,9 @@ PAD, BOS, EOS, UNK = "<|pad|>", "<|begin|>", "<|end|>", "<|unknown|>"
 NEW_WEIGHTS_SEED = 0
 """Of weights that `model.allow_missing` lets be new: every stage that loads the base must see the same ones."""
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
-PLAIN_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{% if message['role'] == 'assistant' %}<|assistant|>{% generation %}{{ message['content'] + eos_token }}"
-    "{% endgeneration %}"
-    "{% else %}<|{{ message['role'] }}|>{{ message['content'] }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-"""Chat template of fresh models: one marker token per role, the end token after every assistant turn."""
 TOOL_ROLES = ("<|tool|>", "<|tools|>")
 CALL_TAGS = ("<tool_call>", "</tool_call>")
 """Tokens of fresh models that call tools. The tags stay in decoded text, as in Qwen's tokenizers."""
-TOOLS_TEMPLATE = PLAIN_TEMPLATE.replace(
-    "{{ bos_token }}",
-    "{{ bos_token }}{% if tools %}<|tools|>{% for tool in tools %}{{ tool['function']['name'] }}"
-    "({{ tool['function']['parameters']['properties'] | join(', ') }}){% if not loop.last %}, {% endif %}{% endfor %}{% endif %}",
-)
-"""The same with the tools that a conversation offers in front, as `calculator(expression)`; a tool's reply has a marker of its own."""
 
 
 def train_tokenizer(
@@ -146,7 +133,7 @@ def load_tokenizer(
         tokenizer.pad_token = tokenizer.eos_token
     with reading(f"model.chat_template: the chat template of {where} cannot be used", "Correct its Jinja text."):
         set_template_options(tokenizer, model)
-        tokenizer.apply_chat_template([{"role": "user", "content": "?"}], tokenize=False, add_generation_prompt=True)
+        template.habits(tokenizer)
     model_files.check_vocabulary(tokenizer, config, where)
     return tokenizer
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from pipelines.data import control
 from pipelines.data.chat import end_of_turn, render_answer, render_prompt, with_system_prompt
 from pipelines.data.pairs import CRITIQUES, Pair
 from pipelines.engine.answers import Answers
@@ -154,8 +155,8 @@ def critique_tokens(
     sides = []
     for place, text in enumerate((pair.chosen, pair.rejected)):
         ids = render_prompt(tokenizer, critique_prompt(prompt, text, instruction), tools)
-        told = pair.critiques[place] + end if written and pair.critiques is not None else ""
-        sides.append((ids + tokenizer(told, add_special_tokens=False)["input_ids"], len(ids)))
+        told = control.as_text(tokenizer, pair.critiques[place]) + end if written and pair.critiques is not None else ""
+        sides.append((ids + control.encode(tokenizer, [told])[0], len(ids)))
     (chosen, first), (rejected, second) = sides
     return Tokens(pair, chosen, rejected, plain.start, Critiques((first, second), plain.lengths))
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.data import dataset
+from pipelines.data import control, dataset
 from pipelines.data.chat import render_answer, with_system_prompt
 from pipelines.data.steps import StepAnswer, steps_of, token_at
 from pipelines.engine import reward_model
@@ -68,7 +68,7 @@ def tokens_of(
     ids, start = render_answer(tokenizer, prompt, text, answer.uid, tools, ended=not answer.cut)
 
     def decode(tokens: Sequence[int]) -> str:
-        return str(tokenizer.decode(tokens, skip_special_tokens=True))
+        return control.decode(tokenizer, [list(tokens)])[0]
 
     own = ids[start:]
     decoded = decode(own)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
-from pipelines.data import chat, dataset, samples
+from pipelines.data import chat, control, dataset, samples
 from pipelines.data.records import Stop
 from pipelines.data.steps import step_ends
 from pipelines.engine import distribution, models
@@ -135,7 +135,7 @@ class _Labeller:
         return (ends, texts) if texts[-1].strip() else ([], [])
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self.drawer.tokenizer.decode(tokens, skip_special_tokens=True))
+        return control.decode(self.drawer.tokenizer, [list(tokens)])[0]
 
     def _verdicts(self, prefixes: dict[tuple[str, tuple[int, ...]], dict[str, Any]]) -> list[Verdicts]:
         """Of each prefix, with a row that begins with it."""

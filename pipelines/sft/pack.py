@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipelines.data.chat import render_answer, render_with_tools
+from pipelines.data.chat import render_answer, render_text, stops
+from pipelines.data.control import THINK_END, control, encode, encode_text
 from pipelines.data.records import TURN_WEIGHTS, Problem, common_length
 from pipelines.engine.layout import Layout, best_fit, packed_layouts
 from pipelines.errors import DataError, ModelError
@@ -116,10 +117,16 @@ def document(problem: Problem, which: str, tokenizer: Any, turns: str = "last", 
         spans: parts of the trained turns that weigh differently.
 
     Raises:
-        DataError: the record marks more or fewer turns than it has.
+        DataError: the record marks more or fewer turns than it has, or has reasoning where the prompt says that there is none.
         ModelError: the template renders the prompt differently once the answer follows it.
     """
-    tokens, start = render_answer(tokenizer, problem.prompt, target(problem, which), problem.uid, problem.tools)
+    text = target(problem, which)
+    tokens, start = render_answer(tokenizer, problem.prompt, text, problem.uid, problem.tools)
+    if THINK_END in text and tokenizer.decode(tokens[max(0, start - 8) : start]).rstrip().endswith(THINK_END):
+        raise DataError(
+            f"sft.target: record {problem.uid} ({problem.source}) has reasoning, and the chat template ends every prompt with a closed "
+            "think block. Leave enable_thinking: false out of model.chat_template_kwargs, or the reasoning out of the data."
+        )
     earlier = [] if turns == "last" else [i for i, m in enumerate(problem.prompt) if m["role"] == "assistant"]
     places = [_turn(problem, i, tokens, tokenizer) for i in earlier] + [(start, len(tokens))]
     marks = problem.info.get(TURN_WEIGHTS) if turns == "marked" else None
@@ -143,6 +150,10 @@ def _turn(problem: Problem, index: int, tokens: list[int], tokenizer: Any) -> tu
     own, start = render_answer(tokenizer, before, earlier_text, problem.uid, problem.tools)
     end = common_length([own, tokens])
     text = tokenizer.decode(own[start:end]).strip()
+    if end > start and not stops(tokenizer) & set(own[start:end]):
+        raise ModelError(
+            "sft.turns: the template writes no end token after earlier answers, so a model would learn not to end them. Use turns: last."
+        )
     if end <= start or not text.startswith(earlier_text.strip()):
         raise ModelError(
             f"sft.turns: the template writes an earlier answer of record {problem.uid} differently once others follow it, so "
@@ -156,11 +167,23 @@ def text_documents(problem: Problem, tokenizer: Any, size: int) -> list[Document
 
     Special tokens that the tokenizer puts around a text (a begin token in many families) are there once, as in pre-training.
     """
-    tokens = list(tokenizer(problem.raw_text)["input_ids"])
+    text = str(problem.raw_text)
+    tokens = list(tokenizer(text)["input_ids"])
+    if control(tokenizer).spelled.search(
+        text
+    ):  # which stays text: what the tokenizer puts around is that of any other text
+        tokens = _around(tokenizer, encode_text(tokenizer, text))
     if tokenizer.eos_token_id is not None and tokens[-1:] != [tokenizer.eos_token_id]:
         tokens.append(tokenizer.eos_token_id)
     parts = [tokens[start : start + size] for start in range(0, len(tokens), size)]
     return [Document(part, 0, source=problem.source) for part in parts if len(part) > 1]
+
+
+def _around(tokenizer: Any, tokens: list[int]) -> list[int]:
+    """Token ids between those that the tokenizer puts around a text."""
+    whole, bare = (list(tokenizer("a", add_special_tokens=added)["input_ids"]) for added in (True, False))
+    start = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
+    return whole[:start] + tokens + whole[start + len(bare) :]
 
 
 def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
@@ -172,14 +195,17 @@ def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
     if not re.search(r"\{%-?\s*generation\s*-?%\}", str(tokenizer.chat_template)):
         return False
     messages = [*problem.prompt, {"role": "assistant", "content": target(problem, which)}]
+    conversation = document(problem, which, tokenizer)
     rendered = tokenizer.apply_chat_template(
         messages, return_assistant_tokens_mask=True, return_dict=True, tokenize=True, tools=problem.tools
     )
-    conversation = document(problem, which, tokenizer)
+    if (
+        list(rendered["input_ids"]) != conversation.tokens
+    ):  # a part that the template has no place for is written otherwise
+        return False
     own_mask = [0] * conversation.trained_from + [1] * (len(conversation.tokens) - conversation.trained_from)
     template_mask = list(rendered["assistant_masks"])
-    prompt_text = render_with_tools(tokenizer, problem.prompt, problem.tools, generation_prompt=False)
-    bare = tokenizer(prompt_text, add_special_tokens=False)["input_ids"]
+    (bare,) = encode(tokenizer, [render_text(tokenizer, problem.prompt, problem.tools, generation_prompt=False)])
     header = common_length([tuple(bare), tuple(conversation.tokens[: conversation.trained_from])])
     template_mask[header : conversation.trained_from] = [0] * (
         conversation.trained_from - header

@@ -11,6 +11,7 @@ from torch import Tensor
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.contract.scorer import Passage
+from pipelines.data import control
 from pipelines.rlvr.providers._rows import scored_rows
 
 
@@ -39,13 +40,13 @@ class answer_log_prob(Provider):
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """`answer_logp` [B, S]."""
-        encode = self.scorer.tokenizer()
-        before = encode(self.before, add_special_tokens=False)["input_ids"] if self.before else []
+        tokenizer = self.scorer.tokenizer()
+        before = control.encode_text(tokenizer, self.before)
         passages, places = [], []
         for row in scored_rows(tokens, columns):
             problem = self.problems[row.problem]
             answer = str(problem.info.get(self.field, "")) if self.field else problem.answer
-            ids = encode(answer, add_special_tokens=False)["input_ids"]
+            ids = control.encode_text(tokenizer, answer)
             for number, (start, _) in enumerate(row.turns if ids else []):
                 passages.append(Passage([*row.tokens[:start], *before], ids))
                 places.append((row.index, number))

@@ -14,6 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import HiddenStatistics
 from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.data import control
 from pipelines.engine import distribution
 from pipelines.engine.policy import Policy
 from pipelines.errors import RecipeError
@@ -124,7 +125,7 @@ class demonstration_discriminator(Provider):
     def _demonstrations(self, asked: list[tuple[int, tuple[int, ...]]]) -> Tensor:
         """What is read of each problem's demonstration after a prompt, float32 [N, 2 * hidden]."""
         end = int(self.tokenizer.eos_token_id)
-        solutions = [[*self.tokenizer(self.texts[n], add_special_tokens=False)["input_ids"], end] for n, _ in asked]
+        solutions = [[*control.encode_text(self.tokenizer, self.texts[n]), end] for n, _ in asked]
         rows = [[*prompt, *solution] for (_, prompt), solution in zip(asked, solutions, strict=True)]
         width = max(map(len, rows))
         place = torch.arange(width)

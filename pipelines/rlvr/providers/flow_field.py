@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
-from pipelines.data import chat
+from pipelines.data import chat, control
 from pipelines.engine import distribution
 from pipelines.engine.flow import VelocityField, deviation
 from pipelines.rlvr.pack import padded
@@ -116,7 +116,7 @@ class flow_field(Provider):
                 self.solved[i] for i in torch.randperm(len(self.solved), generator=draw)[: self.offline_rows].tolist()
             ]
             prompts = chat.render_prompts(self.tokenizer, [p.prompt for p in picked], [p.tools for p in picked])
-            texts = [self.tokenizer(str(p.info["solution"]), add_special_tokens=False)["input_ids"] for p in picked]
+            texts = [control.encode_text(self.tokenizer, str(p.info["solution"])) for p in picked]
             rows = [[*prompt, *text, end] for prompt, text in zip(prompts, texts, strict=True)]
             tokens = padded(rows, max(map(len, rows)), 0, torch.int64)
             place = torch.arange(tokens.shape[1])

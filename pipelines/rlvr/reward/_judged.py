@@ -7,6 +7,7 @@ from itertools import groupby
 
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
+from pipelines.data import control
 from pipelines.data.records import Message, Role, Trajectory
 from pipelines.judges.asker import Asker
 
@@ -25,7 +26,7 @@ class Judged(Reward):
         self.asker.connect(scorer)
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+        return control.decode(self.tokenizer, [list(tokens)])[0]
 
     def _messages(self, row: Trajectory) -> list[Message]:
         """What was said after the prompt: by the policy (assistant), and by the environment (user)."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import REFERENCE, Passage, Scorer
-from pipelines.data import chat
+from pipelines.data import chat, control
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.rlvr.scoring import verify
 
@@ -54,8 +54,8 @@ class listener(Reward):
         prompts = chat.render_prompts(tokenizer, [row.asked(problems).prompt for row in heard]) if heard else []
         passages = []
         for row, prompt in zip(heard, prompts, strict=True):
-            reasoning = tokenizer(self.reasoning(row.text) + self.before, add_special_tokens=False)["input_ids"]
-            gold = tokenizer(row.asked(problems).answer, add_special_tokens=False)["input_ids"]
+            reasoning = control.encode_text(tokenizer, self.reasoning(row.text) + self.before)
+            gold = control.encode_text(tokenizer, row.asked(problems).answer)
             passages.append(Passage([*prompt, *reasoning], gold))
         for row, logp in zip(heard, self.scorer.log_probs(passages, model=self.model), strict=True):
             known = len(logp) > 0 and bool(logp.isfinite().all())

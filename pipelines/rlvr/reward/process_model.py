@@ -10,7 +10,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
-from pipelines.data import chat
+from pipelines.data import chat, control
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.errors import RecipeError
 from pipelines.rlvr.reward._steps import sigmoid, split_steps
@@ -104,7 +104,7 @@ class process_model(Reward):
             row.components = row.components | {"steps": float(len(own))}
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+        return control.decode(self.tokenizer, [list(tokens)])[0]
 
     def _prefixes(self, row: Trajectory, texts: list[str], problem: Problem) -> list[tuple[list[int], int]]:
         """(token ids up to the end of each step, index of the answer's first token), as the model reads them."""

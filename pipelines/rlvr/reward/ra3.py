@@ -10,7 +10,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import POLICY, Passage, Scorer
-from pipelines.data import chat
+from pipelines.data import chat, control
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.rlvr.scoring import verify
 
@@ -61,9 +61,9 @@ class ra3(Reward):
         passages = []
         for row, prompt in zip(thoughts, prompts, strict=True):
             problem = row.asked(problems)
-            thought = tokenizer(row.text + self.between, add_special_tokens=False)["input_ids"]
+            thought = control.encode_text(tokenizer, row.text + self.between)
             action = str(problem.info.get("solution") or problem.answer)
-            passages.append(Passage([*prompt, *thought], tokenizer(action, add_special_tokens=False)["input_ids"]))
+            passages.append(Passage([*prompt, *thought], control.encode_text(tokenizer, action)))
         for row, logp in zip(thoughts, self.scorer.log_probs(passages, model=self.model), strict=True):
             known = len(logp) > 0 and bool(logp.isfinite().all())
             likelihood = float(logp.mean() if self.per_token else logp.sum()) if known else 0.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pipelines import verifiers
+from pipelines.data import control
 from pipelines.data.records import Role, Stop, Trajectory
 
 if TYPE_CHECKING:
@@ -159,4 +160,4 @@ def mean_score(request: RolloutRequest, rows: list[Trajectory]) -> float | None:
 def solution_tokens(request: RolloutRequest, context: RolloutContext) -> list[int]:
     """Token ids of the record's solution, or of its answer where it has none; no end token."""
     text = str(request.problem.info.get("solution") or request.problem.answer)
-    return list(context.tokenizer(text, add_special_tokens=False)["input_ids"])
+    return control.encode_text(context.tokenizer, text)

@@ -10,6 +10,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
 from pipelines.contract.scorer import Passage
+from pipelines.data import control
 from pipelines.data.chat import THINK_END
 from pipelines.data.records import Role, Stop
 from pipelines.rlvr.rollout._answers import answers
@@ -58,7 +59,7 @@ class spae(Rollout):
         for row, request in zip(rows, repeated, strict=True):
             ends = self._steps(row, context)
             steps.append(len(ends))
-            gold = context.tokenizer(request.problem.answer, add_special_tokens=False)["input_ids"]
+            gold = control.encode_text(context.tokenizer, request.problem.answer)
             for end in ends:
                 prefixes.append([*row.tokens[:end], *ask])
                 passages.append(Passage(prefixes[-1], gold))

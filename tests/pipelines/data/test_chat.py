@@ -143,8 +143,10 @@ def test_variables_survive_being_saved_and_loaded(tmp_path):
 def test_values_reach_the_template_unchanged():
     values = {"a": {"k": [True, None, 1.5, "it's {{ x }} #} “q” \\n\n"]}, "b": False}
     loaded = models.train_tokenizer("char", 64, ["ab"])
-    loaded.chat_template = chat.with_options("{{ a | tojson }}{{ b }}", values, "2025-01-01")
-    said = chat.render_text(loaded, ASKED)
+    loaded.chat_template = chat.with_options(
+        "{{ a | tojson }}{{ b }}{% for m in messages %}{{ m.content }}{% endfor %}", values, "2025-01-01"
+    )
+    said = chat.render_text(loaded, ASKED).removesuffix("Be brief.abba?")
     assert said.endswith("False")
     import json
 

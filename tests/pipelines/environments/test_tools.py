@@ -124,7 +124,7 @@ def test_the_plain_template_shows_tools_calls_and_replies():
     tokenizer = models.train_tokenizer("char", 200, ["".join(map(chr, range(32, 127))), "\n"], tools=True)
     [first, second, *_] = problems(9, 3, demonstrations=True)
     prompt, info = second["prompt"], second["info"]
-    text = chat.render_with_tools(tokenizer, prompt, info["tools"])
+    text = chat.render_text(tokenizer, prompt, info["tools"])
     question, call, reply = (message["content"] for message in prompt)
     assert (
         text

@@ -255,7 +255,7 @@ def test_a_template_that_changes_earlier_answers_refuses_to_train_them():
 
     tokenizer = train_tokenizer("char", 64, ["abc=def"])
     tokenizer.chat_template = tokenizer.chat_template.replace(
-        "message['content'] + eos_token", "(message['content'] if loop.last else 'a') + eos_token"
+        "message['content'] + eos_token", "('' if loop.last else 'a') + message['content'] + eos_token"
     )
     asked = [
         {"role": "user", "content": "abc"},
@@ -266,6 +266,9 @@ def test_a_template_that_changes_earlier_answers_refuses_to_train_them():
     assert document(problem, "auto", tokenizer).untrained == ()
     with pytest.raises(ModelError, match="Use turns: last"):
         document(problem, "auto", tokenizer, "all")
+    tokenizer.chat_template = tokenizer.chat_template.replace("'a') + message['content']", "'a')")
+    with pytest.raises(ModelError, match=r"does not show message 2 \(assistant\)"):
+        document(problem, "auto", tokenizer)
 
 
 def test_weights_of_sources_and_records(tmp_path, data, monkeypatch):
