@@ -198,10 +198,10 @@ def _rendered_answer(
     (prompt_ids,) = encode(tokenizer, [before])
     if not ended and not answer:  # cut off within special tokens, which are no text
         return prompt_ids, len(prompt_ids)
-    said = as_text(tokenizer, answer)
-    rest = _completion(tokenizer, prompt, tools, before, said) if ended else None
+    answer_text = as_text(tokenizer, answer)
+    rest = _completion(tokenizer, prompt, tools, before, answer_text) if ended else None
     if rest is None:
-        rest = _verbatim(tokenizer, prompt, tools, before, said, record, ended=ended)
+        rest = _verbatim(tokenizer, prompt, tools, before, answer_text, record, ended=ended)
     (tokens,) = encode(tokenizer, [before + rest])
     if tokens[: len(prompt_ids)] != prompt_ids:
         # A token may span the seam (`<think>\n` and `\n</think>`); a rollout starts with the prompt's own ids.
@@ -241,12 +241,12 @@ def _completion(
         return None
     rest = text[len(before) :]
     reasoning = answer.rpartition(THINK_END)[0].replace(THINK_START, "").strip()
-    said = after_thinking(answer).strip()
-    place = rest.find(said, rest.find(reasoning) + len(reasoning))
+    final_text = after_thinking(answer).strip()
+    place = rest.find(final_text, rest.find(reasoning) + len(reasoning))
     closed = THINK_END in rest or (not reasoning and before.rstrip().endswith(THINK_END))
     if reasoning not in rest or place < 0 or (THINK_END in answer and not closed):
         return None
-    tail = control(tokenizer).spelled.sub("", rest[place + len(said) :])
+    tail = control(tokenizer).spelled.sub("", rest[place + len(final_text) :])
     return rest if not tail.strip() else None
 
 

@@ -70,26 +70,26 @@ class Habits:
     """What it writes after the last answer."""
 
 
-def _said(*texts: tuple[str, str]) -> list[dict[str, str]]:
+def _messages(*texts: tuple[str, str]) -> list[dict[str, str]]:
     return [{"role": role, "content": text} for role, text in texts]
 
 
 def _conversations() -> dict[str, dict[str, Any]]:
     user, answer = ("user", _USER), ("assistant", _ANSWER)
     asked: dict[str, dict[str, Any]] = {
-        "prompt": {"messages": _said(user), "add_generation_prompt": True},
-        "bare": {"messages": _said(user), "add_generation_prompt": False},
-        "answer": {"messages": _said(user, answer), "add_generation_prompt": False},
-        "system": {"messages": _said(("system", _SYSTEM), user), "add_generation_prompt": True},
-        "turns": {"messages": _said(user, answer, ("user", _SECOND)), "add_generation_prompt": True},
-        "reply": {"messages": _said(user, answer, ("tool", _REPLY)), "add_generation_prompt": True},
-        "tools": {"messages": _said(user), "add_generation_prompt": True, "tools": [_TOOL]},
+        "prompt": {"messages": _messages(user), "add_generation_prompt": True},
+        "bare": {"messages": _messages(user), "add_generation_prompt": False},
+        "answer": {"messages": _messages(user, answer), "add_generation_prompt": False},
+        "system": {"messages": _messages(("system", _SYSTEM), user), "add_generation_prompt": True},
+        "turns": {"messages": _messages(user, answer, ("user", _SECOND)), "add_generation_prompt": True},
+        "reply": {"messages": _messages(user, answer, ("tool", _REPLY)), "add_generation_prompt": True},
+        "tools": {"messages": _messages(user), "add_generation_prompt": True, "tools": [_TOOL]},
         "thinking": {
-            "messages": _said(user, ("assistant", f"{THINK_START}\nWhy.\n{THINK_END}\n\n{_ANSWER}")),
+            "messages": _messages(user, ("assistant", f"{THINK_START}\nWhy.\n{THINK_END}\n\n{_ANSWER}")),
             "add_generation_prompt": False,
         },
         "long": {
-            "messages": _said(*[("user", _LONG), ("assistant", _LONG)] * 20, ("user", _LONG)),
+            "messages": _messages(*[("user", _LONG), ("assistant", _LONG)] * 20, ("user", _LONG)),
             "add_generation_prompt": True,
         },
     }
@@ -205,9 +205,9 @@ def unshown(text: str, messages: Sequence[Message], tools: Sequence[dict[str, An
     return None
 
 
-def _shows(text: str, said: str) -> bool:
-    said = said.strip()
-    if said in text or json.dumps(said, ensure_ascii=False)[1:-1] in text:
+def _shows(text: str, content: str) -> bool:
+    content = content.strip()
+    if content in text or json.dumps(content, ensure_ascii=False)[1:-1] in text:
         return True
-    lines = said.replace("/no_think", "").replace("/think", "").splitlines()
+    lines = content.replace("/no_think", "").replace("/think", "").splitlines()
     return all(line.strip() in text for line in lines)

@@ -181,9 +181,9 @@ def text_documents(problem: Problem, tokenizer: Any, size: int) -> list[Document
 
 def _around(tokenizer: Any, tokens: list[int]) -> list[int]:
     """Token ids between those that the tokenizer puts around a text."""
-    whole, bare = (list(tokenizer("a", add_special_tokens=added)["input_ids"]) for added in (True, False))
-    start = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
-    return whole[:start] + tokens + whole[start + len(bare) :]
+    framed, bare = (list(tokenizer("a", add_special_tokens=added)["input_ids"]) for added in (True, False))
+    start = next((i for i in range(len(framed)) if framed[i : i + len(bare)] == bare), 0)
+    return framed[:start] + tokens + framed[start + len(bare) :]
 
 
 def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
