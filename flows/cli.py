@@ -165,12 +165,17 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _explain(error: Exception) -> Exception | None:
-    """What a full disk or a store that cannot be read asks of the user; None for what nobody foresaw."""
-    if not isinstance(error, OSError):
-        return None
-    from tasks import environment, store
+    """What a full disk, a store that cannot be read or a limit on memory asks of the user; None for what nobody foresaw."""
+    from tasks import environment, machine, store
 
-    return store.explain(error, environment.home())
+    if machine.short_of_memory(error):
+        from pipelines.errors import UserError
+
+        return UserError(
+            f"there is not enough memory for this command ({str(error)[:200] or type(error).__name__}). Raise the limit (ulimit -v, or the "
+            "container's), or free some."
+        )
+    return store.explain(error, environment.home()) if isinstance(error, OSError) else None
 
 
 def plan_command(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,9 @@ PARSE_ATTEMPTS = 5
 
 def home() -> Path:
     """The project folder: `WHETSTONE_HOME`, else `.whetstone` in the working directory."""
-    return Path(os.environ.get("WHETSTONE_HOME") or Path.cwd() / ".whetstone").resolve()
+    return Path(
+        os.path.realpath(os.environ.get("WHETSTONE_HOME") or Path.cwd() / ".whetstone")
+    )  # no error for links in a circle
 
 
 def make_home() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import os
+import socket
 import ssl
 import urllib.error
 import urllib.parse
@@ -18,6 +19,8 @@ from tasks import store
 
 ANSWER_S = 15.0
 """How long a server may take for its first answer. Five were too few for a healthy server on a busy machine."""
+
+PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "mssql": 1433}
 
 
 class Unreachable(UserError):
@@ -133,6 +136,11 @@ def check_reachable() -> None:
                 "the rights (MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN), or unset the variable "
                 "to use the embedded SQLite store."
             )
+    elif "://" in uri and not uri.startswith(("sqlite:", "file:")) and (problem := _database_problem(uri)):
+        raise Unreachable(
+            f"MLflow's database {redact(uri)} (MLFLOW_TRACKING_URI) {problem}. Start it, correct the address, or unset the variable to "
+            "use the embedded SQLite store."
+        )
     api = prefect_api()
     if api:
         question = "/health" if "prefect.cloud" in api else "/admin/version"
@@ -181,6 +189,33 @@ def _problem(url: str, authorization: str | None) -> str | None:
         return "does not answer" + (f" within {ANSWER_S:.0f} s" if timed_out else f" ({redact(error)})")
     except http.client.HTTPException as error:
         return f"answers something that is not HTTP ({type(error).__name__})"
+
+
+def _database_problem(uri: str) -> str | None:
+    """What is wrong with a database server, as the end of a sentence; None where it answers, or is none that SQLAlchemy knows."""
+    import sqlalchemy
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+    try:
+        address = sqlalchemy.make_url(uri)
+        if (
+            address.host and address.get_backend_name() in PORTS
+        ):  # a server that is away is known before its library waits for it
+            port = address.port or PORTS[address.get_backend_name()]
+            socket.create_connection((address.host, port), ANSWER_S).close()
+        engine = sqlalchemy.create_engine(address, connect_args={"connect_timeout": round(ANSWER_S)})
+        with engine.connect() as connection:
+            connection.execute(sqlalchemy.text("select 1"))
+    except (ArgumentError, NoSuchModuleError):  # such as databricks: MLflow knows more than databases
+        return None
+    except ImportError as error:
+        return f"needs the package {error.name}"
+    except TimeoutError:
+        return f"does not answer within {ANSWER_S:.0f} s"
+    except (OSError, SQLAlchemyError) as error:
+        first = (str(getattr(error, "orig", error)).strip().splitlines() or [type(error).__name__])[0]
+        return f"does not answer ({redact(first[:200])})"
+    return None
 
 
 def _tls() -> ssl.SSLContext:

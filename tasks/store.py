@@ -59,7 +59,9 @@ def prepare(home: Path) -> None:
                 kind = "a folder" if path.is_dir() else "a file"
                 raise StoreError(f"{path} is {kind}, which no version of whetstone makes. Move it aside.")
     except OSError as error:
-        raise explain(error, home) or error from None
+        raise explain(error, home) or StoreError(
+            f"{home} cannot be made ({error.strerror}). Set WHETSTONE_HOME to a folder that can."
+        ) from None
 
 
 def _make_private(home: Path) -> None:

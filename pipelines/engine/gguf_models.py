@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import importlib.metadata
 import importlib.util
 import logging
+import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,8 +127,12 @@ def converted(file: Path) -> Path:
     with _lock(folder):
         if damage(folder) is not None:
             check_header(file)
+            for unfinished in folder.parent.glob(
+                f".{glob.escape(folder.name)}.*.building"
+            ):  # of a process that was killed
+                shutil.rmtree(unfinished, ignore_errors=True)
             log.info("%s: converting to float32 weights in %s", file.name, folder)
-            with atomic_folder(folder) as building:
+            with _sigterm_raises(), atomic_folder(folder) as building:
                 _convert(file, building)
                 write_manifest(building, {"stage": "gguf", "key": folder.name, "source": file.name})
     return folder
@@ -136,6 +144,26 @@ def _lock(folder: Path) -> Iterator[None]:
     with open(folder.parent / f".{folder.name}.lock", "w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """SIGTERM raises SystemExit inside, so that a half-made folder is removed; elsewhere than in the main thread nothing changes."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _reading(file: Path) -> contextlib.AbstractContextManager[None]:

@@ -99,7 +99,7 @@ def check_json(folder: Path) -> dict[str, dict[str, Any]]:
         if not path.is_file():
             continue
         try:
-            body = json.loads(path.read_text(encoding="utf-8"))
+            body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_constant)
         except (ValueError, RecursionError) as error:
             raise ModelError(
                 f"model.path: {path} is not JSON ({error}). Copy the file again from where the model came from."
@@ -108,6 +108,17 @@ def check_json(folder: Path) -> dict[str, dict[str, Any]]:
             raise ModelError(f"model.path: {path} holds no JSON object. Copy the file again from its source.")
         bodies[name] = body
     return bodies
+
+
+def _constant(name: str) -> float:
+    """Some models' configurations hold an infinite limit; nothing is meant by NaN.
+
+    Raises:
+        ValueError: it is NaN.
+    """
+    if name == "NaN":
+        raise ValueError("it holds NaN, which is no number")
+    return float(name)
 
 
 def weight_files(folder: Path, bodies: dict[str, dict[str, Any]]) -> list[Path]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from pipelines import project
 from tasks import store
 
 KILLED_WHILE_WRITING = """
@@ -71,3 +72,12 @@ def test_processes_that_start_together_make_the_folder_together(tmp_path):
             for started in [pool.submit(prepare) for _ in range(8)]:
                 started.result()
             assert home.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["/proc/whetstone", "/dev/null/whetstone", "x" * 300, "loop/inside"])
+def test_a_folder_that_cannot_be_is_one_line(tmp_path, monkeypatch, name):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / name))
+    with pytest.raises(store.StoreError, match="WHETSTONE_HOME") as refused:
+        store.prepare(project.home())
+    assert "\n" not in str(refused.value)

