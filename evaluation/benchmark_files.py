@@ -27,8 +27,8 @@ def require(folder: Path, name: str) -> None:
     files = [path for path in sorted(folder.rglob("*.yaml")) if path.stem == name]
     faults = [fault for path in files for fault in [*_of_yaml(path, name), *_of_rows(path)]]
     if faults:
-        more = [f"and {len(faults) - MOST} more"] if len(faults) > MOST else []
-        raise UserError("; ".join([*faults[:MOST], *more]))
+        rest = [f"and {len(faults) - MOST} more"] if len(faults) > MOST else []
+        raise UserError("; ".join([*faults[:MOST], *rest]))
 
 
 def _of_yaml(path: Path, name: str) -> Iterator[str]:
@@ -57,9 +57,9 @@ def _of_rows(path: Path) -> Iterator[str]:
     rows, functions, text = path.parent / ROWS, path.parent / "utils.py", path.read_text(errors="replace")
     if not rows.is_file() or "custom_dataset" not in text:
         return
-    ours = functions.is_file() and "evaluation.scoring" in functions.read_text(errors="replace")
+    scored_here = functions.is_file() and "evaluation.scoring" in functions.read_text(errors="replace")
     needed = ["question"] if "question" in text else []
-    needed += ["answer", "verifier"] if ours and "utils.process_results" in text else []
+    needed += ["answer", "verifier"] if scored_here and "utils.process_results" in text else []
     count = 0
     for number, line in enumerate(rows.read_text(errors="surrogateescape").splitlines(), 1):
         if line.strip():

@@ -107,11 +107,11 @@ def short_of_memory(error: BaseException) -> bool:
     >>> short_of_memory(ImportError("No module named 'x'"))
     False
     """
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, MemoryError) or getattr(seen, "errno", None) == errno.ENOMEM:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM:
             return True
-        if isinstance(seen, ImportError | RuntimeError) and any(text in str(seen).lower() for text in NO_MEMORY):
+        if isinstance(cause, ImportError | RuntimeError) and any(text in str(cause).lower() for text in NO_MEMORY):
             return True
-        seen = seen.__cause__ or seen.__context__
+        cause = cause.__cause__ or cause.__context__
     return False

@@ -86,7 +86,7 @@ def _first_records(sources: list[dict[str, Any]]) -> Iterator[Problem]:
 
     for each in sources:
         source = Source.model_validate(each)
-        found = 0
+        records = 0
         try:
             for row in rows(source.model_copy(update={"size": min(source.size or ROWS_READ, ROWS_READ)})):
                 try:
@@ -95,8 +95,8 @@ def _first_records(sources: list[dict[str, Any]]) -> Iterator[Problem]:
                     continue
                 if problem is not None and problem.prompt:
                     yield problem
-                    found += 1
-                if found == ROWS:
+                    records += 1
+                if records == ROWS:
                     break
         except UserError:
             continue
