@@ -230,7 +230,7 @@ def differences(n: int, answers: int, simulations: int) -> Iterator[str]:
     for population, true in POPULATIONS.values():
         for share in SHARES:
             old, new = population(draw, share, (simulations, n))
-            difference = (draw.binomial(answers, new) - draw.binomial(answers, old)) / answers
+            difference = np.asarray(draw.binomial(answers, new) - draw.binomial(answers, old)) / answers
             for name, tally in tallies.items():
                 tally.add(methods[name](difference[:RESAMPLED] if name in DRAWN else difference), true(share))
     for name, tally in tallies.items():
@@ -284,7 +284,7 @@ def shares(n: int, answers: int, simulations: int) -> Iterator[str]:
         for alike in (0.3, 1.0, 5.0):
             shape = (simulations, n)
             rate = draw.beta(alike * share, alike * (1 - share), shape) if 0 < share < 1 else np.full(shape, share)
-            values = draw.binomial(answers, rate) / answers
+            values = np.asarray(draw.binomial(answers, rate)) / answers
             for name, method in SHARE_METHODS.items():
                 low, high = method(values[:RESAMPLED] if name == "percentile bootstrap" else values)
                 covered[name].append(float(((low <= share + 1e-9) & (high >= share - 1e-9)).mean()))

@@ -97,11 +97,18 @@ def difference_interval(difference: ArrayLike, confidence: float = 0.95) -> tupl
 def detectable(difference: ArrayLike, alpha: float = 0.05, power: float = 0.8) -> Floats:
     """True mean difference that a two-sided score test at `alpha` notices with the given power, by the spread that was seen: [...].
 
-    Normal approximation. Of few problems it can be more than 1: then nothing would have been noticed.
+    Normal approximation, the pseudo-problems allowed for. Of few problems it is more than 1, and 2 at most.
+
+    >>> detectable([1.0] * 5).item() > 1, detectable([0.0] * 250).round(2).item()
+    (True, 0.02)
     """
     total, squares, count = _augmented(difference)
-    error = np.sqrt(np.maximum(squares / count - (total / count) ** 2, 0.0) / count)
-    return (special.ndtri(1 - alpha / 2) + special.ndtri(power)) * error
+    spread = np.sqrt(np.maximum(squares / count - (total / count) ** 2, 0.0))
+    z = quantile(1 - alpha)
+    if count <= z * z:
+        return np.full_like(spread, 2.0)
+    mean = z * spread / np.sqrt(count - z * z) + special.ndtri(power) * spread / np.sqrt(count)
+    return np.minimum(mean * count / (count - PSEUDO), 2.0)
 
 
 def wilson(correct: float, n: float, confidence: float = 0.95) -> tuple[float, float]:

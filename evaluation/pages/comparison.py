@@ -62,7 +62,7 @@ def noticeable(body: dict[str, Any], test: dict[str, Any]) -> str:
     """What the test could have seen."""
     level = f"with 80 % power at {100 * (1 - body['confidence']):g} %"
     if test["detectable"] > 1:
-        return f"too few problems for any difference to show {level}"
+        return f"with so few problems hardly any difference shows {level}"
     shown = f"a difference of {points(test['detectable'], signed=False)} points would have shown {level}"
     return shown if test["better"] or test["worse"] else f"no problem told the two apart; {shown}"
 

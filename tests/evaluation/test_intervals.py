@@ -43,6 +43,7 @@ def test_nothing_absurd_is_said_of_plain_cases():
     for problems in (5, 60, 1000):
         up = paired.compare(np.zeros(problems), np.ones(problems))
         assert up.low < up.high == up.value == 1 and (up.p < 0.05) == (problems > 5)
+        assert (up.detectable > 1) == (problems == 5), "what would have shown is not less than what did not"
     alone = paired.compare(np.zeros(1), np.ones(1))
     assert (alone.low, alone.high) == (-1, 1) and alone.p > 0.5 and alone.detectable > 1
     assert paired.compare(np.zeros(8), np.full(8, 0.25)).low < 0.25 < paired.compare(np.zeros(8), np.full(8, 0.25)).high
