@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import shutil
 import signal
 import sys
 import time
@@ -179,7 +181,21 @@ def _explain(error: Exception) -> Exception | None:
 
 
 def plan_command(arguments: argparse.Namespace) -> int:
-    """`whetstone plan`."""
+    """`whetstone plan`. Where there is no project folder, none is left behind: only what runs makes one."""
+    from tasks import environment
+
+    new = not environment.home().exists()
+    try:
+        return _plan(arguments)
+    finally:
+        checked = environment.home() / ".checked"
+        if new and checked.is_dir() and [*environment.home().iterdir()] == [checked]:
+            shutil.rmtree(checked, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                environment.home().rmdir()
+
+
+def _plan(arguments: argparse.Namespace) -> int:
     from pipelines.errors import UserError
     from pipelines.recipe.read import read_recipe
     from tasks import preflight
@@ -258,7 +274,7 @@ def sweep_command(arguments: argparse.Namespace) -> int:
 
 def runs_command(arguments: argparse.Namespace) -> int:
     """`whetstone runs`."""
-    from tasks import index, lookup
+    from tasks import environment, index, lookup
 
     if arguments.remote:
         listed = lookup.mlflow_runs(arguments.experiment, arguments.limit)
@@ -268,8 +284,16 @@ def runs_command(arguments: argparse.Namespace) -> int:
         print(json.dumps([{k: v for k, v in entry.items() if k != "summary"} for entry in listed], indent=1))
         return 0
     if not listed:
-        none = "no pipeline run yet: whetstone run recipes/quickstart.yaml"
-        print(f"no pipeline run of experiment {arguments.experiment!r}" if arguments.experiment else none)
+        place = (
+            "MLflow"
+            if arguments.remote
+            else f"{environment.home()} (WHETSTONE_HOME, else .whetstone of the working folder)"
+        )
+        of, hint = (
+            f" of experiment {arguments.experiment!r}" if arguments.experiment else "",
+            "whetstone run recipes/quickstart.yaml",
+        )
+        print(f"no pipeline run{of} in {place}" + ("" if of else f"; to make one: {hint}"))
     for entry in listed:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["started"]))
         took = f"{entry['seconds']:.0f} s" if entry["seconds"] else "–"

@@ -81,8 +81,17 @@ def _describe(body: dict[str, Any]) -> str:
     parts = [f"{done} of {body['total']} {body.get('unit', 'step')}s"]
     if body.get("rate"):
         left = _duration((body["total"] - body["done"]) / body["rate"])
-        parts += [f"{body['rate']:.2f} {body.get('unit', 'step')}s/s", f"{left} left"]
+        parts += [_rate(body["rate"], body.get("unit", "step")), f"{left} left"]
     return ", ".join([*parts, *([body["what"]] if body.get("what") else [])])
+
+
+def _rate(rate: float, unit: str) -> str:
+    """Units a second, or seconds a unit where one takes long.
+
+    >>> _rate(12.5, "row"), _rate(0.5, "step"), _rate(0.004, "step")
+    ('12.50 rows/s', '0.50 steps/s', '250 s/step')
+    """
+    return f"{rate:.2f} {unit}s/s" if rate >= 0.1 else f"{1 / rate:.0f} s/{unit}"
 
 
 def _duration(seconds: float) -> str:
@@ -128,6 +137,6 @@ class Bar:
             )
             self.progress.start()
             self.task = self.progress.add_task("", total=body["total"], stage=stage, rate="", what="")
-        rate = f"{body['rate']:.2f} {body['unit']}s/s" if body.get("rate") else ""
+        rate = _rate(body["rate"], body["unit"]) if body.get("rate") else ""
         what = body.get("achieved") or body.get("what", "")
         self.progress.update(self.task, completed=body["done"], total=body["total"], rate=rate, what=what)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from flows.progress import Status
 from pipelines.errors import UserError
 from pipelines.recipe import kinds
 from pipelines.recipe.stage_kind import SCORES, Kind
-from tasks import benchmarks, lookup, rollouts
+from tasks import artifacts, benchmarks, brought, environment, lookup, rollouts
 
+log = logging.getLogger("whetstone.report")
 QUESTIONS, SAMPLED_STEPS, FOLLOWED = 200, 8, 6
 """Questions of a benchmark, steps of sampled rollouts, and problems followed over steps."""
 
@@ -63,13 +66,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Write the file of a run, and say where it is."""
     from flows import report_page
 
-    body = lookup.find_run(arguments.run, ask_mlflow=False)
-    summary = body.get("summary") or {}
-    stages = summary.get("stages") or {}
-    if not stages:
-        raise UserError(
-            f"run {body['run_id']} has no stages in this store; `whetstone show {arguments.run}` says what it has."
-        )
+    body = _run(arguments.run)
+    stages = body["summary"]["stages"]
     pairs = _last_flips(stages)
     rewarded = [Path(about["artifact"]) for name, about in stages.items() if _kind(name, about).rewards]
     rows = rollouts.read(rewarded[-1]) if rewarded else []
@@ -82,6 +80,37 @@ def command(arguments: argparse.Namespace) -> int:
         raise UserError(f"--out {out}: cannot be written ({error.strerror}).") from None
     print(out)
     return 0
+
+
+def _run(prefix: str) -> dict[str, Any]:
+    """A run with the folders of those stages that the page shows, fetched from MLflow where they were made elsewhere.
+
+    Raises:
+        UserError: there is no such run, or it has no stages.
+    """
+    try:
+        body = lookup.find_run(prefix, ask_mlflow=False)
+    except lookup.NoSuchRun:
+        remote = brought.remote_run(prefix)
+        if remote is None:
+            raise
+        body = remote
+    stages = (body.get("summary") or {}).get("stages") or {}
+    if not stages:
+        raise UserError(
+            f"run {body['run_id']} has no stages in this store; `whetstone show {prefix}` says what it has."
+        )
+    shown = [n for n, about in stages.items() if _kind(n, about).rewards or _kind(n, about).makes == SCORES]
+    with Status() as status:
+        brought.stages(body, [n for n in shown if not Path(stages[n]["artifact"]).is_dir()], status)
+    for name in shown:
+        about = stages[name]
+        here = artifacts.folder(environment.runs_folder(), about.get("kind", name), str(about.get("key")))
+        if here.is_dir():
+            about["artifact"] = str(here)
+        elif not Path(about["artifact"]).is_dir():
+            log.warning("the artifact of %s is neither here nor in MLflow; the page leaves it out", name)
+    return body
 
 
 def _kind(name: str, about: dict[str, Any]) -> Kind:

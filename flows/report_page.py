@@ -116,7 +116,7 @@ def _flips(task: Flips) -> str:
     return (
         f"<h2>{html.text(task.task)}: {html.text(task.before)} → {html.text(task.after)}</h2>"
         f"<p>Correct is a question with at least half of its answers correct: {counts}.{shown}</p>"
-        f"<table><tr>{header}</tr>{''.join(lines)}</table>"
+        f"<div class='scroll'><table><tr>{header}</tr>{''.join(lines)}</table></div>"
     )
 
 

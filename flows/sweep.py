@@ -134,7 +134,7 @@ def check_runner(text: str) -> None:
     if kind not in ("threads", "dask") or bool(colon) != bool(address) or (kind == "threads" and address):
         raise UserError(f"--runner {text[:80]}: write threads, dask, or dask:ADDRESS such as dask:tcp://10.0.0.1:8786.")
     if kind == "dask" and importlib.util.find_spec("prefect_dask") is None:
-        raise UserError('--runner dask: needs prefect-dask. pip install "whetstone[dask]".')
+        raise UserError("--runner dask: needs prefect-dask. pip install prefect-dask.")
     if address and environment.prefect_api() is None:
         raise UserError("--runner: other machines need a Prefect server. Start one, and set PREFECT_API_URL.")
     if address and not environment.tracking_uri().startswith("http"):

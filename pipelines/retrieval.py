@@ -1,4 +1,4 @@
-"""Passages of a local corpus, ranked by BM25 (the library bm25s; `pip install "whetstone[search]"`).
+"""Passages of a local corpus, ranked by BM25 (the library bm25s; `pip install bm25s`).
 
 A corpus is a text file with a passage a line, a .jsonl file of `{id?, title?, text}`, or `generated:ENVIRONMENT`: what `passages()` of that
 file of pipelines/environments yields. Passages of equal score stand in the order of their ids, so a ranking does not depend on the order
@@ -20,7 +20,7 @@ from typing import Any
 from pipelines.errors import DataError, RecipeError, did_you_mean
 
 GENERATED = "generated:"
-MISSING = 'search needs the library bm25s; run pip install "whetstone[search]"'
+MISSING = "search needs the library bm25s; run pip install bm25s"
 WORDS = r"(?u)\b\w+\b"
 """What counts as a word: single letters and digits too."""
 

@@ -43,6 +43,15 @@ class Known:
         """Every pipeline run, newest first."""
         return index.runs()
 
+    def forget(self) -> None:
+        """Read the artifacts again: some have come."""
+        self.__dict__.pop("artifacts", None)
+
+    def complete(self, artifact: Artifact) -> bool:
+        """Whether all that an artifact was made from is here."""
+        digests = [str(d) for a in self.chain(artifact) for d in (a.parts.get("inputs") or {}).values()]
+        return all(self.by_digest(digest) is not None for digest in digests)
+
     def by_digest(self, digest: str, near: Artifact | None = None) -> Artifact | None:
         """The artifact with these contents; of several, one that the same pipeline run knew."""
         matching = [a for a in self.artifacts if a.digest == digest]

@@ -11,9 +11,9 @@ from evaluation import paired, samples
 from pipelines.errors import did_you_mean
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
 from pipelines.stage.files import REPORT, file_sha256, json_lines, read_manifest, read_object, reported
-from tasks import artifacts
+from tasks import artifacts, brought
 from tasks.artifacts import Artifact, stored_scores
-from tasks.known import Known, Unknown, makes
+from tasks.known import Known, Unknown, makes, what_makes
 
 Progress = Callable[[str], None]
 TOLD = ("card.json", "card.md", "draws.jsonl", "dropped.jsonl", "quarantine.jsonl", "rollouts.jsonl")
@@ -69,8 +69,10 @@ def trace(name: str, progress: Progress = lambda what: None) -> Graph:
         Unknown: nothing here has this name.
     """
     known = Known()
-    tracer = _Tracer(known, Graph(name), progress)
     run_name, score = _score_of(name)
+    if score is None or run_name is not None:
+        _fetch(run_name or name, known, progress)
+    tracer = _Tracer(known, Graph(name), progress)
     if score is not None:
         evaluation, (checkpoint, task, metric) = _evaluation(run_name, score, known)
         tracer.score(evaluation, checkpoint, task, metric)
@@ -92,6 +94,26 @@ def trace(name: str, progress: Progress = lambda what: None) -> Graph:
         elif produced.name not in tracer.graph.nodes:
             tracer.artifact(produced, root.id)
     return tracer.graph
+
+
+def _fetch(name: str, known: Known, progress: Progress) -> None:
+    """Have what a run's name, or an artifact's, leads to, from MLflow where it was made in another project folder."""
+    run, named = known.run(name), brought.ARTIFACT.fullmatch(name)
+    there = known.by_name(name) if run is None else None
+    if run is None and there is None and named is not None and what_makes(named[1]) is not None:
+        there = brought.artifact(named[1], named[2], "", progress)
+        known.forget()
+    if there is not None and not known.complete(there):
+        run_id = str((read_manifest(there.path) or {}).get("pipeline_run") or "")
+        run = known.run(run_id) or brought.remote_run(run_id)
+    elif run is None and there is None:
+        run = brought.remote_run(name)
+    if run is None:
+        return
+    if run not in known.runs:
+        known.runs = [run, *known.runs]
+    if brought.stages(run, (run.get("summary") or {}).get("stages") or {}, progress):
+        known.forget()
 
 
 def _score_of(name: str) -> tuple[str | None, tuple[str, str, str] | None]:

@@ -59,7 +59,10 @@ def starting_with(prefix: str, runs: Iterable[dict[str, Any]]) -> list[dict[str,
 def _only(prefix: str, matching: list[dict[str, Any]]) -> dict[str, Any]:
     if len(matching) != 1:
         what = "no pipeline run has" if not matching else f"{len(matching)} pipeline runs have"
-        raise NoSuchRun(f"{what} an id that starts with {prefix!r}; see `whetstone runs` or `whetstone runs --remote`.")
+        raise NoSuchRun(
+            f"{what} an id that starts with {prefix!r} ({environment.home()} was looked in); see `whetstone runs` or `whetstone runs "
+            "--remote`."
+        )
     return matching[0]
 
 

@@ -30,6 +30,8 @@ from tasks.stages import StageResult, checkpoints_read, experiment_name, inputs_
 log = logging.getLogger("whetstone.pipeline")
 
 
+FAILURE_S = 5.0
+"""How long MLflow is waited for at the end of a run that failed: somebody waits for the message."""
 ANSWERS_S = 15.0
 """How long the end of a run waits for its answers to be shown in MLflow."""
 
@@ -238,7 +240,8 @@ class Pipeline:
             told = self._mark_killed(summary)
         elif self.parent:
             entry = outbox.add_run(self.parent, self._told(status, summary, metrics))
-            arrived = outbox.flush(entry, Patience(self.recipe.tracking.timeout_s))
+            wait = self.recipe.tracking.timeout_s
+            arrived = outbox.flush(entry, Patience(wait if status == "FINISHED" else min(wait, FAILURE_S)))
         if self.parent:
             index.end(self.parent, status, summary, metrics)
         if status == "FINISHED":

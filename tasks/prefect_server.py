@@ -1,8 +1,11 @@
-"""The embedded Prefect server: ours to start and to end, on loopback, with our PREFECT_HOME.
+"""The embedded Prefect server: ours to start and to end, on loopback, with our PREFECT_HOME and a password of its own.
 
 Prefect's own ephemeral server is in the terminal's process group, so Ctrl+C kills it before its client has said
 that the run is over, and SIGKILL of the client leaves it behind. This one has a session of its own, is asked to
 leave when the block ends, and leaves by itself when its owner is gone, however that happened.
+
+Other users of the machine reach its port, so it asks for a password, drawn anew each time. It is handed on through the environment,
+which only processes of the same user can read.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -30,6 +34,13 @@ from tasks.process import end
 STARTUP_S = 120.0
 PATIENCE_S = 3.0
 LOG_BYTES = 5_000_000
+SET = (
+    "PREFECT_API_URL",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE",
+    "PREFECT_API_AUTH_STRING",
+    "PREFECT_SERVER_API_AUTH_STRING",
+)
+"""Variables of the environment that are the server's while it runs."""
 
 
 class ServerFailed(UserError):
@@ -38,7 +49,8 @@ class ServerFailed(UserError):
 
 @contextlib.contextmanager
 def embedded() -> Iterator[Callable[[], None]]:
-    """A Prefect server for the block, named by PREFECT_API_URL; nothing where the environment names one already.
+    """A Prefect server for the block, named by PREFECT_API_URL, its password by PREFECT_API_AUTH_STRING; nothing where the environment
+    names a server already.
 
     Yields:
         a function that waits until the server answers; other work, such as imports, goes before it.
@@ -55,11 +67,13 @@ def embedded() -> Iterator[Callable[[], None]]:
     with contextlib.suppress(FileNotFoundError):  # another process may remove it first
         if log.stat().st_size > LOG_BYTES:
             log.unlink()
-    before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE")}
+    before = {name: os.environ.get(name) for name in SET}
+    password = f"whetstone:{secrets.token_urlsafe(32)}"
+    access = {"PREFECT_API_AUTH_STRING": password, "PREFECT_SERVER_API_AUTH_STRING": password}
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-        process = _start(listener.fileno(), log)
-    os.environ |= {"PREFECT_API_URL": url, "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false"}
+        process = _start(listener.fileno(), log, access)
+    os.environ |= {"PREFECT_API_URL": url, "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false", **access}
     try:
         yield lambda: _wait(process, url, log)
     finally:
@@ -70,13 +84,13 @@ def embedded() -> Iterator[Callable[[], None]]:
         end(process, PATIENCE_S)
 
 
-def _start(listener: int, log: Path) -> subprocess.Popen[bytes]:
+def _start(listener: int, log: Path, access: dict[str, str]) -> subprocess.Popen[bytes]:
     """The server's process; it inherits a socket that listens already, so that no port can be lost to another."""
     private = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     with open(log, "ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "tasks.prefect_server", str(listener)],
-            env={**os.environ, **private, owner.PARENT: str(os.getpid()), "PYTHONPATH": python_path()},
+            env={**os.environ, **private, **access, owner.PARENT: str(os.getpid()), "PYTHONPATH": python_path()},
             pass_fds=(listener,), start_new_session=True, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
         )  # fmt: skip
 

@@ -47,7 +47,7 @@ from tasks.problem import Problem
 
 FEWEST_INODES = 1000
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
-GGUF_EXTRA = 'Run: pip install "whetstone[gguf]" (or gguf)'
+GGUF_EXTRA = "Run: pip install gguf"
 Question = tuple[str, str, dict[str, Any]]
 """Field, fix, and what is asked of the process that has torch."""
 _passed: set[tuple[str, str]] = set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from pipelines.recipe.settings import CHECKPOINTS
 from pipelines.recipe.stage_kind import BASE, MODEL, SCORES
 from pipelines.stage.files import read_manifest
 from pipelines.stage.report import history, lines_of
-from tasks import artifacts, environment, fetch, lookup
+from tasks import artifacts, brought, environment, fetch
 from tasks.artifacts import Artifact, stored_scores
 from tasks.environment import runs_folder
 from tasks.known import Evaluated, Known, makes
@@ -158,17 +157,10 @@ def _checkpoints(artifact: Artifact) -> list[str]:
 
 def _remote(name: str, known: Known) -> dict[str, Any]:
     """A run that only MLflow knows; nothing but an id is worth the seconds that asking takes."""
-    database = environment.database()
-    if not re.fullmatch("[0-9a-f]{4,32}", name) or (database is not None and not database.is_file()):
+    run = brought.remote_run(name)
+    if run is None:
         raise known.unknown(name)
-    try:
-        return lookup.find_in_mlflow(name)
-    except lookup.NoSuchRun:
-        raise known.unknown(name) from None
-
-
-def _experiment_of(run: dict[str, Any]) -> str:
-    return str(run.get("experiment") or run["tags"].get("whetstone.recipe") or run["name"])
+    return run
 
 
 def _fetch(run: dict[str, Any], about: dict[str, Any], name: str, damage: str | None) -> Artifact:
@@ -186,7 +178,9 @@ def _fetch(run: dict[str, Any], about: dict[str, Any], name: str, damage: str | 
     environment.prepare()
     environment.check_reachable()
     try:
-        artifact, mismatch = fetch.from_mlflow(about.get("kind", "evaluate"), key, _experiment_of(run), Patience(None))
+        artifact, mismatch = fetch.from_mlflow(
+            about.get("kind", "evaluate"), key, brought.experiment_of(run), Patience(None)
+        )
     except TrackerError as error:
         raise UserError(f"{what}, nor in MLflow ({error}). {advice}") from None
     if artifact is None:

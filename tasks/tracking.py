@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,29 @@ def close(run_id: str, status: str, tags: dict[str, str]) -> None:
 
 @talking()
 def find_remote(stage: str, key: str, experiment_name: str) -> tuple[str, str] | None:
-    """A finished stage run of that key in the store: (run id, experiment id), or None."""
+    """A finished stage run of that key in the store: (run id, experiment id), or None.
+
+    Its own experiment is asked first, then all others: a stage may have been reused from another recipe's.
+    """
     to = client()
-    known = to.get_experiment_by_name(experiment_name)
-    if known is None:
-        return None
     wanted = f"tags.`whetstone.key` = '{name_of(stage, key)}' and attributes.status = 'FINISHED'"
-    runs = to.search_runs([known.experiment_id], wanted, max_results=1)
+    known = to.get_experiment_by_name(experiment_name) if experiment_name else None
+    runs = list(to.search_runs([known.experiment_id], wanted, max_results=1)) if known else []
+    if not runs:
+        others = [e.experiment_id for e in _experiments(to) if known is None or e.experiment_id != known.experiment_id]
+        runs = list(to.search_runs(others, wanted, max_results=1)) if others else []
     return (runs[0].info.run_id, runs[0].info.experiment_id) if runs else None
+
+
+def _experiments(to: Any) -> Iterator[Any]:
+    """All active experiments, page by page."""
+    token = None
+    while True:
+        page = to.search_experiments(max_results=1000, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 @talking()

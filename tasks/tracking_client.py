@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import uuid
@@ -23,6 +24,9 @@ from pipelines.stage.files import disk_full
 from tasks.environment import database, home, tracking_uri
 from tasks.patience import Away, Refused, TrackerError
 
+logging.getLogger("mlflow.store.db.utils").setLevel(
+    logging.CRITICAL
+)  # it prints each error's traceback before it raises it
 FOR_GOOD = (400, 403, 404, 405, 410, 413, 422)
 """HTTP statuses that the same request will get again."""
 ERRORS = (MlflowException, SQLAlchemyError, ParseError, OSError)

@@ -11,13 +11,14 @@ STYLE = """
 @media(prefers-color-scheme:dark){:root{--ink:#e8eaed;--muted:#a0a8b2;--line:#343a42;--paper:#14171b;--card:#1c2026;--good:#4cc38a;
 --bad:#ff8a80}}
 *{box-sizing:border-box}body{margin:0 auto;max-width:1060px;padding:32px 24px 64px;background:var(--paper);color:var(--ink);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;overflow-wrap:anywhere}
 h1{font-size:26px;margin:0 0 4px}h2{font-size:18px;margin:36px 0 10px}h3{font-size:15px;margin:20px 0 6px}
 p{margin:6px 0}.muted,.note{color:var(--muted)}.note{font-size:13px}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:6px 10px;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
 th{font-weight:600;color:var(--muted);white-space:nowrap}td.number,th.number{text-align:right;overflow-wrap:normal}
-.scroll{overflow-x:auto}.grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(330px,1fr));gap:16px}
+.scroll{overflow-x:auto}.grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(330px,100%),1fr));gap:16px}
+.grid2>*{min-width:0}@media print{.scroll{overflow:visible}.scroll svg{min-width:0!important}th{white-space:normal}}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px 16px}
 .verdict{font-size:17px}.better{color:var(--good);font-weight:600}.worse{color:var(--bad);font-weight:600}
 svg{width:100%;height:auto;display:block}svg text{fill:var(--muted);font-size:12px}svg .grid{stroke:var(--line)}

@@ -126,11 +126,17 @@ def _finite(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]
     return [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(b)]
 
 
+LETTER = 7
+"""Width that a letter of 12 pixels may take: text beyond the edge of a drawing is cut off."""
+
+
 def forest(title: str, rows: Sequence[Row]) -> str:
     """Differences in points with their intervals around a line at 0."""
     if not rows:
         return ""
-    width, height, start, rest = 920, 34 * len(rows) + 44, 300, 250
+    start = max(300, 30 + LETTER * max(len(row.name) for row in rows))
+    rest = max(250, 30 + LETTER * max(len(row.note) for row in rows))
+    width, height = start + 370 + rest, 34 * len(rows) + 44
     reach = max(0.01, *(abs(v) for r in rows for v in (r.low, r.high))) * 1.08
 
     def at(value: float) -> float:

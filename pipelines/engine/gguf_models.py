@@ -45,9 +45,7 @@ def require_reader(file: Path) -> None:
         ModelError: it is not.
     """
     if importlib.util.find_spec("gguf") is None:
-        raise ModelError(
-            f'model.path: reading {file} needs the package gguf. Run: pip install "whetstone[gguf]" (or gguf)'
-        )
+        raise ModelError(f"model.path: reading {file} needs the package gguf. Run: pip install gguf")
 
 
 def check_header(file: Path) -> dict[str, Any]:

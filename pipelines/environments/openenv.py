@@ -1,7 +1,7 @@
 """Environments behind an OpenEnv server, spoken to in its own protocol: one WebSocket session an episode.
 
 The server is a process of its own, with Python packages of its own (`openenv` pins others than this project's); only its address
-is needed here, and the library `websockets` (`pip install "whetstone[openenv]"`). A message is put into one field of the action, or
+is needed here, and the library `websockets` (`pip install websockets`). A message is put into one field of the action, or
 is the action itself as JSON, an MCP tool call for instance. Rewards are the server's, turn by turn.
 """
 
@@ -254,7 +254,7 @@ def problems(
     try:
         session = _Session(url)
     except ImportError:
-        raise RecipeError('environment openenv: install websockets: pip install "whetstone[openenv]".') from None
+        raise RecipeError("environment openenv: install websockets: pip install websockets.") from None
     except Unavailable as error:
         raise RecipeError(f"environment openenv: no server answers ({error}). Start it, or correct the url.") from None
     try:

@@ -1,4 +1,4 @@
-"""Single-player games of TextArena (`pip install "whetstone[textarena]"`): Guess the Number, Wordle, Hangman, Mastermind, and others.
+"""Single-player games of TextArena (`pip install TextArena`): Guess the Number, Wordle, Hangman, Mastermind, and others.
 
 A message is handed to the game as it is; most want an action in square brackets, as their rules say. The reward is the game's own,
 paid at the end.
@@ -87,7 +87,7 @@ def _game(name: str) -> Any:
     try:
         import textarena
     except ImportError:
-        raise RecipeError('environment textarena: install it: pip install "whetstone[textarena]".') from None
+        raise RecipeError("environment textarena: install it: pip install TextArena.") from None
     try:
         return textarena.make(name)
     except (ValueError, LookupError) as error:  # no such game, or a game whose word lists are not there

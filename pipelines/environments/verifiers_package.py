@@ -1,4 +1,4 @@
-"""Environments of the package `verifiers` (`pip install "whetstone[verifiers]"`): single-turn, multi-turn and with tools.
+"""Environments of the package `verifiers` (`pip install verifiers==0.1.10`): single-turn, multi-turn and with tools.
 
 An environment is what its `load_environment` returns, named as `module:load_environment`. The policy's messages take the place of a
 model's responses; its rubric scores the finished conversation, and its weighted functions are the reward's components. Calls of tools
@@ -146,7 +146,7 @@ def _environment(load: str, args: str) -> Any:
     try:
         import verifiers
     except ImportError:
-        raise RecipeError('environment verifiers_package: install it: pip install "whetstone[verifiers]".') from None
+        raise RecipeError("environment verifiers_package: install it: pip install verifiers==0.1.10.") from None
     module, _, name = load.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)

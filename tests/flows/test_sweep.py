@@ -90,7 +90,7 @@ def test_a_split_budget_is_spent_and_drawn(tmp_path, home):
 @pytest.mark.server
 def test_a_sweep_on_two_machines(tmp_path):
     """Two Dask workers with project folders of their own: each runs a part, and what they share comes from MLflow."""
-    pytest.importorskip("prefect_dask", reason='no Dask: pip install "whetstone[dask]"')
+    pytest.importorskip("prefect_dask", reason="no Dask: pip install prefect-dask")
     site = deployed.Deployed(tmp_path)
     recipe, scheduler = str(toys.recipe(tmp_path)), f"tcp://127.0.0.1:{servers.free_port()}"
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", scheduler, "--no-dashboard"]

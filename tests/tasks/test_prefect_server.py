@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 
 import psutil
@@ -40,9 +42,22 @@ def test_a_server_that_cannot_start(prepared, monkeypatch):
     assert "PREFECT_API_URL" not in os.environ and (prepared / "prefect" / "server.log").exists()
 
 
+def status(url: str, password: str | None = None, method: str = "GET") -> int:
+    """Of the answer to a request, with a password or without."""
+    headers = {"Content-Type": "application/json"}
+    if password is not None:
+        headers["Authorization"] = "Basic " + base64.b64encode(password.encode()).decode()
+    request = urllib.request.Request(url, b"{}" if method == "POST" else None, headers, method=method)
+    try:
+        with urllib.request.urlopen(request) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 @pytest.mark.slow
 @pytest.mark.server
-def test_it_answers_on_loopback_and_leaves(prepared):
+def test_it_answers_on_loopback_to_its_password_and_leaves(prepared):
     with prefect_server.embedded() as ready:
         ready()
         url = os.environ["PREFECT_API_URL"]
@@ -52,7 +67,16 @@ def test_it_answers_on_loopback_and_leaves(prepared):
         server = next(p for p in children if "tasks.prefect_server" in p.cmdline())
         assert os.getsid(server.pid) == server.pid, "Ctrl+C in our terminal does not reach it"
         assert {c.laddr.ip for c in server.net_connections("inet") if c.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+        password = os.environ["PREFECT_API_AUTH_STRING"]
+        assert password not in " ".join(server.cmdline()), "arguments can be read by everybody"
+        assert status(f"{url}/admin/version") == status(f"{url}/admin/version", "whetstone:guessed") == 401
+        assert status(f"{url}/flow_runs/count", method="POST") == 401
+        assert status(f"{url}/admin/version", password) == status(f"{url}/flow_runs/count", password, "POST") == 200
+        environment.check_reachable()
     assert not server.is_running() and environment.prefect_api() is None
+    assert not {"PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING"} & set(os.environ)
+    with prefect_server.embedded():
+        assert os.environ["PREFECT_API_AUTH_STRING"] != password, "one for each run"
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Model
 from tasks import keys, preflight, probe
 
-pytest.importorskip("gguf", reason='the package gguf is not installed: pip install "whetstone[gguf]"')
+pytest.importorskip("gguf", reason="the package gguf is not installed: pip install gguf")
 PROMPT = torch.tensor([[1, 50, 60, 70, 3]])
 
 
@@ -108,10 +108,10 @@ def test_without_the_package_gguf_the_message_names_the_extra(tmp_path, home, mo
     monkeypatch.setattr(
         gguf_models.importlib.util, "find_spec", lambda name, *rest: None if name == "gguf" else find(name, *rest)
     )
-    with pytest.raises(ModelError, match=r"whetstone\[gguf\]"):
+    with pytest.raises(ModelError, match=r"pip install gguf"):
         models.local(file)
     recipe = read_recipe(toys.recipe(tmp_path, model={"path": str(file), "fresh": None}))
-    assert [(p.field, "whetstone[gguf]" in p.fix) for p in preflight.examine(recipe, ["curate"])] == [
+    assert [(p.field, "pip install gguf" in p.fix) for p in preflight.examine(recipe, ["curate"])] == [
         ("model.path", True)
     ]
 

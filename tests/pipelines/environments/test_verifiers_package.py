@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import worlds
 
-pytest.importorskip("verifiers", reason='needs pip install "whetstone[verifiers]" (make test-ecosystem)')
+pytest.importorskip("verifiers", reason="needs pip install verifiers==0.1.10 (make test-ecosystem)")
 
 from pipelines import environments
 from pipelines.environments import Unavailable

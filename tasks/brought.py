@@ -1,0 +1,71 @@
+"""Runs and artifacts of other project folders, fetched from MLflow for commands that read them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tasks import artifacts, environment, fetch, lookup
+from tasks.artifacts import Artifact
+from tasks.environment import runs_folder
+from tasks.patience import Patience, TrackerError
+
+log = logging.getLogger("whetstone.brought")
+Progress = Callable[[str], None]
+ARTIFACT = re.compile(r"([a-z_]+)-([0-9a-f]{16})")
+
+
+def experiment_of(run: dict[str, Any]) -> str:
+    """The MLflow experiment of a run, as far as the run says."""
+    return str(run.get("experiment") or run["tags"].get("whetstone.recipe") or run["name"])
+
+
+def remote_run(prefix: str) -> dict[str, Any] | None:
+    """The run that MLflow lists under the first characters of an id; None where it is no id, or MLflow has no such run.
+
+    Raises:
+        Unreachable: MLflow does not answer.
+    """
+    if not re.fullmatch("[0-9a-f]{4,32}", prefix) or not _asks():
+        return None
+    try:
+        return lookup.find_in_mlflow(prefix)
+    except lookup.NoSuchRun:
+        return None
+
+
+def stages(run: dict[str, Any], names: Iterable[str], progress: Progress = lambda what: None) -> bool:
+    """Fetch the artifacts of a run's stages that are not here; whether any came.
+
+    What MLflow does not have is left out: whoever reads it says that it is not here.
+    """
+    entries = (run.get("summary") or {}).get("stages") or {}
+    came = False
+    for name in names:
+        about = entries[name]
+        kind, key = str(about.get("kind", name)), str(about.get("key"))
+        if about.get("run_id") and not artifacts.folder(runs_folder(), kind, key).is_dir() and _asks():
+            came |= artifact(kind, key, experiment_of(run), progress) is not None
+    return came
+
+
+def artifact(kind: str, key: str, experiment: str, progress: Progress = lambda what: None) -> Artifact | None:
+    """One artifact from MLflow, held against its key; None where MLflow has none that can be used, or does not say."""
+    name = artifacts.name_of(kind, key)
+    progress(f"fetching {name} from MLflow")
+    environment.prepare()
+    try:
+        found, mismatch = fetch.from_mlflow(kind, key, experiment, Patience(60.0))
+    except (TrackerError, environment.Unreachable) as error:
+        found, mismatch = None, str(error)
+    if mismatch is not None:
+        log.warning("%s was not fetched from MLflow: %s", name, mismatch)
+    return found
+
+
+def _asks() -> bool:
+    """Whether there is a store to ask: an embedded one that nobody has made is empty."""
+    database = environment.database()
+    return database is None or database.is_file()
