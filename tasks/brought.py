@@ -57,12 +57,12 @@ def artifact(kind: str, key: str, experiment: str, progress: Progress = lambda w
     progress(f"fetching {name} from MLflow")
     environment.prepare()
     try:
-        found, mismatch = fetch.from_mlflow(kind, key, experiment, Patience(60.0))
+        fetched, mismatch = fetch.from_mlflow(kind, key, experiment, Patience(60.0))
     except (TrackerError, environment.Unreachable) as error:
-        found, mismatch = None, str(error)
+        fetched, mismatch = None, str(error)
     if mismatch is not None:
         log.warning("%s was not fetched from MLflow: %s", name, mismatch)
-    return found
+    return fetched
 
 
 def _asks() -> bool:

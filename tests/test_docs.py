@@ -236,3 +236,25 @@ def test_snippets_are_accepted(page, tmp_path, monkeypatch):
                 check(read_recipe(file))
             except ValueError as error:
                 raise AssertionError(f"{case.id}: {error}") from error
+
+
+def test_no_hint_fetches_the_package_of_this_name_from_pypi():
+    """`whetstone` on PyPI is another project: hints name the library, or the extra of the checkout (`-e ".[gguf]"`)."""
+    wrong = re.compile(r"pip install [^\n`]*\bwhetstone\b|whetstone\[[a-z]+\](?!\[)")
+    places = [p for f in ("*.md", "docs/*.md", "recipes/**/*.yaml", "Makefile") for p in toys.ROOT.glob(f)]
+    places += [p for room in ("flows", "tasks", "pipelines", "evaluation") for p in (toys.ROOT / room).rglob("*.py")]
+    told = [p.name for p in places if p.name != "CHANGELOG.md" and wrong.search(p.read_text())]
+    assert set(told) <= {"methods.md", "settings.md"}, "generated from what is right by now"
+    assert wrong.search('pip install "whetstone[gguf]"') and not wrong.search('pip install -e ".[gguf]"')
+
+
+@pytest.mark.parametrize(
+    "page", [toys.ROOT / "README.md", *sorted((toys.ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
+)
+def test_blocks_of_commands_can_be_pasted(page):
+    """What stands beside a command is a comment of the shell, and nothing optional is in brackets."""
+    for block in re.findall(r"^```(?:sh|bash)?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("whetstone "):
+                command = re.split(r"\s# ", line)[0].rstrip()
+                assert not re.search(r"\s{2,}|(?<!=)\[| \| |\.\.\.", command), line

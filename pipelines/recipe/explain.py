@@ -78,7 +78,9 @@ def explain(error: ValidationError, body: dict[str, Any], model: type[BaseModel]
         elif entry["type"] == "missing":
             lines.append(f"{where}: this field is required.")
         elif entry["type"] in ("model_type", "dict_type"):
-            lines.append(f"{where}: expected a section with fields (got {shown(entry.get('input'))}).")
+            hint = {True: " Write {} for its defaults.", False: " Write null to leave it out."}
+            told = hint[entry["input"]] if isinstance(entry.get("input"), bool) else ""
+            lines.append(f"{where}: expected a section with fields (got {shown(entry.get('input'))}).{told}")
         else:
             value = entry.get("input")
             got = f" (got {shown(value)})" if isinstance(value, str | int | float | bool) or value is None else ""

@@ -1,0 +1,19 @@
+"""What a recipe's reader says of a field with the wrong shape."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import toys
+
+from pipelines.errors import RecipeError
+from pipelines.recipe.read import read_recipe
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"), [("sft.lora=true", "Write {} for its"), ("rlvr.lora=false", "Write null to")]
+)
+def test_a_switch_in_place_of_a_section_is_told_what_to_write(change, hint):
+    with pytest.raises(RecipeError, match=re.escape(hint)):
+        read_recipe(toys.ROOT / "recipes" / "quickstart.yaml", [change])
