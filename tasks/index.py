@@ -25,6 +25,10 @@ SHAPE: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
+REBUILT = "from its manifest"
+"""Why a stage ran, in a run that the index knows from the artifacts that are here alone."""
+
+
 def path() -> Path:
     """The file."""
     return home() / "index.jsonl"
@@ -100,7 +104,7 @@ def _from_manifests(run_id: str, stages: list[tuple[Path, dict[str, Any]]]) -> d
                                "seconds": sum(seconds), "stages": {}, "evaluation": {}, "differences": {}}  # fmt: skip
     for (folder, manifest), took in sorted(zip(stages, seconds, strict=True), key=lambda p: p[0][0].stat().st_mtime):
         about = {"status": "ran", "key": manifest["key"], "seconds": took, "artifact": str(folder)}
-        summary["stages"][manifest["stage"]] = about | {"run_id": manifest.get("run_id"), "why": "from its manifest"}
+        summary["stages"][manifest["stage"]] = about | {"run_id": manifest.get("run_id"), "why": REBUILT}
         results = read_object(folder / "results.json", evaluation=dict, differences=dict)
         if results:
             summary["evaluation"] = results.get("evaluation") or {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from evaluation import paired, samples
 from pipelines.errors import did_you_mean
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
 from pipelines.stage.files import REPORT, file_sha256, json_lines, read_manifest, read_object, reported
-from tasks import artifacts, brought
+from tasks import artifacts, brought, environment, index
 from tasks.artifacts import Artifact, stored_scores
 from tasks.known import Known, Unknown, makes, what_makes
 
@@ -110,8 +111,10 @@ def _fetch(name: str, known: Known, progress: Progress) -> None:
         run = brought.remote_run(name)
     if run is None:
         return
-    if run not in known.runs:
-        known.runs = [run, *known.runs]
+    if any(about.get("why") == index.REBUILT for about in ((run.get("summary") or {}).get("stages") or {}).values()):
+        with contextlib.suppress(environment.Unreachable):  # only the artifacts that came here before tell of it
+            run = brought.remote_run(run["run_id"]) or run
+    known.runs = [run, *(other for other in known.runs if other["run_id"] != run["run_id"])]
     if brought.stages(run, (run.get("summary") or {}).get("stages") or {}, progress):
         known.forget()
 
