@@ -54,7 +54,7 @@ class Counts:
         self.sources[source] += 1
         self.licence_of[source] = licence
 
-    def keep(self, source: str, extra: Iterable[str], lost: Iterable[str]) -> None:
+    def count_record(self, source: str, extra: Iterable[str], lost: Iterable[str]) -> None:
         """A row became a record.
 
         Args:

@@ -24,7 +24,7 @@ class Choices:
     labels: list[str]
     """What the row calls them; letters where it calls them nothing."""
     texts: list[str]
-    numbers: bool
+    numeric: bool
     """Whether the row holds them as numbers."""
 
     def question(self, text: str) -> str:
@@ -44,18 +44,18 @@ class Choices:
         Raises:
             RowError: it is none of the choices, or could be two of them.
         """
-        said = normalise(scalar_text(value, column))
-        bare = said.strip("()[].: ").upper()
-        whole = isinstance(value, int) and not isinstance(value, bool)
+        label_or_text = normalise(scalar_text(value, column))
+        bare = label_or_text.strip("()[].: ").upper()
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
         by_label = [i for i, label in enumerate(self.labels) if label.upper() == bare]
-        by_text = [i for i, text in enumerate(self.texts) if text == said and (self.numbers or not whole)]
+        by_text = [i for i, text in enumerate(self.texts) if text == label_or_text and (self.numeric or not is_integer)]
         places = set(by_label + by_text)
         if bare.isdecimal() and not by_label and len(bare) < 3 and int(bare) < len(self.texts):
             places.add(int(bare))
         if len(places) != 1:
             fault = "it could be two of the choices" if places else "it is none of the choices"
             raise RowError(
-                column, fault, f"{said[:40]!r} of {', '.join(self.labels)[:80]} in the column {self.column!r}"
+                column, fault, f"{label_or_text[:40]!r} of {', '.join(self.labels)[:80]} in the column {self.column!r}"
             )
         return places.pop()
 
@@ -91,8 +91,8 @@ def read(cells: Cells) -> Choices | None:
     if not 1 < len(texts) <= len(LETTERS) or len({*labels}) < len(texts) or len({*texts}) < len(texts):
         raise RowError(column, "not two to twenty-six different choices", f"{len(texts)} texts, {len(labels)} labels")
     cells.use(column)
-    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in value)
-    return Choices(column, labels, texts, numbers)
+    numeric = all(isinstance(each, int | float) and not isinstance(each, bool) for each in value)
+    return Choices(column, labels, texts, numeric)
 
 
 def correct(cells: Cells, choices: Choices, columns: tuple[str, ...]) -> int | None:

@@ -88,7 +88,7 @@ def transcript(text: str) -> list[Message]:
         return []
     roles = {"Human": "user", "Assistant": "assistant"}
     return [
-        {"role": roles[who], "content": normalise(said)} for who, said in zip(parts[1::2], parts[2::2], strict=True)
+        {"role": roles[who], "content": normalise(text)} for who, text in zip(parts[1::2], parts[2::2], strict=True)
     ]
 
 
@@ -178,12 +178,14 @@ def _calls(value: Any, number: int, column: str, cells: Cells) -> list[str]:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RowError(column, "a tool call without a function's name", f"message {number}")
-        given = next((name for name in ("arguments", "parameters") if not missing(function.get(name))), "arguments")
-        arguments = function.get(given) or {}
+        arguments_key = next(
+            (name for name in ("arguments", "parameters") if not missing(function.get(name))), "arguments"
+        )
+        arguments = function.get(arguments_key) or {}
         arguments = parse_json(arguments, column) if isinstance(arguments, str) else plain(arguments, column)
         if not isinstance(arguments, dict):
             raise RowError(column, "a tool call whose arguments are no object", f"message {number}")
-        known = {"name", given, "function", "type"}
+        known = {"name", arguments_key, "function", "type"}
         extra = {*call, *function} - known
         cells.drop(
             f"{column}.tool_calls", (k for k in extra if not missing(call.get(k)) or not missing(function.get(k)))

@@ -102,8 +102,10 @@ def _split(gold: Gold, text: str, source: Source, is_text: bool) -> None:
 
 def _only_learned(row: Cells, source: Source, last: conversation.Talk) -> bool:
     """Whether the row is one of supervised fine-tuning: an answer to learn, and no column that could have a gold answer."""
-    said = last.messages or any(not missing(row.get(name)) for name in CHATS)
-    return bool(said) and "answer" not in source.columns and not any(name in row for name in ANSWERS if name != OUTPUT)
+    has_chat = last.messages or any(not missing(row.get(name)) for name in CHATS)
+    return (
+        bool(has_chat) and "answer" not in source.columns and not any(name in row for name in ANSWERS if name != OUTPUT)
+    )
 
 
 def _text(value: Any, row: Cells, verifier: str | None) -> tuple[str, str | None]:

@@ -202,15 +202,15 @@ def _info(row: Cells, column: str) -> dict[str, Any]:
 def _conversation(row: Cells, source: Source) -> tuple[conversation.Talk, conversation.Talk]:
     """The conversation that the policy is asked to continue, and the assistant's messages at its end."""
     column = row.column(source, "prompt", PROMPTS)
-    whole = None if "prompt" in source.columns else next((c for c in CONVERSATIONS if row.get(c) is not None), None)
+    dialogue = None if "prompt" in source.columns else next((c for c in CONVERSATIONS if row.get(c) is not None), None)
     if column is None or missing(row[column]):
-        if whole is None:
+        if dialogue is None:
             known = f"none of {', '.join((*PROMPTS, *CONVERSATIONS))}"
             raise RowError("prompt", "no prompt", known if column is None else "")
-        column = whole
-    elif whole is not None and "chosen" not in row.used and _repeats(row[column], row[whole]):
+        column = dialogue
+    elif dialogue is not None and "chosen" not in row.used and _repeats(row[column], row[dialogue]):
         row.use(column)
-        column = whole
+        column = dialogue
     field = column if column in CONVERSATIONS else "prompt"
     row.use(column)
     talk = _messages_of(row[column], field, row)
@@ -224,9 +224,9 @@ def _conversation(row: Cells, source: Source) -> tuple[conversation.Talk, conver
     return talk, last
 
 
-def _repeats(text: Any, whole: Any) -> bool:
+def _repeats(text: Any, dialogue: Any) -> bool:
     """Whether a text is the first question of a conversation that stands in another column."""
-    return isinstance(text, str) and conversation.first_question(whole) == normalise(text)
+    return isinstance(text, str) and conversation.first_question(dialogue) == normalise(text)
 
 
 def _complete_question(talk: conversation.Talk, column: str, row: Cells) -> None:
@@ -294,8 +294,8 @@ def _choice(
 
 def _turn_weights(talk: conversation.Talk, known: Gold) -> list[float]:
     """What each of the assistant's messages counts, the solution last, where one of them says so. [] where none does."""
-    said = zip(talk.messages, talk.marks, strict=True)
-    marks = [mark for message, mark in said if message["role"] == "assistant"]
+    marked = zip(talk.messages, talk.marks, strict=True)
+    marks = [mark for message, mark in marked if message["role"] == "assistant"]
     marks += [None for message in known.turns if message["role"] == "assistant"] + [known.mark]
     return [1.0 if mark is None else mark for mark in marks] if any(mark is not None for mark in marks) else []
 

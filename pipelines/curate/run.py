@@ -221,7 +221,7 @@ def _first_pass(
                 counts.drop("contaminated", problem, f"overlaps with a question of {leak}")
                 continue
             writer.add(problem)
-            counts.keep(label, cells.extra, cells.lost)
+            counts.count_record(label, cells.extra, cells.lost)
             kept.add(problem, text, origin)
             if len(controls) < control.ROWS and problem.raw_text is None:
                 controls.append(problem)

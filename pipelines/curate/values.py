@@ -98,11 +98,11 @@ def repeated(names: Iterable[str]) -> str | None:
     >>> repeated(["a", "b", "a"])
     'a'
     """
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in earlier:
             return name
-        seen.add(name)
+        earlier.add(name)
     return None
 
 
