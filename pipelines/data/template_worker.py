@@ -40,7 +40,7 @@ def render_all(
     class Generation(Extension):
         """`{% generation %}`, which marks what the assistant says, as transformers has it."""
 
-        tags = frozenset({"generation"})
+        tags = {"generation"}  # noqa: RUF012  as the base class has it
 
         def parse(self, parser: Any) -> list[nodes.Node]:
             next(parser.stream)
