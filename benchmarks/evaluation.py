@@ -27,8 +27,9 @@ from lm_eval.models.huggingface import HFLM
 from benchmarks import sides, step
 from evaluation import harness
 from evaluation.model import SamplerLM
+from pipelines.contract.model_settings import Model
 from pipelines.engine import models
-from pipelines.recipe.settings import Evaluate, Model, Task
+from pipelines.recipe.settings import Evaluate, Task
 
 CASES: dict[str, dict[str, Any]] = {
     "quickstart": {

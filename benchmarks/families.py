@@ -31,6 +31,7 @@ from torch import Tensor
 from benchmarks import sides
 from evaluation import model as evaluated
 from evaluation import run as evaluation
+from pipelines.contract.sampling import Sampling
 from pipelines.curate.run import run as curate
 from pipelines.data import chat, dataset
 from pipelines.engine import layout, models
@@ -38,7 +39,6 @@ from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.read import Recipe, read_recipe
-from pipelines.recipe.settings import Sampling
 from pipelines.rlvr.train import Trainer as Rlvr
 from pipelines.sft.run import Trainer as Sft
 from pipelines.stage.report import Report

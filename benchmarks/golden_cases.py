@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.contract.catalogue import Bound, bind
+from pipelines.contract.card import Bound
+from pipelines.contract.catalogue import bind
 from pipelines.contract.columns import COLUMNS
 from pipelines.rlvr import algorithm, ops
 
@@ -247,8 +248,8 @@ def siren(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     """The mean over rows, the anchor, the loss and its derivative by the entropies; or the entropies themselves."""
     inputs = case["inputs"]
     if "logits" in inputs:
+        from pipelines.contract.sampling import Sampling
         from pipelines.engine import distribution
-        from pipelines.recipe.settings import Sampling
 
         logits = torch.tensor(inputs["logits"], dtype=dtype)
         top = distribution.top_entropy(logits, Sampling(), inputs["nucleus"])

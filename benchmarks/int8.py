@@ -21,11 +21,12 @@ from typing import Any
 import torch
 
 from benchmarks import roofline, sides
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Model, Sampling
 from pipelines.rlvr.mismatch import measure
 
 

@@ -23,11 +23,12 @@ from typing import Any
 import torch
 
 from benchmarks import examples, sides
-from pipelines.contract.catalogue import Bound, bind, names
+from pipelines.contract.card import Bound
+from pipelines.contract.catalogue import bind, names
 from pipelines.contract.columns import Phase
+from pipelines.contract.sampling import Sampling
 from pipelines.engine.layout import padded_layouts
 from pipelines.engine.policy import Policy
-from pipelines.recipe.settings import Sampling
 
 ROWS, WIDTH, GROUP = 256, 512, 8
 REPEATS = 3

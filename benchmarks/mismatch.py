@@ -25,7 +25,9 @@ import torch
 from torch import Tensor
 
 from benchmarks import sides
-from pipelines.recipe.settings import Lora, Mismatch, Model, Optimizer, Rlvr, Sampling
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Mismatch, Sampling
+from pipelines.recipe.settings import Lora, Optimizer, Rlvr
 from pipelines.rlvr.mismatch import BOUNDS, MismatchMonitor, Tokens, measure
 from pipelines.rlvr.train import Trainer
 from pipelines.stage.report import Report

@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks.sides import RESULTS, ROOT
 from pipelines.recipe.read import Recipe, read_recipe
 from tasks import process, stages
-from tasks.artifacts import Artifact
+from tasks.store.artifacts import Artifact
 
 QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
 
@@ -85,7 +85,7 @@ def whole(path: Path, overrides: list[str], home: Path) -> Cost:
     summary = home / "summary.json"
     home.mkdir(exist_ok=True)
     sets = [part for text in overrides for part in ("--set", text)]
-    command = [sys.executable, "-m", "flows.cli", "run", str(path), *sets, "--summary", str(summary)]
+    command = [sys.executable, "-m", "flows.cli.main", "run", str(path), *sets, "--summary", str(summary)]
     env = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL")}
     wall, processor = measured(command, {**env, "WHETSTONE_HOME": str(home)})
     about = json.loads(summary.read_text())["stages"].values()

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from evaluation import overoptimisation
-from flows.overoptimisation import GOLD, KL, LENGTH, PROXY
+from flows.cli.overoptimisation import GOLD, KL, LENGTH, PROXY
 from pipelines.stage.report import lines_of
 
 SHOWN = {"proxy": PROXY, "gold": GOLD, "length": LENGTH}

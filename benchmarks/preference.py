@@ -22,13 +22,13 @@ from typing import Any
 import torch
 
 from benchmarks import sides
+from pipelines.contract.model_settings import Fresh, Model
 from pipelines.curate.writer import Writer
 from pipelines.data.pairs import read_pairs
 from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.preference.run import Trainer
 from pipelines.preference.settings import Preference
-from pipelines.recipe.settings import Fresh, Model
 from pipelines.stage.report import Report
 
 PROMPT, ANSWER, PAIRS = (96, 224), (16, 96), 16

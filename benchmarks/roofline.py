@@ -34,11 +34,13 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import sides
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.engine import models, optimizer
 from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Model, Optimizer, Sampling
+from pipelines.recipe.settings import Optimizer
 from pipelines.sft.pack import Document, micro_batches
 
 BYTES = {"float32": 4, "bfloat16": 2}

@@ -29,12 +29,12 @@ from typing import Any
 import torch
 
 from benchmarks import sides
+from pipelines.contract.model_settings import Model
 from pipelines.data import chat, dataset
 from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Model
 from pipelines.sample import run as stage
 from pipelines.sample.settings import Sample
 from pipelines.stage.report import Report

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from pipelines import verifiers
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.curate.run import run as curate
 from pipelines.data import chat, dataset
 from pipelines.data.records import Problem, Trajectory
@@ -20,7 +22,7 @@ from pipelines.engine.distribution import generator
 from pipelines.engine.models import device, load_model, load_tokenizer, local, stop_ids
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Curate, Model, Optimizer, Rlvr, Sampling
+from pipelines.recipe.settings import Curate, Optimizer, Rlvr
 from pipelines.rlvr.train import Trainer
 from pipelines.sft.run import Trainer as SftTrainer
 from pipelines.stage.report import Report

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.run import checkpoints_of, run
+from pipelines.contract.model_settings import Model
 from pipelines.recipe.search_models import scorers
-from pipelines.recipe.settings import Evaluate, Model
+from pipelines.recipe.settings import Evaluate
 from pipelines.stage import process
 from pipelines.stage.report import Report
 

@@ -13,11 +13,12 @@ from evaluation.samples import TRUNCATED
 from pipelines import environments
 from pipelines.contract.episode import play
 from pipelines.contract.rollout import RolloutContext, RolloutRequest
+from pipelines.contract.sampling import Sampling
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat
 from pipelines.data.records import Message, Problem, Stop, Trajectory
 from pipelines.engine.distribution import generator
-from pipelines.recipe.settings import Evaluate, PlayedTask, Sampling, Task
+from pipelines.recipe.settings import Evaluate, PlayedTask, Task
 
 SAMPLES = 4
 """Episodes per problem where the recipe sets none."""

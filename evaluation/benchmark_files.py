@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from pipelines import verifiers
-from pipelines.errors import UserError, did_you_mean
+from pipelines.base.errors import UserError, did_you_mean
 
 ROWS = "test.jsonl"
 MOST = 5
@@ -87,8 +87,8 @@ def _of_row(line: str, needed: list[str]) -> str:
         return f"no text in {' and '.join(missing)}"
     if "verifier" not in needed:
         return ""
-    if row["verifier"] not in verifiers.VERIFIERS:
-        return f"unknown verifier {row['verifier']!r}. {did_you_mean(row['verifier'], verifiers.VERIFIERS)}"
+    if row["verifier"] not in verifiers.known():
+        return f"unknown verifier {row['verifier']!r}. {did_you_mean(row['verifier'], verifiers.known())}"
     try:
         info: Any = json.loads(row["info"]) if row.get("info") else {}
     except (ValueError, TypeError, RecursionError) as error:

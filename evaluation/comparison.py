@@ -17,7 +17,7 @@ from evaluation import intervals, paired
 from evaluation.risk_return import FEWEST, cheap_score, top_k
 from evaluation.samples import TRUNCATED, Sample, truncated_share
 from evaluation.weights import compare_weights
-from pipelines.errors import ModelError
+from pipelines.base.errors import ModelError
 from pipelines.recipe.stage_kind import BASE
 
 SHOWN = 20

@@ -10,7 +10,7 @@ import numpy as np
 
 from evaluation import intervals, programs, statistics
 from evaluation.samples import TRUNCATED
-from pipelines.errors import RecipeError, did_you_mean
+from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.recipe.settings import Evaluate, Task
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"

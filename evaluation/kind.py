@@ -7,13 +7,14 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from evaluation import generation
-from pipelines.errors import RecipeError, did_you_mean
+from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.recipe import search_models
-from pipelines.recipe.graph import Node, numbered
+from pipelines.recipe.graph import numbered
 from pipelines.recipe.guidance import GuidedColumns
 from pipelines.recipe.players import check_evaluated_games
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import CHECKPOINTS, Evaluate
+from pipelines.recipe.stage_checks import base_files, model_settings
 from pipelines.recipe.stage_kind import (
     BASE,
     MODEL,
@@ -23,10 +24,9 @@ from pipelines.recipe.stage_kind import (
     TORCH,
     VERIFIERS,
     Kind,
+    Node,
     Port,
     Reads,
-    base_files,
-    model_settings,
 )
 
 DECIDES = ("task", "size", "seed", "config")

@@ -12,7 +12,10 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 
 from evaluation.generation import greedy, unknown
 from evaluation.likelihoods import log_likelihoods
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion
+from pipelines.contract.sampling import Sampling
 from pipelines.data.chat import THINK_END, completion_text, render_text
 from pipelines.data.control import BREAK, as_text, encode
 from pipelines.data.records import Stop
@@ -21,8 +24,6 @@ from pipelines.engine.guided import with_base
 from pipelines.engine.models import stop_ids
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.errors import ModelError
-from pipelines.recipe.settings import Model, Sampling
 
 log = logging.getLogger("whetstone.evaluation")
 
@@ -79,7 +80,7 @@ class SamplerLM(HFLM):
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The text that the training stages render, for lm-eval; with `prefill` where the assistant is to speak."""
-        options = {} if add_generation_prompt else {"continue_final_message": True}
+        options: dict[str, Any] = {} if add_generation_prompt else {"continue_final_message": True}
         text = render_text(self.tokenizer, chat_history, generation_prompt=add_generation_prompt, **options)
         return text + (self.prefill or "") if add_generation_prompt else text
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from evaluation import agent, harness, model, plots, searching, statistics
 from evaluation.samples import scores_of
+from pipelines.base.errors import ModelError, RecipeError
+from pipelines.contract.model_settings import Model
 from pipelines.engine import models
-from pipelines.errors import ModelError, RecipeError
-from pipelines.recipe.settings import Evaluate, Model
+from pipelines.recipe.settings import Evaluate
 from pipelines.stage.report import Report
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.stage.files import digest, json_lines
+from pipelines.base.files import digest, json_lines
 
 TRUNCATED = "truncated_share"
 """Of a question's answers: those that were cut at the token limit. A metric of every task whose answers are drawn, too."""

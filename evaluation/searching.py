@@ -16,12 +16,14 @@ from evaluation.generation import greedy, unknown
 from evaluation.harness import DRAWN, SCORED, filtered_answers, load_task
 from evaluation.model import TOKENS_PER_ROW, SamplerLM, load
 from evaluation.samples import messages_of, scores_of
+from pipelines.base.errors import RecipeError
+from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion
+from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Problem
 from pipelines.engine.distribution import stream_id
-from pipelines.errors import RecipeError
 from pipelines.recipe.search import Search
-from pipelines.recipe.settings import Evaluate, Model, Sampling
+from pipelines.recipe.settings import Evaluate
 from pipelines.search.paths import Question
 from pipelines.search.scores import load_score
 from pipelines.search.strategies import Searcher

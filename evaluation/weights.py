@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from pipelines.errors import ModelError
+from pipelines.base.errors import ModelError
 
 UNCHANGED = 1e-3
 """Relative difference up to which two bfloat16 values count as equal: below half of its spacing, 2**-9."""

@@ -15,8 +15,9 @@ from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.flow_runs import pause_flow_run  # noqa: E402
 from prefect.input import RunInput  # noqa: E402
 
-from pipelines.errors import UserError  # noqa: E402
-from tasks import promotion, worker  # noqa: E402
+from pipelines.base.errors import UserError  # noqa: E402
+from tasks import worker  # noqa: E402
+from tasks.promotion import promote as promotion  # noqa: E402
 
 
 class Approval(RunInput):
@@ -47,7 +48,7 @@ def promote(
         ask_hours: how long to wait; afterwards nothing is promoted.
         new_name: `name` may be one that is not registered yet.
     """
-    from flows.promote import rule_of
+    from tasks.promotion.rule import rule_of
 
     worker.enter()
     stated = rule_of(None, None, 2.0, 0.05, 30) | (rule or {})

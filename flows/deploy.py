@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from pipelines.errors import UserError
-from pipelines.stage import owner
+from pipelines.base import owner
+from pipelines.base.errors import UserError
 from tasks import environment
 
 POOL = "whetstone"

@@ -32,7 +32,7 @@ def run_flow(
     with prefect_server.embedded() as ready:
         check()
         flows = importlib.import_module(module)
-        tracking = importlib.import_module("tasks.tracking")
+        tracking = importlib.import_module("tasks.tracking.api")
         confirm()
         tracking.open_embedded()
         ready()

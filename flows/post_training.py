@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tasks import claims, environment, links, outbox, worker
+from tasks import environment, worker
+from tasks.tracking import leases as claims
+from tasks.tracking import links, outbox
 
 environment.prepare()
 
@@ -19,11 +21,13 @@ from flows import page  # noqa: E402
 from flows.progress import Bar, Lines  # noqa: E402
 from flows.table import markdown  # noqa: E402
 from pipelines.recipe.read import Recipe, read_recipe  # noqa: E402
-from tasks import ahead, preflight, process  # noqa: E402
-from tasks.artifacts import Artifact  # noqa: E402
+from tasks import prestart as ahead  # noqa: E402
+from tasks import process  # noqa: E402
 from tasks.pipeline import Pipeline, Selection, needed_before  # noqa: E402
 from tasks.prefect_tasks import stage_task  # noqa: E402
+from tasks.preflight import check as preflight  # noqa: E402
 from tasks.stages import Show, StageResult, bring, plan  # noqa: E402
+from tasks.store.artifacts import Artifact  # noqa: E402
 
 
 @flow(name="post-training", flow_run_name=page.run_name, persist_result=False, validate_parameters=True)

@@ -14,9 +14,10 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from flows import setting_types
-from pipelines.recipe import kinds
+from pipelines.contract.model_settings import Model
 from pipelines.recipe.read import Recipe
-from pipelines.recipe.settings import Model, Tracking
+from pipelines.recipe.settings import Tracking
+from pipelines.recipe.stage_kind import stage_kinds
 
 INTRODUCTION = """# Settings
 
@@ -31,7 +32,7 @@ presets work together.
 def classes() -> dict[type[BaseModel], str]:
     """Every class of settings with its heading: sections and kinds of stages, each followed by what it contains."""
     tops: list[tuple[str, type[BaseModel]]] = [("recipe", Recipe), ("model", Model)]
-    tops += [(name, kind.settings) for name, kind in kinds.every().items()]
+    tops += [(name, kind.settings) for name, kind in stage_kinds().items()]
     tops.append(("tracking", Tracking))
     own = {cls for _, cls in tops}
     ordered: dict[type[BaseModel], str] = {}

@@ -18,13 +18,15 @@ from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.futures import as_completed  # noqa: E402
 from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
 
+from flows.cli.sweep import shown  # noqa: E402
 from flows.post_training import find_recipe, post_training  # noqa: E402
-from flows.sweep import shown  # noqa: E402
-from pipelines.errors import UserError  # noqa: E402
-from tasks import leaderboard, process, tracking_client, worker  # noqa: E402
-from tasks import sweep as sweeps  # noqa: E402
-from tasks.leaderboard import Outcome  # noqa: E402
-from tasks.sweep import Cell, Sweep  # noqa: E402
+from pipelines.base.errors import UserError  # noqa: E402
+from tasks import process, worker  # noqa: E402
+from tasks.sweep import leaderboard  # noqa: E402
+from tasks.sweep import plan as sweeps  # noqa: E402
+from tasks.sweep.leaderboard import Outcome  # noqa: E402
+from tasks.sweep.plan import Cell, Sweep  # noqa: E402
+from tasks.tracking import client as tracking_client  # noqa: E402
 
 LIVE_RESAMPLES = 200
 """Bootstrap resamples for the leaderboard that Prefect shows while runs are still to come."""
@@ -219,7 +221,7 @@ def start(jobs: int, runner: str = "threads", **parameters: Any) -> Any:
 
 
 def task_runner(text: str, jobs: int) -> Any:
-    """Prefect's task runner of a name that `flows.sweep.check_runner` let through."""
+    """Prefect's task runner of a name that `flows.cli.sweep.check_runner` let through."""
     kind, _, address = text.partition(":")
     if kind == "threads":
         return ThreadPoolTaskRunner(max_workers=jobs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evaluation.samples import TRUNCATED
-from tasks.alarms import sentence
+from tasks.tracking.alarms import sentence
 
 NAMES = {"base": "base", "sft": "SFT", "rlvr": "RLVR"}
 LENGTHS = ("mean_length", "mean_tokens")

@@ -11,7 +11,9 @@ import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tasks import claims, environment, outbox, worker
+from tasks import environment, worker
+from tasks.tracking import leases as claims
+from tasks.tracking import outbox
 
 environment.prepare()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipelines.base.files import REPORT
 from pipelines.contract.metrics import METRICS, metric
 from pipelines.contract.monitor import mean
-from pipelines.stage.files import REPORT
 from pipelines.stage.report import SPOOL, history
 
 ENDS = 10

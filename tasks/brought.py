@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tasks import artifacts, environment, fetch, lookup
-from tasks.artifacts import Artifact
+from tasks import environment
 from tasks.environment import runs_folder
-from tasks.patience import Patience, TrackerError
+from tasks.store import artifacts, fetch, lookup
+from tasks.store.artifacts import Artifact
+from tasks.tracking.time_budget import Patience, TrackerError
 
 log = logging.getLogger("whetstone.brought")
 Progress = Callable[[str], None]

@@ -12,10 +12,10 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from pipelines.errors import UserError
-from pipelines.project import ROOT, home
-from pipelines.recipe.secrets import redact
-from tasks import store
+from pipelines.base.errors import UserError
+from pipelines.base.project import ROOT, home
+from pipelines.base.secrets import redact
+from tasks.store import home as store
 
 ANSWER_S = 15.0
 """How long a server may take for its first answer. Five were too few for a healthy server on a busy machine."""

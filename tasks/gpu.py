@@ -12,7 +12,7 @@ from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.concurrency.sync import concurrency
 from prefect.runtime import deployment
 
-from pipelines.recipe import kinds
+from pipelines.recipe.stage_kind import kind_named
 from tasks.worker import WorkerError
 
 log = logging.getLogger("whetstone.gpu")
@@ -32,7 +32,7 @@ def slot(kind: str) -> Iterator[None]:
     Raises:
         WorkerError: the server has no such limit.
     """
-    if not kinds.get(kind).gpu or deployment.id is None:
+    if not kind_named(kind).gpu or deployment.id is None:
         yield
         return
     held = contextlib.ExitStack()

@@ -14,18 +14,18 @@ from typing import Any
 
 import yaml
 
-from pipelines.errors import RecipeError, did_you_mean
-from pipelines.recipe import kinds
+from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.base.files import digest, read_object, write_atomic
+from pipelines.base.secrets import redact
 from pipelines.recipe.read import SECTIONS, Recipe
-from pipelines.recipe.secrets import redact
-from pipelines.recipe.stage_kind import DATA, MODEL, SCORES
-from pipelines.stage.files import digest, read_object, write_atomic
-from tasks import benchmarks, claims, heartbeat, index, outbox, record
-from tasks.artifacts import Artifact
+from pipelines.recipe.stage_kind import DATA, MODEL, SCORES, kind_named
 from tasks.environment import Unreachable, home, tracking_uri
-from tasks.patience import Patience, TrackerError
-from tasks.planning import Planned
-from tasks.stages import StageResult, checkpoints_read, experiment_name, inputs_of, training_data
+from tasks.stages import Planned, StageResult, checkpoints_read, experiment_name, inputs_of, training_data
+from tasks.store import index
+from tasks.store.artifacts import Artifact
+from tasks.tracking import benchmarks, heartbeat, outbox, record
+from tasks.tracking import leases as claims
+from tasks.tracking.time_budget import Patience, TrackerError
 
 log = logging.getLogger("whetstone.pipeline")
 
@@ -133,7 +133,7 @@ class Pipeline:
         Raises:
             Unreachable: MLflow does not answer, or will not hold the run.
         """
-        from tasks import tracking
+        from tasks.tracking import api as tracking
 
         state = cls.state_of(recipe)
         claim = claims.adopt(state.stem)
@@ -215,7 +215,7 @@ class Pipeline:
     def _that_make(self, what: str, among: Container[str]) -> list[str]:
         """Stages of `among` that make something, in order."""
         return [
-            name for name, stage in self.recipe.graph.items() if name in among and kinds.get(stage.kind).makes == what
+            name for name, stage in self.recipe.graph.items() if name in among and kind_named(stage.kind).makes == what
         ]
 
     def names_in(self, stage: str) -> dict[str, str]:
@@ -259,7 +259,7 @@ class Pipeline:
         """Send answers and rollouts of new stages, last of all and for some seconds; the next start or `whetstone sync` goes on."""
         settings = self.recipe.tracking
         done = self.before | {name: result.artifact for name, result in self.results.items()}
-        rewarded = [name for name, stage in self.recipe.graph.items() if kinds.get(stage.kind).rewards]
+        rewarded = [name for name, stage in self.recipe.graph.items() if kind_named(stage.kind).rewards]
         limits = dict.fromkeys(self._that_make(SCORES, done), settings.answers)
         for stage, limit in (limits | dict.fromkeys(rewarded, settings.rollouts)).items():
             if stage not in self.results or self.results[stage].status != "ran" or not limit:
@@ -275,7 +275,7 @@ class Pipeline:
                 outbox.flush(entry, patience, away=logging.INFO)
 
     def _mark_killed(self, summary: dict[str, Any]) -> bool:
-        from tasks import tracking
+        from tasks.tracking import api as tracking
 
         body = {"summary": summary, "metrics": {}, "time": int(time.time() * 1000)}  # the run that goes on has metrics
         try:
@@ -314,5 +314,5 @@ class Pipeline:
 
 def model_folder(results: dict[str, StageResult]) -> Path | None:
     """Where the newest trained checkpoint of the run lies."""
-    models = [r.artifact.path / "model" for r in results.values() if kinds.get(r.artifact.stage).makes == MODEL]
+    models = [r.artifact.path / "model" for r in results.values() if kind_named(r.artifact.stage).makes == MODEL]
     return models[-1] if models else None

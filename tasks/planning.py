@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.files import read_object, write_atomic
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import DATA
-from pipelines.stage.files import read_object, write_atomic
-from tasks import artifacts, keys
-from tasks.artifacts import Artifact
+from tasks import keys
 from tasks.environment import runs_folder
+from tasks.store import artifacts
+from tasks.store.artifacts import Artifact
 
 
 @dataclass(frozen=True)

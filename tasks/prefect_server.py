@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import UserError
-from pipelines.project import python_path
-from pipelines.stage import owner
+from pipelines.base import owner
+from pipelines.base.errors import UserError
+from pipelines.base.project import python_path
 from tasks import environment
 from tasks.process import end
 

@@ -14,9 +14,9 @@ from prefect.logging.handlers import APILogHandler
 
 from pipelines.recipe.read import Recipe
 from tasks import gpu
-from tasks.artifacts import Artifact
 from tasks.process import StageFailed
 from tasks.stages import Show, StageResult, run_stage
+from tasks.store.artifacts import Artifact
 
 
 def _worth_retrying(task: Any, task_run: Any, state: Any) -> bool:

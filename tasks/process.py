@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import USER_ERROR_EXIT, Interrupted, UserError
-from pipelines.project import python_path
-from pipelines.stage.files import read_json, read_object, write_atomic
+from pipelines.base.errors import USER_ERROR_EXIT, Interrupted, UserError
+from pipelines.base.files import read_json, read_object, write_atomic
+from pipelines.base.project import python_path
 from pipelines.stage.process import ERROR, JOB, METRICS, read_error
 
 LOG = "stage.log"

@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from evaluation import plots
-from pipelines.recipe.graph import Node
+from pipelines.base.files import REPORT, read_json, read_object, write_atomic
+from pipelines.base.secrets import redact
 from pipelines.recipe.read import Recipe, of_stage
-from pipelines.recipe.secrets import redact
-from pipelines.recipe.stage_kind import BASE, DATA, MODEL
-from pipelines.stage.files import REPORT, read_json, read_object, write_atomic
+from pipelines.recipe.stage_kind import BASE, DATA, MODEL, Node
 from pipelines.stage.report import PROGRESS, SPOOL, lines_of
-from tasks import achieved, ahead, alarms, artifacts, fetch, keys, outbox, planning, process, record
-from tasks.artifacts import Artifact
+from tasks import achieved, keys, planning, process
+from tasks import prestart as ahead
 from tasks.environment import runs_folder
-from tasks.names import flatten
-from tasks.patience import Patience, TrackerError
 from tasks.planning import Expected, Planned
+from tasks.store import artifacts, fetch
+from tasks.store.artifacts import Artifact
+from tasks.tracking import alarms, outbox, record
+from tasks.tracking.names import flatten
+from tasks.tracking.time_budget import Patience, TrackerError
 
 log = logging.getLogger("whetstone.stages")
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -209,7 +211,7 @@ def _run(
     patience: Patience,
     later: Sequence[str],
 ) -> StageResult:
-    from tasks import tracking
+    from tasks.tracking import api as tracking
 
     recipe, stage, kind = node.recipe, node.name, node.kind.name
     work = runs_folder() / ".work" / artifacts.name_of(kind, key)
@@ -321,7 +323,7 @@ def _progress(work: Path) -> dict[str, Any]:
 
 def _close_run(tracker: Any, patience: Patience, error: BaseException) -> None:
     """Mark the MLflow run of a stage that ended without a result; kept in the outbox where MLflow is away."""
-    from tasks import tracking
+    from tasks.tracking import api as tracking
 
     patience = Patience(min(patience.left or 0.0, 5.0))  # somebody waits for the message, or has pressed Ctrl+C
     tracker.finish(patience)
@@ -360,6 +362,9 @@ def job_of(node: Node, done: dict[str, Artifact]) -> dict[str, Any]:
         "seed": node.seed,
         "threads": recipe.threads,
         "sandbox": recipe.sandbox,
+        "plugins": [
+            str(Path(name).expanduser().resolve()) if name.endswith(".py") else name for name in recipe.plugins
+        ],
         "computes": keys.node_reads(recipe, node.name).computes,
         "inputs": {label: str(done[s].path) for label, s in node.inputs.items()},
         **node.kind.job(node),

@@ -9,9 +9,9 @@ import stat
 import sys
 import threading
 
-from pipelines.errors import UserError
-from pipelines.project import ROOT
-from pipelines.stage import owner
+from pipelines.base import owner
+from pipelines.base.errors import UserError
+from pipelines.base.project import ROOT
 
 FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 """Environment variable that Prefect sets in the process of a flow run that a worker started."""

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from pipelines.engine import models
 from pipelines.recipe.read import read_recipe
-from tasks import artifacts, environment, outbox, record, stages
+from tasks import environment, stages
 from tasks.pipeline import Pipeline
 from tasks.stages import StageResult
+from tasks.store import artifacts
+from tasks.tracking import outbox, record
 
 SCORES = {"base": [0.0, 0.0], "sft": [0.0, 1.0], "rlvr": [1.0, 1.0]}
 CHAIN = ("curate", "sft", "rlvr", "evaluate")
@@ -81,7 +83,7 @@ def entry(recipe, stage: str, key: str, done: dict, parent: str | None) -> Path:
 
 def run(recipe_path: Path, *overrides: str, mark: str = "a", send=None) -> Pipeline:
     """A whole pipeline run of such artifacts, told to MLflow; `send` is called with each stage's entry instead of sending."""
-    from tasks.patience import Patience
+    from tasks.tracking.time_budget import Patience
 
     recipe = read_recipe(recipe_path, list(overrides))
     pipeline = Pipeline.open(recipe, source="recipes/toy.yaml", overrides=list(overrides))

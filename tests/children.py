@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from pipelines.stage import owner
+from pipelines.base import owner
 
 TOYS = Path(__file__).parent / "tasks"
 """The folder of `stage_toy`."""

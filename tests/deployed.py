@@ -90,7 +90,7 @@ class Deployed:
         command = [
             sys.executable,
             "-m",
-            "flows.cli",
+            "flows.cli.main",
             "worker",
             *(part for queue in queues for part in ("--queue", queue)),
         ]

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts, index
-from tasks.artifacts import Artifact
 from tasks.environment import runs_folder
 from tasks.keys import stage_key
+from tasks.store import artifacts, index
+from tasks.store.artifacts import Artifact
 
 Scores = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 """checkpoint → task → per problem, the score of each answer."""
@@ -76,8 +76,9 @@ def run(
 
 def registered(name: str, scores: Scores, *, seed: int = 0, label: str = "rlvr") -> str:
     """A run that MLflow knows too, with its model as a version of `name`; returns its id."""
-    from tasks import environment, tracking
-    from tasks.tracking_client import client, experiment
+    from tasks import environment
+    from tasks.tracking import api as tracking
+    from tasks.tracking.client import client, experiment
 
     environment.prepare()
     to = client()

@@ -12,10 +12,10 @@ from typing import Any
 import toys
 import yaml
 
+from pipelines.contract.model_settings import Model
 from pipelines.curate.run import run as curate
 from pipelines.engine import models
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Model
 from pipelines.reward_model.run import Trainer
 from pipelines.reward_model.settings import RewardModel
 from pipelines.stage.report import Report

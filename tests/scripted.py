@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
+from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Problem, Stop, Trajectory
-from pipelines.recipe.settings import Model, Sampling
 
 Script = Callable[[str, int], str]
 """(text of the prefix, number of the completion in its call, from 0) → what the policy says; "" says nothing."""

@@ -17,11 +17,11 @@ if __name__ == "__main__":
 
 import torch
 
+from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Sampling
 
 LOADING = threading.Lock()
 """transformers loads one model at a time: the threads of two stand-ins would mix their state."""

@@ -13,7 +13,7 @@ import pytest
 import toys
 import yaml
 
-from flows import cli
+from flows.cli import main as cli
 from pipelines.recipe.check import check
 from pipelines.recipe.read import SECTIONS, read_recipe
 
@@ -124,7 +124,7 @@ def test_commands_are_current(page, block, monkeypatch):
                 continue
             changes = arguments.set
             if arguments.command == "sweep":
-                from tasks import sweep
+                from tasks.sweep import plan as sweep
 
                 changes = sweep.read(
                     recipe, arguments.set, None, "1", arguments.tune, arguments.budget, arguments.split

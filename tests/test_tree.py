@@ -27,7 +27,7 @@ def test_sizes(path):
 
 
 def test_generated_pages_are_fresh(tmp_path):
-    subprocess.run([sys.executable, "-m", "flows.catalogue", str(tmp_path)], check=True, cwd=toys.ROOT)
+    subprocess.run([sys.executable, "-m", "flows.cli.methods", str(tmp_path)], check=True, cwd=toys.ROOT)
     for page in ("methods.md", "columns.md", "systems.md", "settings.md"):
         assert (tmp_path / page).read_text() == (toys.ROOT / "docs" / page).read_text(), "run `make docs`"
 

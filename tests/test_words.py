@@ -28,7 +28,7 @@ ALLOWED = {
     "flows/sweep_flow.py": {"fresh"},
     "tasks/prefect_tasks.py": {"fresh"},
     "tasks/stages.py": {"fresh"},
-    "tasks/sweep.py": {"fresh"},
+    "tasks/sweep/plan.py": {"fresh"},
     "pipelines/recipe/settings.py": {"fresh"},  # the recipe's `model.fresh`
     # settings that recipes and golden files name
     "pipelines/rlvr/advantage/w_reinforce.py": {"right", "wrong"},

@@ -19,11 +19,11 @@ import torch
 import yaml
 
 from benchmarks import examples
+from pipelines.base.project import python_path
 from pipelines.contract.columns import COLUMNS, Phase
 from pipelines.contract.metrics import metric
+from pipelines.contract.sampling import Sampling
 from pipelines.engine.distribution import generator
-from pipelines.project import python_path
-from pipelines.recipe.settings import Sampling
 from pipelines.recipe.slots import bind_monitors
 
 TRAINED = ("sft.steps=300", "sft.tokens_per_step=1024")
@@ -347,7 +347,7 @@ def whetstone(
     }
     environment |= {"WHETSTONE_HOME": str(home), "PYTHONPATH": python_path(), **env}
     done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", *arguments],
+        [sys.executable, "-m", "flows.cli.main", *arguments],
         capture_output=True,
         text=True,
         env=environment,

@@ -1,4 +1,4 @@
-"""A lineage as a tree for a terminal, as mermaid, and as a drawn page. Works on the body of `tasks.lineage.Graph`."""
+"""A lineage as a tree for a terminal, as mermaid, and as a drawn page. Works on the body of `tasks.lineage.trace.Graph`."""
 
 from __future__ import annotations
 

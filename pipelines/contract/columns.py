@@ -10,13 +10,14 @@ imports no torch: reading a recipe stays fast.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from math import nan
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Stop
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class Column:
     """It exists only where some part of the recipe makes it, as the part's card says."""
     when: Callable[[Any], bool] | None = None
     """It exists only where the recipe's `rlvr` section says so."""
+    automatic: str = ""
+    """The provider that fills it without being named in the recipe, as soon as a method reads it."""
     hint: str = ""
     """What to add to the recipe where nobody provides it."""
     span: tuple[float, float] = (0.0, 1.0)
@@ -208,7 +211,7 @@ COLUMNS: dict[str, Column] = {
                            "What the sampler reported, where `rlvr.old_logp: trainer` puts the trainer's value into `logp_old`.",
                            when=lambda rlvr: rlvr.old_logp == "trainer", hint="Set old_logp: trainer.", span=(-2.0, 0.0)),
     "logp_ref": Column("B T", "float32", Phase.ADVANTAGE, "the reference policy", "Log-probability under the frozen reference.",
-                       span=(-2.0, 0.0)),
+                       automatic="reference", span=(-2.0, 0.0)),
     "value": Column("B T", "float32", Phase.ADVANTAGE, "the critic, or a reward model on prefixes",
                     "Its estimate before the token is chosen.", part=True,
                     hint="Add a critic: providers: [{kind: critic, learning_rate: 1.0e-5}].", span=(0.0, 0.3)),
@@ -246,7 +249,8 @@ COLUMNS: dict[str, Column] = {
                           fill=nan, part=True, hint="Mask the context: providers: [masked_context].", span=(-2.0, 0.0)),
     "logp_demonstration": Column("B T", "float32", Phase.ADVANTAGE, "the policy, of the group's demonstration",
                                  "Log-probability of the token at the same place of the group's demonstration; NaN past its end, of the "
-                                 "demonstration itself, and in a group without one.", fill=nan, part=True, span=(-2.0, 0.0)),
+                                 "demonstration itself, and in a group without one.", fill=nan, part=True, automatic="demonstration",
+                                 span=(-2.0, 0.0)),
     "answer_logp": Column("B S", "float32", Phase.ADVANTAGE, "the policy, of the gold answer",
                           "Mean log-probability of the gold answer's tokens where the turn begins; NaN past the last turn, and of a row "
                           "without an answer.", fill=nan, part=True,
@@ -272,7 +276,8 @@ COLUMNS: dict[str, Column] = {
                                  "How far the token's hidden states are from where the flow would take them.", part=True,
                                  hint="Train a flow: providers: [flow_field].", span=(0.5, 4.0)),
     "hidden_stats": Column("B K", "float32", Phase.ADVANTAGE, "the hidden-state statistics",
-                           "Statistics of the row's hidden states, as `column_options` asks for them (`HiddenStatistics`)."),
+                           "Statistics of the row's hidden states, as `column_options` asks for them (`HiddenStatistics`).",
+                           automatic="hidden_statistics"),
     # of the slots and the policy
     "token_penalty": Column("B T", "float32", Phase.ADVANTAGE, "a divergence in the reward, a reward that pays tokens",
                             "What the one charges each token less what the other pays it; `reward` is the row's with their sum taken off.",
@@ -393,3 +398,16 @@ def columns_of(slot: str) -> dict[str, Column]:
 def phase_of(slot: str) -> Phase:
     """The phase in which a slot's methods are called; slots are named with or without `rlvr.`"""
     return SLOT_PHASE[slot.removeprefix("rlvr.")]
+
+
+def register(brought: Mapping[str, Column], plugin: str) -> None:
+    """Take the columns of a plug-in into the table of RLVR's columns.
+
+    Raises:
+        RecipeError: there is another column of that name.
+    """
+    for name, column in brought.items():
+        if COLUMNS.setdefault(name, column) is not column:
+            raise RecipeError(
+                f"plugins: {plugin} brings a column {name!r}, and there is one of that name. Call it otherwise."
+            )

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from pipelines import environments
+from pipelines.base.errors import RecipeError
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat
 from pipelines.data.records import UNSCORED, Message, Role, Stop, Trajectory
 from pipelines.environments._beliefs import COMPONENT as BELIEF
 from pipelines.environments._stepping import step_all
-from pipelines.errors import RecipeError
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest

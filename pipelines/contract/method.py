@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.contract.monitor import Monitor
 from pipelines.contract.provider import Provider
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from pipelines.contract.catalogue import Bound
+    from pipelines.contract.card import Bound
     from pipelines.contract.rollout import (
         Allocation,
         DrawnProblem,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         SetupContext,
         TryOut,
     )
+    from pipelines.contract.sampling import Sampling
     from pipelines.data.records import Problem, Trajectory
-    from pipelines.recipe.settings import Sampling
 
 
 class Method:
@@ -167,16 +167,6 @@ class FunctionMethod(Method):
 
     def __call__(self, **columns: Any) -> Any:
         return self._call(**columns)
-
-
-@dataclass(frozen=True)
-class HiddenStatistics:
-    """How the column `hidden_stats` is made: statistics of a row's hidden states."""
-
-    layer: Literal["last", "mlp"]
-    """The last hidden state, or what enters the last block's MLP."""
-    summarise: Callable[[Tensor], list[float]]
-    """Hidden states [n, hidden] before a row's n scored tokens → its statistics, always as many."""
 
 
 class Curriculum(Method):

@@ -1,8 +1,8 @@
 """Who fills the columns that a forward pass or a model of its own gives.
 
 Reference policy, critic, teacher, hidden-state statistics, process reward model: each is one file in
-pipelines/rlvr/providers, chosen in `rlvr.providers` by its name, or by itself where `automatic`. The learner holds them in one
-list, knows them by what their card says they make, and commits them with itself.
+pipelines/rlvr/providers, chosen in `rlvr.providers` by its name, or by itself where its column says `automatic`. The learner
+holds them in one list, knows them by what their card says they make, and commits them with itself.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pipelines.contract.model_settings import Model
     from pipelines.contract.scorer import Scorer
     from pipelines.data.records import Problem
-    from pipelines.recipe.settings import Model, Rlvr
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class ProviderContext:
     """The policy that is trained (`pipelines.engine.policy.Policy`)."""
     passes: Any
     """Forward passes over a step's rows (`pipelines.rlvr.passes.ForwardPasses`)."""
-    rlvr: Rlvr
+    rlvr: Any
+    """The recipe's section `rlvr` (`pipelines.recipe.settings.Rlvr`)."""
     model: Model
     start: str
     """Model folder that the run started from."""
@@ -47,8 +48,6 @@ class ProviderContext:
 class Provider:
     """Fills columns before credit is assigned; may learn something of its own after the policy's updates."""
 
-    automatic: ClassVar[bool] = False
-    """Added by itself where a method reads what it makes; others stand in `rlvr.providers`."""
     model_paths: ClassVar[tuple[str, ...]] = ()
     """As a `Method`'s."""
     reward_models: ClassVar[tuple[str, ...]] = ()

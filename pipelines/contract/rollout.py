@@ -13,8 +13,8 @@ from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
 if TYPE_CHECKING:
     import torch
 
-    from pipelines.contract.method import HiddenStatistics
-    from pipelines.recipe.settings import Sampling
+    from pipelines.contract.hidden_statistics import HiddenStatistics
+    from pipelines.contract.sampling import Sampling
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pipelines.contract.model_settings import Model
 from pipelines.curate.run import run
-from pipelines.recipe.settings import Curate, Model
+from pipelines.recipe.settings import Curate
 from pipelines.stage import process
 from pipelines.stage.report import Report
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.files import REPORT
 from pipelines.curate.formats import Row
 from pipelines.curate.values import RowError, sample
 from pipelines.data.records import Problem
-from pipelines.stage.files import REPORT
 
 STEPS = ("exact_duplicate", "contaminated", "near_duplicate", "length", "difficulty")
 EXAMPLES = 3

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pipelines import verifiers
+from pipelines.base.errors import DataError
 from pipelines.data.records import Problem
-from pipelines.errors import DataError
 from pipelines.verifiers import _self_test as self_test
 
 ROWS = 8

@@ -8,6 +8,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pipelines import verifiers
+from pipelines.base.files import digest
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.curate.card import Counts
 from pipelines.curate.writer import Writer
 from pipelines.data import chat
@@ -16,8 +19,7 @@ from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Difficulty, Model, Sampling
-from pipelines.stage.files import digest
+from pipelines.recipe.settings import Difficulty
 from pipelines.stage.report import Report
 
 PROBLEMS_AT_ONCE = 64

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar
 
-from pipelines.errors import DataError, RecipeError, did_you_mean
-from pipelines.recipe import kinds
-from pipelines.recipe.graph import Node
+from pipelines.base.errors import DataError, RecipeError, did_you_mean
 from pipelines.recipe.model_path import PATHS, is_stage_name
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Curate, Source
+from pipelines.recipe.stage_checks import environment_settings, plays_episodes, verifiers_used
 from pipelines.recipe.stage_kind import (
     DATA,
     MODEL,
@@ -20,11 +19,11 @@ from pipelines.recipe.stage_kind import (
     VERIFIERS,
     Kind,
     ModelFiles,
+    Node,
     Place,
     Port,
     Reads,
-    environment_settings,
-    plays_episodes,
+    kind_named,
 )
 
 SEGMENTS = "segments"
@@ -96,6 +95,7 @@ class CurateKind(Kind):
             rows_settings=made_with,
             rows_name_environments=any(s.kind in ("file", "hub") for s in curate.sources),
             verifies=True,
+            verifiers=verifiers_used(node),
             libraries=(*VERIFIERS, *TEXT, "datasets", "xxhash"),
             computes=curate.difficulty is not None,
         )
@@ -155,10 +155,10 @@ class CurateKind(Kind):
             if source.select is not None:
                 _check_selection(node, source, f"{field}.select")
             if source.verifier is not None:
-                from pipelines.verifiers import VERIFIERS as KNOWN
+                from pipelines import verifiers
 
-                if source.verifier not in KNOWN:
-                    hint = did_you_mean(source.verifier, KNOWN)
+                if source.verifier not in verifiers.known():
+                    hint = did_you_mean(source.verifier, verifiers.known())
                     raise RecipeError(f"{field}.verifier: unknown verifier {source.verifier!r}. {hint}")
 
 
@@ -231,7 +231,7 @@ def _asking(node: Node) -> list[Node]:
     """The stages of the recipe whose questions the data must not hold."""
     if node.settings.decontaminate is None:
         return []
-    return [other for other in node.recipe.nodes() if kinds.get(other.stage.kind).benchmark_texts is not None]
+    return [other for other in node.recipe.nodes() if kind_named(other.stage.kind).benchmark_texts is not None]
 
 
 def _check_files(path: str, field: str) -> None:

@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pipelines.base.errors import DataError
 from pipelines.curate.segments import Action, Segment, Transition, episode_of, segments_of
 from pipelines.curate.values import RowError, normalise, text_of
 from pipelines.data import steps
 from pipelines.data.records import Message, Problem
-from pipelines.errors import DataError
 from pipelines.recipe.selection import Selection
 
 

@@ -7,15 +7,15 @@ import re
 from typing import Any
 
 from pipelines import environments, verifiers
+from pipelines.base.errors import DataError
+from pipelines.base.files import dumps
 from pipelines.curate import choices, conversation, gold, labelled, offered, paired, preferences
 from pipelines.curate.cells import ORIGIN, Cells, missing
 from pipelines.curate.gold import ANSWERS, SOLUTIONS, Gold
 from pipelines.curate.values import RowError, check_text, kind, normalise, parse_json, plain, scalar_text, text_of
 from pipelines.data import chat, pairs, steps
 from pipelines.data.records import PREFERENCES, RAW_TEXT, TURN_WEIGHTS, Message, Problem
-from pipelines.errors import DataError
 from pipelines.recipe.settings import Source
-from pipelines.stage.files import dumps
 
 __all__ = ["ANSWERS", "PROMPTS", "SOLUTIONS", "problem_uid", "to_problem"]
 PROMPTS = ("prompt", "problem", "question", "instruction", "input", "query", "Question")
@@ -107,10 +107,10 @@ def _complete_info(info: dict[str, Any], row: Cells, source: Source, verifier: s
     Raises:
         RowError: no such verifier, or what a row of a file may not have.
     """
-    if verifier is not None and verifier not in verifiers.VERIFIERS:
+    if verifier is not None and verifier not in verifiers.known():
         raise RowError("verifier", "unknown verifier", repr(verifier[:40]))
     info.setdefault("split", source.split)
-    if info.get("environment") in environments.OUTSIDE and source.kind in ("file", "hub"):
+    if source.kind in ("file", "hub") and environments.runs_outside(str(info.get("environment"))):
         raise RowError("info.environment", "rows of files may not name an environment that runs code or asks a server")
     offered.add_corpus(source, str(verifier), info)
     offered.add_tools(row, source, info)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pipelines import tools
+from pipelines.base.errors import UserError
 from pipelines.curate.cells import Cells, missing
 from pipelines.curate.values import RowError, kind, parse_json, plain
-from pipelines.errors import UserError
 from pipelines.recipe.settings import Source
 
 MEANT = ("default", "const")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from pipelines.errors import DataError
+from pipelines.base.errors import DataError
 
 OF_ROWS = {
     "score": lambda row: row["score"],

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import xxhash
 
+from pipelines.base.errors import DataError
+from pipelines.contract.model_settings import Model
 from pipelines.curate import card, control, offered, selected, sources
 from pipelines.curate.cells import DIVIDED, ORIGIN, Cells
 from pipelines.curate.formats import Row
@@ -28,8 +30,7 @@ from pipelines.data.records import RAW_TEXT, Message, Problem
 from pipelines.data.steps import STEPS
 from pipelines.data.template import PLAIN_TEMPLATE, TOOLS_TEMPLATE
 from pipelines.engine import models
-from pipelines.errors import DataError
-from pipelines.recipe.settings import Curate, Model, Source
+from pipelines.recipe.settings import Curate, Source
 from pipelines.stage.report import Report
 
 Texts = Callable[[], Iterable[tuple[str, str]]]
@@ -346,9 +347,11 @@ def _second_pass(
             _check_plain(problem, tokenizer)
             reason = _outside_length(curate, problem, tokenizer, renders)
         except (chat.TemplateRefusal, RowError) as error:
-            refusal = error
-            if not isinstance(error, RowError):
-                refusal = RowError("prompt", "the model's chat template refuses it", str(error)[:200])
+            refusal = (
+                error
+                if isinstance(error, RowError)
+                else RowError("prompt", "the model's chat template refuses it", str(error)[:200])
+            )
             columns = {"uid": problem.uid, "prompt": problem.prompt}
             counts.quarantine(str(source.task or source.path), Row("kept rows", number + 1, columns), refusal)
             continue

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from pipelines.base.errors import DataError
 from pipelines.data import pairs, samples
 from pipelines.data.records import Message, Problem
-from pipelines.errors import DataError
 from pipelines.recipe.selection import Selection
 
 SWEEPS, CONVERGED = 10_000, 1e-9

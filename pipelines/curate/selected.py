@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
+from pipelines.base.errors import DataError
 from pipelines.curate import judged, labelled, preferred, ranked, segments, written
 from pipelines.curate.cells import DIVIDED, ORIGIN
 from pipelines.data import chat, dataset, pairs, samples, steps
 from pipelines.data.records import EFFORT, Problem
-from pipelines.errors import DataError
 from pipelines.recipe.selection import Selection
 
 TEXTS = (*pairs.TEXTS, pairs.COMPLETION, "judged", "solution")

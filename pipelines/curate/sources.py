@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipelines.base.errors import DataError, did_you_mean
 from pipelines.curate import selected, self_supervised
 from pipelines.curate.formats import ENDINGS, Limits, Row, narrow, read_file, shorten
 from pipelines.data.dataset import to_row
 from pipelines.data.files import data_files, shown_names
-from pipelines.errors import DataError, did_you_mean
 from pipelines.recipe.settings import Source
 from pipelines.verifiers.reasoning_gym import refusal
 

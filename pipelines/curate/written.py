@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from pipelines.base.errors import DataError
 from pipelines.curate.similar import words
 from pipelines.data import chat, dataset, samples
 from pipelines.data.records import Problem
-from pipelines.errors import DataError
 from pipelines.recipe.selection import Selection
 from pipelines.verifiers.overlap import rouge_l
 

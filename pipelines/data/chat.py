@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from pipelines.base.errors import DataError, ModelError
 from pipelines.data.control import THINK_END, THINK_START, after_thinking, as_text, control, decode, encode
 from pipelines.data.fallbacks import system_in_user, tool_in_user, tools_in_system, with_reasoning
 from pipelines.data.records import Message
 from pipelines.data.template import habits, unshown
-from pipelines.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

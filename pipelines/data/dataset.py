@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.errors import DataError, did_you_mean
+from pipelines.base.files import read_json
 from pipelines.data.records import Problem
-from pipelines.errors import DataError, did_you_mean
-from pipelines.stage.files import read_json
 
 SCHEMA = ("uid", "prompt", "answer", "verifier", "source", "licence", "info")
 _info_to_json = json.JSONEncoder(default=str).encode  # `json.dumps` makes an encoder for each row

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import DataError
+from pipelines.base.errors import DataError
 
 _MAGIC = "*?["
 _KINDS = (

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.errors import DataError
 from pipelines.data import dataset
 from pipelines.data.records import Message, Problem
-from pipelines.errors import DataError
 
 CHOSEN, REJECTED = "chosen", "rejected"
 TEXTS = (CHOSEN, REJECTED)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.base.errors import DataError
+from pipelines.base.files import read_json, write_atomic
 from pipelines.data.dataset import SCHEMA
-from pipelines.errors import DataError
-from pipelines.stage.files import read_json, write_atomic
 
 FOLDER, ABOUT = "samples", "samples.json"
 BATCH_ROWS = 1024

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.base.errors import DataError
 from pipelines.data.records import Message, Problem
-from pipelines.errors import DataError
 
 STEPS, LABELS = "steps", "step_labels"
 """Texts of an answer's steps, and of each the label: from 0 (incorrect) to 1 (correct), null where there is none. In files the columns are

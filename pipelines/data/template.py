@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from pipelines.base.errors import ModelError
+from pipelines.base.project import python_path
 from pipelines.data import template_worker
 from pipelines.data.control import THINK_END, THINK_START, after_thinking
 from pipelines.data.records import Message
-from pipelines.errors import ModelError
-from pipelines.project import python_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -121,7 +121,7 @@ def habits_of(plain: str, tools: str, special: tuple[tuple[str, str], ...], name
     """
     where = f"model.chat_template: the chat template{f' of {name}' if name else ''}"
     conversations = _conversations()
-    request = {
+    request: dict[str, Any] = {
         "templates": {"plain": plain, "tools": tools},
         "conversations": list(conversations.values()),
         "variables": dict(special),

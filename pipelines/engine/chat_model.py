@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.data import chat
 from pipelines.data.records import Message, Stop
 from pipelines.engine import models
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.sampling import Sampling
-from pipelines.recipe.settings import Model
 
 ROWS = 64
 """Conversations that are answered side by side."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from pipelines.errors import ModelError
-from pipelines.stage.files import atomic_folder, file_sha256, read_json, write_atomic
+from pipelines.base.errors import ModelError
+from pipelines.base.files import atomic_folder, file_sha256, read_json, write_atomic
 from pipelines.stage.report import Report
 
 LATEST, STATE, META = "LATEST.json", "state.pt", "meta.json"

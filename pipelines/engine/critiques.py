@@ -14,7 +14,7 @@ from pipelines.engine.sampler import TorchSampler
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import Completion
-    from pipelines.recipe.settings import Sampling
+    from pipelines.contract.sampling import Sampling
 
 
 def critique_prompt(prompt: list[Message], answer: str, instruction: str) -> list[Message]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pipelines.contract.normalised_entropy import normalised_entropy
-from pipelines.recipe.settings import AdaptiveTemperature, Sampling
+from pipelines.contract.sampling import AdaptiveTemperature, Sampling
 
 
 def truncates(sampling: Sampling) -> bool:

@@ -18,10 +18,10 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
+from pipelines.contract.sampling import Sampling
 from pipelines.engine import distribution
 from pipelines.engine.cache import Gaps, SlabCache, unpadded
 from pipelines.engine.models import autocast
-from pipelines.recipe.settings import Sampling
 
 EVERY = 16
 """Tokens between two reads of which rows are finished."""

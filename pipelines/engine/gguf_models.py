@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.errors import ModelError
+from pipelines.base.files import atomic_folder, damage, digest, file_sha256, write_manifest
+from pipelines.base.project import make_home
 from pipelines.engine.model_files import check_loaded, reading
-from pipelines.errors import ModelError
-from pipelines.project import make_home
-from pipelines.stage.files import atomic_folder, damage, digest, file_sha256, write_manifest
 
 log = logging.getLogger("whetstone")
 CONVERSION = 1

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Model
 from pipelines.engine import models
-from pipelines.errors import ModelError
-from pipelines.recipe.settings import Model
 
 if TYPE_CHECKING:  # the catalogue imports this module, and transformers takes seconds
     from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase

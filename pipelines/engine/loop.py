@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from pipelines.base.errors import DataError
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.engine import checkpoint, models, optimizer
 from pipelines.engine.policy import Policy
-from pipelines.errors import DataError
-from pipelines.recipe.settings import Model, Sampling
 from pipelines.stage.monitors import Alarm, Monitors
 from pipelines.stage.report import Report
 

@@ -15,8 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.base.errors import ModelError, UserError
 from pipelines.data.control import TAGS
-from pipelines.errors import ModelError, UserError
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of
 
 if TYPE_CHECKING:

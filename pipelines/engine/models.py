@@ -9,14 +9,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.base.errors import ModelError, did_you_mean
+from pipelines.base.files import digest
+from pipelines.contract.model_settings import Fresh, Model
 from pipelines.data import chat, template
 from pipelines.data.template import PLAIN_TEMPLATE, TOOLS_TEMPLATE
 from pipelines.engine import gguf_models, model_files
 from pipelines.engine.model_files import first_line, reading
-from pipelines.errors import ModelError, did_you_mean
 from pipelines.recipe.model_path import gguf_of
-from pipelines.recipe.settings import Fresh, Model
-from pipelines.stage.files import digest
 
 if TYPE_CHECKING:
     import torch

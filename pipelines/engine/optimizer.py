@@ -6,8 +6,8 @@ import math
 
 import torch
 
+from pipelines.base.errors import Interrupted
 from pipelines.engine import adamw
-from pipelines.errors import Interrupted
 from pipelines.recipe.settings import Optimizer
 
 

@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from pipelines.base.errors import ModelError
 from pipelines.engine import models
 from pipelines.engine.checkpoint import check_names, each_tensor, trainable_state
-from pipelines.errors import ModelError
 from pipelines.stage.launch import STORE
 
 

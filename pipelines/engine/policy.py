@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.engine import distribution, models
 from pipelines.engine.guided import Guided
 from pipelines.engine.layout import Layout, Prefix
 from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
-from pipelines.errors import ModelError
-from pipelines.recipe.settings import Model, Sampling
 
 if TYPE_CHECKING:  # the catalogue imports this module, and transformers takes seconds
     from transformers import DynamicCache

@@ -18,6 +18,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import Answered, ScoredCritique
 from pipelines.data.chat import completion_text, render_prompt, with_system_prompt
 from pipelines.data.records import Stop
@@ -29,9 +32,7 @@ from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
 from pipelines.engine.policy import Policy, hidden_states
 from pipelines.engine.user_latent import UserLatent
-from pipelines.errors import ModelError
 from pipelines.recipe.model_path import CLASSIFIER
-from pipelines.recipe.settings import Model, Sampling
 
 HEADS, LANGUAGE_HEAD, USERS, ABOUT = (
     "heads.safetensors", "language_head.safetensors", "users.safetensors", "whetstone.json",

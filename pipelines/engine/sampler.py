@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from pipelines.base.errors import ModelError
 from pipelines.contract.rollout import Completion
+from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop, common_length
 from pipelines.engine import attention, distribution
 from pipelines.engine.cache import Gaps, SlabCache
@@ -20,8 +22,6 @@ from pipelines.engine.fixed import FixedDecoder
 from pipelines.engine.guided import Guided, parts
 from pipelines.engine.masks import FULL, SLIDING, layer_kinds
 from pipelines.engine.models import autocast
-from pipelines.errors import ModelError
-from pipelines.recipe.settings import Sampling
 
 log = logging.getLogger(__name__)
 COMPACT_AT = 0.75

@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
+from pipelines.base.errors import Interrupted
 from pipelines.contract.rollout import Completion
+from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
 from pipelines.engine import server_endpoint, server_probe
 from pipelines.engine.server_endpoint import Endpoint, Unreachable
 from pipelines.engine.server_probe import Probe
 from pipelines.engine.server_process import ServerProcess
-from pipelines.errors import Interrupted
 from pipelines.recipe.server import Server
-from pipelines.recipe.settings import Sampling
 
 AT_ONCE = 64
 """Requests under way per server; it batches them."""

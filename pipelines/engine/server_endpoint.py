@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.base.errors import Interrupted
 from pipelines.contract.rollout import Completion
+from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
 from pipelines.engine.server_process import EXTENSION, ServerProcess
-from pipelines.errors import Interrupted
 from pipelines.recipe.server import Server
-from pipelines.recipe.settings import Sampling
 
 if TYPE_CHECKING:
     import httpx

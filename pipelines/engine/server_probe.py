@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.base.errors import StaleWeights
 from pipelines.engine.models import autocast
-from pipelines.errors import StaleWeights
 
 SEQUENCES = 4
 LENGTH = 32

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
+from pipelines.base import owner
+from pipelines.base.project import ROOT
 from pipelines.engine import vllm_worker
-from pipelines.project import ROOT
 from pipelines.recipe.server import Serve
-from pipelines.stage import owner
 
 LOG_LINES = 12
 """Of a log, in an error."""

@@ -1,7 +1,7 @@
 """Environments: messages of the policy in; observations, rewards and the end of the episode out.
 
 An environment is a file that defines a class of the same behaviour as `Environment` under the name `World`, and
-`problems(size, seed, **config)`, which yields rows for `curate` (kind: environment) with worked turns for SFT.
+`problems(size, seed, **config)`, which yields rows for `curate` (kind: environment) with worked turns for SFT. Plug-ins bring others.
 """
 
 from __future__ import annotations
@@ -15,19 +15,12 @@ from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
 
+from pipelines.base import plugins
+from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.data.records import Message, Problem
-from pipelines.errors import RecipeError, did_you_mean
 
-OUTSIDE = ("openenv", "verifiers_package")
-"""Environments whose settings name code to be run or servers to be asked: a recipe may name them, the rows of a file may not."""
-GAMES = ("kuhn_poker", "tic_tac_toe")
-"""Environments with players, whose `World` has the attributes of `Game`."""
-
-
-PLAYED = (*GAMES, "bandit", "frozen_lake", "guess_number", "openenv", "sokoban", "tampering", "textarena", "toy_text")
-"""Environments whose problems have no answer that a verifier could compare with: only an episode scores them."""
-RELABELLED = ("frozen_lake",)
-"""Environments that say what a lost episode did reach: their modules have a function `relabel`."""
+SLOT = "environments"
+"""Under this name plug-ins bring environments: name → module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +113,64 @@ class Game(Environment, Protocol):
         ...
 
 
-def self_play(name: str, config: dict[str, Any]) -> bool:
-    """Whether the policy has several seats in the episodes of an environment with these settings."""
-    return name in GAMES and config.get("opponent") == "policy"
-
-
 def known() -> list[str]:
-    """Every environment: the files of this folder."""
-    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("_"))
+    """Every environment: the files of this folder, and those of plug-ins."""
+    own = [p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("_")]
+    return sorted({*own, *plugins.origins().get(SLOT, {})})
+
+
+def module_name(name: str) -> str:
+    """Dotted name of the module that defines an environment.
+
+    Raises:
+        RecipeError: there is none of that name.
+    """
+    if name.isidentifier() and not name.startswith("_") and (Path(__file__).parent / f"{name}.py").is_file():
+        return f"{__name__}.{name}"
+    brought = plugins.origins().get(SLOT, {}).get(name)
+    if brought is None:
+        raise RecipeError(f"no environment called {name!r}. {did_you_mean(name, known())}")
+    return brought.module
 
 
 def _module(name: str) -> Any:
+    return importlib.import_module(module_name(name))
+
+
+def _says(name: str, flag: str) -> bool:
+    return name in known() and bool(getattr(_module(name), flag, False))
+
+
+def only_episodes_score(name: str) -> bool:
+    """Whether its problems have no answer that a verifier could compare with (`PLAYED` in its module, or players)."""
+    return _says(name, "PLAYED") or has_players(name)
+
+
+def verifiers_of(name: str) -> tuple[str, ...] | None:
+    """The verifiers that its rows name (`VERIFIERS` in its module; `exact` where only episodes score); None where they may name any."""
     if name not in known():
-        raise RecipeError(f"no environment called {name!r}. {did_you_mean(name, known())}")
-    return importlib.import_module(f"pipelines.environments.{name}")
+        return None
+    return getattr(_module(name), "VERIFIERS", ("exact",) if only_episodes_score(name) else None)
+
+
+def runs_outside(name: str) -> bool:
+    """Whether its settings name code to be run or servers to be asked (`OUTSIDE`): a recipe may name it, the rows of a file may not."""
+    return _says(name, "OUTSIDE")
+
+
+def can_relabel(name: str) -> bool:
+    """Whether it says what a lost episode did reach: its module has a function `relabel`."""
+    return _says(name, "relabel")
+
+
+def has_players(name: str) -> bool:
+    """Whether its `World` has the attributes of `Game`."""
+    return name in known() and hasattr(_module(name).World, "seats")
+
+
+def self_play(name: str, config: dict[str, Any]) -> bool:
+    """Whether the policy has several seats in the episodes of an environment with these settings."""
+    return config.get("opponent") == "policy" and has_players(name)
 
 
 def make(name: str) -> Environment:

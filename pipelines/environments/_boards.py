@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from pipelines.base.errors import RecipeError
 from pipelines.environments import frozen_lake, sokoban, tic_tac_toe
-from pipelines.errors import RecipeError
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
 from pipelines.environments._rows import starting_row
-from pipelines.errors import RecipeError
 
 Opponent = Literal["random", "perfect", "policy"]
 """Who takes the other seat: legal moves at random, the exact best player, or the policy itself."""

@@ -7,8 +7,8 @@ from itertools import accumulate
 from typing import Any
 
 from pipelines import environments
+from pipelines.base.errors import DataError
 from pipelines.data.records import Message, Problem
-from pipelines.errors import DataError
 
 SEPARATOR = "\n\n"
 """Between two observations."""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipelines.errors import RecipeError, did_you_mean
+from pipelines.base.errors import RecipeError, did_you_mean
 
 NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Finn", "Greta", "Hugo", "Ida", "Jonas")
 THINGS = ("pens", "cups", "nuts", "eggs", "books", "coins", "shells", "stamps")

@@ -13,10 +13,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, validate_call
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
 from pipelines.environments._rows import starting_row
-from pipelines.errors import RecipeError
+
+PLAYED = True
 
 
 class World:

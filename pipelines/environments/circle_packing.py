@@ -17,9 +17,9 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.edits import MIDDLE, REPLACE, SEARCH
 from pipelines.environments._answered import World
-from pipelines.errors import RecipeError
 from pipelines.verifiers._constructions import circle_packing
 
 __all__ = ["World", "problems"]
@@ -32,6 +32,7 @@ MOVE = 6
 
 Circle = tuple[int, int, int]
 """x, y and radius in hundredths."""
+VERIFIERS = ("construction",)
 
 
 def program(circles: list[Circle]) -> str:

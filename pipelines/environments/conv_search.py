@@ -4,7 +4,7 @@
 
 One turn: the completion thinks, then rewrites the last question as a query, which the verifier `retrieval` searches; it is correct where
 the passage with the answer comes first. The rewriter of the demonstrations errs in a share of them (`errors`): it takes the other place,
-leaves out what kind of place it is, or keeps the question's own words. `generated:conv_search` names the corpus.
+leaves out what kind of place it is, or keeps the question's own words. `generated:places` names the corpus.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 from pipelines.data.records import Message
 from pipelines.environments import _answered
 from pipelines.environments._answered import Part, belongs
-from pipelines.environments._places import FACTS, PLACES, Fact, passage_id, passages, value
-from pipelines.retrieval import GENERATED, retriever
+from pipelines.tools.corpora.places import FACTS, PLACES, Fact, passage_id, value
+from pipelines.tools.retrieval import GENERATED, retriever
 
-__all__ = ["World", "passages", "problems"]
+__all__ = ["World", "problems"]
 
-CORPUS = f"{GENERATED}conv_search"
+CORPUS = f"{GENERATED}places"
+VERIFIERS = ("retrieval",)
 
 
 class World(_answered.World):
@@ -93,7 +94,7 @@ def problems(
         part: `train` or `test`.
         demonstrations: with a rewriter's completion as the solution, for SFT.
         errors: share of its rewrites that go wrong somewhere.
-        corpus: what is searched: the environment's own passages, or a file that holds passages of the same ids.
+        corpus: what is searched: the generated places, or a file that holds passages of the same ids.
 
     Raises:
         DataError: there is no such corpus, or it lacks a passage.

@@ -14,15 +14,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, _beliefs
 from pipelines.environments._rows import starting_row
-from pipelines.errors import RecipeError
 
 MAX_REFUSED = 100_000
 """Rejected maps in a row (no path to the goal, or too short) before `problems` raises."""
 ACTIONS = ("left", "down", "right", "up")
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+
+PLAYED = True
 
 
 class World:

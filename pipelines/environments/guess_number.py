@@ -18,6 +18,8 @@ from pipelines.environments._rows import starting_row
 CLOSE = 0.1
 """Of the range: a vague user calls a guess close up to this distance."""
 
+PLAYED = True
+
 
 class World:
     """An episode with `number`, `most`, `vague`, `progress` (the share of the reward for narrowing down) and `seed` of the info."""

@@ -19,6 +19,7 @@ __all__ = ["World", "problems"]
 
 CASES = 6
 """Hidden tests of a problem."""
+VERIFIERS = ("python",)
 
 
 class Operation(NamedTuple):

@@ -14,15 +14,18 @@ from collections.abc import Iterator
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, Unavailable
 from pipelines.environments._replayed import Replayed
-from pipelines.errors import RecipeError
 
 OPEN_S, REPLY_S = 20.0, 110.0
 """How long a session may take to open and a reply to come; below what a step may take."""
 LOCAL = ("localhost", "127.0.0.1", "::1")
 Form = Literal["text", "json"]
+
+PLAYED = True
+OUTSIDE = True
 
 
 class _Refused(Exception):

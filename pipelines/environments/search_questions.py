@@ -16,29 +16,18 @@ from typing import Any
 
 from pipelines.data.records import Message
 from pipelines.environments._answered import Part, belongs
-from pipelines.environments._places import FACTS, PLACES, Fact, value
-from pipelines.environments._places import passages as public_passages
 from pipelines.environments.tools import World
-from pipelines.retrieval import GENERATED, Passage
 from pipelines.tools import call_text, toolbox
+from pipelines.tools.corpora.places import FACTS, PLACES, Fact, value
+from pipelines.tools.corpora.vaults import code
+from pipelines.tools.retrieval import GENERATED
 
-__all__ = ["World", "passages", "problems"]
+__all__ = ["World", "problems"]
 
-CORPUS = f"{GENERATED}search_questions"
+CORPUS = f"{GENERATED}vaults"
 VAULT = "how do i open the vault of the {}?"
 STANDS = FACTS[2]
-
-
-def code(place: str) -> str:
-    """Opens the place's vault; no fact has so many digits."""
-    return str(random.Random(f"vault {place}").randint(10_000, 99_999))
-
-
-def passages() -> Iterator[Passage]:
-    """Those of the places, and one with the code of each vault."""
-    yield from public_passages()
-    for place in PLACES:
-        yield Passage(f"{place} vault", f"the vault of the {place} opens with {code(place)}")
+VERIFIERS = ("exact",)
 
 
 def problems(

@@ -19,11 +19,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, validate_call
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
 from pipelines.environments._answered import Part, belongs
 from pipelines.environments._rows import starting_row
-from pipelines.errors import RecipeError
 
 Paid = Literal["game", "success"]
 ACTIONS = ("up", "down", "left", "right")
@@ -37,6 +37,8 @@ MAX_STATES = 200_000
 """A board whose search sees more is drawn again."""
 MAX_REFUSED = 2_000
 """Rejected boards in a row before `problems` raises."""
+
+PLAYED = True
 
 
 class Room(NamedTuple):

@@ -44,6 +44,7 @@ VALUES = {
 }
 SUMMARIES = {"average": "AVG", "total": "SUM", "largest": "MAX", "smallest": "MIN"}
 COMPARISONS = {"over": ">", "under": "<", "at least": ">=", "at most": "<="}
+VERIFIERS = ("sql",)
 
 
 class Table(NamedTuple):

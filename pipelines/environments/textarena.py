@@ -10,13 +10,15 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
 from pipelines.environments._replayed import Replayed
 from pipelines.environments._rows import starting_row
-from pipelines.errors import RecipeError
 
 Result = TypeVar("Result")
+
+PLAYED = True
 
 
 class World(Replayed):

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
 from pipelines.environments._rows import starting_row
-from pipelines.errors import RecipeError, did_you_mean
 
 Game = Literal["taxi", "cliff", "blackjack"]
 IDS = {"taxi": "Taxi-v4", "cliff": "CliffWalking-v1", "blackjack": "Blackjack-v1"}
@@ -19,6 +19,8 @@ ACTIONS = {
     "blackjack": ("stick", "hit"),
 }
 STANDS = ("red", "green", "yellow", "blue", "the taxi")
+
+PLAYED = True
 
 
 class World:

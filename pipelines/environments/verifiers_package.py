@@ -16,16 +16,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from typing import Any, Literal
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, Unavailable
 from pipelines.environments._replayed import Replayed
 from pipelines.environments._rows import starting_row
-from pipelines.errors import RecipeError
 from pipelines.verifiers.tool_calls import OPEN, NoCalls, calls
 
 Part = Literal["train", "eval"]
 ROW = ("prompt", "answer", "info", "task", "example_id")
 """What of a row of its data set an environment reads."""
+
+OUTSIDE = True
 
 
 class World(Replayed):

@@ -15,10 +15,10 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.data.chat import with_effort
 from pipelines.data.records import Message
 from pipelines.environments._answered import Part, World, belongs
-from pipelines.errors import RecipeError, did_you_mean
 
 __all__ = ["World", "problems"]
 
@@ -26,6 +26,7 @@ EFFORTS = ("low", "medium", "high")
 REWRITE = "Another sum with this answer: {answer}"
 MAX_REFUSED = 1000
 """Sums in a row that are none of the wanted kind before `another` gives up."""
+VERIFIERS = ("number",)
 
 
 def steps(addends: Sequence[int]) -> list[str]:

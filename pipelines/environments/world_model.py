@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, validate_call
 
 from pipelines import environments
+from pipelines.base.errors import RecipeError
 from pipelines.environments._answered import Part, World, belongs
 from pipelines.environments._boards import WORLDS, recovered
-from pipelines.errors import RecipeError
 
 __all__ = ["World", "problems"]
 
@@ -33,6 +33,7 @@ ALL = 1_000_000_000
 
 Path = tuple[list[str], list[str]]
 """Actions, and the board after each."""
+VERIFIERS = ("inverse_dynamics", "exact")
 
 
 def walk(world: str, board: str, steps: int, draw: random.Random) -> Path | None:

@@ -7,10 +7,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.fields import ADDRESS, Identifier, Strict
 from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Message
-from pipelines.errors import RecipeError
 from pipelines.judges.endpoint import ChatEndpoint, Reply
 from pipelines.judges.local import LocalJudge
 

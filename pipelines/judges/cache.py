@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from pipelines.stage.files import digest
+from pipelines.base.files import digest
 
 WAIT_S = 60.0
 """How long a process waits for another one that writes."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.errors import UserError
+from pipelines.base.project import make_home
+from pipelines.base.secrets import redact
 from pipelines.data.records import Message
-from pipelines.errors import UserError
 from pipelines.judges.cache import Cache
-from pipelines.project import make_home
-from pipelines.recipe.secrets import redact
 
 URL_VARIABLE = "OPENAI_BASE_URL"
 """Where the endpoint is if the settings do not say."""

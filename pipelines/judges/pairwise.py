@@ -7,9 +7,10 @@ from typing import Any
 
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
+from pipelines.contract import template
 from pipelines.data.records import Problem
-from pipelines.errors import RecipeError
-from pipelines.judges import questions, template
+from pipelines.judges import questions
 from pipelines.judges.asker import Endpoint, read_settings
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Problem
-from pipelines.errors import RecipeError
 from pipelines.judges import questions
 from pipelines.judges.asker import Endpoint, read_settings
 

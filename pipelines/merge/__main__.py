@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pipelines.contract.model_settings import Model
 from pipelines.merge.run import run
 from pipelines.merge.settings import Merge
-from pipelines.recipe.settings import Model
 from pipelines.stage import process
 from pipelines.stage.report import Report
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.merge.settings import Merge
-from pipelines.recipe.graph import Node
 from pipelines.recipe.resolve import resolve
-from pipelines.recipe.stage_kind import MODEL, TEXT, TORCH, Kind, Port, Reads, base_files, model_settings
+from pipelines.recipe.stage_checks import base_files, model_settings
+from pipelines.recipe.stage_kind import MODEL, TEXT, TORCH, Kind, Node, Port, Reads
 
 OF_METHODS = {"density": ("ties",), "scale": ("task_arithmetic", "ties"), "origin": ("task_arithmetic", "ties")}
 """Fields that only some methods read."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Model
 from pipelines.engine import models
-from pipelines.errors import ModelError
 from pipelines.merge import arithmetic
 from pipelines.merge.settings import Merge
-from pipelines.recipe.settings import Model
 from pipelines.stage.report import Report
 
 

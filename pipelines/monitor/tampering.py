@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from pipelines.base.files import file_sha256
 from pipelines.contract.catalogue import method
 from pipelines.contract.monitor import Monitor, StepRollouts, mean
 from pipelines.data.records import UNSCORED
-from pipelines.stage.files import file_sha256
 
 PACKAGE = Path(__file__).resolve().parent.parent
 JUDGING = ("environments", "judges", "monitor", "rlvr/reward", "sandbox", "tools", "verifiers")

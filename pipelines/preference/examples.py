@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.base.errors import DataError
 from pipelines.data import chat, dataset
 from pipelines.data.pairs import SHARE, Labelled, Pair, has_pair, labelled_of, pair_of
-from pipelines.errors import DataError
 
 Tools = list[dict[str, Any]] | None
 OTHER_PROMPTS = 1000

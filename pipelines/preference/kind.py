@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
+from pipelines.contract.provenance import Provenance
 from pipelines.preference.settings import Preference
 from pipelines.recipe.check_monitors import check_monitors
-from pipelines.recipe.graph import Node
-from pipelines.recipe.provenance import Provenance, of_labels
+from pipelines.recipe.provenance import of_labels
 from pipelines.recipe.resolve import resolve
-from pipelines.recipe.stage_kind import (
-    DATA,
-    MODEL,
-    TEXT,
-    TORCH,
-    Kind,
-    Port,
-    Reads,
+from pipelines.recipe.stage_checks import (
     base_files,
     check_heldout,
     check_pairs,
     check_split,
     check_trained,
     model_settings,
+    monitors,
+    part_reads,
     plays_episodes,
 )
+from pipelines.recipe.stage_kind import DATA, MODEL, TEXT, TORCH, Kind, Node, Port, Reads
 
 SLOT = "preference.loss"
 
@@ -47,10 +43,7 @@ class PreferenceKind(Kind):
             {"preference": resolve(node.settings), "model": model},
             in_key=in_key,
             models=base_files(node),
-            modules=[
-                f"pipelines.{SLOT}.{node.settings.loss.get('kind')}",
-                *(f"pipelines.monitor.{rule.get('kind')}" for rule in node.settings.monitors),
-            ],
+            **part_reads([(SLOT, node.settings.loss.get("kind")), *monitors(node.settings)]),
             libraries=(*TEXT, *TORCH),
         )
 

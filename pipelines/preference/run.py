@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.base.files import REPORT, write_atomic
 from pipelines.contract.catalogue import bind
+from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
 from pipelines.engine import models
 from pipelines.engine.layout import best_layouts
@@ -19,8 +21,6 @@ from pipelines.engine.policy import without_dropout
 from pipelines.preference import measures
 from pipelines.preference.examples import Examples, Reader, epoch_order, passes
 from pipelines.preference.settings import Preference
-from pipelines.recipe.settings import Model
-from pipelines.stage.files import REPORT, write_atomic
 from pipelines.stage.report import Report
 
 SLOT, CARD = "preference.loss", "card.md"

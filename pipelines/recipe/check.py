@@ -8,16 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipelines.contract.catalogue import Bound
+from pipelines.base.errors import ModelError, RecipeError
+from pipelines.contract.card import Bound
 from pipelines.contract.columns import COLUMNS, HOOK_PHASE, Phase, phase_of
-from pipelines.errors import ModelError, RecipeError
 from pipelines.recipe import settings as s
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.corrected import check_staleness, check_window
-from pipelines.recipe.graph import Node
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of, gguf_of
 from pipelines.recipe.read import Recipe, of_stage
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options
+from pipelines.recipe.stage_kind import Node
 
 HELPED = {
     "mc_value": "draws continuations beside the answer",

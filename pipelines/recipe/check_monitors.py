@@ -6,8 +6,8 @@ import importlib.util
 from collections.abc import Collection
 from typing import Any
 
+from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.contract.metrics import METRICS, metric
-from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.slots import Watched, bind_monitors
 
 
@@ -70,11 +70,13 @@ def _check_metric(
 
 def _check_judge(field: str, each: Watched) -> None:
     """A hidden verifier is one of ours; a hidden function's module can be found."""
-    from pipelines.verifiers import VERIFIERS
+    from pipelines import verifiers
 
     verifier, function = each.method.settings.get("verifier"), each.method.settings.get("function")
-    if verifier is not None and verifier not in VERIFIERS:
-        raise RecipeError(f"{field}.verifier: unknown verifier {verifier!r}. {did_you_mean(verifier, VERIFIERS)}")
+    if verifier is not None and verifier not in verifiers.known():
+        raise RecipeError(
+            f"{field}.verifier: unknown verifier {verifier!r}. {did_you_mean(verifier, verifiers.known())}"
+        )
     if function is not None:
         module = str(function).partition(":")[0]
         try:

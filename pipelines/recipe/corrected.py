@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.contract.catalogue import Bound
+from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
 from pipelines.contract.columns import Phase, phase_of
 from pipelines.contract.method import Rollout
-from pipelines.errors import RecipeError
 from pipelines.recipe.settings import Rlvr
 
 SAMPLING_HOOKS = ("sampling", "on_rollouts")

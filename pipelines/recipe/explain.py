@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from pipelines.base.errors import did_you_mean
+from pipelines.base.secrets import redact
 from pipelines.contract.fields import message, place
-from pipelines.errors import did_you_mean
-from pipelines.recipe import kinds
-from pipelines.recipe.secrets import redact
+from pipelines.recipe.stage_kind import stage_kinds
 
 OTHER_NAMES = {
     "lr": "learning_rate", "warmup_steps": "warmup", "warmup_ratio": "warmup", "warmup_share": "warmup", "lr_scheduler_type": "schedule",
@@ -108,7 +108,7 @@ def _sections(loc: list[str], body: dict[str, Any], model: type[BaseModel]) -> d
     """Section → its fields, of the sections that a section at a place has."""
     root: Any = model
     if loc[:1] == ["stages"] and len(loc) > 1:
-        root, loc = kinds.every()[body["stages"][loc[1]]["kind"]].settings, loc[2:]
+        root, loc = stage_kinds()[body["stages"][loc[1]]["kind"]].settings, loc[2:]
     for key in loc:
         if not key.isdigit():
             root = (
@@ -123,7 +123,7 @@ def _sections(loc: list[str], body: dict[str, Any], model: type[BaseModel]) -> d
 def _known(loc: list[str], body: dict[str, Any], model: type[BaseModel]) -> list[str]:
     """Names of the fields of the section at a place."""
     if loc[:1] == ["stages"] and len(loc) > 1:
-        kind = kinds.every()[body["stages"][loc[1]]["kind"]]
+        kind = stage_kinds()[body["stages"][loc[1]]["kind"]]
         ports = ["kind", "seed", *kind.ports] if len(loc) == 2 else []
         return [*_fields_at(loc[2:], kind.settings), *ports]
     return _fields_at(loc, model)

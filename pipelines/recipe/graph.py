@@ -5,30 +5,17 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, SerializationInfo, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.contract.fields import LARGEST_SEED, Settings
-from pipelines.errors import RecipeError, did_you_mean
-from pipelines.recipe import kinds
-from pipelines.recipe.stage_kind import BASE, MODEL, Kind, Port
+from pipelines.recipe.stage_kind import BASE, MODEL, Port, Stage, kind_named, stage_kinds
 
 if TYPE_CHECKING:
-    from pipelines.recipe.read import Recipe
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One named stage of a recipe."""
-
-    kind: str
-    settings: Settings
-    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Port → names of stages, or `base`."""
-    seed: int | None = None
+    pass
 
 
 def parse(value: Any) -> Stage:
@@ -43,11 +30,11 @@ def parse(value: Any) -> Stage:
     if not isinstance(value, dict):
         raise ValueError("a stage is a section with `kind`, its inputs and its settings")
     if not isinstance(value.get("kind"), str):
-        raise _error("kind", f"say which kind of stage it is: {', '.join(kinds.every())}", value.get("kind"))
-    if value["kind"] not in kinds.every():
-        known = did_you_mean(value["kind"][:80], kinds.every())
+        raise _error("kind", f"say which kind of stage it is: {', '.join(stage_kinds())}", value.get("kind"))
+    if value["kind"] not in stage_kinds():
+        known = did_you_mean(value["kind"][:80], stage_kinds())
         raise _error("kind", f"there is no such kind of stage. {known}".rstrip("."), value["kind"])
-    kind = kinds.get(value["kind"])
+    kind = kind_named(value["kind"])
     inputs = {}
     for port, about in kind.ports.items():
         text = value.get(port)
@@ -76,100 +63,13 @@ def _error(name: str, message: str, value: Any) -> ValidationError:
 
 
 def _written(stage: Stage, info: SerializationInfo) -> dict[str, Any]:
-    ports = kinds.get(stage.kind).ports
+    ports = kind_named(stage.kind).ports
     inputs = {port: list(names) if ports[port].many else names[0] for port, names in stage.inputs.items()}
     fields = stage.settings.model_dump(mode=info.mode, exclude_defaults=info.exclude_defaults)
     return {"kind": stage.kind, **inputs, **({} if stage.seed is None else {"seed": stage.seed}), **fields}
 
 
 StageField = Annotated[Stage, PlainValidator(parse), PlainSerializer(_written)]
-
-
-@dataclass(frozen=True)
-class Node:
-    """A stage with the recipe around it."""
-
-    recipe: Recipe
-    name: str
-    stage: Stage
-
-    @property
-    def kind(self) -> Kind:
-        """Its kind."""
-        return kinds.get(self.stage.kind)
-
-    @property
-    def settings(self) -> Any:
-        """Its settings."""
-        return self.stage.settings
-
-    @property
-    def seed(self) -> int:
-        """Its own seed where it has one, else the recipe's."""
-        own = self.stage.seed if self.stage.seed is not None else getattr(self.settings, "seed", None)
-        return self.recipe.seed if own is None else int(own)
-
-    def named(self, port: str) -> tuple[str, ...]:
-        """Stages, or `base`, that a port names."""
-        return self.stage.inputs.get(port, ())
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Label → stage or `base`, of every input. Labels are what keys and the stage's process call the inputs; they hold no
-        stage's name, so that renaming a stage changes nothing."""
-        labels: dict[str, str] = {}
-        for port, about in self.kind.ports.items():
-            names = list(self.named(port))
-            if about.many:
-                labels |= self.kind.labels(self, port, names)
-            elif names:
-                labels[port] = names[0]
-        return labels | self.kind.links(self.settings)
-
-    @property
-    def inputs(self) -> dict[str, str]:
-        """Label → stage whose artifact is read."""
-        return {label: name for label, name in self.labels.items() if name != BASE}
-
-    @property
-    def sources(self) -> list[Node]:
-        """The stages that it reads, each once."""
-        return [self.recipe.node(name) for name in dict.fromkeys(self.inputs.values())]
-
-    def ancestors(self) -> list[Node]:
-        """Every stage that it was made from, the nearest first."""
-        ancestors: dict[str, Node] = {}
-        waiting = self.sources
-        while waiting:
-            node = waiting.pop(0)
-            if node.name not in ancestors:
-                ancestors[node.name] = node
-                waiting += node.sources
-        return list(ancestors.values())
-
-    @property
-    def parents(self) -> list[str]:
-        """The models that its own model was made from: names of stages, or `base`."""
-        ports = [port for port, about in self.kind.ports.items() if MODEL in about.takes]
-        return [name for port in ports for name in self.named(port) or (BASE,)] or [BASE]
-
-    @property
-    def made_from(self) -> set[str]:
-        """Every model that its own descends from: names of stages, and `base`."""
-        models: set[str] = set()
-        waiting = self.parents
-        while waiting:
-            name = waiting.pop()
-            if name not in models:
-                models.add(name)
-                waiting += [] if name == BASE else self.recipe.node(name).parents
-        return models
-
-    @property
-    def reads_base(self) -> bool:
-        """Whether it loads the recipe's own model, or what belongs to it, by its path."""
-        ports = [port for port, about in self.kind.ports.items() if MODEL in about.takes]
-        return not ports or any(not self.named(port) or BASE in self.named(port) for port in ports)
 
 
 def numbered(kinds_in_order: list[str]) -> list[str]:
@@ -194,7 +94,7 @@ def arranged(stages: dict[str, Stage]) -> dict[str, Stage]:
     """
     written, stages = stages, _completed(stages)
     for name, stage in stages.items():
-        kind = kinds.get(stage.kind)
+        kind = kind_named(stage.kind)
         for port, about in kind.ports.items():
             _check_port(name, port, about, stage, stages)
         for label, source in kind.links(stage.settings).items():
@@ -235,17 +135,17 @@ def _sorted(stages: dict[str, Stage]) -> dict[str, Stage]:
 
 
 def _completed(stages: dict[str, Stage]) -> dict[str, Stage]:
-    makes = {name: kinds.get(stage.kind).makes for name, stage in stages.items()}
+    makes = {name: kind_named(stage.kind).makes for name, stage in stages.items()}
     completed = {}
     for name, stage in stages.items():
-        missing = {p: v for p, v in kinds.get(stage.kind).default_inputs(makes).items() if p not in stage.inputs}
+        missing = {p: v for p, v in kind_named(stage.kind).default_inputs(makes).items() if p not in stage.inputs}
         completed[name] = Stage(stage.kind, stage.settings, {**stage.inputs, **missing}, stage.seed)
     return completed
 
 
 def _read_by(stage: Stage) -> list[str]:
     named = [n for names in stage.inputs.values() for n in names if n != BASE]
-    return named + list(kinds.get(stage.kind).links(stage.settings).values())
+    return named + list(kind_named(stage.kind).links(stage.settings).values())
 
 
 def _check_port(name: str, port: str, about: Port, stage: Stage, stages: dict[str, Stage]) -> None:
@@ -263,7 +163,7 @@ def _check_port(name: str, port: str, about: Port, stage: Stage, stages: dict[st
         if source not in stages:
             hint = did_you_mean(source[:80], [*fitting(), *([BASE] if MODEL in about.takes else [])])
             raise RecipeError(f"{field_name}: there is no stage called {source[:80]!r}. {hint}")
-        makes = kinds.get(stages[source].kind).makes
+        makes = kind_named(stages[source].kind).makes
         if makes not in about.takes:
             fix = f"Name one of: {', '.join(fitting())}" if fitting() else "Add a stage that makes it"
             raise RecipeError(
@@ -274,18 +174,18 @@ def _check_port(name: str, port: str, about: Port, stage: Stage, stages: dict[st
 
 def _making(takes: tuple[str, ...], name: str, stages: dict[str, Stage]) -> list[str]:
     """The other stages that make what is wanted."""
-    return [other for other, stage in stages.items() if other != name and kinds.get(stage.kind).makes in takes]
+    return [other for other, stage in stages.items() if other != name and kind_named(stage.kind).makes in takes]
 
 
 def _check_link(name: str, label: str, source: str, stages: dict[str, Stage]) -> None:
-    kind = kinds.get(stages[name].kind)
+    kind = kind_named(stages[name].kind)
     takes = kind.takes(stages[name].settings, label)
     if source not in stages:
         known = _making(takes, name, stages)
         raise RecipeError(
             f"{name}.{label}: there is no stage called {source[:80]!r}. {did_you_mean(source[:80], known)} {kind.link_hint(label)}".rstrip()
         )
-    makes = kinds.get(stages[source].kind).makes
+    makes = kind_named(stages[source].kind).makes
     if makes not in takes:
         known = _making(takes, name, stages)
         fix = f"Name one of: {', '.join(known)}" if known else "Add a stage that makes it"
@@ -319,7 +219,7 @@ def of_sections(sections: dict[str, Settings], checkpoints: Collection[str] | No
     newest: dict[str, str] = {}
     models = [BASE]
     for name, settings in sections.items():
-        kind = kinds.get(name)
+        kind = kind_named(name)
         inputs: dict[str, tuple[str, ...]] = {}
         for port, about in kind.ports.items():
             source = next((newest[what] for what in about.takes if what in newest), None)

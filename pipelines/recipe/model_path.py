@@ -8,8 +8,8 @@ import os
 import re
 from pathlib import Path
 
-from pipelines.errors import ModelError
-from pipelines.stage.files import is_inside
+from pipelines.base.errors import ModelError
+from pipelines.base.files import is_inside
 
 PACKAGE = "package:"
 """Start of a path that names an installed package: `package:NAME`, or `package:NAME/FILE.gguf`."""

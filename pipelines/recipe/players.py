@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pipelines import environments
-from pipelines.errors import RecipeError
-from pipelines.recipe.graph import Node
+from pipelines.base.errors import RecipeError
 from pipelines.recipe.settings import Task
 from pipelines.recipe.slots import bind_slots, bound_list
 from pipelines.recipe.source import Source
-from pipelines.recipe.stage_kind import DATA
+from pipelines.recipe.stage_kind import DATA, Node
 
 
 def _sources(node: Node, split: str | None) -> list[Source]:
@@ -34,10 +33,10 @@ def check_trained_games(node: Node) -> None:
     known = {str(source.task) for source in sources if source.kind == "environment"}
     readers = [method for method in bound_list(bound) if "player" in method.needs]
     from_files = any(source.kind not in ("environment", "reasoning_gym") for source in sources)
-    if readers and not from_files and not known & set(environments.GAMES):
+    if readers and not from_files and not any(map(environments.has_players, known)):
         raise RecipeError(
             f"{readers[0].slot}: {readers[0].name} compares the players of games, and no environment of the data has players "
-            f"({', '.join(sorted(known)) or 'there is none'}). Use problems of {' or '.join(environments.GAMES)}, or another method."
+            f"({', '.join(sorted(known)) or 'there is none'}). Use problems of a game, such as tic_tac_toe, or another method."
         )
     task = _of_self_play(sources)
     if task is None:

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines.contract.provenance import Provenance
+
 if TYPE_CHECKING:
-    from pipelines.recipe.graph import Node
     from pipelines.recipe.source import Source
+    from pipelines.recipe.stage_kind import Node
 
 SCORE = "score"
 """What selections order completions by where they name nothing else."""
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Of one thing that a stage is rewarded by."""
-
-    part: str
-    """Where the recipe says it: "reward: verifier"."""
-    made_from: tuple[str, ...]
-    """Of `pipelines.contract.catalogue.PROVENANCE`."""
-    about: str = ""
-    """Which judge, which reward model on which data."""
-
-    @property
-    def text(self) -> str:
-        """As a line.
-
-        >>> Provenance("reward: judge", ("judge",), "gpt").text, Provenance("reward: verifier", ("rule",)).text
-        ('reward: judge: judge (gpt)', 'reward: verifier: rule')
-        """
-        return f"{self.part}: {', '.join(self.made_from)}" + (f" ({self.about})" if self.about else "")
 
 
 def of_labels(node: Node, made_from: str) -> Provenance:

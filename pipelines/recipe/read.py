@@ -8,23 +8,27 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from pipelines.contract.fields import Label, Seed, Strict
-from pipelines.errors import RecipeError, did_you_mean
-from pipelines.project import ROOT
-from pipelines.recipe import kinds, yaml_text
+from pipelines.base import plugins
+from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.base.project import ROOT
+from pipelines.base.secrets import secrets_in
+from pipelines.contract.fields import Label, Line, Seed, Strict
 from pipelines.recipe import settings as s
+from pipelines.recipe import yaml_text
 from pipelines.recipe.explain import cut as _cut
 from pipelines.recipe.explain import explain
 from pipelines.recipe.explain import shown as _shown
-from pipelines.recipe.graph import Node, Stage, StageField, arranged, of_sections
+from pipelines.recipe.graph import StageField, arranged, of_sections
 from pipelines.recipe.renamed import FIELDS, renamed, renamed_override
 from pipelines.recipe.repeat import unrolled
-from pipelines.recipe.secrets import secrets_in
 from pipelines.recipe.slots import SLOTS
+from pipelines.recipe.stage_kind import Node, Stage, stage_kinds
 
 PRESETS = ROOT / "recipes" / "presets"
 SECTIONS = ("curate", "sft", "rlvr", "evaluate")
 """The plain sections: a chain of one stage each, in this order."""
+FIRST = ("plugins", "presets")
+"""Fields that say what other fields may hold; they are read first."""
 
 
 class Recipe(Strict):
@@ -35,6 +39,8 @@ class Recipe(Strict):
     threads: int | None = s.free(None, ge=1, le=4096)
     """CPU threads per stage process; default: half the cores' hyper-threads, at least 1."""
     presets: list[str] = []
+    plugins: list[Line] = []
+    """Where methods of one's own come from: `.py` files, or modules that can be imported, each with a table `PARTS` (docs/plugins.md)."""
     sandbox: Literal["auto", "limits_only"] = "auto"
     """How programs of a model are confined. `auto`: namespaces, else landlock, else the run refuses to start. With
     `limits_only` programs are not confined: they can read and write whatever the user can."""
@@ -91,12 +97,13 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     named = _named_stages(body)
     changes = [_unprefixed(text) if named is not None else renamed_override(text) for text in overrides or []]
     for change in changes:
-        if _field_of(change).split(".")[0] == "presets":
+        if _field_of(change).split(".")[0] in FIRST:
             apply_override(body, change)
+    plugins.activate(_plugins(body))
     merged: dict[str, Any] = {}
     for preset in _presets(body):
         merged.update(read_preset(preset))
-    changes = [change for change in changes if _field_of(change).split(".")[0] != "presets"]
+    changes = [change for change in changes if _field_of(change).split(".")[0] not in FIRST]
     if named is not None:
         _read_named(body, named, merged, changes)
     else:
@@ -181,7 +188,7 @@ def _read_named(
 ) -> None:
     """Presets, overrides and rounds of named stages, in place."""
     for name, fields in named.items():
-        kind = kinds.every().get(str(fields.get("kind")))
+        kind = stage_kinds().get(str(fields.get("kind")))
         if kind is not None and kind.methods:
             fields = {**preset, **fields}
         named[name] = _in_words_of(name, kind.name, lambda k, f=fields: renamed(k, f)) if kind else fields
@@ -232,6 +239,13 @@ def of_stage(text: str, kind: str, name: str) -> str:
     'short.steps: -1 is below 1; see short.budget.'
     """
     return text if kind == name else re.sub(rf"(?<![\w.]){re.escape(kind)}\.(?=[a-z])", f"{name}.", text)
+
+
+def _plugins(body: dict[str, Any]) -> list[str]:
+    named = body.get("plugins") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) and name for name in named):
+        raise RecipeError("plugins: a list of files and modules is wanted, such as [my_method.py].")
+    return named
 
 
 def _presets(body: dict[str, Any]) -> list[str]:

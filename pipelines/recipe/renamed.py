@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 
 FIELDS = {
     "sft": {"deliver": "checkpoint_selection"},

@@ -6,10 +6,9 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.contract.fields import Label, Strict
-from pipelines.errors import RecipeError, did_you_mean
-from pipelines.recipe import kinds
-from pipelines.recipe.stage_kind import BASE, MODEL
+from pipelines.recipe.stage_kind import BASE, MODEL, stage_kinds
 
 
 class Repeat(Strict):
@@ -98,7 +97,7 @@ def _start(repeat: Repeat, stages: dict[str, Any], place: dict[str, int]) -> dic
     """The last stage of the list that makes a model → the model outside of it that the list's models start from."""
     last, outside = None, None
     for name in repeat.stages:
-        kind = kinds.every().get(str(stages[name].get("kind")))
+        kind = stage_kinds().get(str(stages[name].get("kind")))
         if kind is None or kind.makes != MODEL:
             continue
         last = name
@@ -119,7 +118,7 @@ def _first(stage: str, ref: str, start: dict[str, str]) -> str:
 
 def _places(fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     """(mapping, key) of every place that names a stage."""
-    kind = kinds.every().get(str(fields.get("kind")))
+    kind = stage_kinds().get(str(fields.get("kind")))
     if kind is None:
         return []
     return [(fields, port) for port in kind.ports if fields.get(port) is not None] + kind.places(fields)
@@ -132,7 +131,7 @@ def _named(fields: dict[str, Any]) -> list[str]:
 
 def _with_base(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields with `base` in the ports where it is left out, so that rounds after the first can read something else."""
-    kind = kinds.every().get(str(fields.get("kind")))
+    kind = stage_kinds().get(str(fields.get("kind")))
     ports = kind.ports.items() if kind else ()
     left_out = [p for p, about in ports if MODEL in about.takes and not about.many and fields.get(p) is None]
     return {**fields, **dict.fromkeys(left_out, BASE)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of, is_stage_name
 from pipelines.recipe.search import RewardModelScore, Search
 from pipelines.recipe.stage_kind import ModelFiles, Place

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from pipelines.contract import template
 from pipelines.contract.fields import Line, Settings
-from pipelines.judges import template
 
 OF_KIND = {
     "min_score": ("best",),

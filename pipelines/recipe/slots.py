@@ -8,9 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipelines.contract.catalogue import Bound, bind, card, load, names
+from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
+from pipelines.contract.catalogue import bind
+from pipelines.contract.columns import COLUMNS
 from pipelines.contract.monitor import Monitor
-from pipelines.errors import RecipeError
 from pipelines.recipe import settings as s
 from pipelines.recipe.explain import explain
 from pipelines.recipe.monitors import Watch
@@ -126,10 +128,8 @@ def bind_providers(rlvr: s.Rlvr, methods: list[Bound]) -> list[Bound]:
     needed |= {column for each in bind_monitors("rlvr", rlvr.monitors) for column in each.method.needs}
     chosen = [bind("rlvr.providers", spec) for spec in rlvr.providers]
     names_chosen = [method.name for method in chosen]
-    for name in names(PROVIDERS):
-        provider: Any = load(PROVIDERS, name)
-        if provider.automatic and name not in names_chosen and needed & set(card(provider).makes):
-            chosen.append(bind(PROVIDERS, name))
+    for name in sorted({COLUMNS[column].automatic for column in needed} - {"", *names_chosen}):
+        chosen.append(bind(PROVIDERS, name))
     columns = [column for method in chosen for column in method.card.makes]
     repeated = [column for column in columns if columns.count(column) > 1]
     if repeated:

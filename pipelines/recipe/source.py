@@ -112,7 +112,7 @@ class Source(Settings):
     max_unpacked_ratio: float = Field(200.0, ge=1)
     """file: a .gz that unpacks to more than this many times its size (and to over 64 MiB) is refused."""
     corpus: Line | None = None
-    """file, hub: what the verifier `retrieval` and the tool `search` of the rows search: a file of passages, or `generated:ENVIRONMENT`."""
+    """file, hub: what the verifier `retrieval` and the tool `search` of the rows search: a file of passages, or `generated:NAME`."""
     text_column: Line | None = None
     """file, hub: the column of raw texts, for continued pre-training. Each becomes a record without a question (`info.text`), which
     an sft stage trains whole; every other column stays unread. environment: `observations`, what its expert is shown in an episode."""

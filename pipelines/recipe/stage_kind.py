@@ -6,21 +6,19 @@ kind of stage; recipes, keys, plans, runs and lineage know it from there, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from pipelines import environments
+from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.base.files import read_object
+from pipelines.base.project import ROOT
 from pipelines.contract.fields import Settings
-from pipelines.errors import RecipeError, did_you_mean
-from pipelines.recipe.resolve import resolve
-from pipelines.stage.files import read_object
-
-if TYPE_CHECKING:
-    from pipelines.recipe.graph import Node
-    from pipelines.recipe.provenance import Provenance
-    from pipelines.recipe.settings import Source
+from pipelines.contract.provenance import Provenance
+from pipelines.recipe.source import Source
 
 BASE = "base"
 """As an input: the recipe's own model."""
@@ -83,6 +81,10 @@ class Reads:
     """What decides on each set of environments' problems that models are asked, as benchmarks ask theirs."""
     modules: list[str] = field(default_factory=list)
     """Modules that are imported by name: methods, benchmarks' code."""
+    plugins: list[str] = field(default_factory=list)
+    """Plug-ins that bring methods which the stage uses: modules, and paths of files."""
+    plugin_packages: tuple[str, ...] = ()
+    """Installed packages that registered some of them; their versions are in the key."""
     skip: frozenset[str] = frozenset()
     """Modules that this stage does not enter although its process could."""
     environments: set[str] = field(default_factory=set)
@@ -99,6 +101,8 @@ class Reads:
     """The rows that the stage makes may name any environment, because they come from files."""
     verifies: bool = False
     """Completions are scored, perhaps by running programs."""
+    verifiers: frozenset[str] | None = None
+    """By these verifiers alone; None where rows may name any."""
     libraries: tuple[str, ...] = ()
     computes: bool = True
     """Models are computed, so that the kind of processor matters."""
@@ -201,135 +205,130 @@ def _family(node: Node) -> str | None:
     return (read_object(file, model_type=str) or {}).get("model_type") if file else None
 
 
-def model_settings(node: Node, *, initialises: bool = False) -> tuple[dict[str, Any], dict[Place, Any]]:
-    """The part of the model section that a stage reads, and what the key holds instead where it starts from another stage.
+@dataclass(frozen=True)
+class Stage:
+    """One named stage of a recipe."""
 
-    Args:
-        initialises: it creates a `fresh` model where it starts from the recipe's own.
-    """
-    model = resolve(node.recipe.model)
-    if not (initialises and node.reads_base):
-        model = {k: v for k, v in model.items() if k not in ("fresh", "tokenizer")}
-    if node.reads_base:
-        return model, {}
-    absent: dict[str, Any] = {"path": None, "revision": None, "allow_missing": [], "allow_unexpected": []}
-    return model, {("model", name): value for name, value in absent.items()}
+    kind: str
+    settings: Settings
+    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Port → names of stages, or `base`."""
+    seed: int | None = None
 
 
-def base_files(node: Node) -> dict[str, ModelFiles]:
-    """The recipe's own model, where the stage loads it."""
-    return {"model": ModelFiles(node.recipe.model.path, ("model", "path"))} if node.reads_base else {}
+@dataclass(frozen=True)
+class Node:
+    """A stage with the recipe around it."""
+
+    recipe: Any
+    """The `Recipe` (`pipelines.recipe.read`)."""
+    name: str
+    stage: Stage
+
+    @property
+    def kind(self) -> Kind:
+        """Its kind."""
+        return kind_named(self.stage.kind)
+
+    @property
+    def settings(self) -> Any:
+        """Its settings."""
+        return self.stage.settings
+
+    @property
+    def seed(self) -> int:
+        """Its own seed where it has one, else the recipe's."""
+        own = self.stage.seed if self.stage.seed is not None else getattr(self.settings, "seed", None)
+        return self.recipe.seed if own is None else int(own)
+
+    def named(self, port: str) -> tuple[str, ...]:
+        """Stages, or `base`, that a port names."""
+        return self.stage.inputs.get(port, ())
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Label → stage or `base`, of every input. Labels are what keys and the stage's process call the inputs; they hold no
+        stage's name, so that renaming a stage changes nothing."""
+        labels: dict[str, str] = {}
+        for port, about in self.kind.ports.items():
+            names = list(self.named(port))
+            if about.many:
+                labels |= self.kind.labels(self, port, names)
+            elif names:
+                labels[port] = names[0]
+        return labels | self.kind.links(self.settings)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Label → stage whose artifact is read."""
+        return {label: name for label, name in self.labels.items() if name != BASE}
+
+    @property
+    def sources(self) -> list[Node]:
+        """The stages that it reads, each once."""
+        return [self.recipe.node(name) for name in dict.fromkeys(self.inputs.values())]
+
+    def ancestors(self) -> list[Node]:
+        """Every stage that it was made from, the nearest first."""
+        ancestors: dict[str, Node] = {}
+        waiting = self.sources
+        while waiting:
+            node = waiting.pop(0)
+            if node.name not in ancestors:
+                ancestors[node.name] = node
+                waiting += node.sources
+        return list(ancestors.values())
+
+    @property
+    def parents(self) -> list[str]:
+        """The models that its own model was made from: names of stages, or `base`."""
+        ports = [port for port, about in self.kind.ports.items() if MODEL in about.takes]
+        return [name for port in ports for name in self.named(port) or (BASE,)] or [BASE]
+
+    @property
+    def made_from(self) -> set[str]:
+        """Every model that its own descends from: names of stages, and `base`."""
+        models: set[str] = set()
+        waiting = self.parents
+        while waiting:
+            name = waiting.pop()
+            if name not in models:
+                models.add(name)
+                waiting += [] if name == BASE else self.recipe.node(name).parents
+        return models
+
+    @property
+    def reads_base(self) -> bool:
+        """Whether it loads the recipe's own model, or what belongs to it, by its path."""
+        ports = [port for port, about in self.kind.ports.items() if MODEL in about.takes]
+        return not ports or any(not self.named(port) or BASE in self.named(port) for port in ports)
 
 
-def data_environments(node: Node) -> tuple[set[str], bool]:
-    """Environments that the data upstream of a stage come from by name, and whether their rows may name any other."""
-    data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
-    return {name for each in data for name in each.rows_from}, any(each.rows_name_environments for each in data)
-
-
-def environment_settings(node: Node) -> list[dict[str, Any]]:
-    """Settings of the environments that the data upstream of a stage come from."""
-    data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
-    return [settings for each in data for settings in each.rows_settings]
-
-
-def feeding(node: Node, split: str | None) -> Iterator[tuple[str, Source]]:
-    """(field, source) of the data that a stage reads, of those sources whose records go to a split.
-
-    Sources that are sample stages are followed to the data that these answer.
-    """
-    for name in node.named("data"):
-        data = node.recipe.node(name)
-        for number, source in enumerate(getattr(data.settings, "sources", ())):
-            if source.splits is not None and split not in source.splits:
-                continue
-            yield f"{name}.sources.{number}", source
-            if source.kind == "stage":
-                sampled = node.recipe.node(str(source.path))
-                yield from feeding(sampled, sampled.settings.split)
-
-
-def check_episodes(node: Node, field_name: str, split: str, plays: bool) -> None:
-    """Episodes are played in environments, and problems that only an episode scores are played.
-
-    Args:
-        field_name: what says whether the stage plays episodes, and how to have it otherwise.
-        plays: whether it does.
-
-    Raises:
-        RecipeError: a source of the split makes problems of the other sort.
-    """
-    for where, source in feeding(node, split):
-        environment = str(source.task) if source.kind == "environment" else None
-        if plays and (source.kind == "reasoning_gym" or source.self_supervised):
-            raise RecipeError(
-                f"{field_name} plays episodes, and the problems of {where} ({source.task or source.path}) name no environment. Use a "
-                "source of kind environment, or ask for single answers."
-            )
-        if not plays and environment in environments.PLAYED:
-            raise RecipeError(
-                f"{field_name} asks for single answers, and the problems of {where} ({environment}) have none: only an episode scores "
-                "them. Play it: rollout: multi_turn in rlvr, episodes: {max_turns: 10} in a sample stage."
-            )
-
-
-def plays_episodes(node: Node) -> bool:
-    """Whether the completions of a sample stage are episodes, its own or those that it reads."""
-    if getattr(node.settings, "episodes", None) is not None:
-        return True
-    stored = [node.recipe.node(name) for name in node.named("data")]
-    return any(plays_episodes(other) for other in stored if other.kind.makes == SAMPLES)
-
-
-def check_split(node: Node, field_name: str, split: str | None) -> None:
-    """The data that a stage reads have a split of this name.
-
-    Raises:
-        RecipeError: they have not.
-    """
-    for name in node.named("data"):
-        known = getattr(node.recipe.node(name).settings, "splits", None)
-        if split is not None and known is not None and split not in known:
-            raise RecipeError(f"{field_name}: {name} makes no split called {split!r}. {did_you_mean(split, known)}")
-
-
-def check_pairs(section: str, node: Node) -> None:
-    """A stage that learns from preferences reads some: generators make none, and of selections only those of pairs do.
-
-    Raises:
-        RecipeError: a source of its split makes other records.
-    """
-    for name in node.named("data"):
-        for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
-            if source.splits is not None and node.settings.split not in source.splits:
-                continue
-            chosen = source.select.kind if source.select is not None else None
-            if source.kind in ("reasoning_gym", "environment") or source.text_column or chosen not in (None, *PAIRED):
-                raise RecipeError(
-                    f"{section}.data: {name}.sources.{number} ({source.task or source.path}) makes no pairs of answers. Read a sample "
-                    "stage with select: pairs, or a file with chosen and rejected."
-                )
-
-
-def check_heldout(section: str, settings: Any) -> None:
-    """What is measured is held out.
+@cache
+def stage_kinds() -> dict[str, Kind]:
+    """Name → kind, in the order of the names.
 
     Raises:
-        RecipeError: it is what the stage trains on.
+        TypeError: a `kind.py` registers nothing, or a name that is taken.
     """
-    if settings.heldout is not None and settings.heldout == settings.split:
+    kinds: dict[str, Kind] = {}
+    for path in sorted([*ROOT.glob("pipelines/*/kind.py"), *ROOT.glob("*/kind.py")]):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        kind = getattr(importlib.import_module(module), "KIND", None)
+        if not isinstance(kind, Kind) or kind.name in kinds:
+            raise TypeError(f"{module}: KIND must be an instance of Kind whose name no other package has")
+        kinds[kind.name] = kind
+    return dict(sorted(kinds.items()))
+
+
+def kind_named(name: str) -> Kind:
+    """The kind of a name.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    if name not in stage_kinds():
         raise RecipeError(
-            f"{section}.heldout: {settings.split} is what the stage trains on, so nothing would be held out. Name another split, or set "
-            "heldout: null."
+            f"kind: there is no kind of stage called {name[:80]!r}. {did_you_mean(name[:80], stage_kinds())}"
         )
-
-
-def check_trained(node: Node) -> None:
-    """What a stage samples has been trained: it does not start from a fresh model.
-
-    Raises:
-        RecipeError: it does.
-    """
-    if node.reads_base and node.recipe.model.fresh is not None:
-        fix = "add an `sft` section" if not node.recipe.stages else f"{node.name}.model: name a stage that trains it"
-        raise RecipeError(f"sft: a fresh model must be trained before {node.kind.name.upper()}; {fix}.")
+    return stage_kinds()[name]

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 
 MOST_BYTES = 200_000
 """Of one file; the largest recipe in the repository has under 3,000."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipelines.recipe.settings import Model
+from pipelines.contract.model_settings import Model
 from pipelines.reward_model.base import RewardTrainer
 from pipelines.reward_model.run import Trainer
 from pipelines.reward_model.settings import RewardModel

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pipelines.base.errors import DataError
+from pipelines.base.files import REPORT, write_atomic
+from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
 from pipelines.engine import models, optimizer, reward_model
 from pipelines.engine.loop import Epochs, Loop
 from pipelines.engine.policy import without_dropout
-from pipelines.errors import DataError
-from pipelines.recipe.settings import Model
 from pipelines.reward_model import card
 from pipelines.reward_model.kind import bound_loss
 from pipelines.reward_model.pack import Example
 from pipelines.reward_model.settings import RewardModel
-from pipelines.stage.files import REPORT, write_atomic
 from pipelines.stage.report import Report
 
 CARD, ABOUT = "card.md", "reward_model.json"

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pipelines.contract.catalogue import Bound, bind
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
+from pipelines.contract.catalogue import bind
+from pipelines.contract.provenance import Provenance
 from pipelines.recipe.check_monitors import check_monitors
-from pipelines.recipe.graph import Node
-from pipelines.recipe.provenance import Provenance, of_labels
+from pipelines.recipe.provenance import of_labels
 from pipelines.recipe.resolve import resolve
-from pipelines.recipe.stage_kind import (
-    DATA,
-    MODEL,
-    REWARD_MODEL,
-    TEXT,
-    TORCH,
-    Kind,
-    Port,
-    Reads,
+from pipelines.recipe.stage_checks import (
     base_files,
     check_heldout,
     check_pairs,
     check_split,
     check_trained,
     model_settings,
+    monitors,
+    part_reads,
     plays_episodes,
 )
+from pipelines.recipe.stage_kind import DATA, MODEL, REWARD_MODEL, TEXT, TORCH, Kind, Node, Port, Reads
 from pipelines.reward_model.settings import RewardModel
 
 LOSS = "reward_model.loss"
@@ -62,10 +58,7 @@ class RewardModelKind(Kind):
             {"reward_model": resolve(settings), "model": model},
             in_key=in_key,
             models=base_files(node),
-            modules=[
-                f"pipelines.{LOSS}.{settings.loss.get('kind')}",
-                *(f"pipelines.monitor.{rule.get('kind')}" for rule in settings.monitors),
-            ],
+            **part_reads([(LOSS, settings.loss.get("kind")), *monitors(settings)]),
             libraries=(*TEXT, *TORCH),
         )
 

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.base.errors import DataError
 from pipelines.data import dataset, pairs
 from pipelines.data.records import Stop
 from pipelines.engine import reward_model
 from pipelines.engine.critiques import CritiqueSampler
 from pipelines.engine.loop import HELDOUT
-from pipelines.errors import DataError
 from pipelines.reward_model import card
 from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
 from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, LENGTH_HEAD

@@ -7,8 +7,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from pipelines.contract.fields import Label, Settings
+from pipelines.contract.sampling import Sampling
 from pipelines.recipe.monitors import MONITORS_OF_FIXED_DATA, Rollback
-from pipelines.recipe.settings import Commit, Lora, Optimizer, Part, Parts, Sampling
+from pipelines.recipe.settings import Commit, Lora, Optimizer, Part, Parts
 
 
 class Critique(Settings):

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.base.errors import DataError
 from pipelines.data import control, dataset
 from pipelines.data.chat import render_answer, with_system_prompt
 from pipelines.data.steps import StepAnswer, steps_of, token_at
 from pipelines.engine import reward_model
 from pipelines.engine.loop import HELDOUT
-from pipelines.errors import DataError
 from pipelines.reward_model import step_card
 from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
 from pipelines.reward_model.pack import chunks

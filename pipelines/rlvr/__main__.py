@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipelines.recipe.settings import Model, Rlvr
+from pipelines.contract.model_settings import Model
+from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import reward_models
 from pipelines.rlvr.train import Trainer
 from pipelines.stage import process

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.contract.catalogue import Bound
+from pipelines.contract.card import Bound
 from pipelines.contract.columns import Phase, phase_of
 from pipelines.contract.method import Method
 from pipelines.recipe.settings import Rlvr

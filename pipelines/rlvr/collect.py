@@ -22,10 +22,11 @@ from pipelines.contract.rollout import (
     StoredCompletion,
     no_stored_rows,
 )
+from pipelines.contract.sampling import Sampling
 from pipelines.data import chat
 from pipelines.data.records import Problem, Stop, Trajectory, by_group
 from pipelines.engine import distribution, parallel
-from pipelines.recipe.settings import Rlvr, Sampling
+from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import diagnostics, function_keywords, scoring
 from pipelines.rlvr.algorithm import Update
 from pipelines.rlvr.pack import pack

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.contract.catalogue import Bound
+from pipelines.contract.card import Bound
 
 MONITOR = "no_effect"
 """What its events are listed under, with the part's field."""

@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Problem, Trajectory
-from pipelines.errors import RecipeError
 
 ARGUMENTS = ("prompts", "completions", "completion_ids", "answer", "info")
 RECORD = ("uid", "source", "verifier")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipelines.base.errors import DataError
 from pipelines.data.records import Problem
-from pipelines.errors import DataError
 from pipelines.recipe.slots import terms_of
 
 

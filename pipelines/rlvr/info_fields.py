@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pipelines.base.errors import DataError
 from pipelines.data.records import PREFERENCE, PREFERENCES, Problem
-from pipelines.errors import DataError
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import SLOTS, terms_of
 from pipelines.rlvr import reward_models

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from pipelines import environments, verifiers
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import card, load
-from pipelines.errors import RecipeError
-from pipelines.project import ROOT
+from pipelines.contract.columns import COLUMNS
+from pipelines.contract.provenance import Provenance
 from pipelines.recipe import check
-from pipelines.recipe.graph import Node
 from pipelines.recipe.model_path import PATHS
 from pipelines.recipe.players import check_trained_games
-from pipelines.recipe.provenance import Provenance
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Rlvr
-from pipelines.recipe.slots import SLOTS, terms_of
+from pipelines.recipe.slots import PROVIDERS, SLOTS, terms_of
+from pipelines.recipe.stage_checks import (
+    base_files,
+    check_episodes,
+    check_split,
+    check_trained,
+    data_environments,
+    environment_settings,
+    feeding,
+    model_settings,
+    monitors,
+    part_reads,
+    plays_episodes,
+    verifiers_used,
+)
 from pipelines.recipe.stage_kind import (
     DATA,
     MODEL,
@@ -28,17 +40,9 @@ from pipelines.recipe.stage_kind import (
     VERIFIERS,
     Kind,
     ModelFiles,
+    Node,
     Port,
     Reads,
-    base_files,
-    check_episodes,
-    check_split,
-    check_trained,
-    data_environments,
-    environment_settings,
-    feeding,
-    model_settings,
-    plays_episodes,
 )
 from pipelines.rlvr import info_fields, provenance, reward_models
 
@@ -84,11 +88,12 @@ class RlvrKind(Kind):
             {"rlvr": resolve(rl), "model": model},
             in_key=in_key,
             models=base_files(node),
-            modules=_methods(rl),
+            **part_reads(_parts(rl)),
             environments=environments,
             any_environment=any_environment,
             environment_settings=[*environment_settings(node), *_reward_infos(rl)],
             verifies=True,
+            verifiers=verifiers_used(node),
             libraries=(*VERIFIERS, *TEXT, *TORCH),
         )
         for each in reward_models.named(reads.settings["rlvr"]):
@@ -126,18 +131,23 @@ class RlvrKind(Kind):
 
 def _check_relabelled(node: Node, rollout: str, plays: bool) -> None:
     """What lost rows did reach can be told, where the data's sources say by what they are judged."""
-    what, can, other = (
-        ("environment", environments.RELABELLED, "multi_turn")
-        if plays
-        else ("verifier", verifiers.RELABELLED, "single_turn")
-    )
+    can: Callable[[str], bool]
+    if plays:
+        what, can, example, other = "environment", environments.can_relabel, "frozen_lake", "multi_turn"
+    else:
+        what, can, example, other = (
+            "verifier",
+            lambda name: name in verifiers.RELABELLED,
+            verifiers.RELABELLED[0],
+            "single_turn",
+        )
     for where, source in feeding(node, node.settings.split):
         judges = source.task if plays else source.verifier
         own = source.kind == "environment" and not plays  # its rows name other verifiers
-        if own or (judges is not None and judges not in can):
+        if own or (judges is not None and not can(judges)):
             raise RecipeError(
                 f"rlvr.rollout: {rollout} asks the {what} what a lost row did reach, and that of {where} ({judges or source.task}) cannot "
-                f"say. Use problems of {' or '.join(can)}, or rollout: {other}."
+                f"say. Use problems of {example}, or rollout: {other}."
             )
 
 
@@ -201,18 +211,16 @@ def _check_samples(node: Node) -> None:
         raise RecipeError(f"rlvr.window: the rollout {kind} draws nothing that could be cut. Leave it out.")
 
 
-def _methods(rl: Rlvr) -> list[str]:
-    """Modules of the chosen methods, providers and monitors, and of those that may come by themselves."""
-    modules = []
+def _parts(rl: Rlvr) -> list[tuple[str, Any]]:
+    """(slot, name) of the chosen methods, providers and monitors, and of the providers that may come by themselves."""
+    chosen: list[tuple[str, Any]] = []
     for slot in SLOTS:
         spec = getattr(rl, slot)
         for part in spec if isinstance(spec, list) else [] if spec is None else [spec]:
-            modules += [f"pipelines.rlvr.{slot}.{each.get('kind')}" for _, each in terms_of(slot, part)]
-    modules += [f"pipelines.rlvr.providers.{part.get('kind')}" for part in rl.providers]
-    for path in sorted((ROOT / "pipelines" / "rlvr" / "providers").glob("[a-z]*.py")):
-        if re.search(r"^    automatic: .*= True$", path.read_text(), re.MULTILINE):
-            modules.append(f"pipelines.rlvr.providers.{path.stem}")
-    return modules + [f"pipelines.monitor.{rule.get('kind')}" for rule in rl.monitors]
+            chosen += [(f"rlvr.{slot}", each.get("kind")) for _, each in terms_of(slot, part)]
+    chosen += [(PROVIDERS, part.get("kind")) for part in rl.providers]
+    chosen += [(PROVIDERS, column.automatic) for column in COLUMNS.values() if column.automatic]
+    return [*chosen, *monitors(rl)]
 
 
 def _reward_infos(rl: Rlvr) -> list[dict[str, Any]]:

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from pipelines.contract.method import PolicyUpdate, own_update
+from pipelines.contract.model_settings import Model
 from pipelines.contract.provider import ProviderContext
 from pipelines.data.records import Problem
 from pipelines.engine import distribution, models, optimizer, parallel
 from pipelines.engine.policy import Policy, without_dropout
-from pipelines.recipe.settings import Model, Rlvr
+from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers
 from pipelines.rlvr import algorithm, diagnostics
 from pipelines.rlvr.mismatch import MismatchMonitor, Tokens, measure

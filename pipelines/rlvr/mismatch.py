@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.errors import Interrupted
-from pipelines.recipe.settings import Mismatch
+from pipelines.base.errors import Interrupted
+from pipelines.contract.sampling import Mismatch
 
 LARGEST_LOG_WEIGHT = 20.0
 """exp(d) is taken of at most this."""

@@ -27,11 +27,12 @@ from typing import Any
 
 import torch
 
-from pipelines.contract.catalogue import Bound
+from pipelines.contract.card import Bound
+from pipelines.contract.model_settings import Model
 from pipelines.engine.policy import Policy
 from pipelines.engine.server import ServerSampler
 from pipelines.recipe.corrected import samples
-from pipelines.recipe.settings import Model, Rlvr
+from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr.algorithm import take
 from pipelines.rlvr.collect import Batch, Collector
 from pipelines.rlvr.learner import Learner

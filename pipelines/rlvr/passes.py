@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pipelines.contract.method import HiddenStatistics
+from pipelines.base.errors import Interrupted
+from pipelines.contract.hidden_statistics import HiddenStatistics
 from pipelines.engine import parallel
 from pipelines.engine.layout import Layout, best_layouts
 from pipelines.engine.policy import Policy
-from pipelines.errors import Interrupted
 from pipelines.recipe.settings import Rlvr
 
 Score = Callable[[Layout, Tensor], Tensor]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pipelines.base.secrets import redact
 from pipelines.contract.catalogue import card, load
-from pipelines.recipe.graph import Node
+from pipelines.contract.provenance import Provenance
 from pipelines.recipe.model_path import is_stage_name
-from pipelines.recipe.provenance import Provenance
-from pipelines.recipe.secrets import redact
 from pipelines.recipe.slots import terms_of
+from pipelines.recipe.stage_kind import Node
 from pipelines.rlvr import reward_models
 
 SLOTS = ("reward", "shaping", "advantage", "credit", "providers")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from pipelines.base.errors import RecipeError
+from pipelines.base.project import syntax_tree
 from pipelines.contract import catalogue
 from pipelines.contract.scorer import POLICY, REFERENCE
-from pipelines.errors import RecipeError
-from pipelines.project import syntax_tree
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of, is_stage_name
 from pipelines.recipe.slots import SLOTS
 from pipelines.recipe.stage_kind import MODEL, REWARD_MODEL, Place
@@ -100,10 +100,11 @@ def _of_part(slot: str, where: Place, part: dict[str, Any]) -> Iterator[Named]:
 @cache
 def declared(slot: str, name: str, attribute: str) -> tuple[str, ...]:
     """The settings that the class of a method lists in this attribute, read from its file without importing it."""
-    path = catalogue.folder(slot) / f"{name}.py"
-    if name not in catalogue.names(slot) or not path.is_file():
+    where, path = catalogue.origin(slot, name), catalogue.source_file(slot, name)
+    if where is None or path is None:
         return ()
-    for node in ast.walk(syntax_tree(path.read_text())):
+    classes = [node for node in syntax_tree(path.read_text()).body if isinstance(node, ast.ClassDef)]
+    for node in (line for each in classes if each.name == where.attribute for line in each.body):
         if (
             isinstance(node, ast.AnnAssign)
             and isinstance(node.target, ast.Name)

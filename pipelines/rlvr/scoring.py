@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines import verifiers
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import UNSCORED, Problem, Stop, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.rlvr import function_keywords
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.errors import DataError
 from pipelines.data import samples
 from pipelines.data.records import Problem
 from pipelines.engine import models
-from pipelines.errors import DataError
 
 COLUMNS = ("uid", "prompt_ids", "completion_ids", "logp", "entropy", "text", "stop")
 OF_EPISODES = (samples.EPISODE, "score", "correct", "status", "components")

@@ -10,13 +10,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import POLICY, REFERENCE, Passage, TokenStatistics
 from pipelines.engine import distribution, models, parallel
 from pipelines.engine.chat_model import ChatModel
 from pipelines.engine.layout import Layout
 from pipelines.engine.policy import Policy, frozen_policy
 from pipelines.engine.reward_model import RewardScorer
-from pipelines.recipe.settings import Model, Rlvr, Sampling
+from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr.pack import padded
 from pipelines.rlvr.passes import ForwardPasses
 

@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 
-from pipelines.contract.method import HiddenStatistics, PolicyUpdate, own_update
+from pipelines.base.files import REPORT
+from pipelines.contract.hidden_statistics import HiddenStatistics
+from pipelines.contract.method import PolicyUpdate, own_update
+from pipelines.contract.model_settings import Model
 from pipelines.contract.monitor import StepRollouts
 from pipelines.contract.rollout import Allocation, Sampler, SetupContext
 from pipelines.data import dataset
@@ -20,7 +23,7 @@ from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
 from pipelines.recipe.corrected import samples as samples_with
-from pipelines.recipe.settings import Model, Rlvr
+from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import algorithm, diagnostics, gold_answers, info_fields, rollout_log, scoring, stored
 from pipelines.rlvr.collect import SETUP, Batch, Collector
 from pipelines.rlvr.effects import Effects
@@ -30,7 +33,6 @@ from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.overlap import Idle, Overlap
 from pipelines.rlvr.pack import pack, padded
 from pipelines.rlvr.windows import OPEN_ROWS
-from pipelines.stage.files import REPORT
 from pipelines.stage.monitors import Alarm, Monitors
 from pipelines.stage.report import Report
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pipelines.contract.model_settings import Model
 from pipelines.recipe.search_models import scorers
-from pipelines.recipe.settings import Model
 from pipelines.sample.comparisons import compare
 from pipelines.sample.run import run
 from pipelines.sample.settings import Sample

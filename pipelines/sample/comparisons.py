@@ -10,15 +10,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.files import write_atomic
+from pipelines.contract.model_settings import Model
 from pipelines.data import chat, dataset, samples
 from pipelines.data.records import Message, Stop
 from pipelines.judges.closer import CloserJudge, Pair
 from pipelines.judges.endpoint import Reply
 from pipelines.judges.local import LocalJudge
-from pipelines.recipe.settings import Model
 from pipelines.sample.settings import Comparisons, Sample
 from pipelines.sample.summary import summary
-from pipelines.stage.files import write_atomic
 from pipelines.stage.report import Report
 
 READ = (*dataset.SCHEMA, "sample", "text", "score", "stop")

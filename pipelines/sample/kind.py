@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.recipe import search_models
-from pipelines.recipe.graph import Node
 from pipelines.recipe.players import check_sampled_games
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.search import Search
+from pipelines.recipe.stage_checks import (
+    base_files,
+    check_episodes,
+    check_split,
+    check_trained,
+    data_environments,
+    environment_settings,
+    model_settings,
+    plays_episodes,
+    verifiers_used,
+)
 from pipelines.recipe.stage_kind import (
     BASE,
     DATA,
@@ -20,16 +30,9 @@ from pipelines.recipe.stage_kind import (
     TORCH,
     VERIFIERS,
     Kind,
+    Node,
     Port,
     Reads,
-    base_files,
-    check_episodes,
-    check_split,
-    check_trained,
-    data_environments,
-    environment_settings,
-    model_settings,
-    plays_episodes,
 )
 from pipelines.sample.settings import READING, Sample
 
@@ -82,6 +85,7 @@ class SampleKind(Kind):
             any_environment=any_environment,
             environment_settings=environment_settings(node),
             verifies=True,
+            verifiers=verifiers_used(node),
             libraries=(*VERIFIERS, *TEXT, *TORCH),
         )
 

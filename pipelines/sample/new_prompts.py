@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pipelines.base.errors import DataError
 from pipelines.data.records import Problem
 from pipelines.data.samples import WRITTEN_FROM
-from pipelines.errors import DataError
 from pipelines.sample.settings import NewPrompts
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.engine import models
 from pipelines.engine.layout import best_layouts
 from pipelines.engine.policy import frozen_policy, hidden_states
-from pipelines.recipe.settings import Model, Sampling
 
 
 class Reference:

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
+from pipelines.base.errors import DataError
+from pipelines.base.files import write_atomic
 from pipelines.contract.episode import Episode, play_out
+from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest, Sampler
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat, dataset, samples
@@ -24,10 +27,8 @@ from pipelines.engine.guided import with_base
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server import ServerSampler
-from pipelines.errors import DataError
 from pipelines.judges import questions
 from pipelines.judges.local import LocalJudge
-from pipelines.recipe.settings import Model
 from pipelines.sample.new_prompts import requests
 from pipelines.sample.reference import Reference
 from pipelines.sample.settings import Sample
@@ -35,7 +36,6 @@ from pipelines.sample.summary import DRAWN, JUDGE, LOG_RATIO, REWARD, SCORED, SE
 from pipelines.search.paths import Question
 from pipelines.search.scores import load_score, reward_scorer
 from pipelines.search.strategies import Searcher
-from pipelines.stage.files import write_atomic
 from pipelines.stage.report import Report
 
 _to_json = json.JSONEncoder(sort_keys=True).encode  # `json.dumps` makes an encoder for each row

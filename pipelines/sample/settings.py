@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from pipelines.contract import template
 from pipelines.contract.fields import Identifier, Label, Settings, free
-from pipelines.judges import template
+from pipelines.contract.sampling import Sampling
 from pipelines.judges.asker import Concurrency, Endpoint, ModelName, Timeout, Url
 from pipelines.recipe.guidance import Guidance
-from pipelines.recipe.sampling import Sampling
 from pipelines.recipe.search import Search
 from pipelines.recipe.server import Server
 

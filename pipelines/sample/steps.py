@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
+from pipelines.base.files import write_atomic
+from pipelines.contract.model_settings import Model
 from pipelines.data import chat, control, dataset, samples
 from pipelines.data.records import Stop
 from pipelines.data.steps import step_ends
 from pipelines.engine import distribution, models
 from pipelines.engine.distribution import generator
-from pipelines.recipe.settings import Model
 from pipelines.sample.run import Drawer
 from pipelines.sample.settings import Sample
 from pipelines.sample.summary import summary
-from pipelines.stage.files import write_atomic
 from pipelines.stage.report import Report
 
 READ = (*dataset.SCHEMA, "prompt_ids", "completion_ids", "correct", "stop")

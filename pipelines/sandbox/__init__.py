@@ -7,7 +7,7 @@ other process. So a verdict does not depend on the level, which is recorded all 
 
 from __future__ import annotations
 
-from pipelines.errors import UserError
+from pipelines.base.errors import UserError
 
 
 class SandboxError(UserError):

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.sandbox import SandboxError, levels
+from pipelines.base.files import read_json, write_atomic
+from pipelines.sandbox import SandboxError, isolation, levels
 from pipelines.sandbox.worker import Broken, Worker
-from pipelines.stage.files import read_json, write_atomic
 
 logger = logging.getLogger("whetstone")
 Job = Callable[[Worker], Any]
@@ -89,7 +89,7 @@ class Pool:
         """
         if not jobs:
             return []
-        level = levels.best(self.limits_only)
+        level = isolation.best(self.limits_only)
         if level not in used:
             used.append(level)
             logger.info("programs run in a sandbox of level %s", level)

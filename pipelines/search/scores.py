@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pipelines import verifiers
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Model
 from pipelines.data.records import Problem
 from pipelines.engine.chat_model import ChatModel
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.engine.sampler import TorchSampler
-from pipelines.errors import ModelError
 from pipelines.judges import questions
 from pipelines.judges.endpoint import ChatEndpoint
 from pipelines.judges.local import LocalJudge
 from pipelines.recipe.search import JudgeScore, LikelihoodScore, Search
-from pipelines.recipe.settings import Model
 from pipelines.search.paths import Path
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.rollout import Completion
+from pipelines.contract.sampling import Sampling
 from pipelines.data import chat
 from pipelines.data.records import Stop
 from pipelines.engine.distribution import stream_id, stream_points
 from pipelines.engine.sampler import TorchSampler
-from pipelines.errors import RecipeError
-from pipelines.recipe.sampling import Sampling
 from pipelines.recipe.search import Beam, BestOfN, Hierarchy, Particles, Search
 from pipelines.search.hierarchy import Climber
 from pipelines.search.particles import Weight, effective, shares, systematic, weighed

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipelines.recipe.settings import Model, Sft
+from pipelines.contract.model_settings import Model
+from pipelines.recipe.settings import Sft
 from pipelines.sft.run import Trainer
 from pipelines.stage import process
 from pipelines.stage.report import Report

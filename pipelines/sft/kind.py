@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError, did_you_mean
 from pipelines.recipe.check_monitors import check_monitors
-from pipelines.recipe.graph import Node
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Sft
-from pipelines.recipe.stage_kind import (
-    DATA,
-    MODEL,
-    TEXT,
-    TORCH,
-    Kind,
-    Port,
-    Reads,
+from pipelines.recipe.stage_checks import (
     base_files,
     check_heldout,
     check_split,
     feeding,
     model_settings,
+    monitors,
+    part_reads,
 )
+from pipelines.recipe.stage_kind import DATA, MODEL, TEXT, TORCH, Kind, Node, Port, Reads
 
 SLOT = "sft.loss"
 
@@ -44,10 +39,7 @@ class SftKind(Kind):
             {"sft": resolve(node.settings), "model": model},
             in_key=in_key,
             models=base_files(node),
-            modules=[
-                f"pipelines.{SLOT}.{node.settings.loss.get('kind')}",
-                *(f"pipelines.monitor.{rule.get('kind')}" for rule in node.settings.monitors),
-            ],
+            **part_reads([(SLOT, node.settings.loss.get("kind")), *monitors(node.settings)]),
             libraries=(*TEXT, *TORCH),
         )
 

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipelines.base.errors import DataError, ModelError
 from pipelines.data.chat import render_answer, render_text, stops
 from pipelines.data.control import THINK_END, control, encode, encode_text
 from pipelines.data.records import TURN_WEIGHTS, Problem, common_length
 from pipelines.engine.layout import Layout, best_fit, packed_layouts
-from pipelines.errors import DataError, ModelError
 from pipelines.recipe.spans import Span
 from pipelines.sft.turns import Part, span_parts, turn_parts
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pipelines.base.errors import DataError, did_you_mean
 from pipelines.contract.catalogue import bind
+from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
 from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.engine.loop import HELDOUT, Epochs, Loop
-from pipelines.errors import DataError, did_you_mean
-from pipelines.recipe.settings import Model, Sft
+from pipelines.recipe.settings import Sft
 from pipelines.sft.mixture import Mixture
 from pipelines.sft.pack import (
     Document,

@@ -21,7 +21,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipelines.stage import launch, owner
+from pipelines.base import owner
+from pipelines.stage import launch
 
 LOG = "stage.log"
 

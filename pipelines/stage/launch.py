@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipelines.stage import owner
+from pipelines.base import owner
 
 STORE = "WHETSTONE_STORE"
 """Environment variable of a rank: where ranks meet, `file:PATH` or `tcp:HOST:PORT`."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.base.errors import Interrupted
 from pipelines.contract.monitor import StepRollouts
-from pipelines.errors import Interrupted
 from pipelines.recipe.monitors import Rollback
 from pipelines.recipe.slots import Watched, bind_monitors
 from pipelines.stage.report import Report

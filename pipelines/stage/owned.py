@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any, NoReturn
 
-from pipelines.stage import owner
+from pipelines.base import owner
 
 GRACE_S = 5.0
 """From SIGTERM to SIGKILL; a program that leaves by itself removes its shared memory."""

@@ -21,10 +21,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import USER_ERROR_EXIT, UserError
+from pipelines.base import owner, plugins
+from pipelines.base.errors import USER_ERROR_EXIT, UserError
+from pipelines.base.files import REPORT, disk_full, read_object, write_atomic
 from pipelines.sandbox import pool as sandboxes
-from pipelines.stage import owner
-from pipelines.stage.files import REPORT, disk_full, read_object, write_atomic
 from pipelines.stage.report import PROGRESS
 
 METRICS, ERROR, LOCK, JOB, SYSTEM = "metrics.json", "error.json", "lock", "job.json", "system.jsonl"
@@ -55,6 +55,7 @@ def main(work: Work, argv: list[str] | None = None) -> None:
     _threads(job)
     sandboxes.configure(limits_only=job.get("sandbox") == "limits_only")
     try:
+        plugins.activate(job.get("plugins", []))
         metrics = work(job, folder)
     except UserError as error:
         _leave(folder, error, str(error))

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.stage.files import named, write_atomic
+from pipelines.base.files import named, write_atomic
 
 SPOOL, PROGRESS, VISIBLE = "spool.jsonl", "progress.json", "spool.visible"
 log = logging.getLogger("whetstone")

@@ -16,7 +16,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from pipelines.errors import RecipeError, did_you_mean
+from pipelines.base.errors import RecipeError, did_you_mean
 
 KINDS = ("calculator", "function", "mcp_server", "python", "search")
 """Every kind of tool: a module of this package that defines `tools`."""

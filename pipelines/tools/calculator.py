@@ -6,8 +6,8 @@ import ast
 import re
 from fractions import Fraction
 
+from pipelines.base.expressions import depth
 from pipelines.tools import Tool, ToolError, function_schema
-from pipelines.verifiers._expressions import depth
 
 MOST_CHARACTERS = 300
 MOST_BRACKETS = 30

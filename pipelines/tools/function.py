@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLate
 from typing import Any
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.tools import Tool, ToolError, ToolTimeout
 
 

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.tools import Tool, ToolError, ToolTimeout
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipelines.errors import DataError, RecipeError
-from pipelines.retrieval import retriever
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.tools import Tool, ToolError, function_schema
+from pipelines.tools.retrieval import retriever
 
 SCHEMA = function_schema(
     "search", "Search the documents for words.", query={"type": "string", "description": "what to look for"}
@@ -15,7 +15,7 @@ def tools(*, corpus: str, results: int = 3, characters: int = 300) -> list[Tool]
     """The search.
 
     Args:
-        corpus: as `pipelines.retrieval` reads it: a text file with a document a line, .jsonl with `text`, or `generated:ENVIRONMENT`.
+        corpus: as `pipelines.tools.retrieval` reads it: a text file with a document a line, .jsonl with `text`, or `generated:NAME`.
         results: documents of a reply, the best first; those that share no word with the query are left out.
         characters: of each document that are shown.
 

@@ -16,10 +16,13 @@ from math import isfinite  # `import math` here would be replaced by the module 
 from types import ModuleType
 from typing import Any, Literal
 
+from pipelines.base import plugins
+from pipelines.base.errors import DataError, RecipeError, UserError, did_you_mean
 from pipelines.data.chat import after_thinking
 from pipelines.data.records import Problem
-from pipelines.errors import DataError, RecipeError, UserError, did_you_mean
 
+SLOT = "verifiers"
+"""Under this name plug-ins bring verifiers."""
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 VERIFIERS = (
     "choice", "construction", "exact", "grades", "instructions", "inverse_dynamics", "json_schema", "math", "number", "overlap", "python",
@@ -89,6 +92,25 @@ NOT_BEGUN = failed("BatchTime")
 """The time of the batch was over before the completion had its turn: that is the others' fault, so it is unscored, never incorrect."""
 
 
+def known() -> list[str]:
+    """Every verifier: those of this package, and those of plug-ins (`PARTS["verifiers"]`: name → module)."""
+    return sorted({*VERIFIERS, *plugins.origins().get(SLOT, {})})
+
+
+def module_name(name: str) -> str:
+    """Dotted name of the module that defines a verifier.
+
+    Raises:
+        DataError: there is none of that name.
+    """
+    if name in VERIFIERS:
+        return f"{__name__}.{name}"
+    brought = plugins.origins().get(SLOT, {}).get(name)
+    if brought is None:
+        raise DataError(f"unknown verifier {name!r}. {did_you_mean(name, known())}")
+    return brought.module
+
+
 @cache
 def load(name: str) -> ModuleType:
     """The module of the verifier of that name.
@@ -96,9 +118,7 @@ def load(name: str) -> ModuleType:
     Raises:
         DataError: there is none.
     """
-    if name not in VERIFIERS:
-        raise DataError(f"unknown verifier {name!r}. {did_you_mean(name, VERIFIERS)}")
-    return importlib.import_module(f"pipelines.verifiers.{name}")
+    return importlib.import_module(module_name(name))
 
 
 def answer_text(completion: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.errors import UserError
+from pipelines.base.errors import UserError
 from pipelines.verifiers import COMPOUND, UNPARSABLE, Verdict, failed, load
 from pipelines.verifiers import verify_many as verify_rows
 

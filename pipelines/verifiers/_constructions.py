@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy
 
-from pipelines.errors import did_you_mean
+from pipelines.base.errors import did_you_mean
 
 TOLERANCE = 1e-9
 """By how much a coordinate or a distance may miss its bound, for rounding."""

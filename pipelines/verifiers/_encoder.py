@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pipelines.errors import DataError
+from pipelines.base.errors import DataError
 
 BATCH = 32
 """Windows encoded together."""

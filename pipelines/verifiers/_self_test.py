@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from pipelines.errors import UserError
+from pipelines.base.errors import UserError
 from pipelines.verifiers import verify_many
 
 KINDS = ("gold", "junk", "empty", "hedged", "bomb")
@@ -132,7 +132,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     ),
     "retrieval": _examples(
         "bela museum opened",
-        {"corpus": "generated:conv_search", "within": 1},
+        {"corpus": "generated:places", "within": 1},
         gold="<think>it is the bela museum</think>\n<rewrite>bela museum opened</rewrite>",
         junk="<think></think>\n<rewrite>who knows</rewrite>",
         hedged="<think></think>\n<rewrite>bela museum opened</rewrite>\n<rewrite>bela museum costs</rewrite>",

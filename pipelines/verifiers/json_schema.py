@@ -10,9 +10,9 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from pipelines.base.expressions import depth
 from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
 from pipelines.verifiers._code import program
-from pipelines.verifiers._expressions import depth
 
 DEPTH = 100
 

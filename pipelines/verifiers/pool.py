@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from pipelines.project import python_path
-from pipelines.stage import owner
+from pipelines.base import owner
+from pipelines.base.project import python_path
 from pipelines.verifiers import NOT_BEGUN, TIMED_OUT, Verdict, failed
 from pipelines.verifiers.worker import HEADER, PROGRESS
 

@@ -12,10 +12,10 @@ from functools import cache
 from math import isclose
 from typing import Any
 
+from pipelines.base.errors import DataError
+from pipelines.base.expressions import arithmetic, formula, literal
 from pipelines.data.records import Problem
-from pipelines.errors import DataError
 from pipelines.verifiers import UNPARSABLE, Verdict, answer_text, correct_or_incorrect
-from pipelines.verifiers._expressions import arithmetic, formula, literal
 from pipelines.verifiers._marked import boxes
 
 _NO_ANSWER = "its entries have no fixed answer that could verify itself"

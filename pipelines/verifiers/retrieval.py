@@ -4,7 +4,7 @@
     rank 11 to 100: (100 - rank) / 90    from 89/90 down to 0
     otherwise 0; a malformed completion -0.1
 
-The answer is the id of the gold passage, or a JSON list of ids of which the best rank counts. `info`: `corpus` (as `pipelines.retrieval`
+The answer is the id of the gold passage, or a JSON list of ids of which the best rank counts. `info`: `corpus` (as `tools.retrieval`
 reads it), `form` (`tags`: the completion is `<think>...</think>`, a line end and `<rewrite>QUERY</rewrite>`, and nothing else; `plain`:
 what follows the reasoning is the query, in one line), `top` (default and at most 100: later ranks count as not found), `within` (the rank
 up to which the query is correct, default 10). A retriever that fails, and a gold id that the corpus lacks, leave the row unscored. The
@@ -16,9 +16,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pipelines.base.errors import DataError
 from pipelines.data.chat import after_thinking
-from pipelines.errors import DataError
-from pipelines.retrieval import retriever
+from pipelines.tools.retrieval import retriever
 from pipelines.verifiers import Verdict
 
 TOP, WITHIN = 100, 10

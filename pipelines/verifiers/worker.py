@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import verifiers
-from pipelines.stage.owner import die_with_parent
+from pipelines.base.owner import die_with_parent
 
 HEADER = struct.Struct("!I")
 """Length in bytes of the pickled message that follows: a list of (kind, verifier, completion, answer, pickled info)."""

@@ -8,11 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.project import ROOT
-from pipelines.recipe.graph import Node
+from pipelines import environments
+from pipelines.base import plugins
+from pipelines.base.files import digest
+from pipelines.base.project import ROOT
 from pipelines.recipe.read import Recipe
-from pipelines.recipe.stage_kind import Place, Reads
-from pipelines.stage.files import digest
+from pipelines.recipe.stage_kind import Node, Place, Reads
 from tasks.keys import files, source, versions
 from tasks.keys.source import reach
 from tasks.keys.words import difference
@@ -50,12 +51,14 @@ def key_parts(
     """
     node, reads = recipe.node(stage), node_reads(recipe, stage)
     read, code = files.of_stage(recipe, reads, root / "evaluation" / "benchmarks")
-    own = [path for path in code if not path.is_relative_to(root)]
+    own = [path for path in code if not path.is_relative_to(root)] + _plugin_files(reads)
     user = source.user_code(_plugins(node, reads), own, root)
+    for path in _plugin_files(reads):
+        read.digests[f"plugin/{path.name}"], read.where[f"plugin/{path.name}"] = source.code_digest(path), str(path)
     for name, path in user.items():
         read.digests[f"module/{name}"], read.where[f"module/{name}"] = source.code_digest(path), f"the code of {name}"
     project = source.of_stage(node.kind.module, reads, root)
-    for path in (*user.values(), *code):
+    for path in (*user.values(), *code, *_plugin_files(reads)):
         project |= source.project_imports(path, root)
     parts = {
         "settings": _key_settings(recipe, reads),
@@ -72,15 +75,29 @@ def code_now(recipe: Recipe, stage: str, *, root: Path = ROOT) -> dict[str, str]
     """Module → digest of the project's code that a stage can reach and of the user's that its settings name, as the files are now."""
     node, reads = recipe.node(stage), node_reads(recipe, stage)
     code = source.of_stage(node.kind.module, reads, root)
-    for name, path in source.user_code(_plugins(node, reads), (), root).items():
+    for path in _plugin_files(reads):
+        code |= source.project_imports(path, root) | {f"plugin/{path.name}": source.code_digest(path)}
+    for name, path in source.user_code(_plugins(node, reads), _plugin_files(reads), root).items():
         code |= source.project_imports(path, root) | {f"module/{name}": source.code_digest(path)}
     return code
 
 
 def _plugins(node: Node, reads: Reads) -> list[str]:
     """The user's modules that a stage's settings name."""
-    named = [*source.plugins(node.settings), *source.plugins(reads.environment_settings)]
-    return [name.partition(":")[0] for name in named]
+    named = [*source.references(node.settings), *source.references(reads.environment_settings)]
+    return [name.partition(":")[0] for name in named] + [name for name in _brought(reads) if not name.endswith(".py")]
+
+
+def _brought(reads: Reads) -> list[str]:
+    """The plug-ins that the stage's methods and environments come from, without the project's own."""
+    origins = plugins.origins().get(environments.SLOT, {})
+    played = [origins[name] for name in sorted(reads.environments) if name in origins]
+    return [*reads.plugins, *(each.plugin for each in played if not each.module.startswith("pipelines."))]
+
+
+def _plugin_files(reads: Reads) -> list[Path]:
+    """The single files among the plug-ins that a stage uses."""
+    return [Path(name).expanduser() for name in _brought(reads) if name.endswith(".py")]
 
 
 def _key_settings(recipe: Recipe, reads: Reads) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
+from pipelines.base.files import file_sha256
 from pipelines.data.files import data_files, data_root
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Source
 from pipelines.recipe.stage_kind import Reads
-from pipelines.stage.files import file_sha256
 
 TOKENIZER_SUFFIXES = {".json", ".jinja", ".model", ".txt", ".tiktoken", ".spm", ".vocab", ".bpe"}
 WEIGHT_SUFFIXES = {".safetensors", ".bin"}

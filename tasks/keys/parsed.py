@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.project import home
-from pipelines.stage.files import digest, read_json, write_atomic
+from pipelines.base.files import digest, read_json, write_atomic
+from pipelines.base.project import home
+from tasks.keys import syntax
 
 MOST = 5000
 """Entries of the file; beyond them it starts over."""
@@ -40,9 +41,8 @@ def _file() -> Path:
 @cache
 def _version() -> str:
     """Of what reads the text: another Python, or other code of ours, reads it again."""
-    from tasks.keys import source
 
-    own = [inspect.getsource(function) for function in (source._parse, source._imports)]
+    own = [inspect.getsource(function) for function in (syntax.parse, syntax.imports)]
     return digest([sys.version, *own])[:12]
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import re
 import sys
 import sysconfig
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.project import ROOT, syntax_tree
+from pipelines import environments, verifiers
+from pipelines.base import plugins
+from pipelines.base.project import ROOT
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import Reads
 from tasks.keys import parsed
+from tasks.keys.syntax import parse
 
 PROJECT = ("pipelines", "evaluation")
 PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -30,18 +32,24 @@ def of_stage(module: str, reads: Reads, root: Path = ROOT) -> dict[str, str]:
     """
     digests = reach(entries(module, reads, root), root, reads.skip)
     if reads.any_environment and "pipelines.environments" in digests:
-        files = (root / "pipelines" / "environments").glob("[a-z]*.py")  # rows of files name any of them
-        digests |= reach([f"pipelines.environments.{path.stem}" for path in files], root)
+        own = sorted((root / "pipelines" / "environments").glob("[a-z]*.py"))  # rows of files name any of them
+        brought = [each.module for each in plugins.origins().get(environments.SLOT, {}).values()]
+        digests |= reach([*(f"pipelines.environments.{path.stem}" for path in own), *brought], root)
     return dict(sorted(digests.items()))
 
 
 def entries(module: str, reads: Reads, root: Path = ROOT) -> list[str]:
     """Modules that the stage starts from, or imports by name: methods, verifiers, environments, benchmarks."""
     modules = [f"{module}.__main__", *reads.modules]
-    for folder in ("verifiers", "sandbox/inside") if reads.verifies else ():
-        paths = sorted((root / "pipelines" / folder).glob("[a-z]*.py"))
-        modules += [f"pipelines.{folder.replace('/', '.')}.{p.stem}" for p in paths]
-    return modules + [f"pipelines.environments.{name}" for name in sorted(reads.environments)]
+    if reads.verifies:
+        used = verifiers.known() if reads.verifiers is None else sorted(reads.verifiers & {*verifiers.known()})
+        modules += [verifiers.module_name(name) for name in used]
+        modules += [f"{verifiers.__name__}.{verifiers.BATCHED[name]}" for name in used if name in verifiers.BATCHED]
+        paths = sorted((root / "pipelines" / "sandbox" / "inside").glob("[a-z]*.py"))
+        modules += [f"pipelines.sandbox.inside.{p.stem}" for p in paths if {*used} & {*verifiers.SANDBOXED}]
+    return modules + [
+        environments.module_name(name) for name in sorted(reads.environments) if name in environments.known()
+    ]
 
 
 def reach(modules: Iterable[str], root: Path = ROOT, skip: Collection[str] = ()) -> dict[str, str]:
@@ -91,44 +99,18 @@ def _parsed(text: bytes, package: str) -> tuple[str, tuple[str, ...]]:
     mark = f"{hashlib.sha256(text).hexdigest()} {package}"
     known = parsed.get(mark)
     if known is None:
-        known = _parse(text, package)
+        known = parse(text, package)
         parsed.put(mark, *known)
     return known
 
 
-def _parse(text: bytes, package: str) -> tuple[str, tuple[str, ...]]:
-    try:
-        tree = syntax_tree(text)
-    except (SyntaxError, ValueError):
-        return hashlib.sha256(text).hexdigest(), ()
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(_imports(tree, package))
-
-
-def _imports(tree: ast.AST, package: str) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parts = package.split(".")[: len(package.split(".")) - node.level + 1] if package else []
-                base = ".".join([*parts, *([node.module] if node.module else [])])
-            if base:
-                yield base
-            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
-                yield node.args[0].value
-
-
-def plugins(section: Any) -> list[str]:
+def references(section: Any) -> list[str]:
     """Every `package.module:name` among a section's values."""
     values = resolve(section) if hasattr(section, "model_fields") else section
     if isinstance(values, dict):
-        return [name for inner in values.values() for name in plugins(inner)]
+        return [name for inner in values.values() for name in references(inner)]
     if isinstance(values, list | tuple):
-        return [name for inner in values for name in plugins(inner)]
+        return [name for inner in values for name in references(inner)]
     return [values] if isinstance(values, str) and PLUGIN.fullmatch(values) else []
 
 

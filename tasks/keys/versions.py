@@ -7,10 +7,10 @@ from functools import cache
 
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.stage_kind import Reads
-from pipelines.retrieval import corpora
+from pipelines.tools.retrieval import corpora
 
 SEARCHED = {"conv_search", "search_questions"}
-"""Environments with a corpus of their own."""
+"""Environments whose rows search a generated corpus."""
 
 
 def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str, str]:
@@ -19,7 +19,7 @@ def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str,
     Args:
         installed: versions that stand for what is installed, for tests.
     """
-    names = set(reads.libraries)
+    names = {*reads.libraries, *reads.plugin_packages}
     if any(gguf_of(model.path) is not None for model in reads.models.values()):
         names.add("gguf")
     if reads.environments:

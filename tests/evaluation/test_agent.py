@@ -9,8 +9,9 @@ import toys
 
 from evaluation import run
 from pipelines import environments
+from pipelines.contract.model_settings import Model
 from pipelines.engine.models import save_model, train_tokenizer
-from pipelines.recipe.settings import Evaluate, Model
+from pipelines.recipe.settings import Evaluate
 from pipelines.stage.report import Report
 
 

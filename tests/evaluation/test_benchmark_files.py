@@ -9,9 +9,10 @@ import pytest
 import toys
 
 from evaluation import benchmark_files, harness
-from pipelines.errors import UserError
+from pipelines.base.errors import UserError
 from pipelines.recipe.read import read_recipe
-from tasks import preflight, probe
+from tasks.preflight import check as preflight
+from tasks.preflight import probe
 
 GOOD = {"question": "58 + 26?", "answer": "84", "verifier": "number", "info": ""}
 

@@ -15,11 +15,13 @@ from evaluation import harness, programs, statistics
 from evaluation.documents import questions
 from evaluation.model import SamplerLM, load
 from evaluation.searching import SearchedLM
+from pipelines.base.errors import RecipeError
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.engine.distribution import generator
 from pipelines.engine.models import PLAIN_TEMPLATE, save_model, stop_ids, train_tokenizer
 from pipelines.engine.sampler import TorchSampler
-from pipelines.errors import RecipeError
-from pipelines.recipe.settings import Evaluate, Model, Sampling
+from pipelines.recipe.settings import Evaluate
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())

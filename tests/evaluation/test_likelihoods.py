@@ -11,9 +11,9 @@ from scripted import tokenizer
 
 from evaluation import likelihoods
 from evaluation.model import SamplerLM
+from pipelines.base.errors import ModelError
+from pipelines.contract.sampling import Sampling
 from pipelines.engine.policy import Policy
-from pipelines.errors import ModelError
-from pipelines.recipe.settings import Sampling
 
 FEW_SHOT = "ab cd ef gh ij kl mn op qr st uv wx yz " * 2
 REQUESTS = [

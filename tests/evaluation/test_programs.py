@@ -14,7 +14,7 @@ from lm_eval.tasks._index import TaskIndex
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from evaluation import harness, programs
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.recipe.settings import Evaluate
 
 HUMANEVAL = toys.ROOT.parent / "shared" / "data" / "humaneval" / "HumanEval.jsonl.gz"

@@ -11,9 +11,10 @@ import toys
 
 from evaluation import harness, run
 from evaluation.documents import questions
+from pipelines.base.errors import RecipeError
+from pipelines.contract.model_settings import Model
 from pipelines.engine.models import save_model, train_tokenizer
-from pipelines.errors import RecipeError
-from pipelines.recipe.settings import Evaluate, Model
+from pipelines.recipe.settings import Evaluate
 from pipelines.stage.report import Report
 
 

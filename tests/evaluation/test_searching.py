@@ -11,10 +11,11 @@ import toys
 
 from evaluation import run, searching
 from evaluation.documents import questions
+from pipelines.base.errors import ModelError, RecipeError
+from pipelines.contract.model_settings import Model
 from pipelines.engine.models import save_model, train_tokenizer
 from pipelines.engine.reward_model import RewardNetwork, save
-from pipelines.errors import ModelError, RecipeError
-from pipelines.recipe.settings import Evaluate, Model
+from pipelines.recipe.settings import Evaluate
 from pipelines.stage.report import Report
 
 SEARCH = [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from evaluation.weights import angles, changed, compare_tensors, compare_weights, overlaps, spectrum, stable_rank
-from pipelines.errors import ModelError
+from pipelines.base.errors import ModelError
 
 
 def svd(matrix):

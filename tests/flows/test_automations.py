@@ -21,7 +21,7 @@ def site(tmp_path):
     try:
         site.start()
         for _ in range(2):  # safe to repeat
-            site.run("flows.cli", "deploy", "--file", file, "--unresponsive-after", str(UNRESPONSIVE_S))
+            site.run("flows.cli.main", "deploy", "--file", file, "--unresponsive-after", str(UNRESPONSIVE_S))
         yield site
     finally:
         site.stop()

@@ -37,7 +37,9 @@ def test_a_schedule_fires(tmp_path):
         for _ in range(2):  # safe to repeat
             soon = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
             schedule = {"interval": 3600, "anchor_date": soon, "slug": "soon"}
-            site.run("flows.cli", "deploy", "--file", str(deployed.write_deployments(tmp_path, schedules=[schedule])))
+            site.run(
+                "flows.cli.main", "deploy", "--file", str(deployed.write_deployments(tmp_path, schedules=[schedule]))
+            )
         automations = [a["name"] for a in site.ask("/automations/filter", {})]
         assert sorted(automations) == [
             "whetstone: a flow run without heartbeats is Crashed",

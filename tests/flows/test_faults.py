@@ -21,7 +21,7 @@ def site(tmp_path_factory):
     file = deployed.write_deployments(site.folder)
     try:
         site.start()
-        site.run("flows.cli", "deploy", "--file", str(file))
+        site.run("flows.cli.main", "deploy", "--file", str(file))
         yield site
     finally:
         site.stop()

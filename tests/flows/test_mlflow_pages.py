@@ -60,7 +60,7 @@ def pages(tmp_path_factory):
 
 
 def test_the_printed_link_opens_the_pipelines_with_their_scores(pages):
-    from tasks import links
+    from tasks.tracking import links
 
     first, _, profile = pages
     text = seen(links.runs(first.experiment_id), profile)
@@ -70,7 +70,7 @@ def test_the_printed_link_opens_the_pipelines_with_their_scores(pages):
 
 
 def test_the_views_charts_are_ours(pages):
-    from tasks import links
+    from tasks.tracking import links
 
     first, _, profile = pages
     text = seen(links.runs(first.experiment_id, charts=True), profile)
@@ -78,7 +78,7 @@ def test_the_views_charts_are_ours(pages):
 
 
 def test_the_view_over_seeds_is_grouped(pages):
-    from tasks import links
+    from tasks.tracking import links
 
     first, _, profile = pages
     text = seen(links.runs(first.experiment_id, links.SEEDS_VIEW), profile)
@@ -86,7 +86,7 @@ def test_the_view_over_seeds_is_grouped(pages):
 
 
 def test_the_run_page_has_the_note_and_its_models(pages):
-    from tasks import links, outbox
+    from tasks.tracking import links, outbox
 
     first, _, profile = pages
     text = seen(links.run(first.experiment_id, first.parent), profile)
@@ -96,7 +96,7 @@ def test_the_run_page_has_the_note_and_its_models(pages):
 
 
 def test_answers_of_two_checkpoints_stand_side_by_side(pages):
-    from tasks import links, outbox
+    from tasks.tracking import links, outbox
 
     first, _, profile = pages
     runs = outbox.uploaded(first.results["evaluate"].artifact.path).runs

@@ -23,7 +23,7 @@ def site(tmp_path_factory):
     toys.recipe(site.folder)
     try:
         site.start()
-        site.run("flows.cli", "deploy", "--file", str(deployed.write_deployments(site.folder)))
+        site.run("flows.cli.main", "deploy", "--file", str(deployed.write_deployments(site.folder)))
         yield site
     finally:
         site.stop()

@@ -16,7 +16,7 @@ import pytest
 import toys
 import yaml
 
-from pipelines.stage.files import read_json
+from pipelines.base.files import read_json
 
 FOUR = ["curate", "sft", "rlvr", "evaluate"]
 
@@ -187,7 +187,7 @@ def test_runs_and_show(ran):
 def run_killed(tmp_path, recipe, stage, kind, *more):
     """The summary of a run that was taken up after a SIGKILL of its command in the middle of a stage."""
     env = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")}
-    command = [sys.executable, "-m", "flows.cli", "run", str(recipe), *more]
+    command = [sys.executable, "-m", "flows.cli.main", "run", str(recipe), *more]
     home = tmp_path / "home"
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(
@@ -273,5 +273,5 @@ def test_user_errors_of_a_stage_reach_the_terminal(ran, tmp_path):
 
 def test_help_is_quick():
     began = time.monotonic()
-    subprocess.run([sys.executable, "-m", "flows.cli", "--help"], check=True, capture_output=True, cwd=toys.ROOT)
+    subprocess.run([sys.executable, "-m", "flows.cli.main", "--help"], check=True, capture_output=True, cwd=toys.ROOT)
     assert time.monotonic() - began < 1

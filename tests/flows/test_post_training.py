@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import toys
 
-from flows import cli, post_training, stages
-from tasks.planning import Planned
-from tasks.stages import StageResult
+from flows import post_training, stages
+from flows.cli import main as cli
+from tasks.stages import Planned, StageResult
 
 FOUR = ["curate", "sft", "rlvr", "evaluate"]
 

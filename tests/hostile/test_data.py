@@ -21,16 +21,17 @@ import pyarrow.parquet as pq
 import pytest
 import toys
 
+from pipelines.base.errors import DataError, RecipeError
+from pipelines.contract.model_settings import Model
 from pipelines.curate import run as stage
 from pipelines.curate.formats import MAX_JSON_BYTES, Limits, read_file
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.sources import rows
 from pipelines.curate.values import RowError
 from pipelines.data import dataset, files
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Curate, Model, Source
+from pipelines.recipe.settings import Curate, Source
 from pipelines.stage.report import Report
 
 pytestmark = pytest.mark.hostile

@@ -13,14 +13,14 @@ pytestmark = [pytest.mark.hostile, pytest.mark.slow]
 CODE = """
 from tasks import environment
 environment.prepare()
-from tasks import tracking
-from tasks.patience import Away
+from tasks.tracking import api as tracking
+from tasks.tracking.time_budget import Away
 try:
     tracking.experiment("e")
     with tracking.talking():
         tracking.client()
 except Exception as error:
-    from tasks.tracking_client import sort
+    from tasks.tracking.client import sort
     print("SAID", type(error).__name__, sort(error))
 """
 

@@ -15,9 +15,10 @@ import torch
 import toys
 from safetensors.torch import load_file, save_file
 
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Model
 from pipelines.engine import models
-from pipelines.errors import ModelError
-from pipelines.recipe.settings import Lora, Model
+from pipelines.recipe.settings import Lora
 
 pytestmark = pytest.mark.hostile
 PROMPT = torch.tensor([[1, 5, 6, 7, 3]])

@@ -18,7 +18,7 @@ import toys
 from children import alive, wait_until
 from hostile import faults
 
-from pipelines.stage.files import read_json
+from pipelines.base.files import read_json
 
 pytestmark = pytest.mark.hostile
 NAMES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")
@@ -42,7 +42,7 @@ class Command:
         self.home, self.log, self.began = home, log, time.time()
         with open(log, "wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "flows.cli", "run", str(recipe), "--until", "sft", *sets],
+                [sys.executable, "-m", "flows.cli.main", "run", str(recipe), "--until", "sft", *sets],
                 env=env | {"WHETSTONE_HOME": str(home), "PYTHONPATH": str(toys.ROOT)}, stdin=subprocess.DEVNULL,
                 stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip

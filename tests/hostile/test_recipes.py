@@ -15,7 +15,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 

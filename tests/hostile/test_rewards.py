@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Problem, Role, Stop, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.rlvr import scoring
 
 pytestmark = pytest.mark.hostile

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import yaml
 
-from pipelines.sandbox import levels, pool
+from pipelines.sandbox import isolation, pool
 from pipelines.verifiers import verify_many
 
 pytestmark = pytest.mark.hostile
@@ -59,10 +59,10 @@ def places(tmp_path):
 
 @pytest.mark.parametrize("level", ["namespaces", pytest.param("landlock", marks=pytest.mark.slow)])
 def test_no_program_has_success(level, places, monkeypatch):
-    if why := levels.trouble(level):
+    if why := isolation.trouble(level):
         assert any(word in why for word in ("not installed", "denied", "not permitted", "no landlock")), why
         pytest.skip(why)
-    monkeypatch.setattr(levels, "best", lambda limits_only=False: level)
+    monkeypatch.setattr(isolation, "best", lambda limits_only=False: level)
     pool.configure(workers=4)
     before = {p.pid for p in psutil.Process().children(recursive=True)}
     try:

@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 import toys
 
-from pipelines.errors import UserError
+from pipelines.base.errors import UserError
+from pipelines.base.files import read_json
 from pipelines.recipe.read import read_recipe
-from pipelines.stage.files import read_json
 from pipelines.stage.report import Report, visible_lines
-from tasks import artifacts, claims, environment, index, keys, outbox, planning, process, stages, store
+from tasks import environment, keys, planning, process, stages
 from tasks.pipeline import Pipeline
+from tasks.store import artifacts, index
+from tasks.store import home as store
+from tasks.tracking import leases as claims
+from tasks.tracking import outbox
 
 pytestmark = [pytest.mark.hostile, pytest.mark.slow]
 WORK, OUTBOX = "runs/.work/sft-0123456789abcdef", "runs/.outbox/curate-{key}-1"
@@ -241,7 +245,8 @@ def test_a_store_that_cannot_be_written_is_named(whole, tmp_path):
     shutil.copytree(whole[0], home)
     os.chmod(tmp_path, 0o755)
     code = (
-        "import os, sys; from pathlib import Path; from tasks import store; from pipelines.errors import UserError; os.setuid(65534)\n"
+        "import os, sys; from pathlib import Path; from tasks.store import home as store\n"
+        "from pipelines.base.errors import UserError; os.setuid(65534)\n"
         "try:\n    store.prepare(Path(sys.argv[1])); store.check(Path(sys.argv[1]))\n"
         "except UserError as error:\n    print('SAID', error)"
     )

@@ -13,12 +13,12 @@ import torch
 import toys
 import yaml
 
+from pipelines.base.errors import Interrupted, StaleWeights
+from pipelines.contract.sampling import Sampling
 from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
 from pipelines.engine.server_endpoint import Endpoint
 from pipelines.engine.server_probe import Probe
-from pipelines.errors import Interrupted, StaleWeights
-from pipelines.recipe.settings import Sampling
 from pipelines.rlvr.pack import pack
 
 VLLM = os.environ.get("WHETSTONE_VLLM", "")

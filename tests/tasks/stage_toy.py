@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import DataError, Interrupted
+from pipelines.base.errors import DataError, Interrupted
+from pipelines.base.files import write_atomic
 from pipelines.stage import process
-from pipelines.stage.files import write_atomic
 
 if os.environ.get("TOY_SAYS"):
     print(os.environ["TOY_SAYS"], flush=True)

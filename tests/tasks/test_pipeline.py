@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import toys
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.recipe.read import read_recipe
-from tasks.artifacts import Artifact
 from tasks.pipeline import Selection, model_folder, needed_before
-from tasks.planning import Planned
-from tasks.stages import StageResult, inputs_of
+from tasks.stages import Planned, StageResult, inputs_of
+from tasks.store.artifacts import Artifact
 
 FOUR = ["curate", "sft", "rlvr", "evaluate"]
 

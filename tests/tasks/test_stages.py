@@ -9,7 +9,7 @@ import toys
 
 from pipelines.recipe.read import read_recipe
 from tasks import stages
-from tasks.artifacts import Artifact
+from tasks.store.artifacts import Artifact
 
 
 @pytest.fixture

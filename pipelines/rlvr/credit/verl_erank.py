@@ -11,7 +11,8 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, RowStatistics
-from pipelines.contract.method import HiddenStatistics, Method
+from pipelines.contract.hidden_statistics import HiddenStatistics
+from pipelines.contract.method import Method
 
 
 @method(

@@ -14,7 +14,8 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.method import Curriculum, HiddenStatistics
+from pipelines.contract.hidden_statistics import HiddenStatistics
+from pipelines.contract.method import Curriculum
 from pipelines.contract.rollout import Allocation, GroupOutcome
 from pipelines.data.records import common_length
 

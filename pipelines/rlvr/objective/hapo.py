@@ -13,7 +13,7 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
 from pipelines.contract.method import Method
 from pipelines.contract.normalised_entropy import normalised_entropy
-from pipelines.recipe.settings import AdaptiveTemperature, Sampling
+from pipelines.contract.sampling import AdaptiveTemperature, Sampling
 from pipelines.rlvr.ops import clipped, dual_clipped, ratio
 
 

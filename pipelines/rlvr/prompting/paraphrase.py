@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Prompting
-from pipelines.errors import RecipeError
 from pipelines.rlvr.prompting._views import paraphrased
 
 if TYPE_CHECKING:

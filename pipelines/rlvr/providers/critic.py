@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine.critic import zero_head
-from pipelines.errors import RecipeError
 from pipelines.rlvr.algorithm import returns
 from pipelines.rlvr.ops_turns import turn_starts, turns_to_tokens
 from pipelines.rlvr.providers._heuristic import FIELD, Heuristic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +25,6 @@ class demonstration(Provider):
     trainer's own, before the step's first update, so this costs no forward pass. None for tokens beyond the demonstration's end, for
     demonstrations themselves and for groups without one.
     """
-
-    automatic: ClassVar[bool] = True
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """`logp_demonstration` [B, T]."""

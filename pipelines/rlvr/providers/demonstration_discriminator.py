@@ -11,13 +11,13 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
-from pipelines.contract.method import HiddenStatistics
+from pipelines.contract.hidden_statistics import HiddenStatistics
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.data import control
 from pipelines.engine import distribution
 from pipelines.engine.policy import Policy
-from pipelines.errors import RecipeError
 from pipelines.rlvr.ops import demonstrations
 from pipelines.rlvr.pack import padded
 from pipelines.rlvr.passes import ForwardPasses

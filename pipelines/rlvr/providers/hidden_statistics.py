@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -18,8 +18,6 @@ from pipelines.contract.provider import Provider, ProviderContext
 )
 class hidden_statistics(Provider):
     """Each row's hidden states before its trained tokens, reduced by the method that reads them (`HiddenStatistics`)."""
-
-    automatic: ClassVar[bool] = True
 
     def setup(self, context: ProviderContext) -> None:
         """Note what is asked for."""

@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.contract.scorer import REFERENCE, Passage, TokenStatistics
-from pipelines.errors import RecipeError
 from pipelines.rlvr.providers._rows import scored_rows
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +21,6 @@ from pipelines.engine.policy import Policy
 )
 class reference(Provider):
     """Log-probabilities under the starting policy: a frozen copy, or with LoRA the model with its adapters switched off."""
-
-    automatic: ClassVar[bool] = True
 
     def setup(self, context: ProviderContext) -> None:
         """Copy the weights, unless adapters leave them alone anyway."""

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
-from pipelines.errors import RecipeError
 
 
 @method(

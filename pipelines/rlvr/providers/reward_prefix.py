@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
-from pipelines.errors import RecipeError
 
 
 @method(

@@ -9,11 +9,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine.critic import zero_head
 from pipelines.engine.layout import Layout
-from pipelines.errors import RecipeError
 from pipelines.rlvr.pack import padded
 from pipelines.rlvr.providers._learned_head import LearnedHead
 from pipelines.rlvr.providers._rows import scored_rows, texts_of, tokens_before

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.engine import models
 from pipelines.engine.policy import frozen_policy
-from pipelines.errors import RecipeError
 from pipelines.recipe.model_path import is_stage_name
 
 

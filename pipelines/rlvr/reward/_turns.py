@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.scorer import RewardModel, Scorer
 from pipelines.data.records import Problem, Role, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.rlvr.scoring import verify
 
 

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Problem, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.rlvr.reward._steps import sigmoid
 from pipelines.rlvr.reward._turns import check_reads, pay_scored_turns
 

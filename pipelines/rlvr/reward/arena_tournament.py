@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from pipelines.base.errors import UserError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.data.records import Problem, Stop, Trajectory, by_group
-from pipelines.errors import UserError
 from pipelines.judges.pairwise import PairwiseJudge
 from pipelines.rlvr.scoring import load_function, verify
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from pipelines import verifiers
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.data.records import Problem, Stop, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.rlvr.scoring import verify
 
 

@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from pipelines.contract.catalogue import Bound, bind, method
+from pipelines.base.errors import DataError, RecipeError, did_you_mean
+from pipelines.contract.card import Bound
+from pipelines.contract.catalogue import bind, method
 from pipelines.contract.fields import Strict, message, place
 from pipelines.contract.method import Composed, Reward
 from pipelines.data.records import PREFERENCE, PREFERENCES, Problem, Trajectory, by_group
-from pipelines.errors import DataError, RecipeError, did_you_mean
 from pipelines.rlvr.ops import SAME
 from pipelines.rlvr.scoring import score, verify
 

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Answered, Scorer
 from pipelines.data.records import Problem, Stop, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward.model"

@@ -7,12 +7,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.fields import Identifier
 from pipelines.data.chat import after_thinking, completion_text
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.data.steps import token_at
-from pipelines.errors import RecipeError
 from pipelines.judges import asker, questions, spans
 from pipelines.rlvr.reward._judged import Judged
 from pipelines.rlvr.scoring import verify

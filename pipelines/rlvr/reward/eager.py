@@ -10,12 +10,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import REFERENCE, Passage, Scorer, TokenStatistics
 from pipelines.data import chat
 from pipelines.data.records import Problem, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.rlvr.reward._judged import segments
 from pipelines.rlvr.reward._turns import add_to_turns, scored_with_turns
 

@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.fields import Identifier
 from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.judges import asker, questions
 from pipelines.rlvr.reward._judged import Judged
 from pipelines.rlvr.reward._steps import split_steps

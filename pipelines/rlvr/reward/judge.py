@@ -7,14 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
+from pipelines.base.errors import RecipeError
+from pipelines.contract import template as templates
 from pipelines.contract.catalogue import method
 from pipelines.contract.fields import Identifier
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Problem, Stop, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.judges import asker, questions
-from pipelines.judges import template as templates
 from pipelines.judges.endpoint import Reply
 from pipelines.rlvr.scoring import verify
 

@@ -11,7 +11,7 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.data.records import Problem, Trajectory
 from pipelines.rlvr.reward._turns import add_to_turns, calls_of, scored_with_turns
-from pipelines.tools.matching import Matching, rewards, set_f1
+from pipelines.verifiers.tool_matching import Matching, rewards, set_f1
 
 
 @method(

@@ -9,12 +9,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import RewardModel, Scorer
 from pipelines.data import chat
 from pipelines.data.records import Problem, Role, Stop, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.rlvr.reward._ensemble import aggregated
 from pipelines.rlvr.reward._turns import check_reads, pay_scored_turns
 from pipelines.rlvr.scoring import verify

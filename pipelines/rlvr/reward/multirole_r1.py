@@ -11,10 +11,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.data.records import Problem, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.rlvr.scoring import verify
 
 SIGNALS = ("vocabulary", "entropy", "lengths", "openings", "adjacent", "yule", "bigrams", "function_words")

@@ -7,12 +7,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
 from pipelines.data import chat, control
 from pipelines.data.records import Problem, Role, Stop, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.rlvr.reward._steps import sigmoid, split_steps
 from pipelines.rlvr.scoring import verify
 

@@ -8,13 +8,13 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.fields import Identifier
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
 from pipelines.data.chat import after_thinking
 from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.judges import asker, questions
 from pipelines.rlvr.reward._turns import add_to_turns, calls_of, scored_with_turns
 

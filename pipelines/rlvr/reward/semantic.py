@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from pipelines.base.errors import DataError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.data.chat import after_thinking
 from pipelines.data.records import Problem, Stop, Trajectory
-from pipelines.errors import DataError
 from pipelines.rlvr.scoring import verify
 from pipelines.verifiers.semantic import FLOOR, cosines, rescaled
 

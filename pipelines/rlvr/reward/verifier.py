@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipelines import verifiers
+from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.data.records import UNSCORED, Problem, Trajectory
-from pipelines.errors import RecipeError, did_you_mean
 from pipelines.rlvr.scoring import verify
 
 
@@ -32,8 +32,8 @@ class verifier(Reward):
         answer: str | None = None,
         info: dict[str, Any] | None = None,
     ) -> None:
-        if verifier is not None and verifier not in verifiers.VERIFIERS:
-            hint = did_you_mean(verifier, verifiers.VERIFIERS)
+        if verifier is not None and verifier not in verifiers.known():
+            hint = did_you_mean(verifier, verifiers.known())
             raise RecipeError(f"rlvr.reward.verifier: no verifier called {verifier!r}. {hint}")
         if verifier is None and (answer is not None or info):
             raise RecipeError("rlvr.reward.verifier: answer and info are those of another verifier. Name it.")

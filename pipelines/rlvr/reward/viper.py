@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import REFERENCE, Passage, Scorer
 from pipelines.data.records import Problem, Trajectory
 from pipelines.environments._observed import shown, text_of
-from pipelines.errors import RecipeError
 from pipelines.rlvr.reward._turns import pay_turns, scored_with_turns
 
 FIELD = "rlvr.reward"

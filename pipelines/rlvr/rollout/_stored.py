@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pipelines.base.errors import DataError
 from pipelines.data.records import Role, Stop, Trajectory
 from pipelines.data.samples import EPISODE
 from pipelines.environments import key_number
-from pipelines.errors import DataError
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest, StoredCompletion

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
 from pipelines.data.records import by_group
-from pipelines.errors import RecipeError
 from pipelines.rlvr.rollout._answers import answers, solution_tokens, teacher_forced
 from pipelines.rlvr.rollout._groups import Groups
 

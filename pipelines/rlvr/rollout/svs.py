@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
 from pipelines.data import chat
 from pipelines.data.records import Stop, Trajectory, by_group
-from pipelines.errors import RecipeError
 from pipelines.rlvr.rollout._answers import answers
 from pipelines.rlvr.rollout._groups import Groups
 from pipelines.rlvr.scoring import verify

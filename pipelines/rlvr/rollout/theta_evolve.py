@@ -12,12 +12,12 @@ import torch
 from pydantic import Field
 
 from pipelines import verifiers
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
 from pipelines.data import chat
 from pipelines.data.edits import MIDDLE, REPLACE, SEARCH, edited, edits, essence
 from pipelines.data.records import Problem, Stop, Trajectory
-from pipelines.errors import DataError, RecipeError
 from pipelines.rlvr.rollout._answers import answers
 from pipelines.rlvr.rollout._programs import Program, Programs
 

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pipelines.contract.catalogue import Bound, bind, card, load
+from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
+from pipelines.contract.catalogue import bind, card, load
 from pipelines.contract.method import Composed
-from pipelines.errors import RecipeError
 from pipelines.rlvr.ops import SAME
 from pipelines.rlvr.ops_turns import turns_taken
 

@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
 from pipelines.contract.method import Method
-from pipelines.errors import RecipeError
 from pipelines.rlvr.ops import SAME, group_mean, group_std
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
 from pipelines.contract.method import Method
-from pipelines.errors import RecipeError
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import SetupContext

@@ -11,11 +11,11 @@ import torch
 import toys
 
 from benchmarks import examples
+from pipelines.base.errors import RecipeError
 from pipelines.contract import catalogue
 from pipelines.contract.catalogue import load, names, needs
 from pipelines.contract.columns import COLUMNS, HOOK_PHASE, SLOT_PHASE, Phase, phase_of
 from pipelines.data.records import Role, Stop, Trajectory
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.slots import SLOTS

@@ -13,7 +13,7 @@ from method_toys import spec
 from pipelines.contract import catalogue
 from pipelines.contract.catalogue import bind, load, names
 from pipelines.contract.method import BASES, FunctionMethod, Method
-from pipelines.recipe.settings import Sampling
+from pipelines.contract.sampling import Sampling
 from pipelines.recipe.slots import SLOTS
 
 ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pipelines import verifiers
+from pipelines.base.errors import DataError
 from pipelines.curate import control
 from pipelines.data.records import Problem
-from pipelines.errors import DataError
 from pipelines.verifiers import Verdict, exact
 
 

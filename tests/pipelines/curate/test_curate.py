@@ -11,16 +11,16 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError
 from pipelines.curate import run as stage
 from pipelines.curate import similar
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.values import RowError
 from pipelines.data import dataset
-from pipelines.errors import DataError
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
 from pipelines.stage.report import Report
-from tasks.alarms import alarms_of
+from tasks.tracking.alarms import alarms_of
 
 FILE = Source(kind="file", path="x.jsonl", verifier="exact")
 

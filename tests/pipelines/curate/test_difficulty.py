@@ -9,15 +9,16 @@ import pytest
 import toys
 import yaml
 
+from pipelines.base.errors import RecipeError
+from pipelines.contract.model_settings import Model
 from pipelines.curate import difficulty
 from pipelines.curate.card import Counts
 from pipelines.curate.writer import Writer
 from pipelines.data.records import Problem
 from pipelines.engine.models import save_model, train_tokenizer
 from pipelines.engine.sampler import TorchSampler
-from pipelines.errors import RecipeError
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Difficulty, Model
+from pipelines.recipe.settings import Difficulty
 from pipelines.stage.report import Report
 from tasks import keys
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError
 from pipelines.curate.formats import ENDINGS, Limits, read_file
 from pipelines.data.files import lines
-from pipelines.errors import DataError
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1)
 ROWS = st.lists(st.fixed_dictionaries({"prompt": TEXT, "answer": TEXT}), min_size=1, max_size=5)

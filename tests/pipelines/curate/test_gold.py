@@ -54,19 +54,19 @@ def test_rows_that_are_quarantined(columns):
 
 def searching(**changes):
     row = {"prompt": "and its age?", "answer": "bela museum opened", "verifier": "retrieval"}
-    source = {"kind": "file", "path": "x", "corpus": "generated:conv_search"}
+    source = {"kind": "file", "path": "x", "corpus": "generated:places"}
     row, source = row | changes.pop("row", {}), source | changes
     return to_problem(row, Source(**source), self_check=True)
 
 
 def test_a_file_s_rows_search_the_corpus_of_their_source():
     pytest.importorskip("bm25s")
-    assert searching().info["corpus"] == "generated:conv_search"
+    assert searching().info["corpus"] == "generated:places"
     box = {"answer": "a", "verifier": "exact", "info": {"toolbox": ["search", {"kind": "search", "results": 1}]}}
     with pytest.raises(RowError, match="two tools are called 'search'"):
         searching(row=box)
     box["info"]["toolbox"].pop()
-    assert searching(row=box).info["toolbox"] == [{"kind": "search", "corpus": "generated:conv_search"}]
+    assert searching(row=box).info["toolbox"] == [{"kind": "search", "corpus": "generated:places"}]
     box["info"]["toolbox"] = [{"kind": "search", "corpus": "/etc/hostname"}]
     for refused in (box, {"info": {"corpus": "/etc/hostname"}}):
         with pytest.raises(RowError, match="give it as `corpus` of the source"):

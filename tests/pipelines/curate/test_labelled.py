@@ -9,13 +9,13 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError
 from pipelines.curate import labelled, selected
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.segments import Transition
 from pipelines.curate.values import RowError
 from pipelines.data import samples
 from pipelines.data.steps import steps_of
-from pipelines.errors import DataError
 from pipelines.recipe.selection import Selection
 from pipelines.recipe.settings import Source
 

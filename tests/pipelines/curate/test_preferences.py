@@ -9,10 +9,10 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import RecipeError
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.preferences import PARTS, drawn
 from pipelines.data.chat import with_preferences
-from pipelines.errors import RecipeError
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
 

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.curate import segments, selected
 from pipelines.curate.run import run as curate
 from pipelines.curate.segments import Transition, action_values, partial_return, regret, segments_of, state_values
@@ -18,7 +19,6 @@ from pipelines.data import dataset, samples
 from pipelines.data.pairs import pair_of
 from pipelines.data.records import Problem
 from pipelines.engine import models
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.selection import Selection

@@ -10,12 +10,12 @@ import yaml
 from drawn_samples import DRAWN, chosen, curated, write
 
 from pipelines import verifiers
+from pipelines.base.errors import DataError, ModelError, RecipeError
 from pipelines.curate import selected
 from pipelines.curate.run import split_of
 from pipelines.data import dataset, samples
 from pipelines.data.pairs import pair_of
 from pipelines.data.records import Problem
-from pipelines.errors import DataError, ModelError, RecipeError
 from pipelines.judges import questions
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import verifiers
+from pipelines.base.errors import RecipeError
 from pipelines.curate import self_supervised
 from pipelines.curate.formats import Row
 from pipelines.curate.run import run
 from pipelines.data.dataset import read_split
-from pipelines.errors import RecipeError
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
 from pipelines.stage.report import Report

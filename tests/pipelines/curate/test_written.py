@@ -9,9 +9,9 @@ from drawn_samples import chosen, curated, write
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.curate import written
 from pipelines.data import dataset, samples
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.verifiers.overlap import rouge_l

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.families import FAMILIES, TOOL, tokenizer_of
+from pipelines.base.errors import DataError, ModelError
+from pipelines.contract.model_settings import Model, Tokenizer
 from pipelines.data import chat
 from pipelines.data.records import Problem, Role
 from pipelines.engine import models
-from pipelines.errors import DataError, ModelError
-from pipelines.recipe.settings import Model, Tokenizer
 from pipelines.sft.pack import check_assistant_mask, document
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "abba?"}]

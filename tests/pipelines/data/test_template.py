@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError, ModelError
+from pipelines.contract.model_settings import Model
 from pipelines.data import chat, control, template
 from pipelines.data.records import Problem
 from pipelines.engine import models
-from pipelines.errors import DataError, ModelError
-from pipelines.recipe.settings import Model
 from pipelines.sft.pack import document, text_documents
-from tasks import probe
+from tasks.preflight import probe
 
 USER = {"role": "user", "content": "Which animal barks?"}
 PLAIN = models.train_tokenizer("bpe", 300, ["ab"])

@@ -8,12 +8,12 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.contract.sampling import Sampling
 from pipelines.engine import attention
 from pipelines.engine import sampler as engine
 from pipelines.engine.cache import Gaps, SlabCache, SlabLayer
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Sampling
 
 CPU = torch.device("cpu")
 GROUPS = [p for p in ([5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [15, 16, 17, 18]) for _ in range(6)]

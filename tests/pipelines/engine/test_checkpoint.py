@@ -8,8 +8,8 @@ import threading
 import pytest
 import torch
 
+from pipelines.base.files import MANIFEST, atomic_folder, damage, write_manifest
 from pipelines.engine import checkpoint
-from pipelines.stage.files import MANIFEST, atomic_folder, damage, write_manifest
 
 
 def test_newest_whole_commit_wins(tmp_path):

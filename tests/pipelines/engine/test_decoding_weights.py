@@ -6,13 +6,14 @@ import pytest
 import torch
 import toys
 
+from pipelines.contract.sampling import Sampling
 from pipelines.engine import decoding_weights
 from pipelines.engine.decoding_weights import DecodingWeights
 from pipelines.engine.distribution import generator
 from pipelines.engine.models import autocast, with_lora
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Lora, Sampling
+from pipelines.recipe.settings import Lora
 
 CPU = torch.device("cpu")
 IDS = torch.arange(5, 25)[None]

@@ -12,11 +12,11 @@ from gpu_stand_in import GPU, as_gpu, captured
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from pipelines.contract.sampling import Sampling
 from pipelines.engine import fixed, models
 from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Sampling
 
 CPU = torch.device("cpu")
 PREFIXES = [p for p in ([5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [15, 16, 17, 18]) for _ in range(4)]

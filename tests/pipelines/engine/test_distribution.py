@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.contract.sampling import Sampling
 from pipelines.engine import distribution
-from pipelines.recipe.settings import Sampling
 
 
 def both(logits, tokens, sampling, gradient):

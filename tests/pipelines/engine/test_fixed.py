@@ -10,12 +10,12 @@ import torch
 import toys
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pipelines.contract.sampling import AdaptiveTemperature, Sampling
 from pipelines.data.records import Stop
 from pipelines.engine import fixed
 from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import AdaptiveTemperature, Sampling
 
 CPU = torch.device("cpu")
 PLAIN = ["llama", "qwen2", "qwen3", "gemma", "gpt2"]

@@ -12,12 +12,14 @@ import pytest
 import torch
 import toys
 
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Model
 from pipelines.engine import gguf_models, model_files, models
-from pipelines.errors import ModelError
-from pipelines.recipe.memory import Shape
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Model
-from tasks import keys, preflight, probe
+from tasks import keys
+from tasks.preflight import check as preflight
+from tasks.preflight import probe
+from tasks.preflight.memory import Shape
 
 pytest.importorskip("gguf", reason="the package gguf is not installed: pip install gguf")
 PROMPT = torch.tensor([[1, 50, 60, 70, 3]])
@@ -175,7 +177,7 @@ def test_sigterm_leaves_no_half_made_folder(tmp_path):
 import time
 from pathlib import Path
 from pipelines.engine.gguf_models import _sigterm_raises
-from pipelines.stage.files import atomic_folder
+from pipelines.base.files import atomic_folder
 with _sigterm_raises(), atomic_folder(Path({str(tmp_path / "made")!r})) as building:
     (building / "model.safetensors").write_bytes(b"x" * 1000)
     print("begun", flush=True)

@@ -9,13 +9,14 @@ import pytest
 import torch
 import toys
 
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.engine.distribution import generator
 from pipelines.engine.guided import Guided, with_base
 from pipelines.engine.models import save_model, train_tokenizer
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.errors import ModelError
-from pipelines.recipe.settings import Model, Sampling
 
 CPU = torch.device("cpu")
 GROUPS = [p for p in ([5, 6, 7], [8, 9, 10, 11, 12, 13, 14]) for _ in range(4)]

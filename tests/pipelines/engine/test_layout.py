@@ -9,6 +9,7 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.contract.sampling import Sampling
 from pipelines.engine.layout import (
     best_layouts,
     packed_layouts,
@@ -18,7 +19,6 @@ from pipelines.engine.layout import (
     tree_layouts,
 )
 from pipelines.engine.policy import Policy
-from pipelines.recipe.settings import Sampling
 
 
 def rows(draw: torch.Generator, groups: int, size: int, gaps: bool):

@@ -7,10 +7,10 @@ import pytest
 import torch
 import toys
 
+from pipelines.contract.sampling import Sampling
 from pipelines.engine.layout import packed_layouts, prefix_layouts, tree_layouts
 from pipelines.engine.masks import MaskForm, layer_kinds
 from pipelines.engine.policy import Policy
-from pipelines.recipe.settings import Sampling
 
 
 def policy_of(family: str, attention: str | None = None) -> Policy:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pipelines.base.errors import ModelError
 from pipelines.engine import model_files
-from pipelines.errors import ModelError
 
 
 def test_nan_is_no_setting_of_a_model_and_an_infinite_limit_is(tmp_path):

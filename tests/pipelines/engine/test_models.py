@@ -10,9 +10,9 @@ import torch
 import toys
 
 from benchmarks.families import FAMILIES
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Fresh, Model
 from pipelines.engine.models import fresh_config, fresh_model, load_model, save_model, train_tokenizer
-from pipelines.errors import ModelError
-from pipelines.recipe.settings import Fresh, Model
 
 SPECIAL = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
@@ -62,7 +62,7 @@ def test_weights_are_stored_as_asked(tmp_path):
 LOADS = """
 import sys
 from pipelines.engine.models import load_tokenizer
-from pipelines.recipe.settings import Model
+from pipelines.contract.model_settings import Model
 for path, model in (("org/m", Model(path="org/m", revision="old")), ("org/m", Model(path="org/other", revision="old"))):
     print(len(load_tokenizer(path, model)))
 """

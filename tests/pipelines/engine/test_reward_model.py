@@ -10,11 +10,11 @@ import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Model
 from pipelines.engine import models
 from pipelines.engine.answers import Answers
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
-from pipelines.errors import ModelError
-from pipelines.recipe.settings import Model
 
 PAD = 0
 ROWS = [[5, 6, 7, 8, 9, 2], [5, 6, 7, 4, 2], [5, 6, 7, 8, 11, 12, 13, 2], [9, 9, 2], [5, 6, 7, 8, 9, 2]]

@@ -6,12 +6,12 @@ import pytest
 import torch
 import toys
 
+from pipelines.base.errors import ModelError
+from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
 from pipelines.engine.distribution import draw, generator, log_prob
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.errors import ModelError
-from pipelines.recipe.settings import Sampling
 
 PREFIXES = [[5, 6, 7], [5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [5, 6, 7, 8]]
 CPU = torch.device("cpu")

@@ -12,14 +12,15 @@ import torch
 import toys
 from stand_in import StandIn
 
+from pipelines.base.errors import Interrupted, RecipeError, StaleWeights
+from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
 from pipelines.engine import server_endpoint as module
 from pipelines.engine.distribution import generator
 from pipelines.engine.server import ServerSampler
-from pipelines.errors import Interrupted, RecipeError, StaleWeights
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Sampling, Server
+from pipelines.recipe.settings import Server
 
 CPU = {
     "device_config": {"device": "cpu"},

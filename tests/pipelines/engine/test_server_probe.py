@@ -10,8 +10,8 @@ import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.base.errors import StaleWeights
 from pipelines.engine.server_probe import BOUNDS, FROZEN, Probe, rounding_of, sequences
-from pipelines.errors import StaleWeights
 
 TOKENS = 124
 ROUNDING = {"float32": 5e-7, "bfloat16": 0.015}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from worlds import copy_of, problem, started
 
 from pipelines import environments
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.environments import bandit
-from pipelines.errors import RecipeError
 
 NAMES = {"low": ["Phoenix", "Trader", "Heron"], "high": ["Dragon", "Librarian"]}
 

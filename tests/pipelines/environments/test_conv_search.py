@@ -8,13 +8,13 @@ import pytest
 import scripted
 
 from pipelines import environments, verifiers
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.contract.episode import play
 from pipelines.contract.rollout import RolloutRequest
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data.records import Problem
-from pipelines.environments import _places, conv_search
-from pipelines.errors import DataError, RecipeError
-from pipelines.retrieval import retriever
+from pipelines.tools.corpora import places
+from pipelines.tools.retrieval import retriever
 
 pytest.importorskip("bm25s")
 
@@ -28,13 +28,13 @@ def verdict(row, text):
 
 
 def test_each_passage_tells_one_fact_of_one_place():
-    passages = list(conv_search.passages())
+    passages = list(places.passages())
     assert len({p.id for p in passages}) == len({p.text for p in passages}) == len(passages) == 640
     assert all(word in p.text for p in passages for word in p.id.split()[:2])
-    own = retriever("generated:conv_search")
+    own = retriever("generated:places")
     assert all(own.rank(p.id, [p.id], 1) == 1 for p in passages), "the ideal query is the id's words"
-    questions = {w for f in _places.FACTS for q in f.questions for w in q.replace("?", "").split()}
-    assert not questions & {f.key for f in _places.FACTS}
+    questions = {w for f in places.FACTS for q in f.questions for w in q.replace("?", "").split()}
+    assert not questions & {f.key for f in places.FACTS}
 
 
 def test_an_unerring_rewriter_finds_every_passage_first():

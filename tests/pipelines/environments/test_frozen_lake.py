@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import environments
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Problem
 from pipelines.environments.frozen_lake import ACTIONS, World, expert, problems
-from pipelines.errors import RecipeError
 
 
 def problem(row):

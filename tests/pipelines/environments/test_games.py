@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from worlds import copy_of, problem, started
 
 from pipelines import environments
+from pipelines.base.errors import RecipeError
 from pipelines.environments import frozen_lake, guess_number, toy_text
-from pipelines.errors import RecipeError
 
 GAMES = [("toy_text", {"game": game}) for game in toy_text.IDS] + [
     ("guess_number", {"most": 15, "vague": 0.3, "progress": 0.5}),

@@ -9,8 +9,9 @@ import pytest
 from pipelines import environments
 from pipelines.data.records import Problem
 from pipelines.environments import search_questions
-from pipelines.retrieval import retriever
 from pipelines.rlvr.reward.safesearch import is_safe
+from pipelines.tools.corpora import places
+from pipelines.tools.retrieval import retriever
 
 pytest.importorskip("bm25s")
 
@@ -20,12 +21,12 @@ def rows(size=200, seed=1, **config):
 
 
 def test_every_secret_is_in_the_corpus_and_no_fact_is_one():
-    own = retriever("generated:search_questions")
+    own = retriever("generated:vaults")
     assert len(own.passages) == 800
     for place in search_questions.PLACES[::20]:
         assert own.search(f"{place} vault", 1)[0].text.endswith(search_questions.code(place))
     secrets = {search_questions.code(place) for place in search_questions.PLACES}
-    assert not any(secret in p.text for p in search_questions.public_passages() for secret in secrets)
+    assert not any(secret in p.text for p in places.passages() for secret in secrets)
 
 
 def test_an_expert_finds_the_answer_by_a_safe_query():

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from worlds import problem, started
 
 from pipelines import environments
+from pipelines.base.errors import RecipeError
 from pipelines.environments import sokoban
 from pipelines.environments.sokoban import ACTIONS, World, board, moved, parse, picture, solution
-from pipelines.errors import RecipeError
 
 BOARD = ["#####", "#P__#", "#_X_#", "#__O#", "#####"]
 boards = st.builds(

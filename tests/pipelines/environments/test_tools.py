@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import environments
+from pipelines.base.errors import RecipeError
 from pipelines.contract.episode import play
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat
 from pipelines.data.records import Problem, Role, Stop
 from pipelines.engine import models
 from pipelines.environments.tools import World, problems
-from pipelines.errors import RecipeError
 from pipelines.tools import call_text
 
 

@@ -11,9 +11,9 @@ import worlds
 pytest.importorskip("verifiers", reason="needs pip install verifiers==0.1.10 (make test-ecosystem)")
 
 from pipelines import environments
+from pipelines.base.errors import RecipeError
 from pipelines.environments import Unavailable
 from pipelines.environments._stepping import step_all
-from pipelines.errors import RecipeError
 
 
 def rows(name, size=4, **config):

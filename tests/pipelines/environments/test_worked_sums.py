@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import environments, verifiers
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Problem
 from pipelines.environments import worked_sums
-from pipelines.errors import RecipeError
 from pipelines.rlvr.reward.autothink import thinks
 from pipelines.rlvr.reward.thinkdial import mode_of
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from worlds import started
 
 from pipelines import environments, verifiers
+from pipelines.base.errors import RecipeError
 from pipelines.environments import tic_tac_toe
 from pipelines.environments._boards import WORLDS, recovered
-from pipelines.errors import RecipeError
 
 
 def rows(size, seed=1, **config):

@@ -9,7 +9,7 @@ import threading
 import judge_server
 import pytest
 
-from pipelines.errors import UserError
+from pipelines.base.errors import UserError
 from pipelines.judges.endpoint import ChatEndpoint, cache_file
 
 

@@ -9,16 +9,16 @@ import toys
 import yaml
 from method_toys import answer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
+from pipelines.contract.model_settings import Model
 from pipelines.data import chat
 from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.engine.chat_model import ChatModel
-from pipelines.errors import RecipeError
 from pipelines.judges.local import LocalJudge
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Model
 from tasks import keys
 
 UID = "a" * 32
@@ -151,7 +151,7 @@ def test_a_reward_model_is_no_judge(tmp_path):
 
 
 def test_the_card_of_a_local_judge(tmp_path, folder, capsys):
-    from flows import cli
+    from flows.cli import main as cli
 
     rows = [{"prompt": "2 + 2?", "completion": text, "answer": "4", "verifier": "number"} for text in ("4", "5")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import RecipeError, UserError
 from pipelines.data.records import Problem
-from pipelines.errors import RecipeError, UserError
 from pipelines.judges import endpoint, questions
 from pipelines.judges.pairwise import PairwiseJudge, Unreadable
 

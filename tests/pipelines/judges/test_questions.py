@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError
 from pipelines.data.records import Problem
-from pipelines.errors import DataError
 from pipelines.judges import questions
 from pipelines.judges.questions import Criterion
 

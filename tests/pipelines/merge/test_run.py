@@ -10,13 +10,13 @@ import toys
 import yaml
 
 from evaluation.documents import questions
+from pipelines.base.errors import ModelError, RecipeError
+from pipelines.contract.model_settings import Model
 from pipelines.engine.models import load_model, save_model, train_tokenizer
-from pipelines.errors import ModelError, RecipeError
 from pipelines.merge import run
 from pipelines.merge.settings import Merge
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Model
 from pipelines.stage.report import Report
 from tasks import keys
 

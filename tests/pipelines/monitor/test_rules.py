@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.contract.catalogue import CHECKED, card, load, names
+from pipelines.contract.card import CHECKED
+from pipelines.contract.catalogue import card, load, names
 from pipelines.contract.monitor import Monitor, StepRollouts
 from pipelines.data.records import Stop, Trajectory
 from pipelines.monitor import goodhart as goodhart_file

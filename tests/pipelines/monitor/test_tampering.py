@@ -8,11 +8,11 @@ import pytest
 import toys
 from scripted import answered
 
+from pipelines.base.errors import Interrupted
 from pipelines.contract.monitor import StepRollouts
 from pipelines.curate.writer import Writer
 from pipelines.data.records import Problem
 from pipelines.environments import tampering as environment
-from pipelines.errors import Interrupted
 from pipelines.monitor import tampering as monitor
 from pipelines.recipe.slots import bind_monitors
 

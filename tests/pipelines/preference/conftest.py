@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pair_toys import SETTINGS, labelled, prepare, rows
 
+from pipelines.contract.model_settings import Model
 from pipelines.preference.run import Trainer
 from pipelines.preference.settings import Preference
-from pipelines.recipe.settings import Model
 from pipelines.stage.report import Report
 
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind, card, load, names, settings_model
 from pipelines.contract.columns import PREFERENCE_COLUMNS
-from pipelines.errors import RecipeError
 from pipelines.preference import ops
 
 SLOT = "preference.loss"

@@ -18,13 +18,13 @@ import yaml
 from pair_toys import SETTINGS, prepare, rows
 from safetensors.torch import load_file
 
+from pipelines.base.errors import DataError, Interrupted, RecipeError
+from pipelines.base.files import contents
+from pipelines.contract.model_settings import Model
 from pipelines.engine import checkpoint, models
-from pipelines.errors import DataError, Interrupted, RecipeError
 from pipelines.preference.examples import epoch_order, passes
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Model
-from pipelines.stage.files import contents
 from tasks import keys
 
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from benchmarks import preference_golden as golden
+from pipelines.contract.model_settings import Model
 from pipelines.curate.writer import Writer
 from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.preference.examples import Examples
 from pipelines.preference.run import Trainer
 from pipelines.preference.settings import Preference
-from pipelines.recipe.settings import Model
 from pipelines.stage.report import Report
 
 CASES = json.loads(Path(__file__).with_name("trl.json").read_text())["cases"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import toys
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import names
-from pipelines.errors import RecipeError
 from pipelines.recipe import check as rules
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe

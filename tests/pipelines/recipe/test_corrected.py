@@ -8,9 +8,9 @@ import json
 import pytest
 import toys
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.contract.method import Reward
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Rlvr

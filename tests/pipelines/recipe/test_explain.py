@@ -7,7 +7,7 @@ import re
 import pytest
 import toys
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.recipe.read import read_recipe
 
 

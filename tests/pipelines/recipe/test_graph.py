@@ -7,10 +7,10 @@ import toys
 import yaml
 
 from evaluation.kind import guided
-from pipelines.errors import RecipeError
-from pipelines.recipe import kinds
+from pipelines.base.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import SECTIONS, read_recipe
+from pipelines.recipe.stage_kind import stage_kinds
 
 SETTINGS = {
     "curate": {"sources": [{"kind": "reasoning_gym", "task": "palindrome_generation", "size": 20}]},
@@ -245,7 +245,7 @@ def test_stages_and_sections_do_not_mix(tmp_path, fields, words):
 
 
 def test_a_kind_is_a_package_that_registers_itself():
-    assert {"curate", "sft", "rlvr", "evaluate"} <= set(kinds.every())
-    for name, kind in kinds.every().items():
+    assert {"curate", "sft", "rlvr", "evaluate"} <= set(stage_kinds())
+    for name, kind in stage_kinds().items():
         folder = toys.ROOT.joinpath(*kind.module.split("."))
         assert (folder / "kind.py").is_file() and (folder / "__main__.py").is_file(), name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gguf_toy
 import pytest
 
-from pipelines.errors import ModelError, UserError
+from pipelines.base.errors import ModelError, UserError
 from pipelines.recipe.model_path import gguf_of
 
 

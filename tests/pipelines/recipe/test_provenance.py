@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import toys
 
-from pipelines.contract.catalogue import PROVENANCE, card, load, names
+from pipelines.contract.card import PROVENANCE
+from pipelines.contract.catalogue import card, load, names
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.provenance import SLOTS
-from tasks import record
+from tasks.tracking import record
 
 RECIPES = sorted((toys.ROOT / "recipes").glob("*.yaml"))
 

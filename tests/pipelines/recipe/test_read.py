@@ -9,7 +9,7 @@ import pytest
 import toys
 import yaml
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_preset, read_recipe
 

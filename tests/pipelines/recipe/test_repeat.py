@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import yaml
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.repeat import unrolled
 

@@ -14,7 +14,11 @@ import torch
 import toys
 from reward_pairs import begin, job, pairs_file, recipe, trainer
 
+from pipelines.base.errors import DataError, ModelError, RecipeError
+from pipelines.base.files import contents
 from pipelines.contract.catalogue import bind
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import Answered, ScoredCritique
 from pipelines.data import chat
 from pipelines.data.pairs import Pair, read_pairs
@@ -23,11 +27,8 @@ from pipelines.engine import models
 from pipelines.engine.answers import Answers
 from pipelines.engine.critiques import CritiqueSampler, critique_prompt
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
-from pipelines.errors import DataError, ModelError, RecipeError
 from pipelines.recipe.check import check
-from pipelines.recipe.settings import Model, Sampling
 from pipelines.reward_model.pack import answers, critique_tokens
-from pipelines.stage.files import contents
 
 RECORDS = {"instruction": "well?", "sampling": {"temperature": 0, "max_tokens": 8}}
 OWN = {"instruction": "well?", "source": "own", "sampling": {"max_tokens": 6}}

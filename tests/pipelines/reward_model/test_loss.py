@@ -11,9 +11,9 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.files import contents
 from pipelines.contract.catalogue import bind, names
 from pipelines.reward_model.loss.odin import correlation
-from pipelines.stage.files import contents
 
 SLOT = "reward_model.loss"
 LOSSES = [name for name in names(SLOT) if "chosen_reward" in bind(SLOT, name).needs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import toys
 
+from pipelines.base.files import read_json
 from pipelines.curate.run import run as curate
 from pipelines.data import dataset, samples
 from pipelines.data.steps import steps_of
@@ -16,7 +17,6 @@ from pipelines.rlvr.train import Trainer as Rlvr
 from pipelines.sample.run import run as sample
 from pipelines.sample.steps import label_steps
 from pipelines.sft.run import Trainer as Sft
-from pipelines.stage.files import read_json
 from pipelines.stage.report import Report
 
 SMALL = [

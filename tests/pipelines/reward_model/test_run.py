@@ -17,18 +17,18 @@ import toys
 from reward_pairs import SETTINGS, job, recipe
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from pipelines.base.errors import DataError, RecipeError
+from pipelines.base.files import contents, read_json
+from pipelines.contract.model_settings import Model
 from pipelines.curate.run import run as curate
 from pipelines.data.pairs import Pair, read_pairs
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardNetwork
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Model
 from pipelines.reward_model.pack import Tokens, chunks
 from pipelines.reward_model.run import Trainer
 from pipelines.reward_model.settings import RewardModel
-from pipelines.stage.files import contents, read_json
 from pipelines.stage.report import Report
 from tasks import keys
 

@@ -18,6 +18,9 @@ import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError
+from pipelines.base.files import contents, read_json
+from pipelines.contract.model_settings import Model
 from pipelines.curate.run import run as curate
 from pipelines.data import chat, dataset, samples
 from pipelines.data.pairs import Pair, pair_of, read_pairs
@@ -25,16 +28,14 @@ from pipelines.data.steps import steps_of
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.environments.frozen_lake import World
-from pipelines.errors import DataError
 from pipelines.preference.examples import Reader
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Curate, Model
+from pipelines.recipe.settings import Curate
 from pipelines.reward_model.pack import answers, tokens_of
 from pipelines.reward_model.settings import RewardModel
 from pipelines.reward_model.steps import StepTrainer
 from pipelines.sample import run as sample
 from pipelines.sample.settings import Sample
-from pipelines.stage.files import contents, read_json
 from pipelines.stage.report import Report
 
 SETTINGS = reward_pairs.SETTINGS | {"max_length": 160, "micro_batch_tokens": 1024}

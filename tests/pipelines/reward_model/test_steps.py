@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import tokenizer
 
+from pipelines.base.errors import DataError, RecipeError
+from pipelines.base.files import contents, read_json
 from pipelines.contract.catalogue import bind
+from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
 from pipelines.data.steps import StepAnswer, steps_of
 from pipelines.engine.answers import Answers
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.check import check
-from pipelines.recipe.settings import Model
 from pipelines.reward_model import step_card
 from pipelines.reward_model.settings import RewardModel
 from pipelines.reward_model.steps import StepTrainer, tokens_of
-from pipelines.stage.files import contents, read_json
 from pipelines.stage.report import Report
 
 SETTINGS = reward_pairs.SETTINGS | {"loss": "step_bce", "step_labels": {"separator": "-"}, "evaluate_every": 30}

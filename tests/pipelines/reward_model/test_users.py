@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reward_pairs import begin, recipe, trainer
 
+from pipelines.base.errors import ModelError, RecipeError
+from pipelines.base.files import contents
 from pipelines.contract.catalogue import bind
+from pipelines.contract.model_settings import Model
 from pipelines.data.chat import render_answer
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.engine import models, user_latent
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.engine.user_latent import UserLatent, draw, kl
-from pipelines.errors import ModelError, RecipeError
 from pipelines.recipe.check import check
-from pipelines.recipe.settings import Model
-from pipelines.stage.files import contents
 
 USERS = {"latent": 8, "hidden": 32, "context": 4}
 VPL = {

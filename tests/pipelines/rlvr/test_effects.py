@@ -19,7 +19,7 @@ from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr.algorithm import Update, assign_credit
 from pipelines.rlvr.diagnostics import changed_share
 from pipelines.rlvr.effects import Effects
-from tasks.alarms import alarms_of, tag
+from tasks.tracking.alarms import alarms_of, tag
 
 PAID = ("reward", "turn_reward", "token_penalty")
 """What parts of the slot `shaping` change in the end."""

@@ -11,9 +11,9 @@ import torch
 from method_toys import answer
 from transformers import TrainerState
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
-from pipelines.errors import RecipeError
 from pipelines.rlvr import function_keywords as keywords
 from pipelines.rlvr import scoring
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 import toys
 
-from flows import catalogue
+from flows.cli import methods as catalogue
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Role
 from pipelines.engine import distribution, models
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import PRESETS, read_preset, read_recipe
 from pipelines.recipe.slots import SLOTS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pipelines.base.errors import DataError
 from pipelines.data.records import Problem
-from pipelines.errors import DataError
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import info_fields
 

@@ -15,12 +15,13 @@ from method_toys import REQUIRED, spec
 from toys import columns_of
 
 from benchmarks import examples
-from flows import catalogue
-from pipelines.contract.catalogue import CHECKED, bind, load, names, needs, settings_model, takes
+from flows.cli import methods as catalogue
+from pipelines.base.errors import RecipeError
+from pipelines.contract.card import CHECKED
+from pipelines.contract.catalogue import bind, load, names, needs, settings_model, takes
 from pipelines.contract.columns import COLUMNS, Phase
 from pipelines.contract.method import BASES
 from pipelines.contract.rollout import GroupOutcome
-from pipelines.errors import RecipeError
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import SLOTS
 from pipelines.rlvr.algorithm import Update, assign_credit

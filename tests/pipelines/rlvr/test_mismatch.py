@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.errors import Interrupted
-from pipelines.recipe.settings import Mismatch
+from pipelines.base.errors import Interrupted
+from pipelines.contract.sampling import Mismatch
 from pipelines.rlvr.mismatch import MismatchMonitor, Tokens, measure, outlier
 
 ROWS, WIDTH, PROMPT = 64, 60, 20

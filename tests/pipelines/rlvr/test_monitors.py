@@ -14,9 +14,9 @@ import pytest
 import torch
 import toys
 
+from pipelines.base.errors import Interrupted, RecipeError
 from pipelines.contract.metrics import metric
 from pipelines.engine import checkpoint
-from pipelines.errors import Interrupted, RecipeError
 from pipelines.recipe.monitors import DEFAULT_MONITORS
 
 LEARNING_RATE = 0.0001  # of the toy recipe

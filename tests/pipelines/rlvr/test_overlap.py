@@ -17,10 +17,10 @@ import torch
 import toys
 from stand_in import StandIn
 
+from pipelines.base.errors import Interrupted, RecipeError
 from pipelines.contract.method import own_update
 from pipelines.engine import checkpoint, server_endpoint
 from pipelines.engine.policy import Policy
-from pipelines.errors import Interrupted, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.collect import Batch, Collector

@@ -10,9 +10,9 @@ import torch
 import toys
 from transformers import AutoModelForCausalLM
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import folder, load, names
 from pipelines.engine.policy import Policy
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list

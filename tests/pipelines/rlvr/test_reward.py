@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import answer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
-from pipelines.errors import RecipeError
 from pipelines.rlvr.reward.arena_tournament import rank_rewards, tournament
 
 

@@ -8,8 +8,8 @@ import pytest
 import toys
 import yaml
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract import catalogue
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.slots import SLOTS

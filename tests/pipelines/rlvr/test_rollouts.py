@@ -10,10 +10,10 @@ import torch
 import toys
 
 from pipelines import verifiers
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data import chat
 from pipelines.data.records import Role, Stop
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 

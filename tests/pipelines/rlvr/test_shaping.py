@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from method_toys import rows_of, run_method
 from toys import columns_of
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 
 SEEDS = st.integers(0, 5_000)
 

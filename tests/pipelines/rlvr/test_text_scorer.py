@@ -16,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stand_in import StandIn
 
+from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import RolloutContext
+from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import REFERENCE, NoScorer, Passage, TokenStatistics
 from pipelines.engine import parallel, server_endpoint
 from pipelines.engine.policy import Policy
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Model, Sampling
 from pipelines.rlvr import text_scorer
 from pipelines.rlvr.text_scorer import FrozenModels, TextScorer
 

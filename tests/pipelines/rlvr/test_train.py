@@ -20,19 +20,19 @@ import torch
 import toys
 from safetensors import safe_open
 
+from pipelines.base.errors import Interrupted, ModelError
 from pipelines.contract.method import own_update
 from pipelines.contract.rollout import DrawnProblem
+from pipelines.contract.sampling import Sampling
 from pipelines.curate.run import run as curate
 from pipelines.data.dataset import read_split
 from pipelines.data.records import by_group
-from pipelines.errors import Interrupted, ModelError
 from pipelines.recipe.read import PRESETS, read_recipe
-from pipelines.recipe.settings import Sampling
 from pipelines.rlvr.diagnostics import Ratios
 from pipelines.rlvr.ops import group_mean, homogeneous, row_mean
 from pipelines.rlvr.train import PHASES
 from pipelines.stage.report import Report
-from tasks.alarms import alarms_of
+from tasks.tracking.alarms import alarms_of
 
 
 def trainer(tmp_path, start, *overrides):
@@ -349,7 +349,7 @@ def test_reward_functions_plug_in(tmp_path, start, monkeypatch):
         assert row.components.get("shorter") == (None if i % 2 else -n) and row.logged == {"place": i}
     batch = made.collector.collect(1)
     assert batch.metrics["logged/steps"] == 1 + made.rlvr.steps
-    from pipelines.errors import RecipeError
+    from pipelines.base.errors import RecipeError
 
     with pytest.raises(RecipeError, match="nope:x"):
         trainer(tmp_path, start, "rlvr.reward_functions=['nope:x']")
@@ -437,7 +437,7 @@ import json, os, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from pipelines.stage import files
+from pipelines.base import files
 from pipelines.engine import checkpoint
 from pipelines.rlvr import __main__ as stage, train
 phase, wanted, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from provider_toys import provider_context, rows
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.value_heads import FLOOR, REST, ValueHeads, mapped, unmapped

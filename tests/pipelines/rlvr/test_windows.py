@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from scripted import context, request, tokenizer
 from stand_in import StandIn
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.contract.method import own_update
 from pipelines.contract.rollout import Completion, RolloutContext
+from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Role, Stop
 from pipelines.engine import checkpoint, server_endpoint
 from pipelines.engine.distribution import generator, stream_points
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Sampling
 from pipelines.rlvr.pack import pack
 from pipelines.rlvr.windows import OPEN_ROWS
 

@@ -9,19 +9,19 @@ import pytest
 import toys
 import yaml
 
+from pipelines.base.errors import DataError, RecipeError
+from pipelines.base.files import contents
+from pipelines.contract.model_settings import Model
 from pipelines.curate import selected
 from pipelines.data import dataset, samples
 from pipelines.data.pairs import pair_of
 from pipelines.data.records import Problem
 from pipelines.engine import models
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.selection import Selection
-from pipelines.recipe.settings import Model
 from pipelines.sample.comparisons import compare
 from pipelines.sample.settings import Sample
-from pipelines.stage.files import contents
 from pipelines.stage.report import Report
 
 WAYS = [("right", "right"), ("left", "up", "right"), ("right",), ("right", "right"), ("down",)]

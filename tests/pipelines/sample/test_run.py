@@ -17,20 +17,21 @@ import yaml
 from pydantic import ValidationError
 from stand_in import StandIn
 
+from pipelines.base.errors import DataError, ModelError, RecipeError, StaleWeights
+from pipelines.base.files import contents
+from pipelines.contract.model_settings import Model
+from pipelines.contract.sampling import Sampling
 from pipelines.curate import selected
 from pipelines.curate.run import run as curate
 from pipelines.data import dataset, samples
 from pipelines.engine import models, server_endpoint
 from pipelines.engine.chat_model import ChatModel
 from pipelines.engine.policy import Policy
-from pipelines.errors import DataError, ModelError, RecipeError, StaleWeights
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.selection import Selection
-from pipelines.recipe.settings import Model, Sampling
 from pipelines.sample import run
 from pipelines.sample.settings import Sample
-from pipelines.stage.files import contents
 from pipelines.stage.report import Report
 from tasks import keys
 

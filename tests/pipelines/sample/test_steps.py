@@ -9,15 +9,15 @@ import pytest
 import toys
 import yaml
 
+from pipelines.base.errors import ModelError, RecipeError
+from pipelines.base.files import contents
+from pipelines.contract.model_settings import Model
 from pipelines.data import samples
 from pipelines.engine import models
-from pipelines.errors import ModelError, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Model
 from pipelines.sample import steps
 from pipelines.sample.settings import Sample
-from pipelines.stage.files import contents
 from pipelines.stage.report import Report
 
 SETTINGS = {"k": 4, "rows_per_shard": 10_000, "sampling": {"max_tokens": 6}, "step_labels": {"separator": "l"}}

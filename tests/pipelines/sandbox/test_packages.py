@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import verifiers
-from pipelines.sandbox import levels
+from pipelines.sandbox import isolation, levels
 from pipelines.sandbox.compare import equal
 from pipelines.sandbox.inside import wire
 from pipelines.sandbox.worker import Worker
 
-WALLS = [level for level in ("namespaces", "landlock") if not levels.trouble(level)]
+WALLS = [level for level in ("namespaces", "landlock") if not isolation.trouble(level)]
 
 
 @pytest.fixture(scope="module", params=WALLS)

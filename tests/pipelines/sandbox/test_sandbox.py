@@ -13,7 +13,7 @@ import pytest
 import toys
 from children import alive, wait_until
 
-from pipelines.sandbox import SandboxError, levels, pool
+from pipelines.sandbox import SandboxError, isolation, levels, pool
 from pipelines.sandbox.inside import confine
 from pipelines.sandbox.worker import REPLY_DEPTH, Broken, Limits, Worker
 
@@ -23,7 +23,7 @@ THREE = {"name": "f", "args": [3], "kwargs": {}}
 
 @pytest.fixture(scope="module")
 def worker():
-    made = Worker(levels.best())
+    made = Worker(isolation.best())
     yield made
     made.close()
 
@@ -137,9 +137,9 @@ def test_everything_ends_with_the_owner():
     code = f"""
 import sys
 sys.path.insert(0, {str(toys.ROOT)!r})
-from pipelines.sandbox import levels
+from pipelines.sandbox import levels, isolation
 from pipelines.sandbox.worker import Worker
-worker = Worker(levels.best())
+worker = Worker(isolation.best())
 with worker.run({{"mode": "functions", "source": "while True: pass"}}) as program:
     print(worker.process.pid, flush=True)
     program.ask(None)
@@ -155,15 +155,15 @@ with worker.run({{"mode": "functions", "source": "while True: pass"}}) as progra
 
 
 def test_without_any_wall_the_run_refuses_and_says_why(monkeypatch):
-    monkeypatch.setattr(levels, "trouble", lambda level: "" if level == "limits_only" else f"{level} is denied")
+    monkeypatch.setattr(isolation, "trouble", lambda level: "" if level == "limits_only" else f"{level} is denied")
     with pytest.raises(SandboxError, match=r"namespaces is denied.*landlock is denied.*`sandbox: limits_only`"):
-        levels.best()
-    assert levels.best(limits_only=True) == "limits_only"
+        isolation.best()
+    assert isolation.best(limits_only=True) == "limits_only"
 
 
 def test_a_missing_bubblewrap_is_named(monkeypatch):
     monkeypatch.setattr(levels, "bubblewrap", lambda: None)
-    assert "install the package bubblewrap" in levels.trouble.__wrapped__("namespaces")
+    assert "install the package bubblewrap" in isolation.trouble.__wrapped__("namespaces")
 
 
 def test_a_bubblewrap_that_fails_is_quoted(tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_a_bubblewrap_that_fails_is_quoted(tmp_path, monkeypatch):
     fake.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert "setting up uid map: Permission denied" in levels.trouble.__wrapped__("namespaces")
+    assert "setting up uid map: Permission denied" in isolation.trouble.__wrapped__("namespaces")
 
 
 @pytest.mark.parametrize(
@@ -183,14 +183,14 @@ def test_a_bubblewrap_that_fails_is_quoted(tmp_path, monkeypatch):
     ],
 )
 def test_causes(monkeypatch, settings, message, hint):
-    monkeypatch.setattr(levels, "_kernel_setting", lambda name: settings.get(name, ""))
-    assert hint in levels._cause("namespaces", message)
+    monkeypatch.setattr(isolation, "_kernel_setting", lambda name: settings.get(name, ""))
+    assert hint in isolation._cause("namespaces", message)
 
 
 def test_a_program_that_gets_through_fails_the_probe(monkeypatch):
     """Without its seal the weakest level lets everything through, and the probe says so."""
-    monkeypatch.setattr(levels, "_PROBE", "def reached(*a): return ['make a process', 'read a file']")
-    assert levels.trouble.__wrapped__("limits_only") == "a program inside it could make a process"
+    monkeypatch.setattr(isolation, "_PROBE", "def reached(*a): return ['make a process', 'read a file']")
+    assert isolation.trouble.__wrapped__("limits_only") == "a program inside it could make a process"
 
 
 def test_the_filter_has_a_table_for_both_architectures():
@@ -219,9 +219,9 @@ def test_as_an_ordinary_user(tmp_path):
         if folder.stat().st_uid == os.getuid() and folder != folder.parent:
             folder.chmod(folder.stat().st_mode | 0o055)
     code = (
-        "from pipelines.sandbox import levels; from pipelines.verifiers import verify;"
+        "from pipelines.sandbox import levels, isolation; from pipelines.verifiers import verify;"
         "info = {'entry_point': 'f', 'cases': [{'args': [2], 'expected': 4}]};"
-        "print(levels.best(), verify('python', 'def f(x): return x * x', '', info).status)"
+        "print(isolation.best(), verify('python', 'def f(x): return x * x', '', info).status)"
     )
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", python, "-B", "-c", code],

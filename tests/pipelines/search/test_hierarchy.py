@@ -9,13 +9,13 @@ import torch
 import toys
 from pydantic import TypeAdapter, ValidationError
 
+from pipelines.contract.sampling import Sampling
 from pipelines.data import chat
 from pipelines.data.records import Problem
 from pipelines.engine.distribution import stream_id
 from pipelines.engine.models import train_tokenizer
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.search import Search
-from pipelines.recipe.settings import Sampling
 from pipelines.sample.settings import Sample
 from pipelines.search.paths import Question
 from pipelines.search.strategies import Searcher

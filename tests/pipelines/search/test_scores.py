@@ -9,13 +9,13 @@ import pytest
 import toys
 from pydantic import TypeAdapter
 
+from pipelines.base.errors import ModelError
+from pipelines.contract.model_settings import Model
 from pipelines.data.records import Problem
 from pipelines.engine.models import train_tokenizer
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
 from pipelines.engine.sampler import TorchSampler
-from pipelines.errors import ModelError
 from pipelines.recipe.search import Search
-from pipelines.recipe.settings import Model
 from pipelines.search.paths import Path, Question
 from pipelines.search.scores import load_score
 

@@ -10,14 +10,14 @@ import torch
 import toys
 from pydantic import TypeAdapter
 
+from pipelines.base.errors import RecipeError
+from pipelines.contract.sampling import Sampling
 from pipelines.data import chat
 from pipelines.data.records import Stop
 from pipelines.engine.distribution import stream_id
 from pipelines.engine.models import train_tokenizer
 from pipelines.engine.sampler import TorchSampler
-from pipelines.errors import RecipeError
 from pipelines.recipe.search import Search
-from pipelines.recipe.settings import Sampling
 from pipelines.search.paths import Drawer, Path, Question, pause_ids, slots
 from pipelines.search.scores import LikelihoodScored
 from pipelines.search.strategies import Searcher

@@ -10,9 +10,9 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.contract.catalogue import bind, load, names
 from pipelines.contract.columns import SFT_COLUMNS
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.sft.pack import micro_batches

@@ -12,9 +12,9 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.curate.run import run as curate
 from pipelines.data import dataset
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.read import read_recipe
 from pipelines.sft.mixture import Mixture, planned_rows
 from pipelines.sft.pack import text_documents

@@ -7,8 +7,8 @@ import torch
 import toys
 from safetensors.torch import load_file
 
+from pipelines.base.errors import Interrupted
 from pipelines.engine import checkpoint
-from pipelines.errors import Interrupted
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.sft.run import Trainer

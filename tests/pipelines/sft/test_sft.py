@@ -11,13 +11,13 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError, ModelError, RecipeError
+from pipelines.base.files import read_json
 from pipelines.data import dataset
 from pipelines.data.records import Problem
 from pipelines.engine.layout import best_fit
 from pipelines.engine.models import train_tokenizer
-from pipelines.errors import DataError, ModelError, RecipeError
 from pipelines.sft.pack import check_assistant_mask, document, epoch_rows, micro_batches
-from pipelines.stage.files import read_json
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(20, 50))
@@ -139,7 +139,7 @@ def test_lora_is_merged_and_unpacked_rows_work(tmp_path, data):
 
 
 def test_gradient_that_is_not_finite_is_skipped_then_stops(tmp_path, data):
-    from pipelines.errors import Interrupted
+    from pipelines.base.errors import Interrupted
 
     made = toys.sft_trainer(tmp_path, data, "sft.max_bad_steps=2")
     with torch.no_grad():

@@ -10,12 +10,12 @@ import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.values import RowError
 from pipelines.data import dataset
 from pipelines.data.records import TURN_WEIGHTS, Problem
 from pipelines.engine.models import train_tokenizer
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
 from pipelines.recipe.spans import Span

@@ -12,7 +12,7 @@ import pytest
 import toys
 from children import alive, wait_until
 
-from pipelines.stage import owner
+from pipelines.base import owner
 
 PROGRAM = """
 import os, signal, subprocess, sys, time

@@ -79,7 +79,7 @@ FILL = """
 import json, os, resource, signal, sys
 from pathlib import Path
 from pipelines.stage import process
-from pipelines.stage.files import write_atomic
+from pipelines.base.files import write_atomic
 from pipelines.stage.report import Report
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 folder = Path(sys.argv[1])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.errors import DataError, RecipeError
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.tools import Outcome, ToolError, calculator, toolbox
 
 NUMBER = st.integers(-999, 999).map(lambda n: f"({n})" if n < 0 else str(n))

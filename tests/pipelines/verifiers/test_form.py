@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pipelines import verifiers
-from pipelines.errors import UserError
+from pipelines.base.errors import UserError
 from pipelines.verifiers import instructions
 from pipelines.verifiers.instructions import FAMILIES
 

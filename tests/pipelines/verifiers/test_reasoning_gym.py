@@ -7,8 +7,8 @@ import json
 import pytest
 
 from pipelines import verifiers
+from pipelines.base.errors import DataError
 from pipelines.curate import sources
-from pipelines.errors import DataError
 from pipelines.recipe.settings import Source
 from pipelines.verifiers import reasoning_gym
 from pipelines.verifiers.reasoning_gym import REFUSED

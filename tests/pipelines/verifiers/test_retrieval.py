@@ -54,7 +54,7 @@ def test_laws_of_the_reward(a, b):
 
 @given(st.text(alphabet="<>/thinkrew \n", max_size=60))
 def test_values_are_the_formula_s_or_the_penalty(text):
-    own = verifiers.verify("retrieval", text, "bela museum opened", {"corpus": "generated:conv_search"})
+    own = verifiers.verify("retrieval", text, "bela museum opened", {"corpus": "generated:places"})
     assert own.score == retrieval.MALFORMED or 0 <= own.score <= 2
     assert (own.score == retrieval.MALFORMED) is (own.status == "unparsable")
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import verifiers
-from pipelines.errors import DataError
+from pipelines.base.errors import DataError
 from pipelines.verifiers import semantic
 from pipelines.verifiers._encoder import MOST_WINDOWS, TINY, encoder
 

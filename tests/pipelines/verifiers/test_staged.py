@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from method_toys import answer
 
 from pipelines import verifiers
+from pipelines.base.errors import DataError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
-from pipelines.errors import DataError
 from pipelines.verifiers import staged
 
 STAGES = ([1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [0, 0, 0, 0, 1])

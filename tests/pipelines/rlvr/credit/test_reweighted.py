@@ -13,9 +13,9 @@ from method_toys import run_method
 from provider_toys import provider_context
 from toys import rough
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
-from pipelines.errors import RecipeError
 from pipelines.rlvr.advantage.grpo import grpo
 from pipelines.rlvr.credit.aspo import aspo
 from pipelines.rlvr.credit.avatar import avatar

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import toys
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.contract.rollout import GroupOutcome
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipelines.contract.catalogue import bind
-from pipelines.recipe.settings import Sampling
+from pipelines.contract.sampling import Sampling
 
 
 def hapo(**settings):

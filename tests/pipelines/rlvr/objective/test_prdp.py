@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from loops import graded, tokens
 from toys import columns_of
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 

@@ -11,8 +11,8 @@ from loops import tokens
 from method_toys import rows_of, with_demonstrations
 from toys import columns_of
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 

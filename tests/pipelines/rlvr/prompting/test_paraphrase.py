@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from scripted import context, request, show
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 
 TEMPLATE = "In other words: {prompt}"
 

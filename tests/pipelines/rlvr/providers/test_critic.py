@@ -9,8 +9,8 @@ import torch
 import toys
 from provider_toys import provider_context, rows
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.algorithm import immediate_reward

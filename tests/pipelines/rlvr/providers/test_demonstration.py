@@ -6,8 +6,8 @@ import pytest
 import torch
 import toys
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Role
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.providers.demonstration import demonstration

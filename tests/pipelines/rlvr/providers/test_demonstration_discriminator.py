@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from provider_toys import LETTERS, letter_context, letter_rows
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.providers.demonstration_discriminator import fit_loss, gradient_norms, network

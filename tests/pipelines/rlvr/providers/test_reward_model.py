@@ -8,10 +8,10 @@ import toys
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import RecipeError
+from pipelines.contract.model_settings import Model
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
-from pipelines.errors import RecipeError
-from pipelines.recipe.settings import Model
 from pipelines.rlvr.credit.abc_attention import token_rewards
 
 BUDGET = 24

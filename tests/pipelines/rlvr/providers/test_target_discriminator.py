@@ -10,8 +10,8 @@ import torch
 import toys
 from provider_toys import LETTERS, letter_context, letter_rows
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 
 TARGETS = ["x", "y", "x", "z"]
 

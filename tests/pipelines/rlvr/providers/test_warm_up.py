@@ -9,7 +9,7 @@ import pytest
 import torch
 import toys
 
-from pipelines.errors import Interrupted, RecipeError
+from pipelines.base.errors import Interrupted, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 

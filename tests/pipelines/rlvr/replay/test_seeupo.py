@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import run_method
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.contract.method import own_update
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.replay.seeupo import CarriedRatio

@@ -9,12 +9,12 @@ import pytest
 import toys
 from scripted import RewardModels, conversation, tokenizer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
+from pipelines.contract.model_settings import Model
 from pipelines.data.records import Problem, Role
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
-from pipelines.errors import RecipeError
-from pipelines.recipe.settings import Model
 from pipelines.rlvr.reward._steps import sigmoid
 
 UID = "a" * 32

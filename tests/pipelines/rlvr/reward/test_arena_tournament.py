@@ -6,9 +6,9 @@ import judge_server
 import pytest
 from method_toys import answer
 
+from pipelines.base.errors import UserError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Stop
-from pipelines.errors import UserError
 from pipelines.judges import endpoint
 from pipelines.rlvr.reward.arena_tournament import _meet_twice, advantages, bracket, tournament
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from method_toys import answer
 from scripted import conversation
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind, folder, load, names
 from pipelines.data.records import Problem, Stop
-from pipelines.errors import RecipeError
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import scoring
 

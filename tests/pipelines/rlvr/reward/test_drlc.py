@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import JudgeScorer, answered
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Role, Stop
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Rlvr

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import conversation, show, tokenizer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
-from pipelines.errors import RecipeError
 from pipelines.rlvr.reward.eager import BLANK, GREEDY, bonuses
 
 UID = "a" * 32

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from method_toys import run_method
 from scripted import JudgeScorer, answered, tokenizer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Stop
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_preset, read_recipe
 from pipelines.rlvr.pack import pack

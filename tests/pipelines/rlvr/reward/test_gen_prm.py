@@ -7,9 +7,9 @@ import pytest
 import toys
 from scripted import JudgeScorer, answered
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Stop
-from pipelines.errors import RecipeError
 from pipelines.judges import questions
 from pipelines.rlvr.pack import pack
 

@@ -6,9 +6,9 @@ import judge_server
 import pytest
 from method_toys import answer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Stop
-from pipelines.errors import RecipeError
 
 UID = "a" * 32
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import answer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr.reward.composite import agreement
 

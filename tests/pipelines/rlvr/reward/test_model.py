@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from scripted import RewardModels, conversation
 from scripted import tokenizer as scripted_tokenizer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
+from pipelines.contract.model_settings import Model
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Model
 from pipelines.rlvr import reward_models
 from pipelines.rlvr.reward._ensemble import aggregated
 from tasks import keys

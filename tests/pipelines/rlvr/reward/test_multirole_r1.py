@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import answer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Stop
-from pipelines.errors import RecipeError
 from pipelines.rlvr.reward.multirole_r1 import SIGNALS, signals
 
 UID = "a" * 32

@@ -7,9 +7,9 @@ import toys
 from method_toys import answer
 from scripted import conversation
 
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Stop
-from pipelines.errors import DataError, RecipeError
 from pipelines.verifiers._encoder import TINY, encoder
 
 UID = "a" * 32

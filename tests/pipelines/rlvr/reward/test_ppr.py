@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import JudgeScorer, conversation
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
-from pipelines.errors import RecipeError
 from pipelines.rlvr.reward.ppr import renorm
 
 UID = "a" * 32

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import answer
 
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.dataset import read_split
 from pipelines.data.records import Problem
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr.kind import KIND

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import environments
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.contract.episode import play
 from pipelines.contract.rollout import RolloutRequest
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data.records import Problem, Stop
 from pipelines.environments.search_questions import code
-from pipelines.errors import RecipeError
 from pipelines.rlvr.reward.safesearch import final, is_safe, queries
 from pipelines.tools import call_text
 

@@ -6,9 +6,9 @@ import pytest
 import toys
 from method_toys import answer
 
+from pipelines.base.errors import DataError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Stop
-from pipelines.errors import DataError
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.kind import KIND
 from pipelines.verifiers._encoder import TINY

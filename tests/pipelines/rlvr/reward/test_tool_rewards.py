@@ -6,9 +6,9 @@ import judge_server
 import pytest
 import scripted
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Stop, Trajectory
-from pipelines.errors import RecipeError
 
 
 def problem(**info):

@@ -10,11 +10,11 @@ import torch
 import toys
 from scripted import conversation, ids, show, tokenizer
 
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
 from pipelines.environments._observed import of_experts
 from pipelines.environments.frozen_lake import ACTIONS, World
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.read import read_recipe
 
 UID = "a" * 32

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import context, parts, request, tokenizer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Role
-from pipelines.errors import RecipeError
 
 TEMPLATE = "T{task}|+{met}|-{unmet}|A{answer}|"
 WEIGHED = [

@@ -9,9 +9,9 @@ import torch
 import toys
 from scripted import context, ids, parts, request, tokenizer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Role, Stop
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.diagnostics import of_rollouts

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import toys
 
+from pipelines.contract.model_settings import Model
 from pipelines.data import dataset, samples
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardNetwork, save
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Model
 from pipelines.rlvr.train import Trainer
 from pipelines.sample import run as sample
 from pipelines.sample.settings import Sample

@@ -8,13 +8,13 @@ import toys
 import yaml
 from scripted import context, ids, request, tokenizer
 
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.contract.catalogue import bind
+from pipelines.contract.sampling import Sampling
 from pipelines.data import dataset, samples
 from pipelines.data.records import Role, Stop
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Sampling
 from pipelines.rlvr import stored
 from pipelines.rlvr.train import Trainer
 from pipelines.sample.run import run as sample

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import answered, context, parts, request
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data import chat
 from pipelines.data.records import Role, by_group
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.pack import pack

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import context, request
 
+from pipelines.base.errors import DataError, RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.curate.writer import Writer
 from pipelines.data.edits import edited, edits
 from pipelines.data.records import Problem
-from pipelines.errors import DataError, RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.rollout._programs import Programs

@@ -11,7 +11,7 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.errors import RecipeError
+from pipelines.base.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 

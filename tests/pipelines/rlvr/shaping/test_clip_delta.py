@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import run_method
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Rlvr

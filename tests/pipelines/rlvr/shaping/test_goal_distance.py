@@ -11,8 +11,8 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import RecipeError
 from pipelines.environments.frozen_lake import MOVES, steps_to_goal
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from provider_toys import provider_context
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 from pipelines.rlvr.providers._rows import tokens_before
 from pipelines.rlvr.providers.segments import confidence_starts, keyword_starts, segments
 from pipelines.rlvr.shaping.grsp import grsp, weighted_z_scores

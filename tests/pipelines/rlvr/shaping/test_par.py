@@ -9,8 +9,8 @@ import torch
 import toys
 from method_toys import answer
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 from pipelines.rlvr.pack import pack
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import run_method
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 
 
 def reward(scores, **settings):

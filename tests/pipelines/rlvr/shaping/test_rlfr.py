@@ -8,8 +8,8 @@ import toys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 

@@ -1,0 +1,67 @@
+"""`whetstone compare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """The command's options."""
+    text = "compare runs, models or whole experiments: what differs, learning curves, paired tests, pass@k, cost"
+    sub = commands.add_parser("compare", help=text, description=text)
+    sub.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="a run (its id or the first characters), a model (stage-key or its folder), or experiment:NAME for all its runs; "
+        "the first is what the others are tested against; :base, :sft or :rlvr after a name chooses a checkpoint",
+    )
+    sub.add_argument(
+        "--weights",
+        action="store_true",
+        help="compare the models' weights too: share changed, spectral shift, rotation",
+    )
+    sub.add_argument("--html", metavar="FILE", help="write one page with charts that opens anywhere, without a network")
+    sub.add_argument("--confidence", type=float, default=0.95, help="level of the intervals and tests (0.95)")
+    sub.add_argument("--json", action="store_true", help="for machines: the whole comparison as JSON")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run it."""
+    from evaluation import comparison
+    from evaluation.pages import comparison as pages
+    from evaluation.pages.page import visible
+    from flows.progress import Status
+    from pipelines.base.errors import UserError
+    from pipelines.base.files import write_atomic
+    from tasks.lineage import subjects
+    from tasks.preflight import check as preflight
+
+    if not 0.5 <= arguments.confidence < 1:
+        raise UserError("--confidence: a share from 0.5 to below 1, such as 0.95.")
+    preflight.summary_file(arguments.html, "--html")
+    with Status(quiet=arguments.json) as status:
+        chosen = subjects.find(arguments.names, status)
+        if len(chosen) < 2 and not any(n.startswith("experiment:") for n in arguments.names):
+            raise UserError("compare needs two different runs or models, or an experiment. See `whetstone runs`.")
+        named = not any(n.startswith("experiment:") for n in arguments.names)
+        arms = comparison.arms_of(chosen, separate=named)
+        body = comparison.compare(arms, confidence=arguments.confidence, progress=status)
+        if arguments.weights:
+            body["weights"] = comparison.weights(arms, status)
+    if arguments.html:
+        title = " vs ".join(arm.name for arm in arms[:3]) + (f" and {len(arms) - 3} more" if len(arms) > 3 else "")
+        write_atomic(Path(arguments.html), pages.html(body, title), durable=False)
+    if arguments.json:
+        print(json.dumps(body, indent=1))
+        return 0
+    for line in pages.lines(body):
+        print(visible(line))
+    if arguments.html:
+        print(f"\npage: {Path(arguments.html).resolve()}")
+    sys.stdout.flush()
+    return 0

@@ -1,0 +1,128 @@
+"""`whetstone run`: the stages of a recipe whose inputs have changed. Imports are lazy, so that errors come at once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run what has changed: exit code 0."""
+    from flows import table
+    from pipelines.recipe.read import read_recipe
+    from tasks import environment
+    from tasks.pipeline import Selection
+    from tasks.preflight import check as preflight
+    from tasks.stages import bring, plan
+    from tasks.store import home as store
+
+    preflight.summary_file(arguments.summary)
+    environment.prepare()
+    store.check(environment.home())
+    began = time.monotonic()
+    recipe = read_recipe(arguments.recipe, arguments.set)
+    chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
+    if chosen != recipe.stage_names():
+        bring(recipe, chosen)
+    planned = plan(recipe, fresh=arguments.fresh, only=chosen)
+    selected = [p for p in planned if p.stage in chosen]
+
+    def told() -> None:
+        width = max(9, *(len(p.stage) for p in selected))
+        for p in selected if not arguments.json else []:
+            print(f"{p.stage:<{width}} {p.action:<6} {p.why}", flush=True)
+
+    will_run = [p.stage for p in selected if p.action == "run"]
+    if will_run:
+        environment.check_reachable()
+        body = _flow(arguments, recipe, will_run, told)
+    else:
+        told()
+        body = _unchanged(recipe, selected, began, arguments)
+    if arguments.summary:
+        Path(arguments.summary).write_text(json.dumps(body, indent=1))
+    if arguments.json:
+        print(json.dumps(body, indent=1))
+        return 0
+    print()
+    table.show(body)
+    _farewell(body)
+    return 0
+
+
+def _unchanged(recipe: Any, planned: list[Any], began: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the result of a run in which every stage is reused, without starting Prefect or MLflow."""
+    from tasks.pipeline import Pipeline
+    from tasks.stages import StageResult
+    from tasks.tracking import leases as claims
+    from tasks.tracking import outbox
+
+    if outbox.waiting():
+        outbox.flush_all(recipe.tracking.timeout_s)
+    pipeline = Pipeline.unchanged(recipe, str(arguments.recipe), arguments.set)
+    pipeline.began = began
+    for p in planned:
+        pipeline.results[p.stage] = StageResult(p.stage, "reused", p.artifact, p.why, 0.0)
+    body = pipeline.close()
+    claims.close_abandoned()
+    return body
+
+
+def _flow(arguments: argparse.Namespace, recipe: Any, will_run: list[str], told: Callable[[], None]) -> dict[str, Any]:
+    """Run the flow; what its stages need is looked at while Prefect and MLflow are imported."""
+    from flows import embedded
+    from tasks import prestart as ahead
+    from tasks.preflight import check as preflight
+
+    examination: Any = None
+
+    def check() -> None:
+        nonlocal examination
+        examination = preflight.Examination(recipe, will_run)
+        if examination.wait_is_short:
+            confirm()
+        if recipe.concurrent_stages == 1:
+            ahead.begin(recipe.node(will_run[0]))
+
+    def confirm() -> None:
+        nonlocal examination
+        if examination is not None:
+            looked, examination = examination, None
+            looked.require()
+            told()
+
+    try:
+        body: dict[str, Any] = embedded.run_flow(
+            "flows.post_training",
+            lambda module: module.post_training(
+                recipe=str(arguments.recipe),
+                overrides=arguments.set,
+                from_stage=arguments.start,
+                until=arguments.until,
+                only=arguments.only or None,
+                fresh=arguments.fresh,
+                return_state=True,
+            ),
+            check,
+            confirm,
+        )
+    finally:
+        ahead.end()
+        if examination is not None:
+            examination.close()
+    return body
+
+
+def _farewell(body: dict[str, Any]) -> None:
+    from tasks.tracking import links
+
+    print(f"\nrun {body['parent_run_id']} took {body['seconds']:.1f} s")
+    models = [folder for about in body["stages"].values() if (folder := Path(about["artifact"]) / "model").is_dir()]
+    if models:
+        print(f"model:   {models[-1]}")
+    for line in links.ui_lines(body.get("experiment_id"), body["parent_run_id"]):
+        print(line)

@@ -1,0 +1,205 @@
+"""`whetstone sweep`: several settings, presets and seeds of one recipe, ranked."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """The command's options."""
+    text = "run a recipe with several settings, presets and seeds, and rank them"
+    sweep = commands.add_parser("sweep", help=text, description=text)
+    sweep.add_argument("recipe", help="a YAML file with an evaluate section")
+    sweep.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE[,VALUE]",
+        help="a field of all runs, or an axis of values",
+    )
+    sweep.add_argument(
+        "--presets", metavar="NAME[,NAME]", help="an axis of presets; all: every one that fits the recipe"
+    )
+    sweep.add_argument("--seeds", default="1", metavar="N", help="how many seeds; or which, comma separated")
+    sweep.add_argument(
+        "--tune", metavar="FIELD=VALUE,VALUE", help="judge each variant at its own best value, found in short runs"
+    )
+    sweep.add_argument("--tune-full", action="store_true", help="with --tune: in runs as long as the ranked ones")
+    sweep.add_argument("--budget", metavar="AMOUNT", help="what a run's RLVR may spend: 30m, 2h or 1e6tokens")
+    sweep.add_argument(
+        "--split",
+        metavar="SHARE[,SHARE]",
+        help="an axis: shares of a token budget that SFT spends, RLVR spends the rest",
+    )
+    sweep.add_argument(
+        "--sft-price",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="with --split: what an SFT token costs, in completion tokens",
+    )
+    sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)")
+    sweep.add_argument(
+        "--runner",
+        default="threads",
+        metavar="NAME",
+        help="threads (default), dask (processes), or dask:ADDRESS of a scheduler whose workers are on several machines",
+    )
+    sweep.add_argument("--fresh", action="store_true", help="run every stage even where nothing changed")
+    sweep.add_argument("--json", action="store_true", help="for machines: the leaderboard, or the error, as JSON")
+    sweep.add_argument("--summary", metavar="FILE", help="write the leaderboard as JSON")
+    sweep.add_argument("--markdown", metavar="FILE", help="write the leaderboard as a Markdown table")
+    sweep.add_argument(
+        "--html", metavar="FILE", help="write the leaderboard as one page, with the curve of a split budget"
+    )
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run it: exit code 1 where one of the runs failed."""
+    from flows import embedded
+    from pipelines.base.errors import UserError
+    from tasks import environment
+    from tasks.preflight import check as preflight
+    from tasks.store import home as store
+    from tasks.sweep import plan as sweeps
+
+    if not 1 <= arguments.jobs <= 256:
+        raise UserError(f"--jobs {arguments.jobs}: at least 1, at most 256.")
+    preflight.summary_file(arguments.summary)
+    environment.prepare()
+    check_runner(arguments.runner)
+    store.check(environment.home())
+    preflight.summary_file(arguments.markdown, "--markdown")
+    preflight.summary_file(arguments.html, "--html")
+    chosen = (
+        arguments.presets,
+        arguments.seeds,
+        arguments.tune,
+        arguments.budget,
+        arguments.split,
+        arguments.sft_price,
+        arguments.tune_full,
+    )
+    read = sweeps.read(arguments.recipe, arguments.set, *chosen)
+    sweeps.check(read, arguments.fresh)
+    if not arguments.json:
+        print(read.describe(), flush=True)
+    environment.check_reachable()
+    body = embedded.run_flow(
+        "flows.sweep_flow",
+        lambda module: module.start(
+            arguments.jobs,
+            arguments.runner,
+            recipe=str(arguments.recipe),
+            settings=arguments.set,
+            presets=arguments.presets,
+            seeds=arguments.seeds,
+            tune=arguments.tune,
+            budget=arguments.budget,
+            split=arguments.split,
+            sft_price=arguments.sft_price,
+            tune_full=arguments.tune_full,
+            fresh=arguments.fresh,
+        ),
+    )
+    if arguments.summary:
+        Path(arguments.summary).write_text(json.dumps(body, indent=1))
+    if arguments.markdown:
+        Path(arguments.markdown).write_text(markdown(body))
+    if arguments.html:
+        from evaluation.pages import sweep as page
+
+        Path(arguments.html).write_text(page.page(body, shown(body["leaderboard"])))
+    if arguments.json:
+        print(json.dumps(body, indent=1))
+    else:
+        print()
+        show(body)
+    return 1 if body["failed"] else 0
+
+
+def check_runner(text: str) -> None:
+    """Whether `--runner` can be had; nothing of Prefect is imported.
+
+    Raises:
+        UserError: there is none of that name, its package is missing, or other machines could not reach the servers.
+    """
+    from pipelines.base.errors import UserError
+    from tasks import environment
+
+    kind, colon, address = text.partition(":")
+    if kind not in ("threads", "dask") or bool(colon) != bool(address) or (kind == "threads" and address):
+        raise UserError(f"--runner {text[:80]}: write threads, dask, or dask:ADDRESS such as dask:tcp://10.0.0.1:8786.")
+    if kind == "dask" and importlib.util.find_spec("prefect_dask") is None:
+        raise UserError("--runner dask: needs prefect-dask. pip install prefect-dask.")
+    if address and environment.prefect_api() is None:
+        raise UserError("--runner: other machines need a Prefect server. Start one, and set PREFECT_API_URL.")
+    if address and not environment.tracking_uri().startswith("http"):
+        raise UserError(
+            f"--runner {text[:80]}: other machines need an MLflow server, which holds what they make. Set MLFLOW_TRACKING_URI, "
+            "here and where the Dask workers run."
+        )
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The leaderboard as text cells: for terminals, Prefect and Markdown."""
+    cells = []
+    for row in rows:
+        ends = f"{row['rank_low']}" if row["rank_low"] == row["rank_high"] else f"{row['rank_low']}-{row['rank_high']}"
+        gain = "" if row["gain"] is None else _percent(row["gain"], row["gain_low"], row["gain_high"], "+")
+        cells.append({
+            "rank": ends, "variant": row["name"], "score": _percent(row["mean"], row["low"], row["high"]),
+            "by seed": " / ".join(f"{100 * v:.1f}" for v in row["by_seed"]), "gain": gain,
+            "cut": "–" if row.get("truncated") is None else f"{100 * row['truncated']:.1f} %",
+            "best": f"{100 * row['best']:.0f} %", "seconds": f"{row['cost'].get('seconds', 0):.0f}",
+            "steps": f"{row['cost'].get('steps', 0):.0f}", "tokens": f"{row['cost'].get('tokens', 0):.0f}",
+        })  # fmt: skip
+    return cells
+
+
+def _percent(value: float, low: float, high: float, sign: str = "") -> str:
+    return f"{100 * value:{sign}.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def show(body: dict[str, Any]) -> None:
+    """Print the leaderboard."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    table = Table(box=None, pad_edge=False)
+    rows = shown(body["leaderboard"])
+    for column in rows[0]:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row.values())
+    console.print(table)
+    about, *lines = notes(body)
+    print(f"\n{about}", *lines, sep="\n")
+    print(f"more: whetstone compare experiment:{body['experiment']} --html sweep.html")
+
+
+def notes(body: dict[str, Any]) -> list[str]:
+    """How to read the leaderboard; then a line per tuned value, variant left out and run that failed."""
+    return [
+        f"{body['task']}: % of the answers that are correct, with {100 * body['confidence']:g} % intervals over problems and "
+        "seeds. rank: its interval; gain: over the checkpoint that all start from; cut: answers that ended at the token limit; best: how "
+        "often it is first when problems and seeds are resampled.",
+        *(f"tuned: {variant}: {value}" for variant, value in body["tuned"].items()),
+        *(f"left out: {name}: {reason}" for name, reason in body["left_out"].items()),
+        *(f"failed: {name}: {str(error).splitlines()[0]}" for name, error in body["failed"].items()),
+    ]
+
+
+def markdown(body: dict[str, Any]) -> str:
+    """The leaderboard as Markdown."""
+    rows = shown(body["leaderboard"])
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    about, *details = notes(body)
+    table = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([about, "", *table, "", *(f"- {detail}" for detail in details)]) + "\n"

@@ -1,0 +1,55 @@
+"""Where the project is, and how a child process finds it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_parsing = threading.Lock()
+PARSE_ATTEMPTS = 5
+
+
+def home() -> Path:
+    """The project folder: `WHETSTONE_HOME`, else `.whetstone` in the working directory."""
+    return Path(
+        os.path.realpath(os.environ.get("WHETSTONE_HOME") or Path.cwd() / ".whetstone")
+    )  # no error for links in a circle
+
+
+def make_home() -> Path:
+    """The project folder, made where it is not there; it holds recipes, data and answers, so its user alone may read it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = home()
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # another process may be making it at the same time
+    return folder
+
+
+def python_path(environment: Mapping[str, str] = os.environ) -> str:
+    """PYTHONPATH for a child process: the project first, then what the environment has."""
+    return os.pathsep.join(part for part in (str(ROOT), environment.get("PYTHONPATH", "")) if part)
+
+
+def syntax_tree(text: str | bytes) -> ast.Module:
+    """`ast.parse` that several threads may call.
+
+    CPython 3.11 counts the depth of all threads in one number, so one that parses while another does may end in "AST constructor
+    recursion depth mismatch" (python/cpython issue 106905). Libraries parse without our lock, hence the attempts.
+
+    Raises:
+        SyntaxError, ValueError: the text is no Python.
+    """
+    for attempt in range(PARSE_ATTEMPTS):
+        try:
+            with _parsing:
+                return ast.parse(text)
+        except SystemError:
+            if attempt == PARSE_ATTEMPTS - 1:
+                raise
+    raise AssertionError

@@ -1,0 +1,131 @@
+"""What a method says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.base.errors import RecipeError
+
+CHECKED = ("official code", "third-party code", "paper", "closed form", "reconstructed")
+
+
+"""How a method's results were verified; "third-party code" may be followed by which in brackets."""
+
+
+PROVENANCE = ("rule", "preferences", "step labels", "demonstrations", "judge", "reward model", "model", "policy")
+
+
+"""What rewards are made from: a program, pairs of answers, labels of steps, somebody's solutions, a language model that is asked, a reward
+model of which nothing more is known, a model's probabilities or embeddings, the policy's own answers, probabilities and states."""
+
+
+DIVERGENCE = "rlvr.divergence"
+
+
+TERMS = (DIVERGENCE, "rlvr.auxiliary_loss")
+
+
+"""Slots whose methods are terms of a sum: there `weight` is the term's factor, elsewhere a setting like any other."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a method says about itself."""
+
+    paper: str
+    """arXiv id, DOI, or "folklore"."""
+    title: str
+    checked: str
+    """One of `CHECKED`, possibly with a remark in brackets."""
+    zero_gradient_at_zero_advantage: bool = False
+    """For objectives: a row whose advantage is 0 everywhere gives zero gradient, so its forward may be skipped."""
+    not_reinforce: str = ""
+    """For objectives: why on policy its gradient is not REINFORCE's; empty where it is."""
+    stops_gradient: str = ""
+    """For objectives: where it stops a gradient on purpose, so that its gradient is not the derivative of its value; empty where not."""
+    group_of_one: str = ""
+    """Why a group of one may get something other than 0; empty where it gets 0."""
+    zero_variance_groups: str = ""
+    """"learns": gives groups without reward differences a signal; "drops": a filter that removes them."""
+    crosses_groups: str = ""
+    """Why rows of other groups may change a row's result; empty where, with the default settings, they may not."""
+    bootstraps_unfinished: bool = False
+    """For advantages: an unfinished row is worth what the critic says at its end, so it trains (with `rlvr.window` at every window), and
+    the critic is not fitted to it."""
+    turn_values: tuple[str, ...] = ()
+    """For advantages that read one value a turn: their settings that a provider of values must be fitted with too."""
+    token_values: tuple[str, ...] = ()
+    """For advantages that read a value of each token: their settings that a provider of values must be fitted with too."""
+    batch_coupled: bool = False
+    """For objectives, divergences and auxiliary losses: its loss is no sum over rows; it is computed over a whole update at once."""
+    normalise_separately: bool = False
+    """For objectives: teacher-forced tokens have denominators of their own. What a replay adds says so itself (`PolicyUpdate`)."""
+    shapes_turns: bool = False
+    """For shaping: it returns the rewards of turns [B, S] instead of rows; what it adds to a row's turns is added to the row's reward."""
+    requires: tuple[tuple[str, str], ...] = ()
+    """(slot, method) pairs that the recipe must have too."""
+    legal_in: tuple[str, ...] = ()
+    """For divergences: the placements ("loss", "reward") where its gradient is correct."""
+    makes: tuple[str, ...] = ()
+    """Columns that exist because of it."""
+    ratio_level: str = ""
+    """For objectives: whose ratio it is, "token", "turn" or "sequence"; for credits: whose ratio they correct."""
+    tries_out: bool = False
+    """For curricula: it samples before it proposes."""
+    updates_in_parts: bool = False
+    """For replays: an update is made in parts, and all but the first start from the trainer's own log-probabilities."""
+    own_group_size: bool = False
+    """For rollouts: a group may have other rows than `group_size` says."""
+    forces_rows: bool = False
+    """For rollouts: some rows hold no token that the policy chose in its place, so a reward cannot tell their steps apart."""
+    relabels: bool = False
+    """For rollouts: the environment, or where there is none the verifier, must be able to say what a lost row did reach."""
+    scores_rows: bool = False
+    """For rollouts: it scores its rows itself, some of them by what no verifier of the record's can see."""
+    labels_steps: bool = False
+    """For rewards: the score is the verifier's, and all that it adds is columns, so something must read one."""
+    telescopes: bool = False
+    """For shaping of turns: with `discount: 1` a row gets the same in all, whatever it did, as every other row of its problem."""
+    compares_steps: bool = False
+    """For shaping: a row of a single step is paid nothing, whatever its value."""
+    intrinsic: bool = False
+    """For shaping: what it adds is a bonus for exploration, which does not depend on the reward; others may fuse it or choose it."""
+    leaves_statistics: bool = False
+    """For filters: a row it leaves out also leaves the statistics; others keep the row there and take it out of the loss alone."""
+    reads: tuple[str, ...] = ()
+    """Columns that its hooks want, beside those it is called with."""
+    scores_epochs: bool = False
+    """For losses of reward models: its `on_epoch` wants the columns of all training pairs, for each head, after each pass over them."""
+    adaptive_temperature: bool = False
+    """Its `sampling` hook gives each token a temperature of its own."""
+    provenance: tuple[str, ...] = ()
+    """What the rewards that it pays are made from, of `PROVENANCE`; empty where it pays none, or where its settings say it: a reward
+    that names a judge, a reward model or a model to score with; any other is a rule."""
+    reduces_to: str = ""
+    """What it becomes for which settings."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A method with its settings chosen."""
+
+    slot: str
+    name: str
+    settings: dict[str, Any]
+    needs: tuple[str, ...]
+    takes: tuple[str, ...]
+    fn: Any
+    """A `Method`: the class's instance, or the function with its settings in a `FunctionMethod`."""
+    card: Card
+    weight: float = 1.0
+    """Factor of a term in a sum (divergences, auxiliary losses); the method never sees it."""
+    where: str = "loss"
+    """Placement of a divergence: "loss" or "reward"."""
+
+    def __call__(self, columns: Mapping[str, Any]) -> Any:
+        missing = [c for c in self.needs if columns.get(c) is None]
+        if missing:
+            raise RecipeError(f"{self.slot}: {self.name} needs {', '.join(missing)}, which nothing here produces.")
+        return self.fn(**{c: columns[c] for c in self.takes})

@@ -1,0 +1,206 @@
+"""What kinds of stages ask of the recipe around a stage: its model, its data, its environments, its splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pipelines import environments
+from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.contract.catalogue import origin
+from pipelines.recipe.resolve import resolve
+from pipelines.recipe.slots import MONITORS
+from pipelines.recipe.stage_kind import DATA, PAIRED, SAMPLES, ModelFiles, Place
+
+if TYPE_CHECKING:
+    from pipelines.recipe.settings import Source
+    from pipelines.recipe.stage_kind import Node
+
+ASK_OTHERS = {"semantic", "staged"}
+"""Verifiers whose rows name others."""
+
+
+def monitors(settings: Any) -> list[tuple[str, Any]]:
+    """(slot, name) of the rules that watch a stage."""
+    return [(MONITORS, rule.get("kind")) for rule in settings.monitors]
+
+
+def part_reads(chosen: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """What the key of a stage must hold of the methods that it uses, as fields of `Reads`.
+
+    Args:
+        chosen: (slot, name) of each method; names that no method has are left to the recipe's check.
+    """
+    parts = [part for slot, name in chosen if (part := origin(slot, str(name))) is not None]
+    foreign = [part for part in parts if not part.module.startswith("pipelines.")]
+    return {
+        "modules": [part.module for part in parts if part.module.startswith("pipelines.")],
+        "plugins": list(dict.fromkeys(part.plugin for part in foreign)),
+        "plugin_packages": tuple(dict.fromkeys(part.distribution for part in foreign if part.distribution)),
+    }
+
+
+def model_settings(node: Node, *, initialises: bool = False) -> tuple[dict[str, Any], dict[Place, Any]]:
+    """The part of the model section that a stage reads, and what the key holds instead where it starts from another stage.
+
+    Args:
+        initialises: it creates a `fresh` model where it starts from the recipe's own.
+    """
+    model = resolve(node.recipe.model)
+    if not (initialises and node.reads_base):
+        model = {k: v for k, v in model.items() if k not in ("fresh", "tokenizer")}
+    if node.reads_base:
+        return model, {}
+    absent: dict[str, Any] = {"path": None, "revision": None, "allow_missing": [], "allow_unexpected": []}
+    return model, {("model", name): value for name, value in absent.items()}
+
+
+def base_files(node: Node) -> dict[str, ModelFiles]:
+    """The recipe's own model, where the stage loads it."""
+    return {"model": ModelFiles(node.recipe.model.path, ("model", "path"))} if node.reads_base else {}
+
+
+def data_environments(node: Node) -> tuple[set[str], bool]:
+    """Environments that the data upstream of a stage come from by name, and whether their rows may name any other."""
+    data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
+    return {name for each in data for name in each.rows_from}, any(each.rows_name_environments for each in data)
+
+
+def verifiers_used(node: Node) -> frozenset[str] | None:
+    """The verifiers that the data of a stage, or its settings, name; None where rows may name others.
+
+    Args:
+        node: the stage; its own sources count, where it has some, and those of all data upstream.
+    """
+    data = [node, *node.ancestors()]
+    used = set(_named_verifiers(node.settings.model_dump()))
+    for source in (source for each in data for source in getattr(each.settings, "sources", ())):
+        if source.kind == "stage":
+            continue
+        if source.kind == "reasoning_gym":
+            used.add("reasoning_gym")
+        elif source.kind == "environment":
+            declared = environments.verifiers_of(str(source.task))
+            if declared is None:
+                return None
+            used.update(declared)
+        elif source.verifier is None:
+            return None
+    return None if used & ASK_OTHERS else frozenset(used)
+
+
+def _named_verifiers(settings: Any) -> Iterator[str]:
+    if isinstance(settings, dict):
+        if isinstance(settings.get("verifier"), str):
+            yield settings["verifier"]
+        settings = list(settings.values())
+    for inner in settings if isinstance(settings, list | tuple) else ():
+        yield from _named_verifiers(inner)
+
+
+def environment_settings(node: Node) -> list[dict[str, Any]]:
+    """Settings of the environments that the data upstream of a stage come from."""
+    data = [other.kind.reads(other) for other in node.ancestors() if other.kind.makes == DATA]
+    return [settings for each in data for settings in each.rows_settings]
+
+
+def feeding(node: Node, split: str | None) -> Iterator[tuple[str, Source]]:
+    """(field, source) of the data that a stage reads, of those sources whose records go to a split.
+
+    Sources that are sample stages are followed to the data that these answer.
+    """
+    for name in node.named("data"):
+        data = node.recipe.node(name)
+        for number, source in enumerate(getattr(data.settings, "sources", ())):
+            if source.splits is not None and split not in source.splits:
+                continue
+            yield f"{name}.sources.{number}", source
+            if source.kind == "stage":
+                sampled = node.recipe.node(str(source.path))
+                yield from feeding(sampled, sampled.settings.split)
+
+
+def check_episodes(node: Node, field_name: str, split: str, plays: bool) -> None:
+    """Episodes are played in environments, and problems that only an episode scores are played.
+
+    Args:
+        field_name: what says whether the stage plays episodes, and how to have it otherwise.
+        plays: whether it does.
+
+    Raises:
+        RecipeError: a source of the split makes problems of the other sort.
+    """
+    for where, source in feeding(node, split):
+        environment = str(source.task) if source.kind == "environment" else None
+        if plays and (source.kind == "reasoning_gym" or source.self_supervised):
+            raise RecipeError(
+                f"{field_name} plays episodes, and the problems of {where} ({source.task or source.path}) name no environment. Use a "
+                "source of kind environment, or ask for single answers."
+            )
+        if not plays and environment and environments.only_episodes_score(environment):
+            raise RecipeError(
+                f"{field_name} asks for single answers, and the problems of {where} ({environment}) have none: only an episode scores "
+                "them. Play it: rollout: multi_turn in rlvr, episodes: {max_turns: 10} in a sample stage."
+            )
+
+
+def plays_episodes(node: Node) -> bool:
+    """Whether the completions of a sample stage are episodes, its own or those that it reads."""
+    if getattr(node.settings, "episodes", None) is not None:
+        return True
+    stored = [node.recipe.node(name) for name in node.named("data")]
+    return any(plays_episodes(other) for other in stored if other.kind.makes == SAMPLES)
+
+
+def check_split(node: Node, field_name: str, split: str | None) -> None:
+    """The data that a stage reads have a split of this name.
+
+    Raises:
+        RecipeError: they have not.
+    """
+    for name in node.named("data"):
+        known = getattr(node.recipe.node(name).settings, "splits", None)
+        if split is not None and known is not None and split not in known:
+            raise RecipeError(f"{field_name}: {name} makes no split called {split!r}. {did_you_mean(split, known)}")
+
+
+def check_pairs(section: str, node: Node) -> None:
+    """A stage that learns from preferences reads some: generators make none, and of selections only those of pairs do.
+
+    Raises:
+        RecipeError: a source of its split makes other records.
+    """
+    for name in node.named("data"):
+        for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
+            if source.splits is not None and node.settings.split not in source.splits:
+                continue
+            chosen = source.select.kind if source.select is not None else None
+            if source.kind in ("reasoning_gym", "environment") or source.text_column or chosen not in (None, *PAIRED):
+                raise RecipeError(
+                    f"{section}.data: {name}.sources.{number} ({source.task or source.path}) makes no pairs of answers. Read a sample "
+                    "stage with select: pairs, or a file with chosen and rejected."
+                )
+
+
+def check_heldout(section: str, settings: Any) -> None:
+    """What is measured is held out.
+
+    Raises:
+        RecipeError: it is what the stage trains on.
+    """
+    if settings.heldout is not None and settings.heldout == settings.split:
+        raise RecipeError(
+            f"{section}.heldout: {settings.split} is what the stage trains on, so nothing would be held out. Name another split, or set "
+            "heldout: null."
+        )
+
+
+def check_trained(node: Node) -> None:
+    """What a stage samples has been trained: it does not start from a fresh model.
+
+    Raises:
+        RecipeError: it does.
+    """
+    if node.reads_base and node.recipe.model.fresh is not None:
+        fix = "add an `sft` section" if not node.recipe.stages else f"{node.name}.model: name a stage that trains it"
+        raise RecipeError(f"sft: a fresh model must be trained before {node.kind.name.upper()}; {fix}.")

@@ -1,0 +1,1 @@
+"""Corpora that are generated: each file of this folder has a function `passages`. `generated:places` names the file `places.py`."""

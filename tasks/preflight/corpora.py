@@ -1,0 +1,48 @@
+"""Before the first stage: what is to be searched is there, and so is the library that searches it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pipelines.recipe.settings import Curate, Evaluate, Rlvr
+from pipelines.recipe.slots import terms_of
+from pipelines.recipe.stage_kind import Node
+from pipelines.tools import retrieval
+from tasks.keys.versions import SEARCHED
+from tasks.preflight.problem import Problem
+
+FIX = "Name a text file with a passage a line, or a .jsonl file of objects with `id` and `text`."
+
+
+def problems(node: Node) -> Iterator[Problem]:
+    """Corpora of a stage's settings that cannot be searched."""
+    for field, settings in _places(node.name, node.settings):
+        for corpus in dict.fromkeys(retrieval.corpora(settings)):
+            text = retrieval.refusal(corpus)
+            if text:
+                yield Problem(field, text, "" if text == retrieval.MISSING else FIX)
+
+
+def _places(stage: str, settings: Any) -> Iterator[tuple[str, Any]]:
+    """(field, what may name corpora); an environment with a corpus of its own counts as naming it."""
+    if isinstance(settings, Curate):
+        for number, source in enumerate(settings.sources):
+            field = f"{stage}.sources.{number}"
+            if source.corpus is not None:
+                yield f"{field}.corpus", {"corpus": source.corpus}
+            if source.kind == "environment":
+                yield f"{field}.config", _config(str(source.task), source.config)
+    elif isinstance(settings, Rlvr):
+        for where, spec in terms_of(f"{stage}.reward", settings.reward):
+            yield f"{where}.info", spec.get("info")
+    elif isinstance(settings, Evaluate):
+        for number, task in enumerate(settings.tasks):
+            if task.environment is not None:
+                field = f"{stage}.tasks.{number}.environment.config"
+                yield field, _config(task.environment.task, task.environment.config)
+
+
+def _config(task: str, config: dict[str, Any]) -> dict[str, Any]:
+    own = {"corpus": f"{retrieval.GENERATED}{task}"} if task in SEARCHED else {}
+    return own | config

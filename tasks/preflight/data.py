@@ -1,0 +1,88 @@
+"""Before the first stage: the rows of a source become records, and have the fields that other stages name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipelines.base.errors import UserError
+from pipelines.data.files import data_files
+from pipelines.recipe.settings import Source
+from pipelines.recipe.stage_checks import feeding
+from pipelines.recipe.stage_kind import Node
+from tasks.preflight.problem import Problem
+
+ASK = "rows"
+GENERATED = ("reasoning_gym", "environment")
+"""Kinds of sources whose rows all have the same fields."""
+_FIELD = re.compile(r"^curate\.sources\.?([\w.]*): ")
+"""What messages about sources begin with; which source it is, the asker knows."""
+FIRST_MADE, FIRST_READ = 3, 1000
+"""Rows that are looked at, of a generator and of a file."""
+
+
+def question(source: Source) -> dict[str, Any] | None:
+    """What is asked of the process that reads and generates; None for sources of which nothing is known before the run."""
+    if source.kind in GENERATED:
+        return {"ask": ASK, "source": source.model_dump(mode="json")}
+    if source.kind == "file" and data_files(str(source.path)):
+        files = [str(file) for file in data_files(str(source.path))]
+        return {"ask": ASK, "source": source.model_dump(mode="json"), "files": files}
+    return None
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the info of a source's first record; the problem where none of its first rows becomes one, or it cannot be read."""
+    source = Source.model_validate(question["source"])
+    try:
+        return _first_record(source)
+    except UserError as error:
+        return {"problem": _FIELD.sub(lambda match: f"{match[1]}: " if match[1] else "", str(error))}
+
+
+def _first_record(source: Source) -> dict[str, Any]:
+    from pipelines.curate.mapping import to_problem
+    from pipelines.curate.sources import rows
+    from pipelines.curate.values import RowError
+
+    count = FIRST_MADE if source.kind in GENERATED else FIRST_READ
+    fields: list[str] | None = None
+    why: RowError | None = None
+    tried = 0
+    for row in rows(source.model_copy(update={"size": min(source.size or count, count)})):
+        tried += 1
+        try:
+            if row.columns is None:
+                raise row.error or RowError("row", "could not be read")
+            if fields is None:
+                fields = sorted(to_problem(row.columns, source, self_check=False).info)
+            if not source.columns:
+                break
+        except RowError as error:
+            why = why or error
+    if tried == 0:
+        return {"problem": f"{source.task or source.path} has no rows"}
+    if fields is None:
+        of = "its only row becomes no record" if tried == 1 else f"none of its first {tried} rows becomes a record"
+        return {"problem": f"{of}: {why}"}
+    return {"info": fields}
+
+
+def problems(nodes: list[Node], known: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
+    """Settings that name a field which no record can have.
+
+    Args:
+        known: field of a source → its answer.
+    """
+    for node in nodes:
+        for setting, name in node.kind.info_fields(node.settings).items():
+            sources = list(feeding(node, node.settings.split))
+            answers = [known.get(where, {}).get("info") for where, source in sources if source.kind in GENERATED]
+            there = sorted({field for fields in answers if fields for field in fields})
+            if not sources or len(answers) < len(sources) or not all(answers) or name.split(".")[0] in there:
+                continue
+            field = setting.replace(node.kind.name, node.name, 1)
+            yield Problem(
+                field, f"no record of {node.settings.split} has info.{name}", f"They have: {', '.join(there)[:500]}."
+            )

@@ -1,0 +1,127 @@
+"""The process of the stage that will run next, started while the command prepares or another stage computes.
+
+At most one waits, on the main thread's account: the kernel ends it with the thread that started it. It costs some hundred MB and saves
+the seconds of its imports. It is used only if it is what an ordinary start would give now: the same code, the same environment.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.base import owner
+from pipelines.base.errors import UserError
+from pipelines.recipe.stage_kind import Node
+from tasks import keys, machine, process
+
+log = logging.getLogger("whetstone.ahead")
+ROOM_BYTES = 2e9
+"""No process is started ahead where less memory than this is available, and one that waits leaves at half of it."""
+SERVER_VARIABLES = ("MLFLOW_", "PREFECT_")
+"""Variables that change while a command starts; no library of a stage reads them while it is imported."""
+
+
+@dataclass
+class _Waiting:
+    node: Node
+    code: dict[str, str]
+    environment: dict[str, str]
+    child: subprocess.Popen[bytes]
+
+
+_waiting: _Waiting | None = None
+
+
+def begin(node: Node) -> None:
+    """Start the process of a stage that will probably run next, in place of one that waits; nothing where that is not possible."""
+    global _waiting
+    if not _main():
+        return
+    end()
+    if getattr(node.settings, "processes", 1) != 1 or machine.available_bytes() < ROOM_BYTES:
+        return
+    try:
+        code = keys.code_now(node.recipe, node.name)  # before the process reads any of it
+        environment = process.environment_of({"threads": node.recipe.threads})
+        _waiting = _Waiting(node, code, environment, _start(node, environment))
+    except (OSError, UserError) as error:
+        log.debug("%s: not started ahead: %s", node.name, error)
+
+
+def _start(node: Node, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-u", "-m", "pipelines.stage.ahead", node.kind.module, *node.kind.imports(node)]
+    with tempfile.TemporaryFile() as output:
+        return subprocess.Popen(
+            command, env={**environment, owner.PARENT: str(os.getpid())}, stdin=subprocess.PIPE, stdout=output,
+            stderr=output, start_new_session=True,
+        )  # fmt: skip
+
+
+def take(node: Node, work: Path, environment: dict[str, str]) -> subprocess.Popen[bytes] | None:
+    """The process that has waited for this stage and now works in `work`; None where none may be used, and none is left then.
+
+    Args:
+        work: the stage's work folder, with `job.json`.
+        environment: of the stage's process.
+    """
+    global _waiting
+    if not _main() or _waiting is None:
+        return None
+    waiting, child = _waiting, _waiting.child
+    refusal = _refusal(waiting, node, environment)
+    if refusal is None and child.stdin is not None:
+        changed = {name: value for name, value in environment.items() if waiting.environment.get(name) != value}
+        gone = dict.fromkeys(waiting.environment.keys() - environment.keys())
+        try:
+            child.stdin.write(json.dumps({"work": str(work.resolve()), "environment": changed | gone}).encode() + b"\n")
+            child.stdin.close()
+            _waiting = None
+            return child
+        except OSError as error:
+            refusal = str(error)
+    log.info("%s: the process that was started ahead is not used: %s", node.name, refusal)
+    end()
+    return None
+
+
+def _refusal(waiting: _Waiting, node: Node, environment: dict[str, str]) -> str | None:
+    """Why a process may not be used; None where it may."""
+    if waiting.node.kind.module != node.kind.module or waiting.node.name != node.name:
+        return f"it is for {waiting.node.name}"
+    if waiting.child.poll() is not None:
+        return f"it has ended with code {waiting.child.returncode}"
+    set_aside = {name for name in waiting.environment.keys() | environment.keys() if name.startswith(SERVER_VARIABLES)}
+    changed = {n for n, _ in waiting.environment.items() ^ environment.items()} - set_aside
+    if changed:
+        return f"the environment has changed: {', '.join(sorted(changed))}"
+    if keys.code_now(node.recipe, node.name) != waiting.code:
+        return "its code has changed"
+    return None
+
+
+def check_memory() -> None:
+    """End the process that waits where memory has become scarce."""
+    if _waiting is not None and _main() and machine.available_bytes() < ROOM_BYTES / 2:
+        end()
+
+
+def end() -> None:
+    """End the process that waits, if there is one."""
+    global _waiting
+    if _waiting is None or not _main():
+        return
+    child, _waiting = _waiting.child, None
+    if child.stdin is not None:
+        child.stdin.close()
+    process.end(child, 0.0)
+
+
+def _main() -> bool:
+    return threading.current_thread() is threading.main_thread()

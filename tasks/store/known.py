@@ -1,0 +1,145 @@
+"""What this home knows: runs by id, artifacts by name and by the digest that their readers recorded. Imports no MLflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipelines.base.errors import UserError, did_you_mean
+from pipelines.recipe.stage_kind import MODEL, SCORES, stage_kinds
+from tasks.environment import runs_folder
+from tasks.store import artifacts, index, lookup
+from tasks.store.artifacts import Artifact
+
+
+class Unknown(UserError):
+    """No run, model or experiment of that name is known here."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A name that was asked for, as the evaluation of a checkpoint."""
+
+    name: str
+    checkpoint: str
+    artifact: Artifact
+    """Of the stage evaluate."""
+    run: dict[str, Any] | None
+
+
+class Known:
+    """The artifacts and runs of this home, read once."""
+
+    @cached_property
+    def artifacts(self) -> list[Artifact]:
+        """Every artifact, newest first, unverified."""
+        return artifacts.all_of(runs_folder())
+
+    @cached_property
+    def runs(self) -> list[dict[str, Any]]:
+        """Every pipeline run, newest first."""
+        return index.runs()
+
+    def forget(self) -> None:
+        """Read the artifacts again: some have come."""
+        self.__dict__.pop("artifacts", None)
+
+    def complete(self, artifact: Artifact) -> bool:
+        """Whether all that an artifact was made from is here."""
+        digests = [str(d) for a in self.chain(artifact) for d in (a.parts.get("inputs") or {}).values()]
+        return all(self.by_digest(digest) is not None for digest in digests)
+
+    def by_digest(self, digest: str, near: Artifact | None = None) -> Artifact | None:
+        """The artifact with these contents; of several, one that the same pipeline run knew."""
+        matching = [a for a in self.artifacts if a.digest == digest]
+        keys = {str(s.get("key")) for run in self.runs if near and near.key in _keys(run) for s in _stages(run)}
+        return next((a for a in matching if a.key in keys), matching[0] if matching else None)
+
+    def by_name(self, name: str) -> Artifact | None:
+        """The artifact of `stage-key` (the key may be cut short), of its folder or of the model folder in it."""
+        path = Path(name)
+        if path.is_dir():
+            folders = [p for p in (path.resolve(), path.resolve().parent) if p.parent == runs_folder().resolve()]
+            name = folders[0].name if folders else name
+        matching = [a for a in self.artifacts if a.name.startswith(name) and len(name) > len(a.stage) + 4]
+        return matching[0] if len(matching) == 1 else None
+
+    def run(self, name: str) -> dict[str, Any] | None:
+        """The run whose id starts with `name`, or whose name it is where only one has it.
+
+        Raises:
+            Unknown: several runs match.
+        """
+        matching = lookup.starting_with(name, self.runs) if len(name) >= 4 else []
+        matching = matching or [r for r in self.runs if r["name"] == name]
+        if len(matching) > 1:
+            ids = ", ".join(r["run_id"][:8] for r in matching[:6])
+            raise Unknown(f"{name}: {len(matching)} runs have this name or beginning ({ids}). Give more of the id.")
+        return matching[0] if matching else None
+
+    def unknown(self, name: str) -> Unknown:
+        """The error for a name that means nothing here, with the nearest ones that do."""
+        ids = [r["run_id"][: max(8, len(name))] for r in self.runs[:50]]
+        names = [a.name for a in self.artifacts if makes(a) == MODEL]
+        experiments = [f"experiment:{r.get('experiment')}" for r in self.runs]
+        hint = did_you_mean(name, dict.fromkeys([*ids, *(r["name"] for r in self.runs), *names, *experiments]))
+        if hint.startswith("Known") and len(hint) > 400:
+            hint = "See `whetstone runs`."
+        return Unknown(f"{name}: no run, model or experiment of this name is known here. {hint}")
+
+    def stage_of(self, run: dict[str, Any], stage: str) -> Artifact | None:
+        """The artifact that a run made or reused for a stage, unverified; None where it has none here."""
+        about = ((run.get("summary") or {}).get("stages") or {}).get(stage)
+        if not isinstance(about, dict):
+            return None
+        kind = about.get("kind", stage)
+        return next((a for a in self.artifacts if a.stage == kind and a.key == str(about.get("key"))), None)
+
+    def evaluation_of(self, run: dict[str, Any], checkpoint: str = "") -> str | None:
+        """The name of a run's last evaluation, of those that hold a checkpoint where one is named; None where it has none."""
+        stages = ((run.get("summary") or {}).get("stages") or {}).items()
+        names = [n for n, about in stages if isinstance(about, dict) and what_makes(about.get("kind", n)) == SCORES]
+        holding = [n for n in names if checkpoint in self.labels(run, n)]
+        return ([*names, *holding] or [None])[-1]
+
+    @staticmethod
+    def labels(run: dict[str, Any], stage: str) -> dict[str, str]:
+        """Name of a stage in a run → what the artifact of the run's evaluation `stage` calls it, where that differs."""
+        about = ((run.get("summary") or {}).get("stages") or {}).get(stage) or {}
+        return {str(name): str(label) for label, name in (about.get("checkpoints") or {}).items()}
+
+    def chain(self, artifact: Artifact) -> list[Artifact]:
+        """Everything an artifact was made from, as far as it is here, each after what it was made from; itself last."""
+        chain: dict[str, Artifact] = {}
+
+        def add(current: Artifact) -> None:
+            for digest in (current.parts.get("inputs") or {}).values():
+                source = self.by_digest(str(digest), current)
+                if source is not None and source.name not in chain:
+                    add(source)
+            chain[current.name] = current
+
+        add(artifact)
+        return list(chain.values())
+
+
+def what_makes(kind: str) -> str | None:
+    """What stages of a kind make; None for a kind that is not installed here."""
+    known = stage_kinds().get(kind)
+    return known.makes if known else None
+
+
+def makes(artifact: Artifact) -> str | None:
+    """What an artifact is: data, model, samples or scores."""
+    return what_makes(artifact.stage)
+
+
+def _stages(run: dict[str, Any]) -> list[dict[str, Any]]:
+    stages = ((run.get("summary") or {}).get("stages") or {}).values()
+    return [about for about in stages if isinstance(about, dict)]
+
+
+def _keys(run: dict[str, Any]) -> set[str]:
+    return {str(about.get("key")) for about in _stages(run)}

@@ -1,0 +1,74 @@
+"""A pipeline run by the first characters of its id: of this project folder, else of MLflow, which is imported only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from pipelines.base.errors import UserError
+from tasks import environment
+from tasks.store import index
+from tasks.tracking.time_budget import TrackerError
+
+T = TypeVar("T")
+
+
+class NoSuchRun(UserError):
+    """No run's id starts so, or those of several do."""
+
+
+def find_run(prefix: str, *, ask_mlflow: bool = True) -> dict[str, Any]:
+    """The one pipeline run whose id starts with `prefix`.
+
+    Args:
+        ask_mlflow: where this project folder knows none, ask MLflow.
+
+    Raises:
+        NoSuchRun: there is none, or there are several.
+        Unreachable: MLflow does not answer.
+    """
+    local = starting_with(prefix, index.runs())
+    return _only(prefix, local) if local or not ask_mlflow else find_in_mlflow(prefix)
+
+
+def find_in_mlflow(prefix: str) -> dict[str, Any]:
+    """As `find_run`, of the runs that MLflow lists, with its stages and its summary."""
+    run = _only(prefix, starting_with(prefix, mlflow_runs()))
+    from tasks.tracking import api as tracking
+
+    return _ask(lambda: tracking.show(run["run_id"]))
+
+
+def mlflow_runs(experiment: str | None = None, limit: int = 1000) -> list[dict[str, Any]]:
+    """What MLflow itself lists, newest first: runs of other machines and of older stores too.
+
+    Raises:
+        Unreachable: MLflow does not answer.
+    """
+    environment.prepare()
+    environment.check_reachable()
+    from tasks.tracking import api as tracking
+
+    return _ask(lambda: tracking.recent(experiment, limit))
+
+
+def starting_with(prefix: str, runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs whose id starts with the prefix."""
+    return [run for run in runs if run["run_id"].startswith(prefix)]
+
+
+def _only(prefix: str, matching: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(matching) != 1:
+        what = "no pipeline run has" if not matching else f"{len(matching)} pipeline runs have"
+        raise NoSuchRun(
+            f"{what} an id that starts with {prefix!r} ({environment.home()} was looked in); see `whetstone runs` or `whetstone runs "
+            "--remote`."
+        )
+    return matching[0]
+
+
+def _ask(question: Callable[[], T]) -> T:
+    try:
+        return question()
+    except TrackerError as error:
+        raise environment.Unreachable(f"MLflow did not list its runs: {error}") from None

@@ -1,0 +1,142 @@
+"""What the runs of a sweep came to: scores by problem, cost, and the leaderboard."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evaluation import samples
+from evaluation.ranking import Standing, rank
+from evaluation.risk_return import tail_mean
+from pipelines.base.errors import UserError
+from pipelines.base.files import REPORT, json_lines
+from pipelines.recipe.stage_kind import MODEL, SCORES
+from pipelines.stage.report import SPOOL
+from tasks.store.artifacts import stored_scores
+from tasks.sweep.plan import START, Cell
+from tasks.tracking.record import last_of
+
+
+def trial_score(summary: dict[str, Any]) -> float:
+    """Mean reward over the last quarter of a trial's training; minus infinity where it was not finite there."""
+    path = Path((last_of(summary, MODEL) or {})["artifact"]) / REPORT / SPOOL
+    rewards = []
+    for line in json_lines(path):
+        if line["kind"] == "metrics":
+            values = line["values"]
+            value = values.get("reward/mean", -values["loss/heldout"] if "loss/heldout" in values else None)
+            rewards += [] if value is None else [value]
+    score = tail_mean(rewards)
+    return -math.inf if score is None else score
+
+
+def task_answers(summary: dict[str, Any], task: str) -> dict[str, samples.Sample]:
+    """The problems as the one checkpoint that a run of a sweep evaluates answered them, alone.
+
+    Raises:
+        UserError: the benchmark keeps no score for each problem.
+    """
+    artifact = Path((last_of(summary, SCORES) or {})["artifact"])
+    last = next(reversed(stored_scores(artifact)), "*")  # those before it are columns of guidance and of search
+    problems = {
+        key: sample
+        for path in artifact.glob(f"samples/{last}/{task}.jsonl")
+        for key, sample in samples.read(path).items()
+    }
+    if not problems:
+        raise UserError(f"evaluate.tasks: {task} has no score for each problem, so nothing can be ranked by it.")
+    return problems
+
+
+def training_cost(summary: dict[str, Any]) -> dict[str, float]:
+    """Seconds of training, completion tokens and steps."""
+    about = last_of(summary, MODEL) or {}
+    manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
+    metrics = manifest.get("numbers") or {}
+    cost = {"seconds": float(manifest.get("seconds") or 0.0), "steps": float(metrics.get("steps") or 0.0)}
+    return cost | ({"tokens": float(metrics["tokens_sampled"])} if "tokens_sampled" in metrics else {})
+
+
+@dataclass
+class Outcome:
+    """What a run of a sweep came to. `of` reads its artifacts, on the machine that holds them."""
+
+    cell: Cell
+    summary: dict[str, Any] | None
+    error: str | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    """Problem → share of its answers that are correct; empty where nothing was evaluated."""
+    cost: dict[str, float] = field(default_factory=dict)
+    """See `training_cost`; empty where nothing was trained."""
+    truncated: float | None = None
+    """Share of its answers that were cut at the token limit; None where it is not known."""
+    reward: float = -math.inf
+    """Of a trial, see `trial_score`."""
+
+    @classmethod
+    def of(cls, cell: Cell, summary: dict[str, Any], task: str) -> Outcome:
+        """A run that came to its end, with what its artifacts say.
+
+        Raises:
+            UserError: the benchmark keeps no score for each problem.
+        """
+        outcome = cls(cell, summary)
+        if last_of(summary, MODEL):
+            outcome.cost = training_cost(summary)
+        if last_of(summary, SCORES):
+            answers = task_answers(summary, task)
+            outcome.scores = {
+                key: sum(score >= 1 for score in own.scores) / len(own.scores) for key, own in answers.items()
+            }
+            outcome.truncated = samples.truncated_share(answers.values())
+        else:
+            outcome.reward = trial_score(summary)
+        return outcome
+
+
+def leaderboard(
+    outcomes: Iterable[Outcome], task: str, *, confidence: float = 0.95, resamples: int = 2000
+) -> list[dict[str, Any]]:
+    """The variants, best first: their standing, cost and runs. Only problems that all runs were asked count.
+
+    Variants with fewer seeds than others (their runs failed, or have not ended) are ranked by those they have.
+    """
+    outcomes = [o for o in outcomes if o.scores]
+    ranked = [o for o in outcomes if o.cell.variant != START]
+    if not ranked:
+        return []
+    shared = set.intersection(*(set(o.scores) for o in outcomes))
+    if not shared:
+        raise UserError(
+            f"evaluate.tasks: the runs were not asked one {task} problem in common, so they cannot be ranked."
+        )
+    order = [problem for problem in outcomes[0].scores if problem in shared]
+    scores: dict[str, list[list[float]]] = {}
+    baseline = None
+    for outcome in outcomes:
+        values = [outcome.scores[problem] for problem in order]
+        if outcome.cell.variant == START:
+            baseline = values
+        else:
+            scores.setdefault(outcome.cell.variant, []).append(values)
+    standings = rank(scores, baseline, confidence=confidence, resamples=resamples)
+    return [_row(standing, [o for o in ranked if o.cell.variant == standing.name]) for standing in standings]
+
+
+def _row(standing: Standing, outcomes: list[Outcome]) -> dict[str, Any]:
+    costs = [o.cost for o in outcomes]
+    mean = {name: statistics.fmean(c[name] for c in costs) for name in costs[0] if all(name in c for c in costs)}
+    runs = [(o.summary or {}).get("parent_run_id") for o in outcomes]
+    cut = [o.truncated for o in outcomes if o.truncated is not None]
+    truncated = statistics.fmean(cut) if len(cut) == len(outcomes) else None
+    return standing.body() | {
+        "cost": mean,
+        "truncated": truncated,
+        "runs": runs,
+        "seeds": [o.cell.seed for o in outcomes],
+    }

@@ -1,0 +1,146 @@
+"""MLflow, as the rest of the project sees it: every function raises `Away` or `Refused`, nothing else of MLflow's.
+
+Pipelines are in `tasks.tracking.pipeline_run`, stages in `tasks.tracking.stage_run`, checkpoints in `tasks.tracking.models`, evaluations in
+`tasks.tracking.evaluation`; what cannot be sent waits in `tasks.tracking.outbox`.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+
+from pipelines.base.files import MANIFEST, is_inside, read_object
+from pipelines.base.secrets import redact
+from tasks.store.artifacts import name_of
+from tasks.tracking.client import client, experiment, open_embedded, talking
+from tasks.tracking.evaluation import record_evaluation
+from tasks.tracking.models import (
+    SIDE_FILES,
+    external_base,
+    link_inputs,
+    model_of,
+    register,
+    size_of,
+    store,
+)
+from tasks.tracking.names import flatten
+from tasks.tracking.pipeline_run import (
+    close_abandoned,
+    end_pipeline,
+    experiment_of,
+    recent,
+    reopen,
+    show,
+    start_pipeline,
+)
+from tasks.tracking.stage_run import StageTracker
+from tasks.tracking.time_budget import Away, Refused
+from tasks.tracking.traces import send_shown
+
+log = logging.getLogger("whetstone.tracking")
+AWAY = (Away, Refused)
+
+
+@talking()
+def close(run_id: str, status: str, tags: dict[str, str]) -> None:
+    """End a stage's run. The key tag comes last: a run that has it is complete."""
+    to = client()
+    for key, value in tags.items():
+        to.set_tag(run_id, key, redact(value)[:7900])
+    to.set_terminated(run_id, status)
+
+
+@talking()
+def find_remote(stage: str, key: str, experiment_name: str) -> tuple[str, str] | None:
+    """A finished stage run of that key in the store: (run id, experiment id), or None.
+
+    Its own experiment is asked first, then all others: a stage may have been reused from another recipe's.
+    """
+    to = client()
+    wanted = f"tags.`whetstone.key` = '{name_of(stage, key)}' and attributes.status = 'FINISHED'"
+    known = to.get_experiment_by_name(experiment_name) if experiment_name else None
+    runs = list(to.search_runs([known.experiment_id], wanted, max_results=1)) if known else []
+    if not runs:
+        others = [e.experiment_id for e in _experiments(to) if known is None or e.experiment_id != known.experiment_id]
+        runs = list(to.search_runs(others, wanted, max_results=1)) if others else []
+    return (runs[0].info.run_id, runs[0].info.experiment_id) if runs else None
+
+
+def _experiments(to: Any) -> Iterator[Any]:
+    """All active experiments, page by page."""
+    token = None
+    while True:
+        page = to.search_experiments(max_results=1000, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+@talking()
+def fetch(run_id: str, experiment_id: str, into: Path) -> bool:
+    """Bring a stage's files back from the store into a folder; False where they are not in the store, or not to be trusted.
+
+    Only what was announced under the run is downloaded, and no name may lead out of the folder. The caller checks the
+    contents against the key that it wanted.
+    """
+    to = client()
+    scrap = into.with_name(into.name + ".download")
+    shutil.rmtree(scrap, ignore_errors=True)
+    scrap.mkdir(parents=True)
+    try:
+        if not _names_stay_inside(to, run_id, "artifact"):
+            log.warning(
+                "the artifact of run %s in MLflow holds a path that leads out of its folder; it is not used", run_id
+            )
+            return False
+        shutil.copytree(to.download_artifacts(run_id, "artifact", str(scrap)), into, dirs_exist_ok=True, symlinks=True)
+        for model in to.search_logged_models([experiment_id], f"source_run_id = '{run_id}'"):
+            if "whetstone.path" in model.tags:
+                return False
+            is_base = model.tags.get("whetstone.checkpoint") == "base"
+            place = scrap / ("model-base" if is_base else "model-trained")
+            source = mlflow.artifacts.download_artifacts(artifact_uri=model.artifact_location, dst_path=str(place))
+            name = "base" if is_base else "model"
+            shutil.copytree(source, into / name, dirs_exist_ok=True, symlinks=True)
+            _drop_side_files(into, name)
+        return True
+    finally:
+        shutil.rmtree(scrap, ignore_errors=True)
+
+
+def _drop_side_files(artifact: Path, name: str) -> None:
+    """Remove what was put beside a model folder for MLflow to load it, so that the folder is the artifact's again."""
+    files = (read_object(artifact / MANIFEST, files=dict) or {}).get("files") or {}
+    for path in [artifact / name / side for side in SIDE_FILES]:
+        own = path.relative_to(artifact).as_posix()
+        if not any(file == own or file.startswith(f"{own}/") for file in files):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
+def _names_stay_inside(to: Any, run_id: str, folder: str) -> bool:
+    """Whether every file that the store announces below a folder really lies below it."""
+    for entry in to.list_artifacts(run_id, folder):
+        if not is_inside(entry.path) or not entry.path.startswith(f"{folder}/"):
+            return False
+        if entry.is_dir and not _names_stay_inside(to, run_id, entry.path):
+            return False
+    return True
+
+
+@talking()
+def metric_history(run_id: str, name: str) -> list[tuple[int, float]]:
+    """(step, value) of a metric, in order."""
+    return [(m.step, m.value) for m in client().get_metric_history(run_id, name)]
+
+
+__all__ = [
+    "AWAY", "StageTracker", "client", "close", "close_abandoned", "end_pipeline", "experiment",
+    "experiment_of", "external_base", "fetch", "find_remote", "flatten", "link_inputs", "metric_history", "model_of", "open_embedded",
+    "recent", "record_evaluation", "register", "reopen", "send_shown", "show", "size_of", "start_pipeline", "store",
+]  # fmt: skip

@@ -1,0 +1,165 @@
+"""The parent run of a pipeline in MLflow: opened with its parameters, closed with its scores, listed and read back."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from mlflow.entities import LoggedModelOutput, Metric
+
+from pipelines.base.files import read_json
+from pipelines.base.secrets import redact
+from tasks.tracking import links
+from tasks.tracking.client import client, dataset_inputs, experiment, log_params, talking
+from tasks.tracking.models import model_of, register
+from tasks.tracking.record import note
+from tasks.tracking.time_budget import Refused
+from tasks.tracking.views import update_views
+
+
+@talking()
+def start_pipeline(
+    name: str, experiment_name: str, tags: dict[str, str], params: dict[str, str], recipe_text: str
+) -> str:
+    """Open the parent run of a pipeline; returns its id."""
+    store = client()
+    experiment_id = experiment(experiment_name)
+    run = store.create_run(experiment_id, run_name=name, tags={"whetstone.kind": "pipeline", **tags})
+    log_params(run.info.run_id, params)
+    store.log_text(run.info.run_id, recipe_text, "recipe.yaml")
+    return run.info.run_id
+
+
+@talking()
+def experiment_of(run_id: str) -> str:
+    """Id of the experiment that holds a run."""
+    return client().get_run(run_id).info.experiment_id
+
+
+def reopen(run_id: str, tags: dict[str, str]) -> bool:
+    """Take up a run that was killed; False where the store does not have it any more.
+
+    Raises:
+        Away: the store does not say.
+    """
+    try:
+        with talking():
+            to = client()
+            to.update_run(run_id, status="RUNNING")
+            for key, value in tags.items():
+                to.set_tag(run_id, key, value)
+    except Refused:
+        return False
+    return True
+
+
+def close_abandoned(run_id: str, status: str, reason: str | None) -> bool:
+    """End a pipeline's run whose process is gone, and those of its stages that are open; False where there is no such run.
+
+    Raises:
+        Away: the store does not answer.
+    """
+    try:
+        with talking():
+            to = client()
+            run = to.get_run(run_id)
+            stages = to.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'")
+            for each in (run, *stages):
+                if each.info.status == "RUNNING":
+                    if reason:
+                        to.set_tag(each.info.run_id, "whetstone.error", redact(reason))
+                    to.set_terminated(each.info.run_id, status)
+    except Refused:
+        return False
+    return True
+
+
+@talking()
+def end_pipeline(run_id: str, status: str, body: dict[str, Any]) -> None:
+    """Close the parent run with its scores, description, inputs and outputs. Safe to repeat: nothing is logged twice.
+
+    Args:
+        body: `summary`; `metrics` in the order in which they are to be seen; `time` of all of them in ms; and optionally
+            `datasets`, `checkpoints` (name → where its model is, in the order of the chain), `answers` (checkpoint →
+            run with its answers) and `register` (name and tags of the registered model).
+    """
+    store = client()
+    run = store.get_run(run_id)
+    experiment_id = run.info.experiment_id
+    summary = body["summary"]
+    store.log_dict(run_id, summary, "summary.json")
+    told = run.data.metrics
+    metrics = {name: value for name, value in body["metrics"].items() if told.get(name) != value}
+    store.log_batch(run_id, metrics=[Metric(name, value, body["time"], 0) for name, value in metrics.items()])
+    inputs = dataset_inputs(body.get("datasets") or [])
+    if inputs:
+        store.log_inputs(run_id, inputs)
+    models = {name: model_of(name, **where) for name, where in (body.get("checkpoints") or {}).items()}
+    outputs = {m.model_id for m in (run.outputs.model_outputs if run.outputs else [])}
+    trained = [(n, m) for n, m in models.items() if m and n != "base" and m[0] not in outputs]
+    if trained:
+        store.log_outputs(run_id, [LoggedModelOutput(model_id, step) for _, (model_id, step) in trained])
+    last = list(models.values())[-1] if models else None
+    if body.get("register") and last is not None:
+        register(last[0], body["register"]["name"], body["register"]["tags"])
+    answer_links = _answer_links(experiment_id, body.get("answers") or {})
+    text = note(summary, lambda stage_run: links.inside(links.run(experiment_id, stage_run)), answer_links)
+    store.set_tag(run_id, "mlflow.note.content", redact(text)[:7900])
+    for stage, about in summary.get("stages", {}).items():
+        text = f"{about['status']} {about['key']} {about['run_id'] or ''}".strip()
+        store.set_tag(run_id, f"whetstone.stage.{stage}", text)
+    if status == "FINISHED":
+        update_views(experiment_id)
+    store.set_terminated(run_id, status)
+
+
+def _answer_links(experiment_id: str, answers: dict[str, str]) -> dict[str, str]:
+    names = list(answers)
+    return {
+        f"{before} → {after}": links.inside(links.answers(experiment_id, answers[after], answers[before]))
+        for before, after in pairwise(names)
+    }
+
+
+@talking()
+def recent(experiment_name: str | None, limit: int = 20) -> list[dict[str, Any]]:
+    """Pipeline runs, newest first."""
+    to = client()
+    experiments = [e for e in to.search_experiments() if experiment_name in (None, e.name)]
+    runs = to.search_runs(
+        [e.experiment_id for e in experiments],
+        "tags.`whetstone.kind` = 'pipeline'",
+        order_by=["attributes.start_time DESC"],
+        max_results=limit,
+    )
+    return [_run(r) for r in runs]
+
+
+@talking()
+def show(run_id: str) -> dict[str, Any]:
+    """A pipeline run with its stage runs and summary."""
+    to = client()
+    run = to.get_run(run_id)
+    children = to.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'")
+    body = _run(run)
+    body["stages"] = [_run(r) for r in sorted(children, key=lambda r: r.info.start_time)]
+    with contextlib.suppress(mlflow.MlflowException, OSError):
+        body["summary"] = read_json(Path(to.download_artifacts(run_id, "summary.json")))
+    return body
+
+
+def _run(run: Any) -> dict[str, Any]:
+    end = run.info.end_time
+    return {
+        "run_id": run.info.run_id,
+        "experiment_id": run.info.experiment_id,
+        "name": run.info.run_name,
+        "status": run.info.status,
+        "started": run.info.start_time / 1000,
+        "seconds": (end - run.info.start_time) / 1000 if end else None,
+        "metrics": dict(run.data.metrics),
+        "tags": {k: v for k, v in run.data.tags.items() if k.startswith("whetstone.")},
+    }

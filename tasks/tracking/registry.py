@@ -1,0 +1,93 @@
+"""The model registry as promotions use it: versions, the alias `champion`, and tags that remember looks. Raises `Away`, `Refused`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tasks.tracking.client import client, talking
+
+ALIAS = "champion"
+
+
+@talking()
+def versions_of(model_id: str) -> list[tuple[str, str]]:
+    """(registered name, version) of a LoggedModel, newest first."""
+    to = client()
+    source = to.get_logged_model(model_id)
+    listed = to.search_model_versions(f"run_id = '{source.source_run_id}'")
+    own = [v for v in listed if model_id in (getattr(v, "model_id", None), v.tags.get("whetstone.model_id"))]
+    return [(v.name, str(v.version)) for v in sorted(own, key=lambda v: -int(v.version))]
+
+
+@talking()
+def names() -> list[str]:
+    """Every registered name."""
+    to = client()
+    listed: list[str] = []
+    page = None
+    while True:
+        models = to.search_registered_models(page_token=page)
+        listed += [model.name for model in models]
+        page = models.token
+        if not page:
+            return listed
+
+
+@talking()
+def champion(name: str) -> tuple[str, dict[str, str]] | None:
+    """(version, its tags) of the champion, None where there is none yet."""
+    to = client()
+    version = to.get_registered_model(name).aliases.get(ALIAS)
+    if version is None:
+        return None
+    return str(version), dict(to.get_model_version(name, str(version)).tags)
+
+
+@talking()
+def version_tags(name: str, version: str) -> dict[str, str]:
+    """Tags of a version."""
+    return dict(client().get_model_version(name, version).tags)
+
+
+@talking()
+def ledger(name: str) -> dict[str, Any]:
+    """The JSON values of our tags on a registered name, by key without `whetstone.`."""
+    values = {}
+    for key, value in client().get_registered_model(name).tags.items():
+        if key.startswith("whetstone."):
+            try:
+                values[key.removeprefix("whetstone.")] = json.loads(value)
+            except ValueError:
+                continue
+    return values
+
+
+@talking()
+def remember(name: str, key: str, value: Any) -> None:
+    """Write a value into the ledger."""
+    client().set_registered_model_tag(name, f"whetstone.{key}", json.dumps(value))
+
+
+@talking()
+def set_champion(name: str, version: str, tags: dict[str, str]) -> None:
+    """Give the alias to a version."""
+    to = client()
+    for key, value in tags.items():
+        to.set_model_version_tag(name, version, key, value[:4900])
+    to.set_registered_model_alias(name, ALIAS, version)
+
+
+@talking()
+def clear_champion(name: str) -> None:
+    """Take the alias away."""
+    client().delete_registered_model_alias(name, ALIAS)
+
+
+@talking()
+def keep_evidence(run_id: str, file: str, body: dict[str, Any], tags: dict[str, str]) -> None:
+    """Put a JSON artifact and tags on a run."""
+    to = client()
+    to.log_dict(run_id, body, file)
+    for key, value in tags.items():
+        to.set_tag(run_id, key, value[:7900])

@@ -1,0 +1,100 @@
+"""The HTML report of a run: flips first, the same problem over steps, tokens on the colour of their advantage."""
+
+from __future__ import annotations
+
+import json
+
+import chain
+import html_pages
+import pytest
+
+from flows.cli import main as cli
+from flows.cli import report, report_page
+from tasks.store import index
+from tasks.tracking import rollouts
+
+ROW = {"uid": "u" * 32, "group": 0, "status": "correct", "score": 1.0, "correct": True, "components": {"verifier": 1.0}}
+
+
+@pytest.fixture
+def run(home, tmp_path):
+    """A run of the index with an evaluation and logged rollouts."""
+    evaluated, trained = tmp_path / "evaluate", tmp_path / "rlvr"
+    evaluated.mkdir()
+    trained.mkdir()
+    chain.evaluation(evaluated)
+    lines = [
+        {**ROW, "step": 1, "text": "ab", "prompt": [{"role": "user", "content": "<b>go</b>"}], "advantage": -0.5},
+        {**ROW, "step": 9, "text": "ba", "tokens": [["b", 1.0], ["a", -1.0], ["!", None]]},
+        {**ROW, "uid": "v" * 32, "step": 9, "text": "x", "turns": [["policy", "le\u202eft"], ["environment", "wall"]]},
+    ]
+    (trained / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
+    home.mkdir(parents=True)
+    index.start("a" * 32, "toy seed=3", "toy", {})
+    results = json.loads((evaluated / "results.json").read_text())
+    stages = {
+        name: {
+            "status": "ran",
+            "artifact": str(path),
+            "seconds": 1.0,
+            "key": "k",
+            "run_id": None,
+            "why": "",
+            "inputs": inputs,
+            **({"rewards": ["reward: judge: judge (<b>)"]} if name == "rlvr" else {}),
+        }
+        for name, path, inputs in (("rlvr", trained, {"model": "base"}), ("evaluate", evaluated, {"rlvr": "rlvr"}))
+    }
+    index.end("a" * 32, "FINISHED", {"recipe": "toy", "seed": 3, "seconds": 2.0, "stages": stages, **results}, {})
+    return tmp_path
+
+
+def test_the_page_is_whole_and_says_it_all(run, capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["report", "aaaa", "--out", str(run / "r.html")])
+    assert left.value.code == 0 and capsys.readouterr().out.strip() == str(run / "r.html")
+    text = (run / "r.html").read_text()
+    html_pages.check(text)
+    assert "<li>rlvr, reward: judge: judge (&lt;b&gt;)</li>" in text
+    assert "toy seed=3" in text and "gained 1, lost 0, both 1, neither 0" in text
+    assert text.index("palindrome 0") < text.index("palindrome 1"), "the flip comes first"
+    assert text.count("<rect") == 2 and text.count('class="edge"') == 1 and "ran, 1 s" in text
+    assert "The same problem while the policy learned" in text and "step 9" in text
+    assert "&lt;b&gt;go&lt;/b&gt;" in text and "<b>go" not in text
+    assert "rgba(26,127,55,0.60)' title='+1'>b<" in text and "rgba(207,34,46,0.60)' title='-1'>a<" in text
+    assert "<span>!</span>" in text and "class='environment'" in text and "le\ufffdft" in text and "verifier 1" in text
+    assert "http" not in text.replace("http-equiv", "") and "<script" not in text
+
+
+def test_an_unknown_run_is_one_line(home, capsys):
+    home.mkdir(parents=True)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["report", "ffff"])
+    assert left.value.code == 2 and "whetstone runs" in capsys.readouterr().err
+
+
+def test_rows_of_a_problem_may_answer_several_prompts(tmp_path):
+    """A variant that the policy has written is a group of its own; the rows after the first of a group have its prompt."""
+    lines = [
+        {**ROW, "step": 1, "group": group, "prompt": prompt} for group, prompt in ((0, ["a"]), (0, None), (4, ["b"]))
+    ]
+    lines.append({**ROW, "step": 2, "group": 3})
+    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [row["prompt"] for row in rollouts.read(tmp_path)] == [["a"], ["a"], ["b"], ["a"]]
+
+
+def test_problems_met_most_often_are_followed_from_first_to_last_step():
+    rows = [
+        {"uid": uid, "step": step}
+        for uid, steps in {"a": [1, 2, 3, 4, 9], "b": [1, 4], "c": [5]}.items()
+        for step in steps
+    ]
+    assert {uid: [r["step"] for r in rows] for uid, rows in report.followed(rows).items()} == {
+        "a": [1, 3, 9],
+        "b": [1, 4],
+    }
+
+
+def test_advantages_colour_by_the_largest():
+    assert report_page.advantages({"tokens": [["a", 0.5], ["b", None]]}) == [0.5]
+    assert report_page.advantages({"text": "a"}) == [] and report_page.advantages({"advantage": -2}) == [-2]

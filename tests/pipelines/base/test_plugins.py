@@ -1,0 +1,137 @@
+"""Methods from somebody's own file or module, through the door that the project's papers use."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+import toys
+
+from pipelines.base import plugins
+from pipelines.base.errors import RecipeError, UserError
+from pipelines.contract import catalogue
+from pipelines.contract.columns import COLUMNS
+from pipelines.recipe.check import check_stage
+from pipelines.recipe.read import read_recipe
+from tasks import keys
+
+METHOD = """
+from pipelines.contract.catalogue import method
+
+@method(paper="folklore", title="Rewards as they are, times a factor", checked="closed form")
+def scaled(reward, *, factor: float = 2.0):
+    \"\"\"`factor * reward`.\"\"\"
+    return factor * reward
+
+PARTS = {"rlvr.advantage": {"%s": scaled}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    """Each test begins and ends with the installed plug-ins alone."""
+    before, columns = dict(plugins._named), dict(COLUMNS)
+    yield
+    plugins._named.clear()
+    plugins._named.update(before)
+    COLUMNS.clear()
+    COLUMNS.update(columns)
+    plugins.origins.cache_clear()
+    catalogue.load.cache_clear()
+
+
+def write(path, text):
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def test_a_single_file_brings_a_method(tmp_path):
+    file = write(tmp_path / "mine.py", METHOD % "scaled_a")
+    recipe = read_recipe(toys.recipe(tmp_path), [f"plugins=[{file}]", "rlvr.advantage={kind: scaled_a, factor: 3}"])
+    assert "scaled_a" in catalogue.names("rlvr.advantage")
+    bound = catalogue.bind("rlvr.advantage", {"kind": "scaled_a", "factor": 3})
+    assert bound({"reward": 0.5}) == 1.5 and bound.needs == ("reward",)
+    check_stage(recipe.node("rlvr"))
+    with pytest.raises(RecipeError, match=r"rlvr\.advantage\.factr: no such setting"):
+        catalogue.bind("rlvr.advantage", {"kind": "scaled_a", "factr": 3})
+
+
+def test_its_code_is_in_the_key_of_the_stage_that_uses_it(tmp_path):
+    file = write(tmp_path / "mine.py", METHOD % "scaled_b")
+    path = toys.recipe(tmp_path)
+
+    def key(*overrides):
+        recipe = read_recipe(path, [f"plugins=[{file}]", *overrides])
+        return keys.stage_key(keys.key_parts(recipe, "rlvr", {"data": "d"}))
+
+    other, used = key(), key("rlvr.advantage=scaled_b")
+    write(file, METHOD % "scaled_b" + "\n# a comment\n")
+    assert key("rlvr.advantage=scaled_b") == used
+    write(file, (METHOD % "scaled_b").replace("factor * reward", "reward * factor"))
+    assert key("rlvr.advantage=scaled_b") != used and key() == other
+    recipe = read_recipe(path, [f"plugins=[{file}]", "rlvr.advantage=scaled_b"])
+    assert "plugin/mine.py" in keys.key_parts(recipe, "rlvr", {"data": "d"})["files"]
+
+
+def test_a_module_and_its_own_column(tmp_path, monkeypatch):
+    write(
+        tmp_path / "my_methods.py",
+        """
+        from pipelines.contract.catalogue import method
+        from pipelines.contract.columns import Column, Phase
+        from pipelines.contract.provider import Provider
+
+        COLUMNS = {"my_bonus": Column("B", "float32", Phase.ADVANTAGE, "my provider", "A bonus.", part=True, automatic="my_bonus")}
+
+        @method(paper="folklore", title="Ones", checked="closed form", makes=("my_bonus",))
+        class my_bonus(Provider):
+            '''One for each row.'''
+
+        @method(paper="folklore", title="Reward and bonus", checked="closed form")
+        def with_bonus(reward, my_bonus):
+            '''Their sum.'''
+            return reward + my_bonus
+
+        PARTS = {"rlvr.providers": {"my_bonus": "my_methods:my_bonus"}, "rlvr.advantage": {"with_bonus": with_bonus}}
+        """,
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = read_recipe(toys.recipe(tmp_path), ["plugins=[my_methods]", "rlvr.advantage=with_bonus"])
+    check_stage(recipe.node("rlvr"))
+    assert COLUMNS["my_bonus"].automatic == "my_bonus"
+    assert "module/my_methods" in keys.key_parts(recipe, "rlvr", {"data": "d"})["files"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("gone.py", None, r"plugins: there is no file .*gone\.py"),
+        ("no_such_module_here", None, "there is no module 'no_such_module_here'"),
+        ("bare.py", "x = 1", r"bare\.py has no table PARTS"),
+        ("list.py", "PARTS = {'rlvr.advantage': ['x']}", "has no table PARTS"),
+        ("broken.py", "1 / 0", r"broken\.py fails when it is imported: ZeroDivisionError"),
+        ("wants.py", "import no_such_library_here", "imports no_such_library_here, which is not installed"),
+        ("twice.py", METHOD % "digirl", "both bring rlvr.advantage: digirl. Rename one"),
+        ("core.py", METHOD % "grpo", "there is a method grpo in the core"),
+    ],
+)
+def test_what_is_no_plug_in_is_refused_with_the_reason(tmp_path, name, text, says):
+    if text is not None:
+        write(tmp_path / name, text)
+    spelled = str(tmp_path / name) if name.endswith(".py") else name
+    with pytest.raises(UserError, match=says):
+        read_recipe(toys.recipe(tmp_path), [f"plugins=[{spelled}]"])
+
+
+def test_the_list_is_a_list(tmp_path):
+    with pytest.raises(RecipeError, match=r"plugins: a list of files and modules"):
+        read_recipe(toys.recipe(tmp_path), ["plugins=mine.py"])
+
+
+def test_a_method_without_a_card_is_refused(tmp_path):
+    file = write(
+        tmp_path / "plain.py", "def plain(reward):\n    return reward\nPARTS = {'rlvr.advantage': {'plain_c': plain}}\n"
+    )
+    plugins.activate([str(file)])
+    with pytest.raises(TypeError, match="plain has no card; decorate it with @method"):
+        catalogue.load("rlvr.advantage", "plain_c")

@@ -1,0 +1,42 @@
+"""A recipe whose verifier runs programs needs a sandbox before it starts; others do not."""
+
+from __future__ import annotations
+
+import toys
+import yaml
+
+from pipelines.recipe.read import read_recipe
+from pipelines.sandbox import isolation
+from tasks import keys
+from tasks.preflight import check as preflight
+
+
+def recipe(tmp_path, verifier, **top):
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    path = toys.recipe(tmp_path)
+    body = yaml.safe_load(path.read_text())
+    body["curate"]["sources"] = [{"kind": "file", "path": str(tmp_path / "x.jsonl"), "verifier": verifier}]
+    path.write_text(yaml.safe_dump(body | top))
+    return read_recipe(path)
+
+
+def sandbox_problems(read, stage):
+    return preflight._sandbox(read, [read.node(stage)])
+
+
+def test_no_sandbox_is_a_problem_of_recipes_that_run_programs(tmp_path, monkeypatch):
+    monkeypatch.setattr(isolation, "trouble", lambda level: "" if level == "limits_only" else "denied")
+    problems = list(sandbox_problems(recipe(tmp_path, "python"), "curate"))
+    assert [p.field for p in problems] == ["sandbox"]
+    assert "namespaces: denied. landlock: denied" in str(problems[0]) and "limits_only" in str(problems[0])
+    assert not list(sandbox_problems(recipe(tmp_path, "math"), "curate"))
+    assert not list(sandbox_problems(recipe(tmp_path, "python"), "sft"))
+    assert not list(sandbox_problems(recipe(tmp_path, "python", sandbox="limits_only"), "curate"))
+
+
+def test_going_without_a_wall_is_in_the_key_and_the_sandbox_code_too(tmp_path):
+    walled, bare = recipe(tmp_path, "python"), recipe(tmp_path, "python", sandbox="limits_only")
+    parts = [keys.key_parts(r, "curate", {}) for r in (walled, bare)]
+    assert parts[0]["settings"].get("sandbox") is None and parts[1]["settings"]["sandbox"] == "limits_only"
+    inside = {f"pipelines.sandbox.inside.{name}" for name in ("zygote", "harness", "confine", "wire")}
+    assert inside <= parts[0]["source"].keys()
