@@ -219,7 +219,7 @@ def _over_copies(gradient: Tensor, columns: dict[str, Any]) -> Tensor:
 
 def gtpo(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     """The shaped rewards too."""
-    from pipelines.rlvr.advantage.gtpo import shaped_reward
+    from pipelines.papers.grpo_s import shaped_reward
 
     columns = columns_of(case["inputs"], dtype)
     settings = {k: v for k, v in method(case).settings.items() if k in ("base", "share", "eps")}
@@ -229,7 +229,7 @@ def gtpo(case: Case, dtype: torch.dtype) -> dict[str, Any]:
 
 def epo(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     """The weight of the smoothing, and where the penalty is above 0."""
-    from pipelines.rlvr.auxiliary_loss.epo import epo, phase
+    from pipelines.papers.epo import epo, phase
 
     inputs = case["inputs"]
     if "entropy" not in inputs:
@@ -275,7 +275,7 @@ def method_call(fn: Any, columns: dict[str, Any]) -> Any:
 
 def pipo_replay(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     """Progress against the window, and the coefficients of the step before."""
-    from pipelines.rlvr.replay.pipo import shares
+    from pipelines.papers.pipo import shares
 
     columns = columns_of({k: case["inputs"][k] for k in ("advantage", "mask", "group")}, dtype)
     replay = instance(case)
@@ -395,7 +395,7 @@ def par(case: Case, dtype: torch.dtype) -> dict[str, Any]:
 
 def arena_tournament(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     """The ranking of a table of points, and the advantages by rank."""
-    from pipelines.rlvr.reward.arena_tournament import advantages, rank_rewards, tournament
+    from pipelines.papers.arena_tournament import advantages, rank_rewards, tournament
 
     points = case["inputs"]["points"]
     ranked = tournament(len(points), lambda a, b: tuple(points[a][b]))
@@ -405,7 +405,7 @@ def arena_tournament(case: Case, dtype: torch.dtype) -> dict[str, Any]:
 def co_reward(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     """Answers to two wordings, as rows whose completion is the answer; unscored is -1."""
     from pipelines.data.records import Problem, Stop, Trajectory
-    from pipelines.rlvr.reward.co_reward import co_reward
+    from pipelines.papers.co_reward import co_reward
 
     wordings = case["inputs"]["said"]
     problems = {

@@ -31,13 +31,12 @@ ALLOWED = {
     "tasks/sweep/plan.py": {"fresh"},
     "pipelines/recipe/settings.py": {"fresh"},  # the recipe's `model.fresh`
     # settings that recipes and golden files name
-    "pipelines/rlvr/advantage/w_reinforce.py": {"right", "wrong"},
-    "pipelines/rlvr/credit/entropy_gate.py": {"right", "wrong"},
-    "pipelines/rlvr/curriculum/v0_budget.py": {"prior"},
-    "pipelines/rlvr/curriculum/vade.py": {"keep"},
-    "pipelines/rlvr/shaping/cosine_length.py": {"right", "wrong"},
-    "pipelines/rlvr/shaping/laser.py": {"bonus"},
-    "pipelines/rlvr/shaping/laser_d.py": {"bonus"},
+    "pipelines/papers/w_reinforce.py": {"right", "wrong"},
+    "pipelines/papers/reason_maxxer.py": {"right", "wrong"},
+    "pipelines/papers/v0_budget.py": {"prior"},
+    "pipelines/papers/vade.py": {"keep"},
+    "pipelines/papers/cosine_length.py": {"right", "wrong"},
+    "pipelines/papers/laser.py": {"bonus"},
 }
 """file → words that are right there."""
 PROSE = {

@@ -14,7 +14,7 @@ from pipelines.contract.columns import Phase, phase_of
 from pipelines.contract.method import Method
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_slots, bound_list, column_options
-from pipelines.rlvr.advantage._estimate import returns_to_go
+from pipelines.rlvr.common.estimate import returns_to_go
 from pipelines.rlvr.diagnostics import changed_share
 from pipelines.rlvr.ops import to_tokens
 from pipelines.rlvr.ops_turns import last_taken, turns_taken

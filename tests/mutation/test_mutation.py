@@ -50,10 +50,10 @@ def test_the_mutations_of_a_function(tmp_path):
 
 
 def test_a_mutant_is_in_force_for_whoever_imported_the_function_before():
-    from pipelines.rlvr.reward.arena_tournament import bracket
+    from pipelines.papers.arena_tournament import bracket
 
-    module = importlib.import_module("pipelines.rlvr.reward.arena_tournament")
-    path = toys.ROOT / "pipelines/rlvr/reward/arena_tournament.py"
+    module = importlib.import_module("pipelines.papers.arena_tournament")
+    path = toys.ROOT / "pipelines/papers/arena_tournament.py"
     start = next(m for m in mutants(path) if m.scope == "bracket" and isinstance(m.tree, ast.Module))
     before = bracket.__code__
     with planted(module, start):
@@ -79,7 +79,7 @@ def run(*arguments):
 )
 def test_a_survivor_that_is_not_listed_fails_the_run(tests):
     """The docstring's example of this filter has no row that is incorrect and out of the loss; a test beside it has."""
-    file = "pipelines/rlvr/filter/incorrect.py"
+    file = "pipelines/papers/w_reinforce.py"
     code, output = run("--tests", file, *tests, "--", file)
     survivor = "filter/incorrect.py  incorrect: in_loss & (correct == 0) → correct == 0"
     assert code == (0 if tests else 1), output

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.advantage._estimate import generalised_advantage
+from pipelines.rlvr.common.estimate import generalised_advantage
 from pipelines.rlvr.ops import whiten as standardise
 
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.advantage._estimate import returns_to_go
+from pipelines.rlvr.common.estimate import returns_to_go
 from pipelines.rlvr.ops import whiten
 
 

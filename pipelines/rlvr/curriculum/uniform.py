@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipelines.contract.catalogue import method
-from pipelines.rlvr.curriculum._passes import Passes
+from pipelines.rlvr.common.passes_over_data import Passes
 
 
 @method(paper="folklore", title="Shuffled passes", checked="closed form")

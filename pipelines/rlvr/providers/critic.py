@@ -13,9 +13,9 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine.critic import zero_head
 from pipelines.rlvr.algorithm import returns
+from pipelines.rlvr.common.heuristic import FIELD, Heuristic
+from pipelines.rlvr.common.learned_head import LearnedHead
 from pipelines.rlvr.ops_turns import turn_starts, turns_to_tokens
-from pipelines.rlvr.providers._heuristic import FIELD, Heuristic
-from pipelines.rlvr.providers._learned_head import LearnedHead
 from pipelines.rlvr.turn_values import turn_advantages, turn_values
 from pipelines.rlvr.value_heads import Mapped, ValueHeads
 

@@ -15,8 +15,8 @@ from pipelines.contract.method import Reward
 from pipelines.contract.scorer import RewardModel, Scorer
 from pipelines.data import chat
 from pipelines.data.records import Problem, Role, Stop, Trajectory
-from pipelines.rlvr.reward._ensemble import aggregated
-from pipelines.rlvr.reward._turns import check_reads, pay_scored_turns
+from pipelines.rlvr.common.ensemble import aggregated
+from pipelines.rlvr.common.turn_rewards import check_reads, pay_scored_turns
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward.model"

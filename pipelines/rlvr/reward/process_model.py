@@ -13,7 +13,7 @@ from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
 from pipelines.data import chat, control
 from pipelines.data.records import Problem, Role, Stop, Trajectory
-from pipelines.rlvr.reward._steps import sigmoid, split_steps
+from pipelines.rlvr.common.step_scores import sigmoid, split_steps
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward.model"

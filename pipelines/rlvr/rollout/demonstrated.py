@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
 from pipelines.data.records import by_group
-from pipelines.rlvr.rollout._answers import answers, demonstration
+from pipelines.rlvr.common.answers import answers, demonstration
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest

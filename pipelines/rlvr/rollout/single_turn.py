@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
-from pipelines.rlvr.rollout._answers import answers, grown
+from pipelines.rlvr.common.answers import answers, grown
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest

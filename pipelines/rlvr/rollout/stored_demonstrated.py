@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
-from pipelines.rlvr.rollout._answers import demonstration
-from pipelines.rlvr.rollout._stored import stored_rows
+from pipelines.rlvr.common.answers import demonstration
+from pipelines.rlvr.common.stored_answers import stored_rows
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest

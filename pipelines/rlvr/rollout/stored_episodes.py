@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
-from pipelines.rlvr.rollout import _stored
+from pipelines.rlvr.common import stored_answers as _stored
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest

@@ -17,11 +17,11 @@ from pipelines.data import dataset, samples
 from pipelines.data.pairs import pair_of
 from pipelines.data.records import Problem
 from pipelines.judges import questions
+from pipelines.papers.thinkdial import mode_of
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.selection import Selection
 from pipelines.recipe.settings import Source
-from pipelines.rlvr.reward.thinkdial import mode_of
 from tasks import keys
 
 

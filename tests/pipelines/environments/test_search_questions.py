@@ -9,7 +9,7 @@ import pytest
 from pipelines import environments
 from pipelines.data.records import Problem
 from pipelines.environments import search_questions
-from pipelines.rlvr.reward.safesearch import is_safe
+from pipelines.papers.safesearch import is_safe
 from pipelines.tools.corpora import places
 from pipelines.tools.retrieval import retriever
 

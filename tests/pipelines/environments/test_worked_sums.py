@@ -10,8 +10,8 @@ from pipelines import environments, verifiers
 from pipelines.base.errors import RecipeError
 from pipelines.data.records import Problem
 from pipelines.environments import worked_sums
-from pipelines.rlvr.reward.autothink import thinks
-from pipelines.rlvr.reward.thinkdial import mode_of
+from pipelines.papers.autothink import thinks
+from pipelines.papers.thinkdial import mode_of
 
 
 def rows(size, seed=1, **config):

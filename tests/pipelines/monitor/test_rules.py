@@ -19,9 +19,9 @@ from pipelines.contract.card import CHECKED
 from pipelines.contract.catalogue import card, load, names
 from pipelines.contract.monitor import Monitor, StepRollouts
 from pipelines.data.records import Stop, Trajectory
-from pipelines.monitor import goodhart as goodhart_file
 from pipelines.monitor.length_reward import within_groups
 from pipelines.monitor.repetition import repeated
+from pipelines.papers import goodhart as goodhart_file
 from pipelines.recipe.monitors import Rollback
 from pipelines.stage.monitors import Monitors
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipelines.base.files import contents
 from pipelines.contract.catalogue import bind, names
-from pipelines.reward_model.loss.odin import correlation
+from pipelines.papers.odin import correlation
 
 SLOT = "reward_model.loss"
 LOSSES = [name for name in names(SLOT) if "chosen_reward" in bind(SLOT, name).needs]

@@ -96,7 +96,7 @@ def test_epo_smooths_only_turns_with_a_past():
 
 
 def test_epo_s_phase_is_defined_for_the_shortest_runs():
-    from pipelines.rlvr.auxiliary_loss.epo import phase
+    from pipelines.papers.epo import phase
 
     assert [round(phase(s, 1), 4) for s in (0, 1)] == [1.0, 0.8271]
     assert 0 < phase(2, 2) <= 1 and 0 < phase(1, 2) <= 1

@@ -129,7 +129,7 @@ def test_a_gate_has_a_threshold_for_each_sign():
 
 @given(SEEDS, st.floats(0, 1))
 def test_red_shares_out_the_whole_reward(seed, share):
-    from pipelines.rlvr.credit.red import token_rewards
+    from pipelines.papers.red import token_rewards
 
     batch = toys.batch(seed=seed)
     paid = token_rewards(columns_of(batch)["immediate_reward"], batch.value, batch.mask, share)
@@ -157,7 +157,7 @@ def test_an_erank_bonus_is_bounded_and_only_up(seed):
 
 
 def test_effective_rank_counts_directions():
-    from pipelines.rlvr.credit.verl_erank import effective_rank
+    from pipelines.papers.verl_erank import effective_rank
 
     line = torch.arange(10.0)[:, None] * torch.tensor([[1.0, 2, 3]])
     assert abs(effective_rank(line) - 1) < 1e-3
@@ -183,7 +183,7 @@ def test_adhint_s_credit_against_a_loop(seed):
 
 @given(st.lists(st.floats(-2, 2, width=32), min_size=2, max_size=8), st.integers(1, 8))
 def test_d3s_takes_the_rows_that_vary_most(values, want):
-    from pipelines.rlvr.credit.d3s import _widest
+    from pipelines.papers.d3s import _widest
 
     want = min(want, len(values))
     x = torch.tensor(values, dtype=torch.float64)

@@ -14,8 +14,8 @@ from toys import columns_of
 
 from pipelines.contract.catalogue import bind
 from pipelines.contract.rollout import GroupOutcome
-from pipelines.rlvr.curriculum.gain_rl import prompt_score
-from pipelines.rlvr.curriculum.v0_budget import allocate, worth
+from pipelines.papers.gain_rl import prompt_score
+from pipelines.papers.v0_budget import allocate, worth
 
 
 @pytest.mark.parametrize(("utility", "power"), [("hard", 2), ("variance", 1)])

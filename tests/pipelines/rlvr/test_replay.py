@@ -14,7 +14,7 @@ from toys import columns_of
 from pipelines.contract.catalogue import bind
 from pipelines.contract.columns import COLUMNS
 from pipelines.contract.method import PolicyUpdate, own_update
-from pipelines.rlvr.replay._rows import append, row_of, stack
+from pipelines.rlvr.common.stored_rows import append, row_of, stack
 
 
 def step_of(seed: int, number: int, width: int = 9):

@@ -12,7 +12,7 @@ from method_toys import answer
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
-from pipelines.rlvr.reward.arena_tournament import rank_rewards, tournament
+from pipelines.papers.arena_tournament import rank_rewards, tournament
 
 
 def problems(*uids):

@@ -16,12 +16,12 @@ from toys import rough
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
+from pipelines.papers.aspo import aspo
+from pipelines.papers.avatar import avatar
+from pipelines.papers.grpo_n import grpo_n
+from pipelines.papers.gui_g1 import record_weight
+from pipelines.papers.gui_libra import gui_libra
 from pipelines.rlvr.advantage.grpo import grpo
-from pipelines.rlvr.credit.aspo import aspo
-from pipelines.rlvr.credit.avatar import avatar
-from pipelines.rlvr.credit.grpo_n import grpo_n
-from pipelines.rlvr.credit.gui_libra import gui_libra
-from pipelines.rlvr.providers.record_weight import record_weight
 
 FINITE = st.floats(-3, 3)
 

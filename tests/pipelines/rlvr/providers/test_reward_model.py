@@ -12,7 +12,7 @@ from pipelines.base.errors import RecipeError
 from pipelines.contract.model_settings import Model
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
-from pipelines.rlvr.credit.abc_attention import token_rewards
+from pipelines.papers.abc import token_rewards
 
 BUDGET = 24
 

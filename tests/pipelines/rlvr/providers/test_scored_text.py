@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from pipelines.data import chat, dataset
 from pipelines.data.records import Role
-from pipelines.rlvr.providers.answer_log_prob import answer_log_prob
+from pipelines.papers.igpo import answer_log_prob
 
 TURNS = ("rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.sampling.max_tokens=6")
 

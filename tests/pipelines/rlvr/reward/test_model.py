@@ -22,7 +22,7 @@ from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr import reward_models
-from pipelines.rlvr.reward._ensemble import aggregated
+from pipelines.rlvr.common.ensemble import aggregated
 from tasks import keys
 
 UID = "a" * 32

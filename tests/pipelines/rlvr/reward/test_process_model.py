@@ -20,7 +20,7 @@ from pipelines.engine import models
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer, save
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.rlvr.reward._steps import split_steps
+from pipelines.rlvr.common.step_scores import split_steps
 
 UID = "a" * 32
 PROMPT = [{"role": "user", "content": "2 + 2?"}]

@@ -1,0 +1,157 @@
+"""NoisyGRPO: Incentivizing Multimodal CoT Reasoning via Noise Injection and Bayesian Estimation.
+
+arXiv 2510.21122. Presets: noisy_grpo. Parts: noisy (rollout), noisy_grpo (advantage).
+
+Rollouts of one problem sampled from prompts that are corrupted to different degrees.
+
+Reward and the order of noise levels, fused by how much the reward tells apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+from pydantic import Field
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import PerRow
+from pipelines.contract.method import Rollout
+from pipelines.rlvr.common.answers import answers, teacher_forced
+from pipelines.rlvr.masked_text import Unit, context_of, masked, with_text
+from pipelines.rlvr.ops import group_std, standardised
+
+if TYPE_CHECKING:
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.data.records import Message, Problem, Trajectory
+
+
+Levels = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
+
+
+@method(
+    paper="2510.21122",
+    title="NoisyGRPO: Incentivizing Multimodal CoT Reasoning via Noise Injection and Bayesian Estimation (its rollouts)",
+    checked="reconstructed (official code read, which adds Gaussian noise to images or masks patches of them; masking text is ours)",
+    makes=("teacher_forced", "noise"),
+    forces_rows=True,
+    requires=(("prompting", "plain"),),
+    reduces_to="levels [0] is single_turn",
+)
+class noisy(Rollout):
+    """The i-th rollout of a problem is drawn with noise `levels[i mod n]`: that share of its prompt's units, on average, is masked.
+
+    The masked text is the record's `info` field named `field` (dots address nested ones) where it occurs in the prompt, as the paper
+    corrupts the image and not the question; without `field` it is the whole last user message. Each `unit` is replaced by `mark` with the
+    level's probability, independently for each rollout. A problem without that field is asked as it is, with noise 0.
+
+    Over the run all levels decrease linearly to `last` times their first value; the code's schedule, which its released scripts leave off,
+    is `last: 0.5`.
+
+    Every row trains after the prompt as it is, as in the released code: a row sampled from another one is teacher-forced, its old
+    log-probabilities are the trainer's own, and the ratio does not correct for what the noise changed. The column `noise` holds the step's
+    level, for `advantage: noisy_grpo`. Not implemented: dropping noisy rows that beat the clean one, which is off in the released scripts
+    too.
+    """
+
+    info_fields: ClassVar[tuple[str, ...]] = ("field",)
+
+    def __init__(
+        self,
+        *,
+        levels: Levels = [0.0, 0.3, 0.6, 0.9],  # noqa: B006
+        field: Annotated[str, Field(min_length=1, max_length=200)] | None = None,
+        unit: Unit = "word",
+        mark: Annotated[str, Field(max_length=100)] = "_",
+        last: Annotated[float, Field(ge=0, le=1)] = 1.0,
+    ) -> None:
+        self.levels, self.field, self.unit, self.mark, self.last = levels, field, unit, mark, last
+
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
+        """All rollouts of the problems, each group in the order of its levels."""
+        levels = [level * (1 - (1 - self.last) * context.progress) for level in self.levels]
+        drawn = [
+            (request, levels[i % len(levels)] if self._text(request.problem) else 0.0)
+            for request in requests
+            for i in range(request.rollouts)
+        ]
+        corrupted = [(request, level) for request, level in drawn if level > 0]
+        prompts = iter(
+            context.render(
+                [self._corrupted(request.problem, level, context) for request, level in corrupted],
+                [request.problem.tools for request, _ in corrupted],
+            )
+            if corrupted
+            else []
+        )
+        asked = [
+            replace(request, rollouts=1, prompt=next(prompts) if level > 0 else request.prompt)
+            for request, level in drawn
+        ]
+        rows = answers(asked, context)
+        return [
+            _after_clean_prompt(request, len(own.prompt), level, row, context) if level > 0 else row
+            for (request, level), own, row in zip(drawn, asked, rows, strict=True)
+        ]
+
+    def _text(self, problem: Problem) -> str | None:
+        """What is masked."""
+        if self.field is not None:
+            return context_of(problem, self.field)
+        return next((m["content"] for m in reversed(problem.prompt) if m["role"] == "user"), None)
+
+    def _corrupted(self, problem: Problem, level: float, context: RolloutContext) -> list[Message]:
+        text = self._text(problem) or ""
+        draws = torch.rand(len(text), generator=context.generator, device=context.generator.device).tolist()
+        chances = iter(draws)  # a unit has at least a character
+        return with_text(problem, text, masked(text, self.unit, lambda: next(chances) < level, self.mark))
+
+
+def _after_clean_prompt(
+    request: RolloutRequest, start: int, level: float, row: Trajectory, context: RolloutContext
+) -> Trajectory:
+    """The completion that begins at `start` of the row, after the problem's own prompt."""
+    clean = teacher_forced(request, request.prompt, row.tokens[start:], row.stop, context, drawn_elsewhere=True)
+    clean.noise = level
+    return clean
+
+
+@method(
+    paper="2510.21122",
+    title="NoisyGRPO: Incentivizing Multimodal CoT Reasoning via Noise Injection and Bayesian Estimation (its advantage)",
+    checked="official code, 5 cases",
+    zero_variance_groups="learns",
+    reduces_to="with equal noise in a group it is grpo, scaled alike",
+)
+def noisy_grpo(
+    reward: PerRow,
+    noise: PerRow,
+    group: PerRow,
+    scored: PerRow,
+    *,
+    alpha: Annotated[float, Field(gt=0)] = 0.01,
+    variance: Annotated[float, Field(ge=0)] = 0.1,
+    eps: Annotated[float, Field(gt=0)] = 1e-4,
+) -> PerRow:
+    """z-scores of the reward, corrected by the order of the noise: a cleaner prompt should give the better answer.
+
+        P = alpha / (std(r)^2 + alpha);   K = P / (variance + P);   x = z(r) + K (z(1 - noise) - z(r));   A = z(x)
+
+    z subtracts the group's mean and divides by its deviation (ddof 1) plus eps. The reward's is the estimate, of variance P, and the
+    noise's the observation, of `variance`: the less the rewards of a group differ, the more the noise decides. Where they are all equal, K
+    is 1 / (1 + variance) and A the order of the noise alone; so do not use a filter that drops such groups. `alpha` 0.01 is that of the
+    released scripts, 0.1 their code's default. The rows come from `rollout: noisy`.
+
+    >>> import torch
+    >>> g, yes, noise = torch.zeros(4).long(), torch.ones(4).bool(), torch.tensor([0.0, 0.3, 0.6, 0.9])
+    >>> [round(v, 5) for v in noisy_grpo(torch.tensor([1.0, 0, 1, 0]), noise, g, yes).tolist()]
+    [1.03828, -0.64933, 0.64933, -1.03828]
+    >>> [round(v, 5) for v in noisy_grpo(torch.zeros(4), noise, g, yes).tolist()]
+    [1.16177, 0.38726, -0.38726, -1.16177]
+    """
+    uncertainty = alpha / (group_std(reward, group, scored) ** 2 + alpha)
+    gain = uncertainty / (variance + uncertainty)
+    own = standardised(reward, group, scored, eps=eps)
+    expected = standardised(1 - noise.double(), group, scored, eps=eps)
+    return standardised(own + gain * (expected - own), group, scored, eps=eps).float()

@@ -1,0 +1,1 @@
+"""Building blocks that several methods share, of the core and of plug-ins."""
