@@ -1,7 +1,7 @@
 """Text to score. A verifier is a module with `verify(completion, answer, info) -> Verdict`.
 
 It may raise only where the gold answer or the row is bad. Verifiers whose work is linear in the text run in this process;
-the others (`POOLED`) run in a pool of processes that can be killed, and may bring two more functions: `known` gives the
+the others (`POOLED` of registry.py) run in a pool of processes that can be killed, and may bring two more functions: `known` gives the
 verdicts that need no process, `warm` loads what a worker should have before its first row.
 """
 
@@ -10,126 +10,45 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from math import isfinite  # `import math` here would be replaced by the module of that name beside this file
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
-from pipelines.base import plugins
-from pipelines.base.errors import DataError, RecipeError, UserError, did_you_mean
+from pipelines.base.errors import DataError, RecipeError, UserError
 from pipelines.data.chat import after_thinking
 from pipelines.data.records import Problem
+from pipelines.verifiers.in_process import answer_text, extract_here, verify_here
+from pipelines.verifiers.registry import (
+    BATCHED,
+    COMPOUND,
+    PACKAGE,
+    POOLED,
+    READ_THINKING,
+    RELABELLED,
+    SANDBOXED,
+    SLOT,
+    SLOW_TO_TRY,
+    TRIED_WITH_ANSWER,
+    VERIFIERS,
+    known,
+    load,
+    module_name,
+)
+from pipelines.verifiers.verdict import (
+    MAX_CHARS,
+    NOT_BEGUN,
+    TIMED_OUT,
+    UNPARSABLE,
+    Verdict,
+    correct_or_incorrect,
+    failed,
+)
 
-SLOT = "verifiers"
-"""Under this name plug-ins bring verifiers."""
-Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
-VERIFIERS = (
-    "choice", "construction", "exact", "grades", "instructions", "inverse_dynamics", "json_schema", "math", "number", "overlap", "python",
-    "reasoning_gym", "regex", "retrieval", "semantic", "sql", "staged", "tool_calls", "tool_format",
-)  # fmt: skip
-"""Every verifier: a module of this package that defines `verify`."""
-POOLED: dict[str, tuple[str, ...]] = {
-    "json_schema": ("schema",),
-    "math": (),
-    "reasoning_gym": ("task", "question", "metadata"),
-    "regex": ("pattern", "mode", "flags"),
-}
-"""Verifiers that run in killable processes → the keys of `info` that they read."""
-SANDBOXED = ("construction", "python", "sql")
-"""Verifiers that run code: `job` says what the sandbox is to do."""
-COMPOUND = ("semantic", "staged")
-"""Verifiers that ask others: `parts` gives the rows that those verify, `combine` makes a batch's verdicts of theirs."""
-BATCHED = dict.fromkeys(SANDBOXED, "_sandboxed") | dict.fromkeys(COMPOUND, "_compound")
-"""Verifiers whose rows are verified together → the module that does."""
-SLOW_TO_TRY = (*SANDBOXED, "math", "reasoning_gym", "retrieval")
-"""Verifiers that need seconds, programs or files before they judge anything."""
-TRIED_WITH_ANSWER = ("grades",)
-"""Verifiers whose info says which answers there can be."""
-RELABELLED = ("reasoning_gym",)
-"""Verifiers that say what an incorrect answer answers: their modules have a function `relabel`."""
-READ_THINKING = ("regex", "retrieval", "tool_format")
-"""Verifiers that judge the form of the whole completion; the others are given what follows its reasoning."""
-MAX_CHARS = 1_000_000
-"""A longer completion is unparsable for them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a verifier found.
-
-    `score` is None only where the verifier itself failed: such a rollout is unscored, not incorrect.
-    """
-
-    score: float | None
-    status: Status
-    components: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def correct(self) -> bool | None:
-        """True where correct, None where unscored."""
-        return None if self.score is None else self.status == "correct"
-
-
-def correct_or_incorrect(ok: bool) -> Verdict:
-    """1 or 0."""
-    return Verdict(1.0, "correct") if ok else Verdict(0.0, "incorrect")
-
-
-def failed(why: str) -> Verdict:
-    """Unscored: the verifier itself failed.
-
-    >>> failed("MemoryError").components
-    {'error/MemoryError': 1.0}
-    """
-    return Verdict(None, "verifier_failed", {f"error/{why}": 1.0})
-
-
-UNPARSABLE = Verdict(0.0, "unparsable")
-TIMED_OUT = Verdict(0.0, "timed_out")
-"""The completion took longer than a verifier may; 0, because whatever pays more than an incorrect answer is learned."""
-NOT_BEGUN = failed("BatchTime")
-"""The time of the batch was over before the completion had its turn: that is the others' fault, so it is unscored, never incorrect."""
-
-
-def known() -> list[str]:
-    """Every verifier: those of this package, and those of plug-ins (`PARTS["verifiers"]`: name → module)."""
-    return sorted({*VERIFIERS, *plugins.origins().get(SLOT, {})})
-
-
-def module_name(name: str) -> str:
-    """Dotted name of the module that defines a verifier.
-
-    Raises:
-        DataError: there is none of that name.
-    """
-    if name in VERIFIERS:
-        return f"{__name__}.{name}"
-    brought = plugins.origins().get(SLOT, {}).get(name)
-    if brought is None:
-        raise DataError(f"unknown verifier {name!r}. {did_you_mean(name, known())}")
-    return brought.module
-
-
-@cache
-def load(name: str) -> ModuleType:
-    """The module of the verifier of that name.
-
-    Raises:
-        DataError: there is none.
-    """
-    return importlib.import_module(module_name(name))
-
-
-def answer_text(completion: str) -> str:
-    """The text in the last `<answer>` tags where there are any, else the whole completion, trimmed.
-
-    >>> answer_text("x <answer> 4 </answer> y"), answer_text(" 5 ")
-    ('4', '5')
-    """
-    if "<answer>" in completion:
-        completion = completion.rsplit("<answer>", 1)[1].split("</answer>", 1)[0]
-    return completion.strip()
+__all__ = [
+    "BATCHED", "COMPOUND", "MAX_CHARS", "NOT_BEGUN", "POOLED", "READ_THINKING", "RELABELLED", "SANDBOXED", "SLOT", "TIMED_OUT",
+    "UNPARSABLE", "VERIFIERS", "Verdict", "answer_text", "correct_or_incorrect", "extract_answer", "extract_answers", "failed",
+    "fault", "gold", "known", "load", "module_name", "open_ended", "refusal", "relabel", "use_workers", "verify", "verify_here",
+    "verify_many",
+]  # fmt: skip
 
 
 def relabel(problem: Problem, completion: str) -> Problem | None:
@@ -145,26 +64,6 @@ def relabel(problem: Problem, completion: str) -> Problem | None:
             "rollout: single_turn."
         )
     return function(problem, after_thinking(completion))
-
-
-def extract_here(name: str, completion: str) -> str:
-    """`extract_answer` in this process, without a limit."""
-    module = load(name)
-    if hasattr(module, "extract_answer"):
-        return module.extract_answer(completion)
-    return " ".join(answer_text(completion).split())
-
-
-def verify_here(name: str, completion: str, answer: str, info: dict[str, Any]) -> Verdict:
-    """`verify` in this process, without a limit; an exception gives an unscored verdict, never an incorrect one."""
-    check = load(name).verify
-    try:
-        verdict = check(completion, answer, info)
-    except Exception as error:
-        return failed(type(error).__name__)
-    if verdict.score is not None and not isfinite(verdict.score):
-        return failed("NotFinite")
-    return verdict
 
 
 def verify(name: str, completion: str, answer: str, info: dict[str, Any]) -> Verdict:
@@ -197,14 +96,14 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
             verdicts.append(verify_here(name, completion, answer, info))
             continue
         try:
-            known = _known(module, completion, answer, info) if len(completion) <= MAX_CHARS else UNPARSABLE
+            ready = _known(module, completion, answer, info) if len(completion) <= MAX_CHARS else UNPARSABLE
         except UserError:
             raise
         except Exception as error:
-            known = failed(type(error).__name__)
-        if known is None:
+            ready = failed(type(error).__name__)
+        if ready is None:
             pooled.append(len(verdicts))
-        verdicts.append(known)
+        verdicts.append(ready)
     if pooled:
         from pipelines.verifiers import pool
 
@@ -219,8 +118,8 @@ def verify_many(rows: Sequence[tuple[str, str, str, dict[str, Any]]]) -> list[Ve
         for i, verdict in zip(pooled, pool.shared().run(requests), strict=True):
             assert isinstance(verdict, Verdict)
             verdicts[i] = verdict
-    for module_name, indices in batched.items():
-        together = importlib.import_module(f"{__name__}.{module_name}").verify_many([rows[i] for i in indices])
+    for runner, indices in batched.items():
+        together = importlib.import_module(f"{PACKAGE}.{runner}").verify_many([rows[i] for i in indices])
         for i, verdict in zip(indices, together, strict=True):
             verdicts[i] = verdict
     return [v for v in verdicts if v is not None]
@@ -263,7 +162,7 @@ def fault(name: str, answer: str | None, info: dict[str, Any]) -> str:
     """
     if name in SLOW_TO_TRY or (answer is None and name in TRIED_WITH_ANSWER):
         return ""
-    from pipelines.verifiers._self_test import EXAMPLES
+    from pipelines.verifiers._examples import EXAMPLES
 
     example, module = EXAMPLES[name][0], load(name)
     replaced = () if answer is None else POOLED.get(name, ())  # which else would come before the answer

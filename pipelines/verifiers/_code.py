@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pipelines.verifiers import answer_text
+from pipelines.verifiers.in_process import answer_text
 
 _FENCE = re.compile(r"^[ \t]{0,3}(```+|~~~+)[ \t]*([\w+#.-]*)[^\n`]*$")
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipelines.base.errors import UserError
-from pipelines.verifiers import COMPOUND, UNPARSABLE, Verdict, failed, load
 from pipelines.verifiers import verify_many as verify_rows
+from pipelines.verifiers.registry import COMPOUND, load
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict, failed
 
 Row = tuple[str, str, str, dict[str, Any]]
 MOST_CHARS = 100_000

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from pipelines.sandbox import pool
-from pipelines.verifiers import MAX_CHARS, NOT_BEGUN, TIMED_OUT, UNPARSABLE, Verdict, failed, load
 from pipelines.verifiers import pool as killable
+from pipelines.verifiers.registry import load
+from pipelines.verifiers.verdict import MAX_CHARS, NOT_BEGUN, TIMED_OUT, UNPARSABLE, Verdict, failed
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
 from pipelines.verifiers._characters import ascii_forms
 from pipelines.verifiers._marked import boxes, marked, taken_back
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict, correct_or_incorrect
 
 _FORMAT = re.compile(r"\\(?:textbf|text|mathbf|mathrm|mbox)\s?|[*_`$\"“”'‘’\\{}]")
 _WHOLE_LINE = re.compile(

@@ -18,12 +18,12 @@ from typing import Any
 
 from pipelines.sandbox.compare import plain
 from pipelines.sandbox.worker import Limits, Worker
-from pipelines.verifiers import UNPARSABLE, Verdict
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program
 from pipelines.verifiers._constructions import Construction, construction
 from pipelines.verifiers._tests import limits_of
 from pipelines.verifiers.python import LANGUAGES
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict
 
 ENTRY_POINT = "construct"
 

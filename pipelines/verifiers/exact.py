@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.verifiers import Verdict, correct_or_incorrect
+from pipelines.verifiers.verdict import Verdict, correct_or_incorrect
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:

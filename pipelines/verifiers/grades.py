@@ -14,7 +14,7 @@ import re
 from math import isfinite
 from typing import Any
 
-from pipelines.verifiers import Verdict
+from pipelines.verifiers.verdict import Verdict
 
 _LINE = re.compile(r"[*_#> `-]{0,8}(first|second)[*_` ]{0,8}:[*_` ]{0,8}(-?\d{1,4})(?: ?/ ?\d{1,4})?[*_` .]{0,8}", re.I)
 LONGEST = 100

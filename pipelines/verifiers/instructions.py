@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict
 
 _WORD = re.compile(r"\w+")
 _JOINED_WORD = re.compile(r"\w+(?:[-./&]\w+)*")

@@ -14,7 +14,8 @@ import importlib
 from itertools import pairwise
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict, answer_text
+from pipelines.verifiers.in_process import answer_text
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from pipelines.base.expressions import depth
-from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
 from pipelines.verifiers._code import program
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict, correct_or_incorrect
 
 DEPTH = 100
 

@@ -11,13 +11,14 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect, number
+from pipelines.verifiers import number
 from pipelines.verifiers._characters import ascii_forms
 from pipelines.verifiers._equality import same
 from pipelines.verifiers._formula import FUNCTIONS, Formula, Unread, read
 from pipelines.verifiers._marked import marked, stated
 from pipelines.verifiers._units import SCALES
 from pipelines.verifiers._values import NoValue, exact
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict, correct_or_incorrect
 
 TAIL = 4000
 """Characters of a completion without marks that are searched, from its end."""

@@ -7,10 +7,10 @@ from fractions import Fraction
 from itertools import islice, pairwise
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict, correct_or_incorrect
 from pipelines.verifiers._characters import ascii_forms
 from pipelines.verifiers._marked import marked, stated, taken_back
 from pipelines.verifiers._units import SCALES
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict, correct_or_incorrect
 
 MAX_DIGITS = 400
 """A number with more digits, before or after its exponent is applied, is none."""

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict
 from pipelines.verifiers._marked import marked, stated
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict
 
 MOST_WORDS = 2000
 SPARE_WORDS = 8

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from pipelines.base import owner
 from pipelines.base.project import python_path
-from pipelines.verifiers import NOT_BEGUN, TIMED_OUT, Verdict, failed
-from pipelines.verifiers.worker import HEADER, PROGRESS
+from pipelines.verifiers._wire import HEADER, PROGRESS
+from pipelines.verifiers.verdict import NOT_BEGUN, TIMED_OUT, Verdict, failed
 
 PATIENCE_S = 120.0
 """How long the server may take to import the verifiers and fork."""

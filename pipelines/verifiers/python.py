@@ -12,10 +12,10 @@ from typing import Any
 
 from pipelines.sandbox.compare import equal
 from pipelines.sandbox.worker import Program, Worker, ended_late
-from pipelines.verifiers import UNPARSABLE, Verdict
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program
 from pipelines.verifiers._tests import Tests, closed, tests_of
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict
 
 LANGUAGES = ("python", "py", "python3")
 

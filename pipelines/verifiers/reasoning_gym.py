@@ -15,8 +15,9 @@ from typing import Any
 from pipelines.base.errors import DataError
 from pipelines.base.expressions import arithmetic, formula, literal
 from pipelines.data.records import Problem
-from pipelines.verifiers import UNPARSABLE, Verdict, answer_text, correct_or_incorrect
 from pipelines.verifiers._marked import boxes
+from pipelines.verifiers.in_process import answer_text
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict, correct_or_incorrect
 
 _NO_ANSWER = "its entries have no fixed answer that could verify itself"
 REFUSED = {

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from pipelines.verifiers import Verdict, correct_or_incorrect
+from pipelines.verifiers.verdict import Verdict, correct_or_incorrect
 
 FLAGS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
 

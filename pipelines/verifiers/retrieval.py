@@ -19,7 +19,7 @@ from typing import Any
 from pipelines.base.errors import DataError
 from pipelines.data.chat import after_thinking
 from pipelines.tools.retrieval import retriever
-from pipelines.verifiers import Verdict
+from pipelines.verifiers.verdict import Verdict
 
 TOP, WITHIN = 100, 10
 MALFORMED = -0.1

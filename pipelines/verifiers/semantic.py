@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from math import isfinite, isnan, nan
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._compound import BadPart, Row, failed, part
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict
 
 FLOOR, THRESHOLD = 0.3, 0.9
 

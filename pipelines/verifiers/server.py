@@ -19,6 +19,7 @@ import sys
 from typing import Any
 
 from pipelines.verifiers import worker
+from pipelines.verifiers._wire import PROGRESS
 
 PACKET = 1 << 16
 POLL_MS = 1000
@@ -69,7 +70,7 @@ def _fork(control: socket.socket, descriptors: list[int], request: dict[str, Any
         for standard in (0, 1, 2):  # libraries print and log what they cannot parse
             os.dup2(nowhere, standard)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        shared = mmap.mmap(descriptors[1], worker.PROGRESS.size)
+        shared = mmap.mmap(descriptors[1], PROGRESS.size)
         os.close(descriptors[1])
         with socket.socket(fileno=descriptors[0]) as connection, contextlib.suppress(ConnectionError):
             connection.setblocking(True)

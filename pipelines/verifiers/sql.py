@@ -14,9 +14,9 @@ from typing import Any
 
 from pipelines.sandbox.compare import canonical, equal
 from pipelines.sandbox.worker import Limits, Worker
-from pipelines.verifiers import UNPARSABLE, Verdict
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict
 
 RUNS = 0.1
 """Score of a query that runs and returns other rows."""

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program
 from pipelines.verifiers._compound import BadPart, Row, part
 from pipelines.verifiers.json_schema import strict
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict
 
 MOST_CHECKS, MOST_VALUES = 200, 10_000
 MEASURES = ("each", "sum", "count", "distinct")

@@ -16,9 +16,10 @@ import json
 from collections import Counter
 from typing import Any
 
-from pipelines.verifiers import UNPARSABLE, Verdict, answer_text
 from pipelines.verifiers._code import blocks
+from pipelines.verifiers.in_process import answer_text
 from pipelines.verifiers.json_schema import strict
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict
 
 MOST_CALLS = 32
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.verifiers import Verdict, correct_or_incorrect
 from pipelines.verifiers.tool_calls import CLOSE, OPEN, NoCalls, wanted_calls
+from pipelines.verifiers.verdict import Verdict, correct_or_incorrect
 
 THINK, END = "<think>", "</think>\n"
 RESPONSE, RESPONSE_END = "<response>", "</response>"

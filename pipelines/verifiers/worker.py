@@ -12,20 +12,15 @@ import pickle
 import resource
 import signal
 import socket
-import struct
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-from pipelines import verifiers
 from pipelines.base.owner import die_with_parent
+from pipelines.verifiers._wire import HEADER, PROGRESS
+from pipelines.verifiers.in_process import extract_here, verify_here
 
-HEADER = struct.Struct("!I")
-"""Length in bytes of the pickled message that follows: a list of (kind, verifier, completion, answer, pickled info)."""
-PROGRESS = struct.Struct("=qdd")
-"""What the worker writes to the memory that it shares with its owner before each row: how many rows of the message it has begun, and
-its processor time and the monotonic clock at that moment, in seconds."""
 SEND_AFTER_S, SEND_CHARS = 0.005, 1 << 14
 """Verdicts wait at most so long for those that follow, and until they are so many characters: each message wakes the owner."""
 
@@ -93,10 +88,10 @@ def _answer(kind: str, name: str, completion: str, answer: str, info: dict[str, 
     """The reply, and whether the worker has no memory left."""
     if kind == "extract":
         try:
-            return verifiers.extract_here(name, completion), False
+            return extract_here(name, completion), False
         except (Exception, MemoryError) as error:
             return "", isinstance(error, MemoryError)
-    verdict = verifiers.verify_here(name, completion, answer, info)
+    verdict = verify_here(name, completion, answer, info)
     exhausted = "error/MemoryError" in verdict.components
     if exhausted:
         gc.collect()

@@ -7,11 +7,12 @@ import pytest
 from pipelines import verifiers
 from pipelines.verifiers import Verdict, known
 from pipelines.verifiers import _self_test as self_test
+from pipelines.verifiers._examples import EXAMPLES, KINDS
 
 
 @pytest.mark.parametrize("name", known())
 def test_a_verifier_passes_its_own_test(name):
-    assert {example.kind for example in self_test.EXAMPLES[name]} == set(self_test.KINDS)
+    assert {example.kind for example in EXAMPLES[name]} == set(KINDS)
     self_test.require(name)
 
 
@@ -29,7 +30,7 @@ def test_a_hedged_choice_with_a_is_several():
 
 @pytest.mark.parametrize("name", known())
 def test_no_fault_is_found_with_rows_that_are_whole(name):
-    for example in self_test.EXAMPLES[name]:
+    for example in EXAMPLES[name]:
         assert verifiers.fault(name, example.answer, example.info) == ""
 
 
