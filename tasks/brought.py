@@ -9,8 +9,9 @@ from typing import Any
 
 from tasks import environment
 from tasks.environment import runs_folder
-from tasks.store import artifacts, fetch, lookup
+from tasks.store import artifacts
 from tasks.store.artifacts import Artifact
+from tasks.tracking import fetch, lookup
 from tasks.tracking.time_budget import Patience, TrackerError
 
 log = logging.getLogger("whetstone.brought")

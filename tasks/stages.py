@@ -23,9 +23,9 @@ from tasks import achieved, keys, planning, process
 from tasks import prestart as ahead
 from tasks.environment import runs_folder
 from tasks.planning import Expected, Planned
-from tasks.store import artifacts, fetch
+from tasks.store import artifacts
 from tasks.store.artifacts import Artifact
-from tasks.tracking import alarms, outbox, record
+from tasks.tracking import alarms, fetch, outbox, record
 from tasks.tracking.names import flatten
 from tasks.tracking.time_budget import Patience, TrackerError
 

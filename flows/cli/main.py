@@ -169,7 +169,7 @@ def main(argv: list[str] | None = None) -> None:
 def _explain(error: Exception) -> Exception | None:
     """What a full disk, a store that cannot be read or a limit on memory asks of the user; None for what nobody foresaw."""
     from tasks import environment, machine
-    from tasks.store import home as store
+    from tasks.environment import folder as store
 
     if machine.short_of_memory(error):
         from pipelines.base.errors import UserError
@@ -251,7 +251,7 @@ def rerun_command(arguments: argparse.Namespace) -> int:
     """`whetstone rerun`."""
     from flows.cli import rerun
     from tasks import environment
-    from tasks.store import lookup
+    from tasks.tracking import lookup
 
     environment.prepare()
     environment.check_reachable()
@@ -277,7 +277,8 @@ def sweep_command(arguments: argparse.Namespace) -> int:
 def runs_command(arguments: argparse.Namespace) -> int:
     """`whetstone runs`."""
     from tasks import environment
-    from tasks.store import index, lookup
+    from tasks.store import index
+    from tasks.tracking import lookup
 
     if arguments.remote:
         listed = lookup.mlflow_runs(arguments.experiment, arguments.limit)
@@ -307,8 +308,7 @@ def runs_command(arguments: argparse.Namespace) -> int:
 def show_command(arguments: argparse.Namespace) -> int:
     """`whetstone show`."""
     from flows import table
-    from tasks.store import lookup
-    from tasks.tracking import links
+    from tasks.tracking import links, lookup
 
     body = lookup.find_run(arguments.run)
     if arguments.json:

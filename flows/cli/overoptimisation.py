@@ -50,7 +50,7 @@ def command(arguments: argparse.Namespace) -> int:
     from pipelines.base.errors import UserError
     from pipelines.base.files import write_atomic
     from tasks.preflight import check as preflight
-    from tasks.store import lookup
+    from tasks.tracking import lookup
 
     preflight.summary_file(arguments.html, "--html")
     points: dict[tuple[str, str], list[tuple[float, float, float]]] = {}

@@ -12,8 +12,8 @@ from flows.progress import Status
 from pipelines.base.errors import UserError
 from pipelines.recipe.stage_kind import SCORES, Kind, kind_named
 from tasks import brought, environment
-from tasks.store import artifacts, lookup
-from tasks.tracking import benchmarks, rollouts
+from tasks.store import artifacts
+from tasks.tracking import benchmarks, lookup, rollouts
 
 log = logging.getLogger("whetstone.report")
 QUESTIONS, SAMPLED_STEPS, FOLLOWED = 200, 8, 6

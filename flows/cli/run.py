@@ -15,10 +15,10 @@ def command(arguments: argparse.Namespace) -> int:
     from flows import table
     from pipelines.recipe.read import read_recipe
     from tasks import environment
+    from tasks.environment import folder as store
     from tasks.pipeline import Selection
     from tasks.preflight import check as preflight
     from tasks.stages import bring, plan
-    from tasks.store import home as store
 
     preflight.summary_file(arguments.summary)
     environment.prepare()

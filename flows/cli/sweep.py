@@ -64,8 +64,8 @@ def command(arguments: argparse.Namespace) -> int:
     from flows import embedded
     from pipelines.base.errors import UserError
     from tasks import environment
+    from tasks.environment import folder as store
     from tasks.preflight import check as preflight
-    from tasks.store import home as store
     from tasks.sweep import plan as sweeps
 
     if not 1 <= arguments.jobs <= 256:

@@ -15,7 +15,7 @@ from pathlib import Path
 from pipelines.base.errors import UserError
 from pipelines.base.project import ROOT, home
 from pipelines.base.secrets import redact
-from tasks.store import home as store
+from tasks.environment import folder as store
 
 ANSWER_S = 15.0
 """How long a server may take for its first answer. Five were too few for a healthy server on a busy machine."""

@@ -17,9 +17,10 @@ from pipelines.recipe.stage_kind import BASE, MODEL, SCORES, stage_kinds
 from pipelines.stage.report import history, lines_of
 from tasks import brought, environment
 from tasks.environment import runs_folder
-from tasks.store import artifacts, fetch
+from tasks.store import artifacts
 from tasks.store.artifacts import Artifact, stored_scores
 from tasks.store.known import Evaluated, Known, makes
+from tasks.tracking import fetch
 from tasks.tracking.names import flatten
 from tasks.tracking.time_budget import Patience, TrackerError
 

@@ -11,13 +11,14 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pipelines.base.files import named, read_manifest, read_object
 from pipelines.base.secrets import redact
+from tasks.environment import folder as store
 from tasks.environment import home, runs_folder
-from tasks.store import home as store
 
 SHAPE: dict[str, type | tuple[type, ...]] = {
     "run_id": str, "name": str, "experiment": str, "status": str, "started": (int, float), "seconds": (int, float),
@@ -143,3 +144,8 @@ def _alive(pid: Any) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def starting_with(prefix: str, runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs whose id starts with the prefix."""
+    return [run for run in runs if run["run_id"].startswith(prefix)]

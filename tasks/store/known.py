@@ -10,7 +10,7 @@ from typing import Any
 from pipelines.base.errors import UserError, did_you_mean
 from pipelines.recipe.stage_kind import MODEL, SCORES, stage_kinds
 from tasks.environment import runs_folder
-from tasks.store import artifacts, index, lookup
+from tasks.store import artifacts, index
 from tasks.store.artifacts import Artifact
 
 
@@ -72,7 +72,7 @@ class Known:
         Raises:
             Unknown: several runs match.
         """
-        matching = lookup.starting_with(name, self.runs) if len(name) >= 4 else []
+        matching = index.starting_with(name, self.runs) if len(name) >= 4 else []
         matching = matching or [r for r in self.runs if r["name"] == name]
         if len(matching) > 1:
             ids = ", ".join(r["run_id"][:8] for r in matching[:6])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pipelines.base.errors import UserError
 from tasks import environment
 from tasks.store import index
+from tasks.store.index import starting_with
 from tasks.tracking.time_budget import TrackerError
 
 T = TypeVar("T")
@@ -50,11 +51,6 @@ def mlflow_runs(experiment: str | None = None, limit: int = 1000) -> list[dict[s
     from tasks.tracking import api as tracking
 
     return _ask(lambda: tracking.recent(experiment, limit))
-
-
-def starting_with(prefix: str, runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Runs whose id starts with the prefix."""
-    return [run for run in runs if run["run_id"].startswith(prefix)]
 
 
 def _only(prefix: str, matching: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from pipelines.base.files import read_json
 from pipelines.recipe.read import read_recipe
 from pipelines.stage.report import Report, visible_lines
 from tasks import environment, keys, planning, process, stages
+from tasks.environment import folder as store
 from tasks.pipeline import Pipeline
 from tasks.store import artifacts, index
-from tasks.store import home as store
 from tasks.tracking import leases as claims
 from tasks.tracking import outbox
 
@@ -245,7 +245,7 @@ def test_a_store_that_cannot_be_written_is_named(whole, tmp_path):
     shutil.copytree(whole[0], home)
     os.chmod(tmp_path, 0o755)
     code = (
-        "import os, sys; from pathlib import Path; from tasks.store import home as store\n"
+        "import os, sys; from pathlib import Path; from tasks.environment import folder as store\n"
         "from pipelines.base.errors import UserError; os.setuid(65534)\n"
         "try:\n    store.prepare(Path(sys.argv[1])); store.check(Path(sys.argv[1]))\n"
         "except UserError as error:\n    print('SAID', error)"

@@ -14,7 +14,7 @@ from evaluation.overoptimisation import law
 from flows.cli import main as cli
 from flows.cli import overoptimisation
 from pipelines.base.errors import UserError
-from tasks.store import lookup
+from tasks.tracking import lookup
 
 
 def rl(folder, alpha=0.4, beta=0.3, reach=4.0):

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pipelines.base import project
-from tasks.store import home as store
+from tasks.environment import folder as store
 
 KILLED_WHILE_WRITING = """
 import os, signal, sqlite3, sys

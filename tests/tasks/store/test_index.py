@@ -7,7 +7,7 @@ import sys
 
 import toys
 
-from tasks.store import artifacts, index, lookup
+from tasks.store import artifacts, index
 
 
 def summary(run):
@@ -31,13 +31,13 @@ def test_start_and_end_are_one_run(home):
     (run,) = index.runs("e")
     assert (run["status"], run["seconds"], run["metrics"], run["tags"]) == ("FINISHED", 2.0, {"m": 1.0}, {"k": "v"})
     assert [r["name"] for r in index.runs()] == ["s", "r"], "newest first"
-    assert [r["name"] for r in lookup.starting_with("aa", index.runs())] == ["r"]
-    assert lookup.starting_with("c", index.runs()) == []
+    assert [r["name"] for r in index.starting_with("aa", index.runs())] == ["r"]
+    assert index.starting_with("c", index.runs()) == []
 
 
 def test_a_run_whose_process_is_gone_is_not_running(home):
     home.mkdir()
-    code = "from tasks.store.home import index; index.start('c' * 32, 'r', 'e', {})"
+    code = "from tasks.store import index; index.start('c' * 32, 'r', 'e', {})"
     subprocess.run([sys.executable, "-c", code], check=True, env=toys.environment(WHETSTONE_HOME=str(home)))
     assert index.runs()[0]["status"] == "KILLED"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tasks import environment
-from tasks.store import index, lookup
+from tasks.store import index
+from tasks.tracking import lookup
 
 
 @pytest.fixture
