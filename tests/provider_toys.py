@@ -51,6 +51,11 @@ class LetterTokenizer:
     """One token a letter."""
 
     bos_token_id, eos_token_id = None, 18
+    chat_template, added_tokens_decoder = None, {}
+    all_special_tokens, all_special_ids = (), ()
+
+    def __len__(self):
+        return len(LETTERS)
 
     def __call__(self, text, add_special_tokens):
         return {"input_ids": [LETTERS.index(letter) for letter in text]}

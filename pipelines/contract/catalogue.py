@@ -54,7 +54,7 @@ def _own(slot: str) -> list[str]:
 
 def origin(slot: str, name: str) -> Origin | None:
     """Where a method is defined, without importing it; None where there is none of that name."""
-    if (folder(slot) / f"{name}.py").is_file() and name.isidentifier() and not name.startswith("_"):
+    if name in _own(slot):
         return Origin("", f"pipelines.{slot}.{name}", name)
     return plugins.origins().get(slot, {}).get(name)
 

@@ -49,7 +49,7 @@ def _template_fault(template: str) -> str:
     """What would stand in every prompt as it is, though braces say that it is to be filled; empty where nothing would.
 
     >>> _template_fault("sort {metadata.letters} into \\\\boxed{}"), _template_fault("sort {metadata.letters")[:39]
-    ('', "a brace is without its other half: '{met")
+    ('', "a brace is without its other half: '{me")
     """
     fix = "{prompt} is the question, {metadata.KEY} an entry of a reasoning-gym row's metadata"
     rest = _FILLED.sub("\0", template)

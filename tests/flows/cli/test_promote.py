@@ -19,6 +19,7 @@ import toys
 from flows.cli import main as cli
 from flows.cli import promote
 from pipelines.base.errors import UserError
+from tasks.promotion.rule import rule_of
 
 
 def scores(rate: float, seed: int) -> list[list[float]]:
@@ -64,11 +65,11 @@ def test_exit_codes_and_output(home, capsys):
 def test_options_that_mean_nothing(options, words):
     whole = {"primary": None, "guards": None, "margin": 2.0, "alpha": 0.05, "looks": 30}
     with pytest.raises(UserError, match=words):
-        promote.rule_of(**(whole | options))
+        rule_of(**(whole | options))
 
 
 def test_margins_are_points():
-    rule = promote.rule_of("a", ["b=1.5", "c=d=2"], 3.0, 0.05, 30)
+    rule = rule_of("a", ["b=1.5", "c=d=2"], 3.0, 0.05, 30)
     assert rule["margin"] == pytest.approx(0.03) and rule["guards"] == pytest.approx({"b": 0.015, "c=d": 0.02})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import textwrap
 
 import pytest
@@ -11,8 +10,8 @@ import torch
 import toys
 
 from benchmarks import examples
+from pipelines.base import plugins
 from pipelines.base.errors import RecipeError
-from pipelines.contract import catalogue
 from pipelines.contract.catalogue import load, names, needs
 from pipelines.contract.columns import COLUMNS, HOOK_PHASE, SLOT_PHASE, Phase, phase_of
 from pipelines.data.records import Role, Stop, Trajectory
@@ -88,9 +87,9 @@ def test_no_method_reads_what_comes_later(slot, name):
 @pytest.mark.parametrize(
     ("column", "words"), [("advantage", "phase credit"), ("value", "critic"), ("logp", "phase loss")]
 )
-def test_a_filter_that_reads_ahead_is_refused(tmp_path, monkeypatch, column, words):
+def test_a_filter_that_reads_ahead_is_refused(tmp_path, column, words):
     """It used to pass the check and to fail when it ran."""
-    module = tmp_path / "eager.py"
+    module = tmp_path / f"eager_{column}.py"
     module.write_text(
         textwrap.dedent(f'''
         from pipelines.contract.catalogue import method
@@ -99,15 +98,13 @@ def test_a_filter_that_reads_ahead_is_refused(tmp_path, monkeypatch, column, wor
         def eager({column}):
             """Whatever."""
             return {column}
+
+        PARTS = {{"rlvr.filter": {{"eager_{column}": eager}}}}
         ''')
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    import importlib
-
-    monkeypatch.setitem(sys.modules, "pipelines.rlvr.filter.eager", importlib.import_module("eager"))
-    real = catalogue.names
-    monkeypatch.setattr(catalogue, "names", lambda slot: [*real(slot), "eager"])
-    with pytest.raises(RecipeError, match=rf"rlvr\.filter: eager reads {column}, which comes later.*{words}"):
-        check(read_recipe(toys.recipe(tmp_path), ["rlvr.filter=eager", "rlvr.providers=[critic]"]))
+    changes = [f"plugins=[{module}]", f"rlvr.filter=eager_{column}", "rlvr.providers=[critic]"]
+    with pytest.raises(RecipeError, match=rf"rlvr\.filter: eager_{column} reads {column}, which comes later.*{words}"):
+        check(read_recipe(toys.recipe(tmp_path), changes))
+    plugins._named.clear()
+    plugins.origins.cache_clear()
     load.cache_clear()
-    sys.modules.pop("eager", None)
