@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import toys
@@ -30,6 +31,14 @@ def test_generated_pages_are_fresh(tmp_path):
     subprocess.run([sys.executable, "-m", "scripts.docs", str(tmp_path)], check=True, cwd=toys.ROOT)
     for page in ("methods.md", "columns.md", "systems.md", "settings.md"):
         assert (tmp_path / page).read_text() == (toys.ROOT / "docs" / page).read_text(), "run `make docs`"
+
+
+def test_files_that_packages_carry_are_there():
+    """A pattern of `package-data` that matches nothing leaves its file out of the wheel."""
+    carried = tomllib.loads((toys.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    for package, patterns in carried.items():
+        for pattern in patterns:
+            assert list(toys.ROOT.joinpath(*package.split(".")).glob(pattern)), f"{package}: {pattern}"
 
 
 def test_flow_files_hide_no_module():

@@ -15,8 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Print what the index, or else MLflow, knows of the run."""
     from flows import table
-    from tasks.tracking import lookup
-    from tasks.tracking import links
+    from tasks.tracking import links, lookup
 
     body = lookup.find_run(arguments.run)
     if arguments.json:
