@@ -294,7 +294,7 @@ def apply_override(body: dict[str, Any], override: str) -> None:
         raise RecipeError(f"--set {_cut(override)}: write it as field=value, such as rlvr.steps=3.")
     *parents, last_key = field.split(".")
     if not all((*parents, last_key)) or len(parents) > yaml_text.DEEPEST:
-        raise RecipeError(f"--set {_cut(field)}: not the name of a field; write it such as rlvr.optimizer.betas.")
+        raise RecipeError(f"--set {_cut(override)}: not the name of a field; write it such as rlvr.optimizer.betas.")
     value = yaml_text.parse(text, f"--set {_cut(field)}")
     section: Any = body
     for level, key in enumerate(parents):

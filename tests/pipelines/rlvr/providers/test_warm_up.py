@@ -118,9 +118,10 @@ def test_what_cannot_be_is_refused(tmp_path, overrides, words):
 
 def test_a_critic_of_turns_with_the_advantages_own_settings_is_none_of_these(tmp_path):
     check(read_recipe(toys.lake(tmp_path), ["presets=[era]"]))
-    turns = [
-        "rlvr.rollout=multi_turn",
-        "rlvr.providers=[{kind: critic, at: turns, discount: 0.5}]",
-        "rlvr.advantage=gae",
-    ]
-    check(read_recipe(toys.lake(tmp_path), turns))
+    turns = "rlvr.providers=[{kind: critic, at: turns, discount: %s}]"
+    others = ["rlvr.rollout=multi_turn", "rlvr.advantage=gae"]
+    check(read_recipe(toys.lake(tmp_path), [*others, turns % 1.0]))
+    with pytest.raises(
+        RecipeError, match=r"other values \(discount 0\.5\) than advantage: gae reads\. Set discount: 1\.0"
+    ):
+        check(read_recipe(toys.lake(tmp_path), [*others, turns % 0.5]))
