@@ -35,7 +35,7 @@ def part_reads(chosen: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     foreign = [part for part in parts if not part.module.startswith("pipelines.")]
     return {
         "modules": [part.module for part in parts if part.module.startswith("pipelines.")],
-        "plugins": list(dict.fromkeys(part.plugin for part in foreign)),
+        "plugins": list(dict.fromkeys(name for part in foreign for name in (part.plugin, part.module))),
         "plugin_packages": tuple(dict.fromkeys(part.distribution for part in foreign if part.distribution)),
     }
 
@@ -86,6 +86,8 @@ def verifiers_used(node: Node) -> frozenset[str] | None:
             used.update(declared)
         elif source.verifier is None:
             return None
+        else:
+            used.add(source.verifier)
     return None if used & ASK_OTHERS else frozenset(used)
 
 

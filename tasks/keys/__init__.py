@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines import environments
-from pipelines.base import plugins
 from pipelines.base.files import digest
 from pipelines.base.project import ROOT
 from pipelines.recipe.read import Recipe
@@ -89,10 +87,12 @@ def _plugins(node: Node, reads: Reads) -> list[str]:
 
 
 def _brought(reads: Reads) -> list[str]:
-    """The plug-ins that the stage's methods and environments come from, without the project's own."""
-    origins = plugins.origins().get(environments.SLOT, {})
-    played = [origins[name] for name in sorted(reads.environments) if name in origins]
-    return [*reads.plugins, *(each.plugin for each in played if not each.module.startswith("pipelines."))]
+    """The plug-ins that the stage's methods, environments and verifiers come from, without the project's own."""
+    return list(
+        dict.fromkeys(
+            [*reads.plugins, *(name for each in source.brought(reads) for name in (each.plugin, each.module))]
+        )
+    )
 
 
 def _plugin_files(reads: Reads) -> list[Path]:

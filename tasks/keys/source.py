@@ -13,6 +13,7 @@ from typing import Any
 
 from pipelines import environments, verifiers
 from pipelines.base import plugins
+from pipelines.base.plugins import Origin
 from pipelines.base.project import ROOT
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import Reads
@@ -33,8 +34,8 @@ def of_stage(module: str, reads: Reads, root: Path = ROOT) -> dict[str, str]:
     digests = reach(entries(module, reads, root), root, reads.skip)
     if reads.any_environment and "pipelines.environments" in digests:
         own = sorted((root / "pipelines" / "environments").glob("[a-z]*.py"))  # rows of files name any of them
-        brought = [each.module for each in plugins.origins().get(environments.SLOT, {}).values()]
-        digests |= reach([*(f"pipelines.environments.{path.stem}" for path in own), *brought], root)
+        papers = [each.module for each in plugins.origins().get(environments.SLOT, {}).values()]
+        digests |= reach([*(f"pipelines.environments.{path.stem}" for path in own), *papers], root)
     return dict(sorted(digests.items()))
 
 
@@ -50,6 +51,15 @@ def entries(module: str, reads: Reads, root: Path = ROOT) -> list[str]:
     return modules + [
         environments.module_name(name) for name in sorted(reads.environments) if name in environments.known()
     ]
+
+
+def brought(reads: Reads) -> list[Origin]:
+    """Where the environments and verifiers come from that a stage may use and that plug-ins other than the project's own bring."""
+    worlds, judges = (plugins.origins().get(slot, {}) for slot in (environments.SLOT, verifiers.SLOT))
+    used = [each for name, each in worlds.items() if reads.any_environment or name in reads.environments]
+    if reads.verifies:
+        used += [each for name, each in judges.items() if reads.verifiers is None or name in reads.verifiers]
+    return [each for each in used if not each.module.startswith("pipelines.")]
 
 
 def reach(modules: Iterable[str], root: Path = ROOT, skip: Collection[str] = ()) -> dict[str, str]:

@@ -8,6 +8,7 @@ from functools import cache
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.stage_kind import Reads
 from pipelines.tools.retrieval import corpora
+from tasks.keys.source import brought
 
 SEARCHED = {"conv_search", "search_questions"}
 """Environments whose rows search a generated corpus."""
@@ -20,6 +21,7 @@ def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str,
         installed: versions that stand for what is installed, for tests.
     """
     names = {*reads.libraries, *reads.plugin_packages}
+    names |= {each.distribution for each in brought(reads) if each.distribution}
     if any(gguf_of(model.path) is not None for model in reads.models.values()):
         names.add("gguf")
     if reads.environments:

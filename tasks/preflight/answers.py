@@ -14,7 +14,7 @@ from tasks import environment
 from tasks.preflight import probe
 from tasks.preflight import rules as preflight_rules
 
-ANSWERED_BY = ("tasks/probe*.py", "pipelines/data/*.py", "pipelines/engine/*.py", "pipelines/environments/*.py")
+ANSWERED_BY = ("tasks/preflight/*.py", "pipelines/data/*.py", "pipelines/engine/*.py", "pipelines/environments/*.py")
 """The code that answers: another version of it may say more."""
 
 

@@ -169,3 +169,16 @@ def test_a_corpus_that_the_reward_searches_is_in_the_key(tmp_path):
 def test_evaluation_does_not_reach_the_trainer():
     loop = ("pipelines.rlvr.train", "pipelines.rlvr.learner", "pipelines.rlvr.passes", "pipelines.rlvr.algorithm")
     assert not [name for name in keys.reach(["evaluation.__main__"]) if name.startswith(loop)]
+
+
+@pytest.mark.parametrize("verifier", ["number", "choice", "python"])
+def test_the_verifier_that_a_file_names_is_in_the_keys_of_stages_that_score(tmp_path, verifier):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1 + 1 =", "answer": "2"}\n')
+    source = {"kind": "file", "path": str(tmp_path / "rows.jsonl"), "verifier": verifier}
+    recipe = read_recipe(toys.recipe(tmp_path, curate={"sources": [source]}))
+    for stage, inputs in (("curate", {}), ("rlvr", {"data": "d"})):
+        reached = {
+            name for name in keys.key_parts(recipe, stage, inputs)["source"] if name.startswith("pipelines.verifiers.")
+        }
+        assert f"pipelines.verifiers.{verifier}" in reached, stage
+        assert "pipelines.verifiers.semantic" not in reached, stage
