@@ -14,6 +14,8 @@ import toys
 import yaml
 
 from flows.cli import main as cli
+from pipelines.base import plugins
+from pipelines.contract import catalogue
 from pipelines.recipe.check import check
 from pipelines.recipe.read import SECTIONS, read_recipe
 
@@ -30,6 +32,12 @@ EXAMPLES = {
     "models/my-model/tokenizer.json": "{}",
     "my_module.py": "def strict(completions, answer, **_):\n    return [float(t == a) for t, a in zip(completions, answer)]\n",
     "my_rewards.py": "def brevity(completions, **_):\n    return [-len(text) for text in completions]\n",
+}
+EXAMPLES |= {
+    match[1]: match[2]
+    for match in re.finditer(
+        r"^```python\n# (\w+\.py)\n(.*?)^```$", (toys.ROOT / "docs/plugins.md").read_text(), re.M | re.S
+    )
 }
 """Files that snippets name, in folders of this machine."""
 NEEDS: dict[str, dict[str, Any]] = {
@@ -115,7 +123,7 @@ def test_commands_are_current(page, block, monkeypatch):
         raise AssertionError(message)
 
     monkeypatch.setattr(argparse.ArgumentParser, "error", refuse)
-    monkeypatch.setattr(cli.Parser, "error", refuse)
+    monkeypatch.setattr(cli.machine.Parser, "error", refuse)
     for command in stated(block):
         for words in map(shlex.split, variants(command) if "=[" not in command else [command]):
             arguments = cli.parser().parse_args(words[1:])
@@ -207,13 +215,18 @@ def test_counts_of_the_readme():
 
 @pytest.fixture
 def own_modules():
-    """Modules of `EXAMPLES` are imported from this test's folder, and not left to the next test."""
+    """Modules and plug-ins of `EXAMPLES` are imported from this test's folder, and not left to the next test."""
+    named = dict(plugins._named)
     stems = [Path(name).stem for name in EXAMPLES if name.endswith(".py")]
     others = {stem: sys.modules.pop(stem) for stem in stems if stem in sys.modules}
     yield
     for stem in stems:
         sys.modules.pop(stem, None)
     sys.modules.update(others)
+    plugins._named.clear()
+    plugins._named.update(named)
+    plugins.origins.cache_clear()
+    catalogue.load.cache_clear()
 
 
 @pytest.mark.usefixtures("own_modules")

@@ -16,7 +16,7 @@ class Provenance:
     part: str
     """Where the recipe says it: "reward: verifier"."""
     made_from: tuple[str, ...]
-    """Of `pipelines.contract.catalogue.PROVENANCE`."""
+    """Of `pipelines.contract.card.PROVENANCE`."""
     about: str = ""
     """Which judge, which reward model on which data."""
 

@@ -1,1 +1,0 @@
-"""Generators of the pages that are read from the code (`make docs`)."""

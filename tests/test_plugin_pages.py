@@ -1,0 +1,121 @@
+"""The files of docs/plugins.md are complete: they are written out as they stand there, and train."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+import sys
+
+import pytest
+import toys
+
+from pipelines.base import plugins
+from pipelines.contract import catalogue
+from pipelines.recipe.read import read_recipe
+from tasks import keys
+
+PAGE = (toys.ROOT / "docs" / "plugins.md").read_text()
+FILES = {match[1]: match[2] for match in re.finditer(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE, re.M | re.S)}
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """The page's files in the working folder; plug-ins are forgotten afterwards."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    before = dict(plugins._named)
+    yield tmp_path
+    plugins._named.clear()
+    plugins._named.update(before)
+    plugins.origins.cache_clear()
+    catalogue.load.cache_clear()
+
+
+def answers(folder):
+    """A recipe whose rows the page's verifier judges and whose advantage is the page's."""
+    rows = [{"prompt": f"say {a}{b}", "answer": f"{a}{b}{a}"} for a in "abcdefgh" for b in "abcdefgh"]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = {"kind": "file", "path": str(folder / "rows.jsonl"), "verifier": "places"}
+    return toys.recipe(
+        folder,
+        plugins=["my_method.py"],
+        curate={"sources": [source], "near_duplicates": None, "decontaminate": None},
+        rlvr={"steps": 2, "advantage": {"kind": "median_baseline", "scale": 2}},
+    )
+
+
+def episodes(folder):
+    """A recipe of an agent in the page's environment."""
+    source = {"kind": "environment", "task": "larger_digit", "size": 80}
+    return toys.recipe(
+        folder,
+        plugins=["my_environment.py"],
+        curate={"sources": [source], "near_duplicates": None, "decontaminate": None},
+        rlvr={"steps": 2, "rollout": {"kind": "multi_turn", "max_turns": 2}},
+    )
+
+
+def test_there_are_two_files():
+    assert FILES.keys() == {"my_method.py", "my_environment.py"}
+
+
+@pytest.mark.parametrize("build", [answers, episodes])
+def test_they_train(written, build):
+    path = build(written)
+    begun = toys.start(written, path, ["sft.steps=6"])
+    trainer = toys.trainer(written / "run", begun, path)
+    trainer.run()
+    rows = [json.loads(line) for line in (written / "run/work/out/report/rollouts.jsonl").read_text().splitlines()]
+    assert len(rows) > 0 and all(row["score"] is not None for row in rows)
+    assert [step for step, _ in toys.history(written / "run/work")][-1] == 2
+
+
+def test_the_advantage_and_the_verifier_are_the_page_s(written):
+    read_recipe(answers(written))
+    module = sys.modules[catalogue.origin("rlvr.advantage", "median_baseline").module]
+    assert doctest.testmod(module) == doctest.TestResults(failed=0, attempted=3)
+    bound = catalogue.bind("rlvr.advantage", {"kind": "median_baseline", "scale": 2})
+    columns = toys.columns_of(toys.rough())
+    advantage = bound({name: columns[name] for name in bound.needs})
+    for number in columns["group"].unique():
+        rows = columns["scored"] & (columns["group"] == number)
+        rewards = sorted(columns["reward"][rows].tolist())
+        middle = rewards[(len(rewards) - 1) // 2] if rewards else 0.0
+        assert advantage[rows].tolist() == pytest.approx([2 * (r - middle) for r in columns["reward"][rows].tolist()])
+    assert not advantage[~columns["scored"]].any()
+
+
+@pytest.mark.parametrize(
+    ("build", "name", "old", "new"),
+    [
+        (answers, "my_method.py", "reward[rows].median()", "reward[rows].mean()"),
+        (answers, "my_method.py", "max(len(text), len(answer), 1)", "max(len(answer), 1)"),
+        (episodes, "my_environment.py", "self.tries == 2", "self.tries == 3"),
+    ],
+)
+def test_their_code_is_in_the_key_of_rlvr(written, build, name, old, new):
+    path = build(written)
+
+    def key(*overrides):
+        return keys.stage_key(keys.key_parts(read_recipe(path, list(overrides)), "rlvr", {"data": "d"}))
+
+    before = key()
+    (written / name).write_text(FILES[name] + "\n# a comment\n")
+    assert key() == before
+    assert old in FILES[name]
+    (written / name).write_text(FILES[name].replace(old, new))
+    assert key() != before
+
+
+def test_a_verifier_alone_is_in_the_key(written):
+    """Where only the rows' verifier is a plug-in's, its code counts all the same."""
+    path = answers(written)
+
+    def key():
+        return keys.stage_key(keys.key_parts(read_recipe(path, ["rlvr.advantage=grpo"]), "rlvr", {"data": "d"}))
+
+    before = key()
+    (written / "my_method.py").write_text(FILES["my_method.py"].replace("a == b", "a != b"))
+    assert key() != before
