@@ -83,7 +83,7 @@ endif
 	touch $@
 
 docs: install
-	$(BIN)/python -m flows.cli.methods docs
+	$(BIN)/python -m scripts.docs
 	$(BIN)/python tests/hostile/faults.py docs/operations.md
 
 docs-site: docs

@@ -18,7 +18,7 @@ from prefect.cache_policies import NO_CACHE  # noqa: E402
 from prefect.futures import as_completed  # noqa: E402
 from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
 
-from flows.cli.sweep import shown  # noqa: E402
+from evaluation.pages import sweep as pages  # noqa: E402
 from flows.post_training import find_recipe, post_training  # noqa: E402
 from pipelines.base.errors import UserError  # noqa: E402
 from tasks import process, worker  # noqa: E402
@@ -149,7 +149,7 @@ def sweep(
         live = min(resamples, LIVE_RESAMPLES)
         rows = leaderboard.leaderboard(outcomes, benchmark, confidence=confidence, resamples=live)
         if rows:
-            create_table_artifact(shown(rows), key="leaderboard", description=f"{read.base.name}: {benchmark}")
+            create_table_artifact(pages.cells(rows), key="leaderboard", description=f"{read.base.name}: {benchmark}")
 
     if start and separate_homes:  # what all share is then in MLflow, from where machines fetch it
         runs.all([start], finished)

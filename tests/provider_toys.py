@@ -58,7 +58,9 @@ class LetterTokenizer:
         return len(LETTERS)
 
     def __call__(self, text, add_special_tokens):
-        return {"input_ids": [LETTERS.index(letter) for letter in text]}
+        texts = [text] if isinstance(text, str) else text
+        ids = [[LETTERS.index(letter) for letter in each] for each in texts]
+        return {"input_ids": ids[0] if isinstance(text, str) else ids}
 
     def decode(self, ids, skip_special_tokens):
         return "".join(LETTERS[i] for i in ids if i < 18)

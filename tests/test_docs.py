@@ -123,7 +123,7 @@ def test_commands_are_current(page, block, monkeypatch):
         raise AssertionError(message)
 
     monkeypatch.setattr(argparse.ArgumentParser, "error", refuse)
-    monkeypatch.setattr(cli.machine.Parser, "error", refuse)
+    monkeypatch.setattr(cli.Parser, "error", refuse)
     for command in stated(block):
         for words in map(shlex.split, variants(command) if "=[" not in command else [command]):
             arguments = cli.parser().parse_args(words[1:])

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import toys
@@ -27,9 +28,17 @@ def test_sizes(path):
 
 
 def test_generated_pages_are_fresh(tmp_path):
-    subprocess.run([sys.executable, "-m", "flows.cli.methods", str(tmp_path)], check=True, cwd=toys.ROOT)
+    subprocess.run([sys.executable, "-m", "scripts.docs", str(tmp_path)], check=True, cwd=toys.ROOT)
     for page in ("methods.md", "columns.md", "systems.md", "settings.md"):
         assert (tmp_path / page).read_text() == (toys.ROOT / "docs" / page).read_text(), "run `make docs`"
+
+
+def test_files_that_packages_carry_are_there():
+    """A pattern of `package-data` that matches nothing leaves its file out of the wheel."""
+    carried = tomllib.loads((toys.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    for package, patterns in carried.items():
+        for pattern in patterns:
+            assert list(toys.ROOT.joinpath(*package.split(".")).glob(pattern)), f"{package}: {pattern}"
 
 
 def test_flow_files_hide_no_module():
@@ -46,7 +55,7 @@ def test_packages_are_ours():
 def test_the_catalogue_needs_no_transformers():
     """It is what `whetstone methods` and the checks of `whetstone plan` wait for."""
     script = (
-        "import sys; from flows import catalogue; assert len(catalogue.entries()) > 150; "
+        "import sys; from flows.cli import catalogue; assert len(catalogue.entries()) > 150; "
         "print([name for name in ('transformers', 'scipy.optimize') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=toys.ROOT, check=True)

@@ -48,3 +48,23 @@ def curves(body: dict[str, Any]) -> list[svg.Line]:
         mean, low, high = ([row[key] for _, row in rows] for key in ("mean", "low", "high"))
         lines.append(svg.Line(name, shares, mean, low, high, svg.colour(number)))
     return lines
+
+
+def cells(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """The rows of a leaderboard as text by column: for terminals, pages, Prefect and Markdown."""
+    rendered = []
+    for row in rows:
+        ends = f"{row['rank_low']}" if row["rank_low"] == row["rank_high"] else f"{row['rank_low']}-{row['rank_high']}"
+        gain = "" if row["gain"] is None else _percent(row["gain"], row["gain_low"], row["gain_high"], "+")
+        rendered.append({
+            "rank": ends, "variant": row["name"], "score": _percent(row["mean"], row["low"], row["high"]),
+            "by seed": " / ".join(f"{100 * v:.1f}" for v in row["by_seed"]), "gain": gain,
+            "cut": "–" if row.get("truncated") is None else f"{100 * row['truncated']:.1f} %",
+            "best": f"{100 * row['best']:.0f} %", "seconds": f"{row['cost'].get('seconds', 0):.0f}",
+            "steps": f"{row['cost'].get('steps', 0):.0f}", "tokens": f"{row['cost'].get('tokens', 0):.0f}",
+        })  # fmt: skip
+    return rendered
+
+
+def _percent(value: float, low: float, high: float, sign: str = "") -> str:
+    return f"{100 * value:{sign}.1f} [{100 * low:.1f}, {100 * high:.1f}]"

@@ -6,32 +6,31 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 
-def add(commands: Any) -> None:
-    """The command's options."""
-    text = "compare runs, models or whole experiments: what differs, learning curves, paired tests, pass@k, cost"
-    sub = commands.add_parser("compare", help=text, description=text)
-    sub.add_argument(
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
         "names",
         nargs="+",
         metavar="NAME",
         help="a run (its id or the first characters), a model (stage-key or its folder), or experiment:NAME for all its runs; "
         "the first is what the others are tested against; :base, :sft or :rlvr after a name chooses a checkpoint",
     )
-    sub.add_argument(
+    parser.add_argument(
         "--weights",
         action="store_true",
         help="compare the models' weights too: share changed, spectral shift, rotation",
     )
-    sub.add_argument("--html", metavar="FILE", help="write one page with charts that opens anywhere, without a network")
-    sub.add_argument("--confidence", type=float, default=0.95, help="level of the intervals and tests (0.95)")
-    sub.add_argument("--json", action="store_true", help="for machines: the whole comparison as JSON")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write one page with charts that opens anywhere, without a network"
+    )
+    parser.add_argument("--confidence", type=float, default=0.95, help="level of the intervals and tests (0.95)")
+    parser.add_argument("--json", action="store_true", help="for machines: the whole comparison as JSON")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the command."""
     from evaluation import comparison
     from evaluation.pages import comparison as pages
     from evaluation.pages.page import visible

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import os
 import shutil
@@ -133,8 +134,12 @@ def stores() -> Finding:
     return Finding("ok", f"MLflow {redact(environment.tracking_uri())}, Prefect {where}")
 
 
-def show() -> int:
-    """Print every finding; exit code 1 where something would fail."""
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add no options: the command has none."""
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print every finding: exit code 1 where something would fail."""
     environment.prepare()
     checks: list[Callable[[], Finding | list[Finding]]] = [
         python,

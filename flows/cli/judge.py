@@ -18,21 +18,19 @@ INJECTED = 200
 """Incorrect completions that it is tried on."""
 
 
-def add(commands: Any) -> None:
-    """The command's options."""
-    text = "measure the judge of a recipe on completions whose verdicts are known"
-    judge = commands.add_parser("judge", help=text, description=text)
-    judge.add_argument("recipe", help="a YAML file of which an rlvr stage's reward is, or has, a judge")
-    judge.add_argument(
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("recipe", help="a YAML file of which an rlvr stage's reward is, or has, a judge")
+    parser.add_argument(
         "file",
         metavar="FILE",
         help="JSONL rows {prompt, completion, answer, verifier?, info?} or {..., correct}; or a sample stage's folder",
     )
-    judge.add_argument("--stage", metavar="NAME", help="which rlvr stage's judge, where the recipe has several")
-    judge.add_argument("--limit", type=int, metavar="N", help="the first N rows only")
-    judge.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of the recipe")
-    judge.add_argument("--term", metavar="NAME", help="which judge, where the reward has several")
-    judge.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--stage", metavar="NAME", help="which rlvr stage's judge, where the recipe has several")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N rows only")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of the recipe")
+    parser.add_argument("--term", metavar="NAME", help="which judge, where the reward has several")
+    parser.add_argument("--json", action="store_true", help="for machines")
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -19,29 +19,25 @@ END = 10
 """A run's end is one part in this many of its steps."""
 
 
-def add(commands: Any) -> None:
-    """The command's options."""
-    text = (
-        "over-optimisation: gold against proxy over sqrt(KL), with the fitted law of RL, best of n and direct alignment"
-    )
-    sub = commands.add_parser("overoptimisation", help=text, description=text)
-    sub.add_argument(
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
         "runs", nargs="+", metavar="RUN", help="the id of a run, or its first characters; curves of equal stages join"
     )
-    sub.add_argument(
+    parser.add_argument(
         "--aligned", nargs="+", default=[], metavar="STAGE",
         help="sample stages with a `reference` that are points of one curve, such as one for each beta or epoch",
     )  # fmt: skip
-    sub.add_argument(
+    parser.add_argument(
         "--penalised", nargs="+", default=[], metavar="STAGE",
         help="rlvr stages that differ in what they pay for the KL; their ends are points of one curve, beside their own curves",
     )  # fmt: skip
-    sub.add_argument("--html", metavar="FILE", help="write one page with the figure, which opens without a network")
-    sub.add_argument("--json", action="store_true", help="for machines: points and coefficients as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write one page with the figure, which opens without a network")
+    parser.add_argument("--json", action="store_true", help="for machines: points and coefficients as JSON")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the command."""
     import numpy as np
 
     from evaluation import overoptimisation

@@ -7,44 +7,45 @@ import json
 import sys
 from typing import Any
 
-from flows.cli import machine
+from flows.cli.arguments import positive
 
 REFUSED = 1
 """Exit code where the gate, or a person, does not promote."""
 
 
-def add(commands: Any) -> None:
-    """The command's options."""
-    text = "make a run's model the champion if it is better on one benchmark and not worse on the others"
-    sub = commands.add_parser("promote", help=text, description=f"{text}; every look is recorded and paid for")
-    sub.add_argument("run", nargs="?", metavar="RUN", help="the run, or its model, that is to be the champion")
-    sub.add_argument("--name", help="the registered model; needed where there are several")
-    sub.add_argument("--new-name", action="store_true", help="register --name if there is no model of that name yet")
-    sub.add_argument("--primary", metavar="TASK", help="the benchmark on which it must be better; default: the first")
-    sub.add_argument(
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.description = f"{parser.description}; every look is recorded and paid for"
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the run, or its model, that is to be the champion")
+    parser.add_argument("--name", help="the registered model; needed where there are several")
+    parser.add_argument("--new-name", action="store_true", help="register --name if there is no model of that name yet")
+    parser.add_argument(
+        "--primary", metavar="TASK", help="the benchmark on which it must be better; default: the first"
+    )
+    parser.add_argument(
         "--guard",
         action="append",
         metavar="TASK=POINTS",
         help="a benchmark that may lose less than so many points (repeatable; default: every other one, with --margin)",
     )
-    sub.add_argument("--margin", type=float, default=2.0, metavar="POINTS", help="what guards may lose (2)")
-    sub.add_argument(
+    parser.add_argument("--margin", type=float, default=2.0, metavar="POINTS", help="what guards may lose (2)")
+    parser.add_argument(
         "--alpha", type=float, default=0.05, help="chance of a false promotion over all looks at one champion (0.05)"
     )
-    sub.add_argument(
+    parser.add_argument(
         "--looks", type=int, default=30, help="looks that share half of alpha, such as the nights of a month (30)"
     )
-    sub.add_argument("--ask", action="store_true", help="wait for a person's approval on the Prefect server's page")
-    sub.add_argument(
-        "--ask-hours", type=machine.positive, default=24.0, metavar="HOURS", help="how long to wait for it (24)"
+    parser.add_argument("--ask", action="store_true", help="wait for a person's approval on the Prefect server's page")
+    parser.add_argument(
+        "--ask-hours", type=positive, default=24.0, metavar="HOURS", help="how long to wait for it (24)"
     )
-    sub.add_argument("--rollback", action="store_true", help="give the alias back to the champion before this one")
-    sub.add_argument("--status", action="store_true", help="the champion, those before it, and the looks it has had")
-    sub.add_argument("--json", action="store_true", help="for machines: the evidence as JSON")
+    parser.add_argument("--rollback", action="store_true", help="give the alias back to the champion before this one")
+    parser.add_argument("--status", action="store_true", help="the champion, those before it, and the looks it has had")
+    parser.add_argument("--json", action="store_true", help="for machines: the evidence as JSON")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run it."""
+    """Run the command."""
     from pipelines.base.errors import UserError
     from tasks.promotion import promote as promotion
 

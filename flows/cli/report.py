@@ -3,133 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import logging
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from flows.progress import Status
-from pipelines.base.errors import UserError
-from pipelines.recipe.stage_kind import SCORES, Kind, kind_named
-from tasks import brought, environment
-from tasks.store import artifacts
-from tasks.tracking import benchmarks, lookup, rollouts
-
-log = logging.getLogger("whetstone.report")
-QUESTIONS, SAMPLED_STEPS, FOLLOWED = 200, 8, 6
-"""Questions of a benchmark, steps of sampled rollouts, and problems followed over steps."""
+SAMPLED_STEPS = 8
+"""Steps whose rollouts are shown."""
 
 
-@dataclass
-class Flips:
-    """One benchmark, answered by two checkpoints."""
-
-    task: str
-    before: str
-    after: str
-    pairs: list[tuple[benchmarks.Answer, benchmarks.Answer]] = field(default_factory=list)
-    """Questions that changed sides first: gained, then lost, then the rest."""
-    counts: dict[str, int] = field(default_factory=dict)
-
-
-def side(before: benchmarks.Answer, after: benchmarks.Answer) -> str:
-    """What became of a question: correct means that at least half of the answers are."""
-    was, now = (bool(benchmarks.shown(a).marks.get("correct")) for a in (before, after))
-    return {(False, True): "gained", (True, False): "lost", (True, True): "both", (False, False): "neither"}[was, now]
-
-
-def flips(artifact: Path, before: str, after: str, limit: int = QUESTIONS) -> list[Flips]:
-    """The answers of two checkpoints, by benchmark, flips first."""
-    first = {(a.task, a.uid): a for a in benchmarks.answers(artifact, before)}
-    by_task: dict[str, Flips] = {}
-    for answer in benchmarks.answers(artifact, after):
-        other = first.get((answer.task, answer.uid))
-        if other is not None:
-            by_task.setdefault(answer.task, Flips(answer.task, before, after)).pairs.append((other, answer))
-    order = ("gained", "lost", "both", "neither")
-    for task in by_task.values():
-        task.counts = {name: sum(side(*pair) == name for pair in task.pairs) for name in order}
-        task.pairs = sorted(task.pairs, key=lambda pair: order.index(side(*pair)))[:limit]
-    return list(by_task.values())
-
-
-def followed(rows: list[dict[str, Any]], most: int = FOLLOWED) -> dict[str, list[dict[str, Any]]]:
-    """Problems that were met at several steps, those met most often first: uid → their rollouts at first, middle and last step."""
-    steps: dict[str, set[int]] = {}
-    for row in rows:
-        steps.setdefault(row["uid"], set()).add(row["step"])
-    often = sorted((uid for uid in steps if len(steps[uid]) > 1), key=lambda uid: (-len(steps[uid]), uid))[:most]
-    chosen = {uid: set(rollouts.spread(sorted(steps[uid]), 3)) for uid in often}
-    return {uid: [r for r in rows if r["uid"] == uid and r["step"] in chosen[uid]] for uid in often}
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("run", help="the id of the run, or its first characters")
+    parser.add_argument("--out", metavar="FILE", help="where to write it; default: report-RUN.html")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Write the file of a run, and say where it is."""
-    from flows.cli import report_page
+    """Write the file of a run, and say where it is.
 
-    body = _run(arguments.run)
+    Raises:
+        UserError: there is no such run, it has no stages, or the file cannot be written.
+    """
+    from flows.cli import report_data, report_page
+    from pipelines.base.errors import UserError
+    from tasks.tracking import rollouts
+
+    body = report_data.run_of(arguments.run)
     stages = body["summary"]["stages"]
-    pairs = _last_flips(stages)
-    rewarded = [Path(about["artifact"]) for name, about in stages.items() if _kind(name, about).rewards]
+    pairs = report_data.last_flips(stages)
+    rewarded = [Path(about["artifact"]) for name, about in stages.items() if report_data.kind_of(name, about).rewards]
     rows = rollouts.read(rewarded[-1]) if rewarded else []
     steps = rollouts.spread(sorted({row["step"] for row in rows}), SAMPLED_STEPS)
     out = Path(arguments.out or f"report-{body['run_id'][:8]}.html")
-    page = report_page.page(body, pairs, followed(rows), [row for row in rows if row["step"] in steps])
+    page = report_page.page(body, pairs, report_data.followed(rows), [row for row in rows if row["step"] in steps])
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror}).") from None
     print(out)
     return 0
-
-
-def _run(prefix: str) -> dict[str, Any]:
-    """A run with the folders of those stages that the page shows, fetched from MLflow where they were made elsewhere.
-
-    Raises:
-        UserError: there is no such run, or it has no stages.
-    """
-    try:
-        body = lookup.find_run(prefix, ask_mlflow=False)
-    except lookup.NoSuchRun:
-        remote = brought.remote_run(prefix)
-        if remote is None:
-            raise
-        body = remote
-    stages = (body.get("summary") or {}).get("stages") or {}
-    if not stages:
-        raise UserError(
-            f"run {body['run_id']} has no stages in this store; `whetstone show {prefix}` says what it has."
-        )
-    shown = [n for n, about in stages.items() if _kind(n, about).rewards or _kind(n, about).makes == SCORES]
-    with Status() as status:
-        brought.stages(body, [n for n in shown if not Path(stages[n]["artifact"]).is_dir()], status)
-    for name in shown:
-        about = stages[name]
-        here = artifacts.folder(environment.runs_folder(), about.get("kind", name), str(about.get("key")))
-        if here.is_dir():
-            about["artifact"] = str(here)
-        elif not Path(about["artifact"]).is_dir():
-            log.warning("the artifact of %s is neither here nor in MLflow; the page leaves it out", name)
-    return body
-
-
-def _kind(name: str, about: dict[str, Any]) -> Kind:
-    """Of a stage in a run's summary; summaries of older versions have stages by their kinds."""
-    return kind_named(about.get("kind", name))
-
-
-def _last_flips(stages: dict[str, Any]) -> list[Flips]:
-    """The answers of the last model of the last evaluation against those of the one that it was made from."""
-    for name, about in reversed(stages.items()):
-        if _kind(name, about).makes == SCORES:
-            artifact, names = Path(about["artifact"]), about.get("checkpoints") or {}
-            results = benchmarks.results(artifact)
-            last = next(reversed(results["evaluation"]), None)
-            steps = [step.partition(" → ") for by_step in results["differences"].values() for step in by_step]
-            before = next((first for first, _, after in steps if after == last), None)
-            if last is None or before is None:
-                return []
-            tasks = flips(artifact, before, last)
-            return [replace(f, before=names.get(f.before, f.before), after=names.get(f.after, f.after)) for f in tasks]
-    return []

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evaluation.pages import page as html
 from evaluation.pages.lineage import drawing
 from flows import table
+from flows.cli.report_data import Flips, side
 from tasks.tracking import benchmarks
-
-if TYPE_CHECKING:
-    from flows.cli.report import Flips
 
 STYLE = """
 td{border-left:1px solid var(--line)}.text{white-space:pre-wrap;overflow-wrap:anywhere;font-family:ui-monospace,monospace;font-size:13px}
@@ -97,8 +95,6 @@ def _did(name: str, entry: dict[str, Any]) -> str:
 
 
 def _flips(task: Flips) -> str:
-    from flows.cli.report import side
-
     counts = ", ".join(f"{name} {count}" for name, count in task.counts.items())
     lines = []
     for before, after in task.pairs:

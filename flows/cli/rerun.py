@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
+from flows.cli import run, selection
 from pipelines.base.errors import RecipeError, UserError
 from pipelines.base.files import write_atomic
 from tasks import environment
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("run", help="the id of the run, or its first characters")
+    selection.add(parser)
+    run.add_summary(parser)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Fetch the recipe of the run from MLflow and run it: exit code 0."""
+    from tasks.tracking import lookup
+
+    environment.prepare()
+    environment.check_reachable()
+    arguments.recipe = recipe_of(lookup.find_run(arguments.run)["run_id"], arguments.set)
+    return run.command(arguments)
 
 
 def recipe_of(run_id: str, overrides: list[str]) -> Path:

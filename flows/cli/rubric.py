@@ -10,46 +10,41 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flows.cli import labelled, machine
+from flows.cli import labelled
+from flows.cli.arguments import integer
 from flows.cli.judge import connected_judge, rlvr_stage
 from pipelines.base.errors import DataError, RecipeError, UserError
 
 
-def add(commands: Any) -> None:
-    """The command's options."""
-    text = (
-        "draft a rubric from preference pairs with the judge of a recipe, and measure it on pairs that it has not seen"
-    )
-    rubric = commands.add_parser("rubric", help=text, description=text)
-    rubric.add_argument("recipe", help="a YAML file of which an rlvr stage's reward is an auto_rubric with a judge")
-    rubric.add_argument("--stage", metavar="NAME", help="which rlvr stage's judge, where the recipe has several")
-    rubric.add_argument(
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("recipe", help="a YAML file of which an rlvr stage's reward is an auto_rubric with a judge")
+    parser.add_argument("--stage", metavar="NAME", help="which rlvr stage's judge, where the recipe has several")
+    parser.add_argument(
         "file",
         metavar="FILE",
         help="JSONL rows {prompt, chosen, rejected}; to refine, {prompt, answers, rubric?} or a sample stage's folder",
     )
-    rubric.add_argument(
+    parser.add_argument(
         "--refine",
         action="store_true",
         help="add criteria to a judge's rubric where it cannot tell the two best answers apart",
     )
-    rubric.add_argument(
+    parser.add_argument(
         "--own", metavar="OUT", help="refine: each problem's rubric on its own, as JSONL {prompt, rubric}"
     )
-    rubric.add_argument("--term", metavar="NAME", help="refine: which judge, where the reward has several")
-    rubric.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of the recipe")
-    rubric.add_argument(
+    parser.add_argument("--term", metavar="NAME", help="refine: which judge, where the reward has several")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="a field of the recipe")
+    parser.add_argument(
         "--rounds",
-        type=machine.integer(1),
+        type=integer(1),
         metavar="N",
         help="how often the criteria of a pair are written (default: 3; to refine, 4)",
     )
-    rubric.add_argument(
-        "--each", type=machine.integer(1), default=3, metavar="N", help="criteria of a pair (default: 3)"
-    )
-    rubric.add_argument(
+    parser.add_argument("--each", type=integer(1), default=3, metavar="N", help="criteria of a pair (default: 3)")
+    parser.add_argument(
         "--most",
-        type=machine.integer(1),
+        type=integer(1),
         default=12,
         metavar="N",
         help="criteria that are left, or added (default: 12)",

@@ -9,6 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flows.cli import selection
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("recipe", help="a YAML file, such as recipes/quickstart.yaml")
+    selection.add(parser)
+    add_summary(parser)
+
+
+def add_summary(parser: argparse.ArgumentParser) -> None:
+    """Add `--summary`, which every command that runs a recipe has."""
+    parser.add_argument("--summary", metavar="FILE", help="write the run's summary as JSON")
+
 
 def command(arguments: argparse.Namespace) -> int:
     """Run what has changed: exit code 0."""

@@ -10,51 +10,49 @@ from pathlib import Path
 from typing import Any
 
 
-def add(commands: Any) -> None:
-    """The command's options."""
-    text = "run a recipe with several settings, presets and seeds, and rank them"
-    sweep = commands.add_parser("sweep", help=text, description=text)
-    sweep.add_argument("recipe", help="a YAML file with an evaluate section")
-    sweep.add_argument(
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("recipe", help="a YAML file with an evaluate section")
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="FIELD=VALUE[,VALUE]",
         help="a field of all runs, or an axis of values",
     )
-    sweep.add_argument(
+    parser.add_argument(
         "--presets", metavar="NAME[,NAME]", help="an axis of presets; all: every one that fits the recipe"
     )
-    sweep.add_argument("--seeds", default="1", metavar="N", help="how many seeds; or which, comma separated")
-    sweep.add_argument(
+    parser.add_argument("--seeds", default="1", metavar="N", help="how many seeds; or which, comma separated")
+    parser.add_argument(
         "--tune", metavar="FIELD=VALUE,VALUE", help="judge each variant at its own best value, found in short runs"
     )
-    sweep.add_argument("--tune-full", action="store_true", help="with --tune: in runs as long as the ranked ones")
-    sweep.add_argument("--budget", metavar="AMOUNT", help="what a run's RLVR may spend: 30m, 2h or 1e6tokens")
-    sweep.add_argument(
+    parser.add_argument("--tune-full", action="store_true", help="with --tune: in runs as long as the ranked ones")
+    parser.add_argument("--budget", metavar="AMOUNT", help="what a run's RLVR may spend: 30m, 2h or 1e6tokens")
+    parser.add_argument(
         "--split",
         metavar="SHARE[,SHARE]",
         help="an axis: shares of a token budget that SFT spends, RLVR spends the rest",
     )
-    sweep.add_argument(
+    parser.add_argument(
         "--sft-price",
         type=float,
         default=1.0,
         metavar="X",
         help="with --split: what an SFT token costs, in completion tokens",
     )
-    sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)")
-    sweep.add_argument(
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)")
+    parser.add_argument(
         "--runner",
         default="threads",
         metavar="NAME",
         help="threads (default), dask (processes), or dask:ADDRESS of a scheduler whose workers are on several machines",
     )
-    sweep.add_argument("--fresh", action="store_true", help="run every stage even where nothing changed")
-    sweep.add_argument("--json", action="store_true", help="for machines: the leaderboard, or the error, as JSON")
-    sweep.add_argument("--summary", metavar="FILE", help="write the leaderboard as JSON")
-    sweep.add_argument("--markdown", metavar="FILE", help="write the leaderboard as a Markdown table")
-    sweep.add_argument(
+    parser.add_argument("--fresh", action="store_true", help="run every stage even where nothing changed")
+    parser.add_argument("--json", action="store_true", help="for machines: the leaderboard, or the error, as JSON")
+    parser.add_argument("--summary", metavar="FILE", help="write the leaderboard as JSON")
+    parser.add_argument("--markdown", metavar="FILE", help="write the leaderboard as a Markdown table")
+    parser.add_argument(
         "--html", metavar="FILE", help="write the leaderboard as one page, with the curve of a split budget"
     )
 
@@ -112,9 +110,9 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.markdown:
         Path(arguments.markdown).write_text(markdown(body))
     if arguments.html:
-        from evaluation.pages import sweep as page
+        from evaluation.pages import sweep as pages
 
-        Path(arguments.html).write_text(page.page(body, shown(body["leaderboard"])))
+        Path(arguments.html).write_text(pages.page(body, pages.cells(body["leaderboard"])))
     if arguments.json:
         print(json.dumps(body, indent=1))
     else:
@@ -146,34 +144,16 @@ def check_runner(text: str) -> None:
         )
 
 
-def shown(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The leaderboard as text cells: for terminals, Prefect and Markdown."""
-    cells = []
-    for row in rows:
-        ends = f"{row['rank_low']}" if row["rank_low"] == row["rank_high"] else f"{row['rank_low']}-{row['rank_high']}"
-        gain = "" if row["gain"] is None else _percent(row["gain"], row["gain_low"], row["gain_high"], "+")
-        cells.append({
-            "rank": ends, "variant": row["name"], "score": _percent(row["mean"], row["low"], row["high"]),
-            "by seed": " / ".join(f"{100 * v:.1f}" for v in row["by_seed"]), "gain": gain,
-            "cut": "–" if row.get("truncated") is None else f"{100 * row['truncated']:.1f} %",
-            "best": f"{100 * row['best']:.0f} %", "seconds": f"{row['cost'].get('seconds', 0):.0f}",
-            "steps": f"{row['cost'].get('steps', 0):.0f}", "tokens": f"{row['cost'].get('tokens', 0):.0f}",
-        })  # fmt: skip
-    return cells
-
-
-def _percent(value: float, low: float, high: float, sign: str = "") -> str:
-    return f"{100 * value:{sign}.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
 def show(body: dict[str, Any]) -> None:
     """Print the leaderboard."""
     from rich.console import Console
     from rich.table import Table
 
+    from evaluation.pages import sweep as pages
+
     console = Console() if sys.stdout.isatty() else Console(width=160)
     table = Table(box=None, pad_edge=False)
-    rows = shown(body["leaderboard"])
+    rows = pages.cells(body["leaderboard"])
     for column in rows[0]:
         table.add_column(column)
     for row in rows:
@@ -198,7 +178,9 @@ def notes(body: dict[str, Any]) -> list[str]:
 
 def markdown(body: dict[str, Any]) -> str:
     """The leaderboard as Markdown."""
-    rows = shown(body["leaderboard"])
+    from evaluation.pages import sweep as pages
+
+    rows = pages.cells(body["leaderboard"])
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     about, *details = notes(body)
     table = [f"| {' | '.join(line)} |" for line in lines]

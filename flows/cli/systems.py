@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections import Counter
@@ -100,6 +101,18 @@ def find(name: str) -> System:
     return known
 
 
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("name", nargs="?")
+    parser.add_argument("--status", choices=[status.value for status in Status], help="only these")
+    parser.add_argument("--json", action="store_true")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print what was asked for: exit code 0."""
+    return show(arguments.name, arguments.status, arguments.json)
+
+
 def show(name: str | None, status: str | None, as_json: bool) -> int:
     """Print one system's page or the table of those with a status."""
     if name is not None:
@@ -120,7 +133,7 @@ def show(name: str | None, status: str | None, as_json: bool) -> int:
     for known in chosen:
         table.add_row(known.name, known.status, ", ".join(known.uses), known.missing or known.outside or "")
     console.print(table)
-    print(f"\n{_counts()} whetstone systems NAME says more.")
+    print(f"\n{counts()} whetstone systems NAME says more.")
     return 0
 
 
@@ -139,32 +152,12 @@ def page(known: System) -> str:
     return "\n".join(lines)
 
 
-def markdown() -> str:
-    """docs/systems.md: generated, and checked for freshness by a test."""
-    lines = [
-        "# Systems",
-        "",
-        "Generated from `flows/cli/systems.yaml` by `make docs`; do not edit.",
-        "",
-        f"The papers of three reading lists, what of each runs here, and what is missing. {_counts()}",
-    ]
-    for group in dict.fromkeys(known.group for known in systems()):
-        lines += ["", f"## {group.capitalize()}", "", "| system | status | here | missing |", "|---|---|---|---|"]
-        for known in systems():
-            if known.group == group:
-                uses = ", ".join(f"`{use}`" for use in known.uses)
-                here = f"{known.about}: {uses}" if known.uses else ""
-                missing = known.missing or known.outside or ""
-                cells = (f"**{known.name}** {known.title}", known.status, here, missing)
-                lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
-
-
 def _plain(known: System) -> dict[str, Any]:
     return {**known.model_dump(mode="json"), "status": known.status.value}
 
 
-def _counts() -> str:
+def counts() -> str:
+    """How many systems there are of each status, as a sentence."""
     count = Counter(known.status for known in systems())
     return f"{len(systems())} systems: " + ", ".join(f"{count[status]} {status.value}" for status in Status) + "."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gzip
 import json
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from flows.cli import output
 from pipelines import verifiers
 from pipelines.base.errors import UserError, did_you_mean
 from pipelines.sandbox import pool as sandboxes
@@ -76,6 +78,34 @@ class Summary:
         rate = f" ({self.rows / self.seconds:.0f} rows/s)" if self.seconds else ""
         wall = f", sandbox {' and '.join(self.sandbox)}" if self.sandbox else ""
         return f"{self.rows} rows in {self.seconds:.1f} s{rate}: {counts or 'nothing'}{mean}{wall}"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("file", metavar="FILE", help="JSONL, also .gz; - is standard input")
+    parser.add_argument("--verifier", metavar="NAME", help="for rows that name none")
+    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; default: one per processor, at most 8")
+    parser.add_argument("--sandbox", choices=["auto", "limits_only"], default="auto", help="how programs are confined")
+    parser.add_argument("--out", metavar="FILE", help="verdicts as JSONL; default: standard output")
+    parser.add_argument(
+        "--json", action="store_true", help="for machines: the summary, or the error, as JSON (with --out)"
+    )
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Score the file: exit code 2 where a line is no row.
+
+    Raises:
+        UserError: `--json` without `--out`, or as `score_file` does.
+    """
+    if arguments.json and arguments.out is None:
+        raise UserError("--json: the verdicts fill standard output; name a file for them with --out.")
+    sandboxes.configure(limits_only=arguments.sandbox == "limits_only")
+    summary = score_file(arguments.file, arguments.out, arguments.verifier, arguments.jobs)
+    print(summary, file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(summary.as_json(), indent=1))
+    return output.CHANGE if summary.statuses[BAD_ROW] else output.DONE
 
 
 def score_file(source: str, out: str | None, default: str | None, jobs: int | None) -> Summary:

@@ -22,6 +22,7 @@ class OutputLog:
 
     def append(self, name: str, entries: Iterable[dict[str, Any]]) -> None:
         """Add lines to one of `FILES`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / name, "a", encoding="utf-8") as handle:
             handle.writelines(json.dumps(entry, default=str) + "\n" for entry in entries)
 

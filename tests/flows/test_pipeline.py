@@ -36,7 +36,7 @@ def test_first_run(ran):
     _, _, summary, done = ran
     assert statuses(summary) == dict.fromkeys(FOUR, "ran")
     for about in summary["stages"].values():
-        told = {"kind", "status", "key", "seconds", "artifact", "run_id", "why", "inputs"}
+        told = {"achieved", "kind", "status", "key", "seconds", "artifact", "run_id", "why", "inputs"}
         assert set(about) == told | ({"rewards"} if about["kind"] == "rlvr" else set())
         assert about["run_id"] and os.path.isdir(about["artifact"])
     assert list(summary["evaluation"]) == ["base", "sft", "rlvr"]

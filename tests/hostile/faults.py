@@ -47,7 +47,7 @@ FAULTS = [
     Fault(
         "the command, on a machine that stays down", "after it opened its MLflow runs",
         "the next start of any recipe in this folder, and `whetstone sync`, mark the runs KILLED and say which run they belonged to",
-        "–", "nothing", "tasks/test_claims.py::test_stages_of_a_killed_run_are_closed_too",
+        "–", "nothing", "tasks/tracking/test_leases.py::test_stages_of_a_killed_run_are_closed_too",
     ),
     Fault(
         "one of two simultaneous pipelines of a recipe", "in the stage that both need",
@@ -95,7 +95,7 @@ FAULTS = [
         "the machine of a worker or a command", "for good",
         "15 minutes after its last sign of life the next run in any project folder of the store, `whetstone sync` and the upkeep "
         "deployment close its MLflow runs with the reason; its flow run is marked Crashed and started elsewhere",
-        "–", "nothing", "tasks/test_claims.py::test_a_run_of_a_machine_that_never_came_back_is_closed_elsewhere",
+        "–", "nothing", "tasks/tracking/test_leases.py::test_a_run_of_a_machine_that_never_came_back_is_closed_elsewhere",
     ),
     Fault(
         "the embedded Prefect server", "before it answers", "one line that names its log", "2",
@@ -103,7 +103,7 @@ FAULTS = [
     ),
     Fault(
         "the reader of the output (`| head`)", "at any moment", "the command runs to its end without output", "0", "nothing",
-        "flows/test_machine.py::test_a_reader_that_leaves",
+        "flows/cli/test_machine.py::test_a_reader_that_leaves",
     ),
 ]  # fmt: skip
 

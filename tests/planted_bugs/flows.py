@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-FLOW, STAGES, TABLE, CLI = "flows/post_training.py", "flows/stages.py", "flows/table.py", "flows/cli/main.py"
+FLOW, STAGES, TABLE, CLI = "flows/post_training.py", "flows/stages.py", "flows/table.py", "flows/cli/selection.py"
 AHEAD = "tests/tasks/test_prestart.py::test_what_an_ordinary_start_would_not_give_is_not_used"
 RUNS = "tests/flows/test_post_training.py"
 ORDER = f"{RUNS}::test_stages_run_in_order_each_on_what_came_before"
 FROM = f"{RUNS}::test_from_a_stage_on_the_earlier_artifacts_are_read"
 ROWS = "tests/flows/test_table.py::test_rows_are_checkpoints_and_columns_the_ends_of_pass_at_k"
 SELECT = "tests/tasks/test_pipeline.py::test_a_selection_keeps_the_order_and_both_ends"
-MACHINE = "tests/flows/cli/test_machine.py"
+OUTPUT, PROGRESS = "tests/flows/cli/test_output.py", "tests/flows/test_progress.py"
 PLANTED = {
     "a parent run's scores are in any order": ("tasks/tracking/record.py", "    names.sort(", "    names[:0].sort(", ["tests/tasks/tracking/test_record.py::test_the_headline_score_of_the_last_checkpoint_comes_first_and_intervals_follow"]),
     "an interval's ends are one": ("tasks/tracking/record.py", '{f"_{end}": cell[end]', '{f"_{end}": cell["low"]', ["tests/tasks/tracking/test_record.py::test_the_headline_score_of_the_last_checkpoint_comes_first_and_intervals_follow"]),
     "params hold every default": ("tasks/tracking/record.py", 'mode="json", exclude_defaults=True', 'mode="json"', ["tests/tasks/tracking/test_record.py::test_params_hold_what_somebody_set_and_what_runs_are_sorted_by"]),
     "a dirty checkout is clean": ("tasks/tracking/record.py", "str(bool(status)).lower()", "str(status is None).lower()", ["tests/tasks/tracking/test_record.py::test_a_dirty_checkout_says_so"]),
-    "what was lost counts as gained": ("flows/cli/report.py", "(False, True): \"gained\", (True, False): \"lost\"", "(False, True): \"lost\", (True, False): \"gained\"", ["tests/flows/cli/test_report.py::test_the_page_is_whole_and_says_it_all"]),
+    "what was lost counts as gained": ("flows/cli/report_data.py", "(False, True): \"gained\", (True, False): \"lost\"", "(False, True): \"lost\", (True, False): \"gained\"", ["tests/flows/cli/test_report.py::test_the_page_is_whole_and_says_it_all"]),
     "--from ignores the earlier stages": (FLOW, "done = needed_before(read, chosen, plan(read)) if chosen != read.stage_names() else {}", "done = {}", [FROM]),
     "--from starts a stage late": ("tasks/pipeline.py", "order.index(first) <= order.index(stage) <= order", "order.index(first) + bool(self.start) <= order.index(stage) <= order", [SELECT]),
     "--until stops a stage early": ("tasks/pipeline.py", "<= order.index(stage) <= order.index(last)", "<= order.index(stage) <= order.index(last) - bool(self.until)", [SELECT]),
@@ -37,8 +37,8 @@ PLANTED = {
     "an interval's ends swapped": (TABLE, "[{100 * value['low']:.1f}, {100 * value['high']:.1f}]", "[{100 * value['high']:.1f}, {100 * value['low']:.1f}]", [ROWS]),
     "a reused stage shows its time": (TABLE, 'if stage["status"] == "ran" else "reused"', 'if stage["status"] else "reused"', [ROWS]),
     "differences lose their sign": (TABLE, "{100 * d['value']:+.1f} points", "{100 * abs(d['value']):.1f} points", ["tests/flows/test_table.py::test_differences_keep_their_sign"]),
-    "remaining time counts what is done": ("flows/progress.py", '(body["total"] - body["done"]) / body["rate"]', 'body["done"] / body["rate"]', [f"{MACHINE}::test_a_line_a_minute"]),
-    "a line a second": ("flows/progress.py", "EVERY_S = 60.0", "EVERY_S = 1.0", [f"{MACHINE}::test_a_line_a_minute"]),
-    "errors exit with 0": ("flows/cli/machine.py", 'return int(getattr(error, "exit_code", CHANGE))', "return DONE", [f"{MACHINE}::test_json_errors_leave_two_and_nothing_else"]),
+    "remaining time counts what is done": ("flows/progress.py", '(body["total"] - body["done"]) / body["rate"]', 'body["done"] / body["rate"]', [f"{PROGRESS}::test_a_line_a_minute"]),
+    "a line a second": ("flows/progress.py", "EVERY_S = 60.0", "EVERY_S = 1.0", [f"{PROGRESS}::test_a_line_a_minute"]),
+    "errors exit with 0": ("flows/cli/output.py", 'return int(getattr(error, "exit_code", CHANGE))', "return DONE", [f"{OUTPUT}::test_json_errors_leave_two_and_nothing_else"]),
     "--set keeps the last only": (CLI, '"--set", action="append", default=[], metavar', '"--set", nargs=1, default=[], metavar', [f"{RUNS}::test_the_command_line_reaches_the_flow"]),
 }  # fmt: skip

@@ -8,11 +8,12 @@ import pytest
 import toys
 
 from flows.cli import main as cli
+from flows.cli import plan as plan_command
 
 
 def plan(tmp_path, monkeypatch, capsys, *arguments):
     monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "home"))
-    code = cli.plan_command(cli.parser().parse_args(["plan", str(toys.recipe(tmp_path)), "--memory", *arguments]))
+    code = plan_command.command(cli.parser().parse_args(["plan", str(toys.recipe(tmp_path)), "--memory", *arguments]))
     return code, capsys.readouterr().out
 
 

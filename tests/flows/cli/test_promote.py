@@ -19,7 +19,6 @@ import toys
 from flows.cli import main as cli
 from flows.cli import promote
 from pipelines.base.errors import UserError
-from tasks.promotion.rule import rule_of
 
 
 def scores(rate: float, seed: int) -> list[list[float]]:
@@ -49,28 +48,6 @@ def test_exit_codes_and_output(home, capsys):
     _, status = promoted(capsys, "--status")
     assert "champion version 1" in status and "look 1" in status and "not promoted" in status
     assert "there is no champion now" in promoted(capsys, "--rollback")[1]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"guards": ["sums"]}, "TASK=POINTS"),
-        ({"guards": ["sums=x"]}, "TASK=POINTS"),
-        ({"guards": ["sums=0"]}, "between 0 and 100"),
-        ({"margin": float("nan")}, "--margin"),
-        ({"alpha": 0.9}, "--alpha"),
-        ({"looks": 0}, "--looks"),
-    ],
-)
-def test_options_that_mean_nothing(options, words):
-    whole = {"primary": None, "guards": None, "margin": 2.0, "alpha": 0.05, "looks": 30}
-    with pytest.raises(UserError, match=words):
-        rule_of(**(whole | options))
-
-
-def test_margins_are_points():
-    rule = rule_of("a", ["b=1.5", "c=d=2"], 3.0, 0.05, 30)
-    assert rule["margin"] == pytest.approx(0.03) and rule["guards"] == pytest.approx({"b": 0.015, "c=d": 0.02})
 
 
 def test_a_run_is_needed_and_a_server_for_asking(home):

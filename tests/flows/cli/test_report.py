@@ -9,7 +9,7 @@ import html_pages
 import pytest
 
 from flows.cli import main as cli
-from flows.cli import report, report_page
+from flows.cli import report_data, report_page
 from tasks.store import index
 from tasks.tracking import rollouts
 
@@ -89,7 +89,7 @@ def test_problems_met_most_often_are_followed_from_first_to_last_step():
         for uid, steps in {"a": [1, 2, 3, 4, 9], "b": [1, 4], "c": [5]}.items()
         for step in steps
     ]
-    assert {uid: [r["step"] for r in rows] for uid, rows in report.followed(rows).items()} == {
+    assert {uid: [r["step"] for r in rows] for uid, rows in report_data.followed(rows).items()} == {
         "a": [1, 3, 9],
         "b": [1, 4],
     }

@@ -10,6 +10,7 @@ import toys
 import yaml
 
 from flows.cli import main as cli
+from flows.cli import rubric
 from flows.cli.rubric import _pairs
 from pipelines.base.errors import DataError, RecipeError
 from pipelines.data.records import Problem
@@ -63,12 +64,12 @@ def test_the_command_prints_what_a_recipe_takes(tmp_path, capsys):
     with judge_server.running(critic) as server:
         reward = f"rlvr.reward={{kind: auto_rubric, judge: {{model: critic, low: -10, url: '{server.url}'}}}}"
         asked = ["rubric", str(recipe), str(tmp_path / "pairs.jsonl")]
-        assert cli.rubric_command(cli.parser().parse_args([*asked, "--set", reward])) == 0
+        assert rubric.command(cli.parser().parse_args([*asked, "--set", reward])) == 0
     text = capsys.readouterr().out
     assert yaml.safe_load(text) == {"criteria": [SHORT, "It ends."]}
     assert "1 discarded" in text and "without criteria: 0.000 of 3" in text and "with them: 0.667 of 3" in text
     with pytest.raises(RecipeError, match="no judge of pairs"):
-        cli.rubric_command(cli.parser().parse_args(asked))
+        rubric.command(cli.parser().parse_args(asked))
 
 
 def test_bad_rows_are_named(tmp_path):
@@ -90,7 +91,7 @@ def letters(body):
 def refined(tmp_path, server, *more, criteria="[{criterion: It has a., weight: 3}]"):
     reward = f"rlvr.reward={{kind: judge, form: rubric, model: m, url: '{server.url}', criteria: {criteria}}}"
     asked = ["rubric", str(toys.recipe(tmp_path)), str(tmp_path / "rows.jsonl"), "--refine", "--set", reward, *more]
-    return cli.rubric_command(cli.parser().parse_args(asked))
+    return rubric.command(cli.parser().parse_args(asked))
 
 
 def write(tmp_path, *rows):

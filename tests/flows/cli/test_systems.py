@@ -9,8 +9,9 @@ import toys
 import yaml
 from pydantic import ValidationError
 
+from flows.cli import catalogue as listing
 from flows.cli import main as cli
-from flows.cli import methods, systems
+from flows.cli import systems
 from flows.cli.systems import Status, System
 from pipelines import environments, verifiers
 from pipelines.base.errors import UserError
@@ -32,7 +33,7 @@ def exists(use: str) -> bool:
         return name in preset_names()
     if place == "method":
         slot, _, method = name.rpartition(".")
-        return slot in methods.PLACES and method in catalogue.names(methods.room(slot))
+        return slot in listing.PLACES and method in catalogue.names(listing.room(slot))
     if place == "loss":
         stage, _, loss = name.partition(".")
         return stage in stage_kinds() and loss in catalogue.names(f"{stage}.loss")

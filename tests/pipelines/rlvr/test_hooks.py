@@ -9,7 +9,7 @@ import pytest
 import torch
 import toys
 
-from flows.cli import methods as catalogue
+from flows.cli import catalogue
 from pipelines.base.errors import RecipeError
 from pipelines.data.records import Role
 from pipelines.engine import distribution, models

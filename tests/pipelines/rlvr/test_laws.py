@@ -15,7 +15,7 @@ from method_toys import REQUIRED, spec
 from toys import columns_of
 
 from benchmarks import examples
-from flows.cli import methods as catalogue
+from flows.cli import catalogue
 from pipelines.base.errors import RecipeError
 from pipelines.contract.card import CHECKED
 from pipelines.contract.catalogue import bind, load, names, needs, settings_model, takes

@@ -277,6 +277,7 @@ def test_an_overlap_with_a_benchmark_is_shown(trained, home_copy):
 def test_the_commands(trained, tmp_path, capsys):
     from flows.cli import lineage as command
     from flows.cli import main as cli
+    from flows.cli import rows as rows_command
 
     page = tmp_path / "page.html"
     assert command.command(cli.parser().parse_args(["lineage", "toy", "--html", str(page)])) == 0
@@ -286,6 +287,6 @@ def test_the_commands(trained, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["faults"] == []
     uid = drawn_uid(trained)
     for options, words in (([], "because: no exact duplicate"), (["--taint"], "drew it in"), (["--json"], '"draws"')):
-        assert command.rows_command(cli.parser().parse_args(["rows", uid, *options])) == 0
+        assert rows_command.command(cli.parser().parse_args(["rows", uid, *options])) == 0
         assert words in capsys.readouterr().out
     assert len(all_of(runs_folder())) == 4

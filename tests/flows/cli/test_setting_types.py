@@ -6,8 +6,8 @@ import pytest
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from pydantic import BaseModel, Field
 
-from flows import setting_types
-from flows.cli.methods import PLACES, entries
+from flows.cli import setting_types
+from flows.cli.catalogue import PLACES, entries
 
 Name = Annotated[str, Field(min_length=1, max_length=300)]
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from flows import setting_types
+from flows.cli import setting_types
 from pipelines.contract.model_settings import Model
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Tracking
@@ -111,7 +111,7 @@ def _row(cls: type[BaseModel], name: str, text: str) -> str:
 
 
 def markdown() -> str:
-    """docs/settings.md: generated, and checked for freshness by a test."""
+    """The text of the page."""
     lines = [INTRODUCTION]
     for cls, heading in classes().items():
         summary = (cls.__doc__ or "").strip().split("\n\n")[0]

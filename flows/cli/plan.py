@@ -1,0 +1,87 @@
+"""`whetstone plan`: what a run would do, and why."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import sys
+
+from flows.cli import selection
+from flows.cli.arguments import integer, positive
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("recipe", help="a YAML file, such as recipes/quickstart.yaml")
+    selection.add(parser)
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="how much memory each stage that trains or samples needs, and what lowers it",
+    )
+    parser.add_argument("--limit", type=positive, metavar="GB", help="with --memory: another limit than this machine's")
+    parser.add_argument("--mermaid", action="store_true", help="the graph of the stages as a Mermaid flowchart")
+    parser.add_argument("--prompt-tokens", type=integer(1), metavar="N", help="with --memory: length of a prompt")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print the plan. Where there is no project folder, none is left behind: only what runs makes one."""
+    from tasks import environment
+
+    new = not environment.home().exists()
+    try:
+        return _plan(arguments)
+    finally:
+        checked = environment.home() / ".checked"
+        if new and checked.is_dir() and [*environment.home().iterdir()] == [checked]:
+            shutil.rmtree(checked, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                environment.home().rmdir()
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from pipelines.base.errors import UserError
+    from pipelines.recipe.read import read_recipe
+    from tasks.pipeline import Selection
+    from tasks.preflight import check as preflight
+    from tasks.stages import plan
+
+    if not arguments.memory and (arguments.limit or arguments.prompt_tokens):
+        raise UserError("--limit, --prompt-tokens: they say how --memory counts. Add --memory.")
+    recipe = read_recipe(arguments.recipe, arguments.set)
+    chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
+    if arguments.memory:
+        from flows.cli import memory
+
+        return memory.show(recipe, chosen, arguments.json, arguments.limit, arguments.prompt_tokens)
+    planned = [p for p in plan(recipe, fresh=arguments.fresh, only=chosen) if p.stage in chosen]
+    will_run = [p.stage for p in planned if p.action == "run"]
+    if arguments.json:
+        preflight.require(recipe, will_run)  # before anything is printed: a program reads one document
+        print(
+            json.dumps(
+                [
+                    {
+                        "stage": p.stage,
+                        "kind": recipe.graph[p.stage].kind,
+                        "action": p.action,
+                        "why": p.why,
+                        "key": p.key,
+                    }
+                    for p in planned
+                ],
+                indent=1,
+            )
+        )
+        return 0
+    from flows.cli import drawing
+
+    if arguments.mermaid:
+        print(drawing.mermaid(recipe, {p.stage: p.action for p in planned}))
+    else:
+        print(drawing.plan(recipe, planned))
+    sys.stdout.flush()
+    preflight.require(recipe, will_run)
+    return 0

@@ -1,0 +1,31 @@
+"""`whetstone sync`: send to MLflow what earlier runs could not send."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add no options: the command has none."""
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Empty the upload outbox and close abandoned runs: exit code 1 where uploads are still pending."""
+    from tasks import environment
+
+    environment.prepare()
+    environment.check_reachable()
+    from tasks.tracking import leases as claims
+    from tasks.tracking import outbox
+
+    flushed = outbox.flush_all(None)
+    closed = claims.close_abandoned() + claims.close_unresponsive()
+    if closed:
+        print(f"closed {closed} run{'s' if closed > 1 else ''} whose process is gone")
+    for line in flushed.refused:
+        print(f"refused for good, and set aside in {outbox.folder() / 'refused'}: {line}")
+    if flushed.pending:
+        print(f"{flushed.pending} uploads are still pending; try again later")
+        return 1
+    print("the upload outbox is empty" + (f": {flushed.sent} sent" if flushed.sent else ""))
+    return 0

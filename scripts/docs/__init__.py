@@ -1,0 +1,1 @@
+"""Generators of the pages that are read from the code (`make docs`)."""

@@ -1,0 +1,21 @@
+"""Write the generated pages into a folder: `python -m scripts.docs [FOLDER]`; the folder is docs unless given."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from scripts.docs import columns, methods, settings, systems
+
+PAGES = {
+    "methods.md": methods.markdown,
+    "columns.md": columns.markdown,
+    "systems.md": systems.markdown,
+    "settings.md": settings.markdown,
+}
+"""File → what makes its text."""
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
+    for name, markdown in PAGES.items():
+        (folder / name).write_text(markdown())
