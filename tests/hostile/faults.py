@@ -103,7 +103,7 @@ FAULTS = [
     ),
     Fault(
         "the reader of the output (`| head`)", "at any moment", "the command runs to its end without output", "0", "nothing",
-        "flows/cli/test_machine.py::test_a_reader_that_leaves",
+        "flows/cli/test_output.py::test_a_reader_that_leaves",
     ),
 ]  # fmt: skip
 
