@@ -14,6 +14,7 @@ from pipelines.base import plugins
 from pipelines.contract import catalogue
 from pipelines.recipe.read import read_recipe
 from tasks import keys
+from tasks.preflight import check
 
 PAGE = (toys.ROOT / "docs" / "plugins.md").read_text()
 FILES = {match[1]: match[2] for match in re.finditer(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE, re.M | re.S)}
@@ -70,6 +71,13 @@ def test_they_train(written, build):
     rows = [json.loads(line) for line in (written / "run/work/out/report/rollouts.jsonl").read_text().splitlines()]
     assert len(rows) > 0 and all(row["score"] is not None for row in rows)
     assert [step for step, _ in toys.history(written / "run/work")][-1] == 2
+
+
+def test_what_is_asked_before_a_run_knows_them(written, home):
+    """The process that reads the first rows has the recipe's plug-ins."""
+    for build in (answers, episodes):
+        recipe = read_recipe(build(written))
+        assert check.examine(recipe, recipe.stage_names()) == []
 
 
 def test_the_advantage_and_the_verifier_are_the_page_s(written):

@@ -73,6 +73,11 @@ def activate(named: Iterable[str]) -> None:
                 raise
 
 
+def named() -> list[str]:
+    """The plug-ins that recipes of this process named, for a child process to load too."""
+    return [*_named]
+
+
 @cache
 def origins() -> dict[str, dict[str, Origin]]:
     """Slot → name → origin, over all plug-ins.

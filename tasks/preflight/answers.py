@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pipelines.base import plugins
 from pipelines.base.files import digest, read_json, write_atomic
 from pipelines.base.project import make_home
 from tasks import environment
@@ -55,7 +56,7 @@ class Asked:
 
 def mark_of(question: dict[str, Any]) -> str | None:
     """Digest of a question and what its answer depends on; None where that cannot be known."""
-    if question["ask"] == "function":
+    if question["ask"] == "function" or plugins.named():  # code of the user's answers
         return None
     rules = preflight_rules.depends_on(question) if question["ask"] == preflight_rules.ASK else []
     if rules is None:

@@ -1,6 +1,6 @@
 """Questions about a recipe that need heavy imports or other people's code, answered in a process of its own.
 
-`python -m tasks.preflight.probe QUESTIONS ANSWERS` reads one question a line and writes one answer a line, at once, so that
+`python -m tasks.preflight.probe QUESTIONS ANSWERS [PLUGIN...]` reads one question a line and writes one answer a line, at once, so that
 the asker knows which question a crash or a hang belongs to. An answer is `{"problem": text}` or what is known.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pipelines.base import owner
+from pipelines.base import owner, plugins
 from pipelines.base.errors import UserError
 from pipelines.base.project import python_path
 from tasks.preflight import data as preflight_data
@@ -80,7 +80,7 @@ class Asking:
         asked.write_text("".join(json.dumps(q) + "\n" for q in unanswered))
         answered.touch()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tasks.preflight.probe", str(asked), str(answered)],
+            [sys.executable, "-m", "tasks.preflight.probe", str(asked), str(answered), *plugins.named()],
             env={**os.environ, owner.PARENT: str(os.getpid()), "PYTHONPATH": python_path()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -248,11 +248,12 @@ ANSWERS = {
 }
 
 
-def main(asked: str, answered: str) -> None:
-    """Answer a file of questions."""
+def main(asked: str, answered: str, *named: str) -> None:
+    """Answer a file of questions with the plug-ins of their recipe."""
     owner.bind_rank()
     os.environ.pop(owner.PARENT, None)
     sys.path.insert(0, "")
+    plugins.activate(named)
     with open(answered, "a") as handle:
         for line in Path(asked).read_text().splitlines():
             handle.write(json.dumps(answer(json.loads(line))) + "\n")
