@@ -4,7 +4,8 @@ A plug-in is a module with a table
 
     PARTS = {"rlvr.advantage": {"my_advantage": my_advantage}, "rlvr.reward": {"my_reward": "my_package.reward:MyReward"}}
 
-of slot → name → the method itself, or where to import it from; under `environments` and `verifiers`, name → a module. It may bring
+of slot → name → the method itself, or where to import it from; under `environments` and `verifiers`, name → a module
+(a verifier may bring `EXAMPLES`, rows that it is tested on before a run). It may bring
 columns of its own (`COLUMNS`, name → `Column`). A package registers its module under the entry point group
 `whetstone.plugins`; a single file or an importable module is named by a recipe (`plugins: [my_method.py]`). The project's own
 `pipelines.papers` is such a plug-in, and nothing else in the project imports it.

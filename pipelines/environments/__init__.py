@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,6 +134,13 @@ def module_name(name: str) -> str:
     return brought.module
 
 
+def plugin_files() -> list[Path]:
+    """The code of the environments that plug-ins bring: their files and those beside them, in order."""
+    specs = [importlib.util.find_spec(each.module) for each in plugins.origins().get(SLOT, {}).values()]
+    folders = {Path(spec.origin).parent for spec in specs if spec is not None and spec.origin}
+    return sorted(file for folder in folders for file in folder.glob("*.py"))
+
+
 def _module(name: str) -> Any:
     return importlib.import_module(module_name(name))
 
@@ -156,6 +164,11 @@ def verifiers_of(name: str) -> tuple[str, ...] | None:
 def runs_outside(name: str) -> bool:
     """Whether its settings name code to be run or servers to be asked (`OUTSIDE`): a recipe may name it, the rows of a file may not."""
     return _says(name, "OUTSIDE")
+
+
+def corpus_of(name: str) -> str | None:
+    """The generated corpus that its rows search unless they name another (`CORPUS` in its module)."""
+    return getattr(_module(name), "CORPUS", None) if name in known() else None
 
 
 def can_relabel(name: str) -> bool:

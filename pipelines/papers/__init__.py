@@ -1,4 +1,4 @@
-"""Papers, one file each: everything that only this paper's method needs.
+"""Papers, one file each, or a folder where there are environments or helpers: everything that only this paper needs.
 
 The rule of inclusion: the folders of the slots keep what a newcomer knows by name from other libraries or textbooks, and what presets of
 three papers use (`tests/pipelines/papers/test_inclusion.py` counts); everything else lives with the paper that introduced it. This
@@ -8,10 +8,20 @@ package is a plug-in like anybody's (`pipelines.base.plugins`): nothing in the c
 from __future__ import annotations
 
 PARTS: dict[str, dict[str, str]] = {
+    "environments": {
+        "bandit": "pipelines.papers.ragen.bandit",
+        "circle_packing": "pipelines.papers.theta_evolve.circle_packing",
+        "conv_search": "pipelines.papers.convsearch_r1",
+        "kuhn_poker": "pipelines.papers.spiral.kuhn_poker",
+        "sokoban": "pipelines.papers.ragen.sokoban",
+        "tampering": "pipelines.papers.tampering.environment",
+        "tic_tac_toe": "pipelines.papers.spiral.tic_tac_toe",
+        "world_model": "pipelines.papers.rlir.world_model",
+    },
     "monitor": {
         "answer_mass": "pipelines.papers.answer_mass:answer_mass",
         "goodhart": "pipelines.papers.goodhart:goodhart",
-        "tampering": "pipelines.papers.tampering:tampering",
+        "tampering": "pipelines.papers.tampering.monitor:tampering",
     },
     "reward_model.loss": {
         "cloud": "pipelines.papers.cloud:cloud",
@@ -52,7 +62,7 @@ PARTS: dict[str, dict[str, str]] = {
         "saw": "pipelines.papers.saw:saw_advantage",
         "seeupo": "pipelines.papers.seeupo:seeupo",
         "spae": "pipelines.papers.spae:spae_advantage",
-        "spiral": "pipelines.papers.spiral:spiral",
+        "spiral": "pipelines.papers.spiral.advantage:spiral",
         "spo_chain": "pipelines.papers.spo:spo_chain",
         "spo_tree": "pipelines.papers.spo:spo_tree",
         "t_ppo": "pipelines.papers.t_ppo:t_ppo",
@@ -110,7 +120,7 @@ PARTS: dict[str, dict[str, str]] = {
         "dcpo": "pipelines.papers.dcpo:dcpo",
         "hpt_gate": "pipelines.papers.hpt:hpt_gate",
         "incorrect": "pipelines.papers.w_reinforce:incorrect",
-        "starpo_s": "pipelines.papers.ragen:starpo_s",
+        "starpo_s": "pipelines.papers.ragen.filter:starpo_s",
         "valid": "pipelines.papers.tabnas:valid",
     },
     "rlvr.loss_aggregation": {
@@ -200,7 +210,7 @@ PARTS: dict[str, dict[str, str]] = {
         "seele": "pipelines.papers.seele:seele",
         "spae": "pipelines.papers.spae:spae",
         "svs": "pipelines.papers.svs:svs",
-        "theta_evolve": "pipelines.papers.theta_evolve:theta_evolve",
+        "theta_evolve": "pipelines.papers.theta_evolve.rollout:theta_evolve",
         "tree": "pipelines.papers.spo:tree",
         "turn_tree": "pipelines.papers.tree_grpo:turn_tree",
     },
@@ -231,6 +241,9 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "sft.loss": {
         "psft": "pipelines.papers.psft:psft",
+    },
+    "verifiers": {
+        "inverse_dynamics": "pipelines.papers.rlir.inverse_dynamics",
     },
 }
 """Slot → method → where it is defined. Nothing is imported before a recipe uses it."""

@@ -19,7 +19,7 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
 from pipelines.contract.method import Rollout
 from pipelines.rlvr.common.answers import answers, teacher_forced
-from pipelines.rlvr.masked_text import Unit, context_of, masked, with_text
+from pipelines.rlvr.common.masked_text import Unit, context_of, masked, with_text
 from pipelines.rlvr.ops import group_std, standardised
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from pipelines.contract.scorer import Passage, TokenStatistics
 from pipelines.data import chat
 from pipelines.data.records import Problem
 from pipelines.engine import distribution
+from pipelines.rlvr.common.masked_text import Unit, context_of, masked, with_text
 from pipelines.rlvr.common.scored_rows import scored_rows
-from pipelines.rlvr.masked_text import Unit, context_of, masked, with_text
 
 MASKS = 5
 """RNG stream id of what is masked."""

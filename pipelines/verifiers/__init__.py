@@ -162,9 +162,12 @@ def fault(name: str, answer: str | None, info: dict[str, Any]) -> str:
     """
     if name in SLOW_TO_TRY or (answer is None and name in TRIED_WITH_ANSWER):
         return ""
-    from pipelines.verifiers._examples import EXAMPLES
+    from pipelines.verifiers._examples import examples_of
 
-    example, module = EXAMPLES[name][0], load(name)
+    examples, module = examples_of(name), load(name)
+    if not examples:
+        return ""
+    example = examples[0]
     replaced = () if answer is None else POOLED.get(name, ())  # which else would come before the answer
     row = {key: value for key, value in example.info.items() if key not in replaced} | info
     try:

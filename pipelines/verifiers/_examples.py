@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from pipelines.verifiers.registry import load
+
 KINDS = ("gold", "junk", "empty", "hedged", "bomb")
 
 
@@ -31,7 +33,6 @@ _PLAN = {
     "soft": [{"path": "costs", "of": "count", "at_least": 1}, {"path": "costs.*", "of": "count", "at_least": 2}],
     "hard": [{"path": "costs.*", "of": "sum", "at_most": 9}, {"verifier": "regex", "answer": r"(?s)\{.*\}"}],
 }
-_STEPS = {"world": "frozen_lake", "board": "A..\n.OG", "actions": ["right", "right"]}
 _GYM = {"task": "game_of_life_halting"}
 
 
@@ -64,14 +65,6 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     ),
     "instructions": _examples(
         "", _ORDERS, gold="Well yes.", junk="No, no.", hedged="yes, or no", bomb="*[<<," * 20_000
-    ),
-    "inverse_dynamics": _examples(
-        ".A.\n.OG\n\n..A\n.OG",
-        _STEPS,
-        gold=".A.\n.OG\n\n..A\n.OG",
-        junk="..A\n.OG\n\n.A.\n.OG",
-        hedged=".A.\n.OG\n\n..A\n.OG\n\n.A.\n.OG",
-        bomb="A\n\n" * 20_000,
     ),
     "json_schema": _examples(
         "", _SCHEMA, gold='```json\n{"a": "bb"}\n```', junk='{"a": 1}', hedged='{"a": "b", "a": 1}', bomb="[" * 100_000
@@ -156,3 +149,8 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         bomb="<think></think>\n" * 20_000 + "<tool_call>\n" * 20_000,
     ),
 }
+
+
+def examples_of(name: str) -> tuple[Example, ...]:
+    """The rows that a verifier is tested on: those of this file, or of a plug-in's module (`EXAMPLES`: kind, completion, answer, info)."""
+    return EXAMPLES.get(name) or tuple(Example(*row) for row in getattr(load(name), "EXAMPLES", ()))

@@ -9,7 +9,7 @@ from functools import cache
 
 from pipelines.base.errors import UserError
 from pipelines.verifiers import verify_many
-from pipelines.verifiers._examples import EXAMPLES
+from pipelines.verifiers._examples import examples_of
 
 
 class VerifierError(UserError):
@@ -18,12 +18,12 @@ class VerifierError(UserError):
 
 @cache
 def require(name: str) -> None:
-    """Run a verifier on its examples; those of plug-ins have none here.
+    """Run a verifier on its examples; a plug-in need not bring any.
 
     Raises:
         VerifierError: one comes out otherwise than it must.
     """
-    examples = EXAMPLES.get(name, ())
+    examples = examples_of(name)
     verdicts = verify_many([(name, e.completion, e.answer, e.info) for e in examples])
     for example, verdict in zip(examples, verdicts, strict=True):
         if verdict.correct is not (example.kind == "gold"):

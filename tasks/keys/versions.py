@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 from functools import cache
 
+from pipelines import environments
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.stage_kind import Reads
 from pipelines.tools.retrieval import corpora
 from tasks.keys.source import brought
-
-SEARCHED = {"conv_search", "search_questions"}
-"""Environments whose rows search a generated corpus."""
 
 
 def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str, str]:
@@ -32,7 +30,7 @@ def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str,
         names.add("verifiers")
     if "tools" in reads.environments:
         names |= {"bm25s", "mcp"}
-    if SEARCHED & reads.environments or any(True for _ in corpora(reads.environment_settings)):
+    if any(map(environments.corpus_of, reads.environments)) or any(True for _ in corpora(reads.environment_settings)):
         names.add("bm25s")
     return {name: (installed or {}).get(name) or _version(name) for name in sorted(names)}
 

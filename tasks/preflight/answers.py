@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pipelines import environments
 from pipelines.base import plugins
 from pipelines.base.files import digest, read_json, write_atomic
 from pipelines.base.project import make_home
@@ -70,6 +71,7 @@ def mark_of(question: dict[str, Any]) -> str | None:
     files = [f for f in [*entries, *rules, *map(Path, question.get("files", ()))] if f.is_file()]
     files += [f for f in [Path(question.get("chat_template") or "{")] if "{" not in str(f) and f.is_file()]
     files += [file for pattern in ANSWERED_BY for file in sorted(environment.ROOT.glob(pattern))]
+    files += environments.plugin_files()
     for file in files:
         about = file.stat()
         parts.append([str(file), about.st_size, about.st_mtime_ns])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pipelines import environments
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr
 from pipelines.recipe.slots import terms_of
 from pipelines.recipe.stage_kind import Node
 from pipelines.tools import retrieval
-from tasks.keys.versions import SEARCHED
 from tasks.preflight.problem import Problem
 
 FIX = "Name a text file with a passage a line, or a .jsonl file of objects with `id` and `text`."
@@ -44,5 +44,5 @@ def _places(stage: str, settings: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _config(task: str, config: dict[str, Any]) -> dict[str, Any]:
-    own = {"corpus": f"{retrieval.GENERATED}{task}"} if task in SEARCHED else {}
-    return own | config
+    own = environments.corpus_of(task)
+    return ({"corpus": own} if own else {}) | config

@@ -122,7 +122,7 @@ def test_a_game_has_a_mean_score_and_kuhn_poker_an_exact_figure():
     import scripted
 
     from evaluation import agent
-    from pipelines.environments import kuhn_poker
+    from pipelines.papers.spiral import kuhn_poker
 
     context = scripted.context(lambda prefix, number: "check" if "or bet" in prefix.rsplit("Answer", 1)[-1] else "fold")
     asked = []

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections import defaultdict
 
 import pytest
 import toys
 import yaml
 
-from pipelines import papers
+from pipelines import environments, papers, verifiers
 from pipelines.contract import catalogue
 from pipelines.recipe.read import PRESETS, preset_names
 from pipelines.recipe.slots import MONITORS, SLOTS
@@ -110,9 +112,26 @@ def test_every_part_of_a_paper_is_in_the_table_and_nothing_else_is():
         )
 
 
-def test_the_parts_of_one_file_are_of_one_paper():
-    for path in sorted((toys.ROOT / "pipelines" / "papers").glob("[a-z]*.py")):
-        module = f"pipelines.papers.{path.stem}"
-        parts = [(s, n) for s, ms in papers.PARTS.items() for n, t in ms.items() if t.startswith(f"{module}:")]
-        of = {catalogue.load(slot, name).card.paper for slot, name in parts} - {"folklore"}
-        assert len(of) <= 1, f"{path.name} holds parts of {sorted(of)}"
+def test_the_parts_of_one_file_or_folder_are_of_one_paper():
+    of = defaultdict(set)
+    for slot in set(papers.PARTS) & set(PLACES):
+        for name, target in papers.PARTS[slot].items():
+            of[target.partition(":")[0].split(".")[2]].add(catalogue.load(slot, name).card.paper)
+    assert len(of) > 100
+    for paper, cards in of.items():
+        assert len(cards - {"folklore"}) <= 1, f"{paper} holds parts of {sorted(cards)}"
+
+
+def test_environments_and_verifiers_of_papers_are_found_by_name():
+    for name in papers.PARTS["environments"]:
+        assert name in environments.known() and environments.make(name)
+    for name in papers.PARTS["verifiers"]:
+        assert name in verifiers.known() and callable(verifiers.load(name).verify)
+
+
+def test_an_environment_of_a_paper_loads_no_torch():
+    """Curation plays it: a folder's `__init__` imports nothing, so that an environment does not bring the paper's methods along."""
+    code = "import sys; from pipelines import environments; " + "".join(
+        f"environments.make({name!r}); " for name in papers.PARTS["environments"]
+    )
+    subprocess.run([sys.executable, "-c", code + "sys.exit('torch' in sys.modules)"], check=True, cwd=toys.ROOT)

@@ -12,7 +12,7 @@ from provider_toys import letter_context, letter_rows
 
 from pipelines.contract.catalogue import bind
 from pipelines.data import chat
-from pipelines.engine.flow import VelocityField, deviation
+from pipelines.papers.rlfr.flow import VelocityField, deviation
 
 
 def flow(tmp_path, info=None, answers=("cd", "ef"), **settings):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 
 from pipelines import verifiers
+from pipelines.base import plugins
 from pipelines.verifiers import Verdict, known
 from pipelines.verifiers import _self_test as self_test
-from pipelines.verifiers._examples import EXAMPLES, KINDS
+from pipelines.verifiers._examples import KINDS, examples_of
 
 
 @pytest.mark.parametrize("name", known())
 def test_a_verifier_passes_its_own_test(name):
-    assert {example.kind for example in EXAMPLES[name]} == set(KINDS)
+    assert {example.kind for example in examples_of(name)} == set(KINDS)
     self_test.require(name)
 
 
@@ -30,7 +34,7 @@ def test_a_hedged_choice_with_a_is_several():
 
 @pytest.mark.parametrize("name", known())
 def test_no_fault_is_found_with_rows_that_are_whole(name):
-    for example in EXAMPLES[name]:
+    for example in examples_of(name):
         assert verifiers.fault(name, example.answer, example.info) == ""
 
 
@@ -59,3 +63,31 @@ def test_what_a_recipe_gives_a_verifier_is_tried(name, answer, info, said):
 
 def test_what_only_an_answer_can_show_is_left_to_the_records():
     assert verifiers.fault("grades", None, {"low": 3}) == ""
+
+
+VERIFIER = """
+from pipelines.verifiers import correct_or_incorrect
+
+def verify(completion, answer, info):
+    return correct_or_incorrect(completion == answer or info["generous"])
+"""
+ROWS = """
+EXAMPLES = (("gold", "a", "a", {"generous": False}), ("junk", "b", "a", {"generous": %s}))
+"""
+
+
+@pytest.mark.parametrize(("rows", "refused"), [("", False), (ROWS % False, False), (ROWS % True, True)])
+def test_a_verifier_of_a_plug_in_brings_its_own_rows_or_none(monkeypatch, rows, refused):
+    module = types.ModuleType("brought_verifier")
+    exec(VERIFIER + rows, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    origin = plugins.Origin("brought", module.__name__, "")
+    monkeypatch.setattr(plugins, "origins", lambda: {verifiers.SLOT: {"brought": origin}})
+    verifiers.load.cache_clear()
+    if refused:
+        with pytest.raises(self_test.VerifierError, match="brought fails its own test: it calls the junk"):
+            self_test.require.__wrapped__("brought")
+    else:
+        self_test.require.__wrapped__("brought")
+    assert verifiers.fault("brought", "a", {}) == ""
+    verifiers.load.cache_clear()

@@ -19,6 +19,7 @@ import pytest
 import toys
 import yaml
 
+from pipelines import environments
 from pipelines.base import owner
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
@@ -86,6 +87,12 @@ print(*preflight.examine(read_recipe({str(recipe)!r}, ["rlvr.sampling.temperatur
     first, second = done.stdout.splitlines()
     assert first == "[] False"
     assert second.startswith("rlvr.sampling.temperature: 0 is greedy")
+
+
+def test_the_code_that_answers_is_where_it_is_looked_for():
+    assert all(any(toys.ROOT.glob(pattern)) for pattern in preflight_answers.ANSWERED_BY)
+    names = {path.relative_to(toys.ROOT).as_posix() for path in environments.plugin_files()}
+    assert names >= {"pipelines/papers/ragen/sokoban.py", "pipelines/papers/spiral/game.py"}
 
 
 def test_what_the_answer_about_rules_depends_on(tmp_path, home, monkeypatch):

@@ -14,7 +14,7 @@ from pipelines import environments
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Role, Stop, Trajectory
-from pipelines.environments import kuhn_poker, tic_tac_toe
+from pipelines.papers.spiral import kuhn_poker, tic_tac_toe
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 

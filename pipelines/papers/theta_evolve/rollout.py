@@ -21,8 +21,8 @@ from pipelines.contract.method import Rollout
 from pipelines.data import chat
 from pipelines.data.edits import MIDDLE, REPLACE, SEARCH, edited, edits, essence
 from pipelines.data.records import Problem, Stop, Trajectory
+from pipelines.papers.theta_evolve.programs import Program, Programs
 from pipelines.rlvr.common.answers import answers
-from pipelines.rlvr.common.programs import Program, Programs
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest

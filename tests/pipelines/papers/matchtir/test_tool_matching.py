@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.verifiers.tool_matching import rewards, set_f1, similarity, transport
+from pipelines.papers.matchtir.tool_matching import rewards, set_f1, similarity, transport
 
 CALL = st.tuples(
     st.sampled_from(["search", "Search", "calc"]),
@@ -25,7 +25,7 @@ def test_the_sheet_s_numbers():
 
 def test_greedy_is_not_the_best_assignment(monkeypatch):
     scores = {("a", "x"): 0.9, ("a", "y"): 0.8, ("b", "x"): 0.8, ("b", "y"): 0.1}
-    monkeypatch.setattr("pipelines.verifiers.tool_matching.similarity", lambda p, r: scores[p[0], r[0]])
+    monkeypatch.setattr("pipelines.papers.matchtir.tool_matching.similarity", lambda p, r: scores[p[0], r[0]])
     predicted, references = [("a", {}), ("b", {})], [("x", {}), ("y", {})]
     assert rewards(predicted, references, "greedy") == pytest.approx([0.9, 0.1])
     assert rewards(predicted, references) == pytest.approx([0.8, 0.8])

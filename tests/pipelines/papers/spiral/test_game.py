@@ -12,7 +12,7 @@ from worlds import copy_of, problem, started
 
 from pipelines import environments
 from pipelines.base.errors import RecipeError
-from pipelines.environments import kuhn_poker, tic_tac_toe
+from pipelines.papers.spiral import kuhn_poker, tic_tac_toe
 
 ROWS = {"tic_tac_toe": tic_tac_toe.problems, "kuhn_poker": kuhn_poker.problems}
 SPEAKS = {"tic_tac_toe": [*tic_tac_toe.EMPTY, "5 ", "x"], "kuhn_poker": ["check", "bet", "call", "fold", "x"]}

@@ -10,18 +10,27 @@ boards.
 
 from __future__ import annotations
 
-import importlib
 from itertools import pairwise
 from typing import Any
 
+from pipelines.papers.rlir.boards import recovered
 from pipelines.verifiers.in_process import answer_text
 from pipelines.verifiers.verdict import UNPARSABLE, Verdict
+
+_STEPS = {"world": "frozen_lake", "board": "A..\n.OG", "actions": ["right", "right"]}
+_RIGHT = ".A.\n.OG\n\n..A\n.OG"
+EXAMPLES = (
+    ("gold", _RIGHT, _RIGHT, _STEPS),
+    ("junk", "..A\n.OG\n\n.A.\n.OG", _RIGHT, _STEPS),
+    ("empty", "", _RIGHT, _STEPS),
+    ("hedged", f"{_RIGHT}\n\n.A.\n.OG", _RIGHT, _STEPS),
+    ("bomb", "A\n\n" * 20_000, _RIGHT, _STEPS),
+)
+"""Rows that the verifier is tested on before a run: kind, completion, answer, info."""
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """The share of the actions that are recovered; another number of boards than of actions is unparsable."""
-    # by name: an import would put the code of three environments into the key of every stage that verifies
-    recovered = importlib.import_module("pipelines.environments._boards").recovered
     boards, actions = boards_of(answer_text(completion)), info["actions"]
     if len(boards) != len(actions):
         return UNPARSABLE

@@ -20,7 +20,7 @@ from pydantic import Field, validate_call
 from pipelines import environments
 from pipelines.base.errors import RecipeError
 from pipelines.environments._answered import Part, World, belongs
-from pipelines.environments._boards import WORLDS, recovered
+from pipelines.papers.rlir.boards import WORLDS, recovered
 
 __all__ = ["World", "problems"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipelines.data.steps import token_at
 from pipelines.engine.models import train_tokenizer
-from pipelines.judges.spans import Quote, Span, locate, read_quotes
+from pipelines.papers.drlc.spans import Quote, Span, locate, read_quotes
 
 TEXT = "naïve 🙂🙂 café — 数学 x=4, so x = 4."
 

@@ -12,8 +12,7 @@ from pipelines.base.errors import Interrupted
 from pipelines.contract.monitor import StepRollouts
 from pipelines.curate.writer import Writer
 from pipelines.data.records import Problem
-from pipelines.environments import tampering as environment
-from pipelines.papers import tampering as monitor
+from pipelines.papers.tampering import environment, monitor
 from pipelines.recipe.slots import bind_monitors
 
 

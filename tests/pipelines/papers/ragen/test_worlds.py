@@ -6,7 +6,7 @@ import pytest
 import toys
 
 from pipelines import environments
-from pipelines.environments import sokoban
+from pipelines.papers.ragen import sokoban
 
 NAMES = [f"{first}{last}" for first in ("ba", "ke", "li", "mo") for last in ("dan", "rus", "tel", "vim")]
 PLAYED = (

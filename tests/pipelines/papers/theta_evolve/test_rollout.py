@@ -16,9 +16,9 @@ from pipelines.contract.catalogue import bind
 from pipelines.curate.writer import Writer
 from pipelines.data.edits import edited, edits
 from pipelines.data.records import Problem
+from pipelines.papers.theta_evolve.programs import Programs
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.rlvr.common.programs import Programs
 
 SMALL = {"capacity": 40, "archived": 2, "explore": 0.2, "exploit": 0.6, "migrate_every": 3, "migrants": 0.5}
 """Two islands take turns after two children each."""

@@ -17,8 +17,8 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.monitor import Monitor, StepRollouts, mean
 from pipelines.data.records import UNSCORED
 
-PACKAGE = Path(__file__).resolve().parent.parent
-JUDGING = ("environments", "judges", "monitor", "rlvr/reward", "sandbox", "tools", "verifiers")
+PACKAGE = Path(__file__).resolve().parents[2]
+JUDGING = ("environments", "judges", "monitor", "papers", "rlvr/reward", "sandbox", "tools", "verifiers")
 """Folders of the package whose files decide what is paid."""
 STATUSES = ("correct", "incorrect", "unparsable", "timed_out")
 """Of a verdict that has a score."""
@@ -44,8 +44,8 @@ class tampering(Monitor):
       the score less that. Violated above `beyond`.
     - `tampering/broken_verdicts`: rows whose verdict is inconsistent: a score that is not finite or over `most`, a status that
       has none, `correct` beside another status, or the other way round. One violates the rule.
-    - `tampering/changed_files`: files of verifiers, environments, rewards, tools, judges, monitors and the sandbox that are no longer, or
-      not yet, those of the first step, by their sha256, across restarts too. One violates the rule.
+    - `tampering/changed_files`: files of verifiers, environments, rewards, tools, judges, monitors, papers and the sandbox that are no
+      longer, or not yet, those of the first step, by their sha256, across restarts too. One violates the rule.
 
     Meant for `action: stop`, or `finish`, which passes on the weights from before.
     """

@@ -21,7 +21,7 @@ from pipelines.contract.columns import PerToken
 from pipelines.contract.method import Rollout
 from pipelines.data.records import Stop, Trajectory, by_group
 from pipelines.judges import questions
-from pipelines.judges.rubric import RubricJudge
+from pipelines.papers.herl.rubric import RubricJudge
 from pipelines.rlvr.common.answers import answers, teacher_forced
 from pipelines.rlvr.ops import clipped, dual_clipped, ratio
 from pipelines.rlvr.scoring import verify

@@ -6,7 +6,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from pipelines.base.errors import RecipeError
-from pipelines.environments import frozen_lake, sokoban, tic_tac_toe
+from pipelines.environments import frozen_lake
+from pipelines.papers.ragen import sokoban
+from pipelines.papers.spiral import tic_tac_toe
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from pipelines.contract.fields import Identifier
 from pipelines.data.chat import after_thinking, completion_text
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.data.steps import token_at
-from pipelines.judges import asker, questions, spans
+from pipelines.judges import asker, questions
+from pipelines.papers.drlc import spans
 from pipelines.rlvr.common.judged import Judged
 from pipelines.rlvr.scoring import verify
 

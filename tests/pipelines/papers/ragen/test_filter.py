@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.papers.ragen import starpo_s
+from pipelines.papers.ragen.filter import starpo_s
 
 GROUPS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=8)
 

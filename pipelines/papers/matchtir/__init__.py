@@ -20,11 +20,11 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, PerTurn
 from pipelines.contract.method import Reward
 from pipelines.data.records import Problem, Trajectory
+from pipelines.papers.matchtir.tool_matching import Matching, rewards, set_f1
 from pipelines.rlvr.common.turn_rewards import add_to_turns, calls_of, scored_with_turns
 from pipelines.rlvr.ops import group_size, standardised
 from pipelines.rlvr.ops_turns import pair_index, returns_to_go, turns_to_tokens
 from pipelines.rlvr.turn_values import turn_payments
-from pipelines.verifiers.tool_matching import Matching, rewards, set_f1
 
 
 @method(

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.papers.spiral import spiral
+from pipelines.papers.spiral.advantage import spiral
 
 ROWS = st.lists(
     st.tuples(st.sampled_from([-2.0, -1.0, 0.0, 1.0]), st.integers(0, 1), st.integers(0, 1), st.booleans()), max_size=9

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from pydantic import Field, validate_call
 
 from pipelines.data.records import Message
-from pipelines.environments._game import GameWorld, Opponent, rows, seats_of
+from pipelines.papers.spiral.game import GameWorld, Opponent, rows, seats_of
 
 CARDS = "JQK"
 HANDS = [first + second for first, second in itertools.permutations(CARDS, 2)]

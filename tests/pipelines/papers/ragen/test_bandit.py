@@ -14,7 +14,7 @@ from worlds import copy_of, problem, started
 from pipelines import environments
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
-from pipelines.environments import bandit
+from pipelines.papers.ragen import bandit
 
 NAMES = {"low": ["Phoenix", "Trader", "Heron"], "high": ["Dragon", "Librarian"]}
 

@@ -11,8 +11,8 @@ from worlds import started
 
 from pipelines import environments, verifiers
 from pipelines.base.errors import RecipeError
-from pipelines.environments import tic_tac_toe
-from pipelines.environments._boards import WORLDS, recovered
+from pipelines.papers.rlir.boards import WORLDS, recovered
+from pipelines.papers.spiral import tic_tac_toe
 
 
 def rows(size, seed=1, **config):

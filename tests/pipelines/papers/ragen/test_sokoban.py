@@ -12,8 +12,8 @@ from worlds import problem, started
 
 from pipelines import environments
 from pipelines.base.errors import RecipeError
-from pipelines.environments import sokoban
-from pipelines.environments.sokoban import ACTIONS, World, board, moved, parse, picture, solution
+from pipelines.papers.ragen import sokoban
+from pipelines.papers.ragen.sokoban import ACTIONS, World, board, moved, parse, picture, solution
 
 BOARD = ["#####", "#P__#", "#_X_#", "#__O#", "#####"]
 boards = st.builds(

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import Field, validate_call
 
 from pipelines.environments._answered import Part, belongs
-from pipelines.environments._game import GameWorld, Opponent, rows, seats_of
+from pipelines.papers.spiral.game import GameWorld, Opponent, rows, seats_of
 
 EMPTY = "123456789"
 MARKS = "XO"

@@ -23,7 +23,7 @@ from pipelines.contract.columns import PerRow, PerToken
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.data import chat, control
 from pipelines.engine import distribution
-from pipelines.engine.flow import VelocityField, deviation
+from pipelines.papers.rlfr.flow import VelocityField, deviation
 from pipelines.rlvr.common.scored_rows import read_at
 from pipelines.rlvr.ops import standardised
 from pipelines.rlvr.pack import padded
