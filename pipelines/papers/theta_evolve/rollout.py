@@ -54,7 +54,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
     scores_rows=True,
 )
 class theta_evolve(Rollout):
-    """Each request shows a parent from the problem's database (`_programs.py`) and its score; each answer makes a child of it.
+    """Each request shows a parent from the problem's database (`programs.py`) and its score; each answer makes a child of it.
 
     The record's `info.program` is what the search starts from; its verifier scores programs, larger is better, 0 is a program that does not
     run or breaks a rule (`construction`, `python` with `graded`). An answer is a list of edit blocks (`answer: edits`; a block whose lines
