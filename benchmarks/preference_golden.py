@@ -4,7 +4,7 @@
 
 TRL's own trainers tokenise the pairs, run the policy and the reference and compute the loss; nothing of theirs is copied. Both models
 are tiny and their weights are sines, so that the file need not hold them. Of each gradient it holds the norm and the products with
-four sine vectors, in ten digits. `tests/pipelines/preference/test_trl.py` reads the file.
+four sine vectors, in ten digits. `tests/pipelines/preference/test_loss_trl.py` reads the file.
 """
 
 from __future__ import annotations

@@ -20,18 +20,17 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-for place in (ROOT, ROOT / "tests"):
-    sys.path.insert(0, str(place))
+for folder in Path(__file__).resolve().parents[1:3]:
+    sys.path.insert(0, str(folder))
 os.environ.setdefault("HYPOTHESIS_PROFILE", "mutants")
-os.chdir(ROOT)
+os.chdir(folder)
 
 from mutation.listed import Listed  # noqa: E402
 from mutation.operators import Mutant, mutants  # noqa: E402
-from mutation.session import METHODS, Check, with_checks  # noqa: E402
+from mutation.session import ROOT, Check, with_checks  # noqa: E402
 from mutation.swap import planted  # noqa: E402
 
-TESTS = ["tests/pipelines/rlvr", "pipelines/rlvr"]
+TESTS = ["tests/pipelines/rlvr", "tests/pipelines/papers", "pipelines/rlvr", "pipelines/papers"]
 LONGEST = 30.0
 """Tests that take longer (s) are left out."""
 MEMORY = 12 * 2**30
@@ -39,8 +38,17 @@ MEMORY = 12 * 2**30
 
 
 def method_files() -> list[Path]:
-    """The file of every method; helpers beside them, and the loop, are not mutated."""
-    return sorted(p for p in METHODS.glob("*/*.py") if not p.stem.startswith("_"))
+    """The file of every RLVR method, in its slot or with its paper; what methods share, and the loop, are not mutated."""
+    from pipelines.papers import PARTS
+
+    papers = {
+        target.partition(":")[0]
+        for slot, parts in PARTS.items()
+        if slot.startswith("rlvr.")
+        for target in parts.values()
+    }
+    slots = {p for p in (ROOT / "pipelines" / "rlvr").glob("*/*.py") if p.stem[0] != "_" and p.parent.name != "common"}
+    return sorted(slots | {ROOT / f"{module.replace('.', '/')}.py" for module in papers})
 
 
 def _inside(scope: str, mutant: Mutant) -> bool:
@@ -81,7 +89,7 @@ class Run:
         alive: dict[str, list[str]] = defaultdict(list)
         for path, mutant in self.work:
             killer = self._try(path, mutant, checks)
-            name = str(path.relative_to(METHODS))
+            name = str(path.relative_to(ROOT))
             self.counts[path][0] += 1
             self.counts[path][1] += bool(killer)
             if self.verbose:
@@ -94,7 +102,7 @@ class Run:
 
     def _try(self, path: Path, mutant: Mutant, checks: list[Check]) -> str:
         """The test that notices, empty where none does."""
-        module: Any = importlib.import_module(f"pipelines.rlvr.{path.parent.name}.{path.stem}")
+        module: Any = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
         fitting = [c for c in checks if any(file == str(path) and _inside(scope, mutant) for file, scope in c.touched)]
         try:
             with planted(module, mutant):
@@ -111,7 +119,7 @@ class Run:
         listed = Listed()
         print(f"{'file':40} {'mutants':>7} {'killed':>7} {'listed':>7}")
         for path, (count, killed, _) in sorted(self.counts.items()):
-            name = str(path.relative_to(METHODS))
+            name = str(path.relative_to(ROOT))
             told = [c for c in alive[name] if listed.reason(name, c)]
             print(f"{name:40} {count:7} {killed:7} {len(told):7}")
             self.unlisted += [f"{name}  {c}" for c in alive[name] if c not in told]

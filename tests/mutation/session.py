@@ -14,7 +14,8 @@ import pytest
 from _pytest.tmpdir import tmppath_result_key
 
 ROOT = Path(__file__).resolve().parents[2]
-METHODS = ROOT / "pipelines" / "rlvr"
+METHODS = tuple(str(ROOT / "pipelines" / name) for name in ("rlvr", "papers"))
+"""Folders whose functions are mutated."""
 Touched = set[tuple[str, str]]
 """(file, function or method) pairs that a test runs."""
 
@@ -55,11 +56,10 @@ class Check:
 
     def measure(self, limit: float) -> str:
         """As `fails`, and note the time and the functions of method files that it calls."""
-        folder = str(METHODS)
 
         def note(frame: Any, event: str, _: Any) -> None:
             code = frame.f_code
-            if event == "call" and code.co_filename.startswith(folder):
+            if event == "call" and code.co_filename.startswith(METHODS):
                 self.touched.add((code.co_filename, code.co_qualname.split(".<locals>")[0]))
 
         began = time.process_time()  # a busy machine must not decide which tests are too long

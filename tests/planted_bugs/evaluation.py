@@ -4,11 +4,11 @@ from __future__ import annotations
 
 STAT, RUN, HARNESS = "evaluation/statistics.py", "evaluation/run.py", "evaluation/harness.py"
 NUMBERS = "tests/evaluation/test_statistics.py"
+INTERVALS, OF_MEANS = "evaluation/intervals.py", "tests/evaluation/test_intervals.py"
 STAGE = "tests/evaluation/test_run.py"
 WHOLE = "tests/evaluation/test_evaluation.py"
 MODES = f"{WHOLE}::test_a_benchmark_is_asked_once_per_mode"
-WILSON = f"{NUMBERS}::test_wilson_is_scipy_s"
-BOOTSTRAP = f"{NUMBERS}::test_a_bootstrap_of_many_is_nearly_normal"
+WILSON = f"{OF_MEANS}::test_wilson_is_scipy_s_and_shares_of_one_answer_have_it"
 PAIRED = f"{NUMBERS}::test_a_difference_pairs_by_place"
 PASS = f"{WHOLE}::test_pass_at_k_is_the_mean_over_all_draws"
 CHOSEN = f"{STAGE}::test_checkpoints_come_from_their_own_stages_in_the_order_that_is_asked_for"
@@ -18,21 +18,20 @@ AS_HFLM = f"{LIKELY}::test_the_numbers_of_hflm"
 KNOWN = f"{WHOLE}::test_summary_of_known_answers"
 PICKED = "tests/evaluation/test_risk_return.py"
 PLANTED = {
+    "the normal interval instead of Wilson's": (INTERVALS, "return max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))", "half = z * (p * (1 - p) / n) ** 0.5\n    return max(0.0, p - half), min(1.0, p + half)", [WILSON]),
+    "Wilson's interval is one-sided": (INTERVALS, "special.ndtri(0.5 + confidence / 2)", "special.ndtri(confidence)", [WILSON]),
+    "no interval where all problems agree": (INTERVALS, "(float(((x - mean) ** 2).sum()) + 1) / (full + 1)", "(float(((x - mean) ** 2).sum()) + 1e-9) / (full + 1)", [f"{INTERVALS}::evaluation.intervals.share_interval", f"{OF_MEANS}::test_the_interval_of_shares_holds_the_truth"]),
+    "several answers count as one": (INTERVALS, "return wilson(mean * n / effect, n / effect, confidence)", "return wilson(mean * n, n, confidence)", [f"{INTERVALS}::evaluation.intervals.share_interval"]),
+    "no pseudo-problems": (INTERVALS, "PSEUDO = 3.0", "PSEUDO = 0.0", [f"{OF_MEANS}::test_few_discordant_pairs_are_judged_as_the_exact_test_does"]),
+    "the interval is another test's": (INTERVALS, "half = z * np.sqrt(variance / (count - z * z))", "half = z * np.sqrt(variance / count)", [f"{OF_MEANS}::test_p_and_interval_never_contradict_each_other"]),
+    "pairs are broken by order": (STAT, "difference = np.asarray(second, dtype=np.float64) - np.asarray(first", "difference = np.sort(np.asarray(second, dtype=np.float64)) - np.asarray(first", [PAIRED]),
+    "two models on other questions are compared": (STAT, "if len(first) != len(second) or not len(first):", "if False:", [f"{WHOLE}::test_paired_difference_is_narrower_than_two_intervals"]),
     "SharpeRatio@k over the deviation of all k": ("evaluation/risk_return.py", "statistics.stdev(chosen)", "statistics.pstdev(chosen)", [f"{PICKED}::test_worked_by_hand"]),
     "the worst checkpoints are picked": ("evaluation/risk_return.py", "key=lambda pair: -pair[0]", "key=lambda pair: pair[0]", [f"{PICKED}::test_worked_by_hand"]),
     "a loss is a score": ("evaluation/risk_return.py", "else -value", "else value", [f"{PICKED}::test_only_metrics_that_rank_models_are_cheap_scores"]),
-    "the normal interval instead of Wilson's": (STAT, "return max(0.0, centre - half), min(1.0, centre + half)", "half = z * (p * (1 - p) / n) ** 0.5\n    return max(0.0, p - half), min(1.0, p + half)", [WILSON]),
-    "Wilson's interval is one-sided": (STAT, "z = NormalDist().inv_cdf(0.5 + confidence / 2)", "z = NormalDist().inv_cdf(confidence)", [WILSON]),
-    "no interval where all problems agree": (STAT, "if proportion and np.ptp(x) == 0 and 0 <= x[0] <= 1:", "if False:", [f"{NUMBERS}::test_equal_values_do_not_claim_certainty"]),
-    "half the bootstrap tail": (STAT, "tail = (1 - confidence) / 2\n    low, high = np.quantile(means", "tail = (1 - confidence) / 4\n    low, high = np.quantile(means", [BOOTSTRAP]),
-    "twice the bootstrap tail": (STAT, "tail = (1 - confidence) / 2\n    low, high = np.quantile(means", "tail = 1 - confidence\n    low, high = np.quantile(means", [BOOTSTRAP]),
-    "one tail of the bootstrap": (STAT, "np.quantile(means, [tail, 1 - tail])", "np.quantile(means, [tail, 1.0])", [BOOTSTRAP]),
-    "resampling without replacement": (STAT, "x[draw.integers(0, len(x), (count, len(x)))].mean(1)", "np.array([draw.permutation(x).mean() for _ in range(count)])", [BOOTSTRAP]),
-    "pairs are broken by order": (STAT, "difference = np.asarray(second, dtype=np.float64) - np.asarray(first", "difference = np.sort(np.asarray(second, dtype=np.float64)) - np.asarray(first", [f"{NUMBERS}::test_a_constant_gain_is_certain_however_hard_the_problems_are", PAIRED]),
     "a difference the other way round": (STAT, "np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)", "np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)", [PAIRED]),
-    "two models on other questions are compared": (STAT, "if len(first) != len(second):", "if False:", [f"{WHOLE}::test_paired_difference_is_narrower_than_two_intervals"]),
-    "pass@k is off by one": (STAT, "1.0 - comb(n - correct, k) / comb(n, k)", "1.0 - comb(n - correct, k - 1) / comb(n, k - 1)", [PASS]),
-    "the biased pass@k": (STAT, "1.0 - comb(n - correct, k) / comb(n, k)", "1.0 - (1 - correct / n) ** k", [PASS]),
+    "pass@k is off by one": (STAT, "1.0 - math.comb(n - correct, k) / math.comb(n, k)", "1.0 - math.comb(n - correct, k - 1) / math.comb(n, k - 1)", [PASS]),
+    "the biased pass@k": (STAT, "1.0 - math.comb(n - correct, k) / math.comb(n, k)", "1.0 - (1 - correct / n) ** k", [PASS]),
     "a partial score is a correct answer": (STAT, "[[float(v >= 1) for v in s] for s in scores]", "[[float(v > 0) for v in s] for s in scores]", [f"{NUMBERS}::test_a_partial_score_is_not_a_correct_answer"]),
     "a tied majority is its first": (STAT, "tied = [value[a] for a, n in counts.items() if n == most]", "tied = [value[a] for a, n in counts.items() if n == most][:1]", [f"{STAT}::evaluation.statistics.majority"]),
     "the RLVR checkpoint is evaluated as SFT's": (RUN, "path = str(Path(inputs[label]) / \"model\") if label in inputs else None", "path = str(Path(inputs[\"rlvr\"]) / \"model\") if label in inputs else None", [CHOSEN]),
@@ -54,7 +53,7 @@ PLANTED = {
     "answers in the order of the tokens": (LIKELIHOODS, "members = [order[i] for i in group]", "members = list(group)", [f"{LIKELY}::test_every_request_as_if_it_were_alone"]),
     "the mean instead of the sum": (LIKELIHOODS, "float(log_probs.sum())", "float(log_probs.mean())", [AS_HFLM]),
     "a long question is cut on the right": ("evaluation/model.py", "([*context, *choice][-room:], len(choice))", "([*context[: room - len(choice)], *choice], len(choice))", [f"{LIKELY}::test_long_questions_are_cut_on_the_left_and_long_choices_refused"]),
-    "a standard error is the interval": (HARNESS, "half = z * error if", "half = error if", [f"{STAGE}::test_a_foreign_metric_s_interval_is_z_standard_errors"]),
+    "a standard error is the interval": (HARNESS, "half = intervals.quantile(confidence) * error if", "half = error if", [f"{STAGE}::test_a_foreign_metric_s_interval_is_z_standard_errors"]),
     "lengths in words": (HARNESS, 'float(len(tokenizer(a, add_special_tokens=False)["input_ids"]))', "float(len(a.split()))", [f"{STAGE}::test_lengths_are_tokens"]),
     "an unknown task is passed over": (HARNESS, "if task.asks not in task_manager.all_tasks:", "if False:", [f"{WHOLE}::test_unknown_task_is_named"]),
     "a mode's system message is left out": ("pipelines/recipe/settings.py", "for text in (own, self.system) if text", "for text in (own,) if text", [MODES]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 RUN_TEST, LOSS_TEST = "tests/pipelines/preference/test_run.py", "tests/pipelines/preference/test_loss.py"
 STEP = f"{RUN_TEST}::test_a_step_s_loss_is_the_mean_over_its_pairs"
-TRL = "tests/pipelines/preference/test_trl.py::test_loss_and_gradient_are_those_of_trl"
+TRL = "tests/pipelines/preference/test_loss_trl.py::test_loss_and_gradient_are_those_of_trl"
 SHEETS = f"{LOSS_TEST}::test_the_sheets_examples"
 RESUME = f"{RUN_TEST}::test_an_interrupted_run_ends_with_the_same_bytes[3]"
 RUN, EXAMPLES = "pipelines/preference/run.py", "pipelines/preference/examples.py"
@@ -38,5 +38,5 @@ PLANTED = {
     "ORPO without the odds": ("pipelines/preference/ops.py", "    return torch.where(x > -math.log(2), near, far)", "    return torch.zeros_like(x)", [f"{TRL}[orpo-shared]"]),
     "KTO's undesirable answers rise": ("pipelines/preference/loss/kto.py", "(1 - (-gain).sigmoid())", "(1 - gain.sigmoid())", [f"{TRL}[kto-shared]"]),
     "MPO's quality of the rejected answer": ("pipelines/preference/loss/mpo.py", "ops.classification(-rejected)", "ops.classification(rejected)", [SHEETS]),
-    "an answer that was cut is taught to end": ("pipelines/data/chat.py", "    if not ended and text.startswith(before):", "    if False:", ["tests/pipelines/data/test_chat.py::test_an_answer_that_was_cut_has_no_end"]),
+    "an answer that was cut is taught to end": ("pipelines/data/chat.py", "    if not ended:\n        return head + answer", "    if False:\n        return head + answer", ["tests/pipelines/data/test_chat.py::test_an_answer_that_was_cut_has_no_end"]),
 }  # fmt: skip

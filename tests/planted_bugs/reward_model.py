@@ -10,7 +10,7 @@ RUN, LOSS, ENGINE = (
 STAGE, LOSSES = "tests/pipelines/reward_model/test_run.py", "tests/pipelines/reward_model/test_loss.py"
 REWARD, MODEL = "tests/pipelines/rlvr/reward/test_model.py", "tests/pipelines/engine/test_reward_model.py"
 STEPS = "tests/pipelines/reward_model/test_steps.py"
-COLUMNS = "tests/pipelines/rlvr/providers/test_reward_model.py"
+COLUMNS = "tests/pipelines/papers/test_reward_model_columns.py"
 TRL = f"{STAGE}::test_loss_and_gradient_are_those_of_trl"
 PLANTED = {
     "the margin is added": (LOSS, "rejected_reward - margin_scale * margin)", "rejected_reward + margin_scale * margin)", [TRL]),

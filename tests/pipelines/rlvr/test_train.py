@@ -40,7 +40,7 @@ def trainer(tmp_path, start, *overrides):
 
 
 ELSEWHERE = ("for environments", "with a judge", "for records with a program")
-"""In the presets that test_rollouts.py and the tests of their parts run: they need turns, an endpoint, or what only some records have."""
+"""In the presets that test_rollout.py and the tests of their parts run: they need turns, an endpoint, or what only some records have."""
 ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if not any(words in p.read_text() for words in ELSEWHERE))
 
 

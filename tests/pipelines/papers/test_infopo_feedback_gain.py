@@ -1,4 +1,4 @@
-"""What stands in place of a turn's feedback. With a model: test_scored_text.py."""
+"""What stands in place of a turn's feedback. With a model: test_scored_columns.py."""
 
 from __future__ import annotations
 

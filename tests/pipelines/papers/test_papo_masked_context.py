@@ -1,4 +1,4 @@
-"""Log-probabilities given a corrupted prompt: where they go, and which rows have none. With a model: test_scored_text.py."""
+"""Log-probabilities given a corrupted prompt: where they go, and which rows have none. With a model: test_scored_columns.py."""
 
 from __future__ import annotations
 
