@@ -61,6 +61,7 @@ test-all: install
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m scripts.lint
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 

@@ -5,20 +5,8 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from planted import check_clean, check_line, plant_and_test
-from planted_bugs import core, curate, evaluation, flows, methods, preference, reward_model, sample, sft
-
-PLANTED = {
-    f"{room.__name__.rpartition('.')[2]}: {bug}": planted
-    for room in (core, curate, evaluation, flows, methods, preference, reward_model, sample, sft)
-    for bug, planted in room.PLANTED.items()
-}
-
-
-@pytest.mark.parametrize("bug", PLANTED)
-def test_the_line_to_sabotage_is_still_there(bug):
-    check_line(PLANTED[bug])
-
+from planted import check_clean, plant_and_test
+from planted_bugs import PLANTED
 
 SAMPLE = sorted(PLANTED, key=lambda bug: hashlib.sha256(bug.encode()).hexdigest())[:24]
 """Planted in the slow suite, the same every time; all of them are in the long one."""

@@ -86,28 +86,28 @@ def origins() -> dict[str, dict[str, Origin]]:
     Raises:
         UserError: two plug-ins bring a method of one name.
     """
-    found: dict[str, dict[str, Origin]] = {}
+    table: dict[str, dict[str, Origin]] = {}
     for plugin, module, distribution in _modules():
         for slot, methods in _table(module, plugin).items():
             for name, target in methods.items():
-                if name in found.setdefault(slot, {}):
-                    other = found[slot][name].plugin
+                if name in table.setdefault(slot, {}):
+                    other = table[slot][name].plugin
                     raise UserError(f"plugins: {plugin} and {other} both bring {slot}: {name}. Rename one of them.")
-                found[slot][name] = _origin(plugin, module, target, distribution)
-    return found
+                table[slot][name] = _origin(plugin, module, target, distribution)
+    return table
 
 
 def _modules() -> list[tuple[str, ModuleType, str]]:
-    found: list[tuple[str, ModuleType, str]] = []
+    modules: list[tuple[str, ModuleType, str]] = []
     for point in importlib.metadata.entry_points(group=GROUP):
         try:
-            found.append((point.value, point.load(), point.dist.name if point.dist else ""))
+            modules.append((point.value, point.load(), point.dist.name if point.dist else ""))
         except Exception as error:
             raise UserError(
                 f"the installed plug-in {point.name} ({point.value}) cannot be imported: {type(error).__name__}: {error}. Repair or "
                 "uninstall it."
             ) from error
-    return found + [(name, module, "") for name, module in _named.items()]
+    return modules + [(name, module, "") for name, module in _named.items()]
 
 
 def _refuse_known(table: Mapping[str, Mapping[str, Any]], plugin: str) -> None:

@@ -66,8 +66,8 @@ def source_file(slot: str, name: str) -> Path | None:
         return None
     if where.fn is not None:
         return Path(inspect.getfile(where.fn))
-    found = importlib.util.find_spec(where.module)
-    return Path(found.origin) if found is not None and found.origin is not None else None
+    spec = importlib.util.find_spec(where.module)
+    return Path(spec.origin) if spec is not None and spec.origin is not None else None
 
 
 @cache

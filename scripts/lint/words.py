@@ -1,14 +1,13 @@
-"""The code speaks the field's words: identifiers of our old dialect are refused, room by room."""
+"""Names and prose use the field's words, not the dialect that the project once had."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-import toys
+from scripts.lint.tree import PACKAGES, ROOT, sources
 
 DIALECT = {
     "flat": "zero_variance", "silent": "zero_advantage", "fresh": "on_policy", "counted": "scored",
@@ -29,7 +28,7 @@ ALLOWED = {
     "tasks/prefect_tasks.py": {"fresh"},
     "tasks/stages.py": {"fresh"},
     "tasks/sweep/plan.py": {"fresh"},
-    "pipelines/recipe/settings.py": {"fresh"},  # the recipe's `model.fresh`
+    "pipelines/contract/model_settings.py": {"fresh"},  # the recipe's `model.fresh`
     # settings that recipes and golden files name
     "pipelines/papers/w_reinforce.py": {"right", "wrong"},
     "pipelines/papers/reason_maxxer.py": {"right", "wrong"},
@@ -48,14 +47,6 @@ PROSE = {
 """phrase of our dialect → plain English; in the pages that are written by hand and in the headers of recipes."""
 KEPT = {"recipes/process_model.yaml": {"goes on"}}
 GENERATED = {"methods.md", "systems.md", "columns.md", "settings.md", "CHANGELOG.md"}
-PAGES = [
-    str(p.relative_to(toys.ROOT))
-    for pattern in ("*.md", "docs/*.md", "recipes/*.yaml")
-    for p in sorted(toys.ROOT.glob(pattern))
-    if p.name not in GENERATED
-]
-ROOMS = ("flows", "tasks", "evaluation", "pipelines")
-FILES = [str(p.relative_to(toys.ROOT)) for room in ROOMS for p in sorted((toys.ROOT / room).rglob("*.py"))]
 
 
 def names(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -85,39 +76,32 @@ def refused(source: str, allowed: set[str]) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_names_are_the_field_s(path):
-    assert refused((toys.ROOT / path).read_text(), ALLOWED.get(path, set())) == []
+def pages() -> Iterator[str]:
+    """Pages that are written by hand, and recipes, whose headers are prose too."""
+    for pattern in ("*.md", "docs/*.md", "recipes/*.yaml"):
+        yield from (str(p.relative_to(ROOT)) for p in sorted(ROOT.glob(pattern)) if p.name not in GENERATED)
 
 
-def test_the_check_sees_every_kind_of_name():
-    source = "def _said(given, *more):\n    mine: int = 1\n    self.owed, x = 1, 2\n    return [one for one in x]\nclass Mix: pass\n"
-    assert {line.split()[2] for line in refused(source, set())} == {
-        "_said",
-        "given",
-        "more",
-        "mine",
-        "owed",
-        "one",
-        "Mix",
-    }
-    assert refused(source, {"said", "given", "more", "mine", "owed", "one", "mix"}) == []
+def dialect(text: str) -> dict[str, str]:
+    """Phrases of the text that are dialect, and what to write in their place."""
+    plain = re.sub(r"\s+#?\s*", " ", text)
+    return {match[0]: better for phrase, better in PROSE.items() for match in re.finditer(rf"\b{phrase}", plain)}
 
 
-def test_exceptions_are_still_needed():
-    for path, words in ALLOWED.items():
-        used = {name.strip("_").lower() for name, _ in names(ast.parse((toys.ROOT / path).read_text()))}
-        assert words <= used, f"{path} needs no exception any more for {words - used}"
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_prose_is_plain(path):
-    text = re.sub(r"\s+#?\s*", " ", (toys.ROOT / path).read_text())
-    dialect = {match[0]: plain for phrase, plain in PROSE.items() for match in re.finditer(rf"\b{phrase}", text)}
-    assert dialect.keys() <= KEPT.get(path, set())
-
-
-def test_every_word_of_the_glossary_stands_once():
-    lines = (Path(toys.ROOT) / "docs" / "glossary.md").read_text().splitlines()
-    terms = [line.split("|")[1].strip().lower() for line in lines if line.startswith("| **")]
-    assert len(terms) > 40 and len(terms) == len(set(terms))
+def check() -> Iterator[str]:
+    """Names in the packages, prose in the pages, exceptions that nothing needs any more, terms that the glossary has twice."""
+    for path in sources(PACKAGES):
+        name = str(path.relative_to(ROOT))
+        source, allowed = path.read_text(), ALLOWED.get(name, set())
+        yield from (f"{name}: {line}" for line in refused(source, allowed))
+        if allowed:
+            unused = allowed - {name.strip("_").lower() for name, _ in names(ast.parse(source))}
+            yield from (f"{name}: the exception for {word!r} is not needed" for word in sorted(unused))
+    yield from (f"scripts/lint/words.py: {name} is gone" for name in ALLOWED if not (ROOT / name).exists())
+    for page in pages():
+        for phrase, better in dialect((ROOT / page).read_text()).items():
+            if phrase not in KEPT.get(page, set()):
+                yield f"{page}: {phrase!r}; plain English: {better}"
+    lines = (ROOT / "docs" / "glossary.md").read_text().splitlines()
+    terms = Counter(line.split("|")[1].strip().lower() for line in lines if line.startswith("| **"))
+    yield from (f"docs/glossary.md: {term} stands {count} times" for term, count in terms.items() if count > 1)

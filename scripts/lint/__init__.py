@@ -1,0 +1,1 @@
+"""Rules of the tree that ruff does not know: `python -m scripts.lint`."""
