@@ -18,13 +18,13 @@ from pipelines.verifiers.in_process import answer_text
 from pipelines.verifiers.verdict import UNPARSABLE, Verdict
 
 _STEPS = {"world": "frozen_lake", "board": "A..\n.OG", "actions": ["right", "right"]}
-_RIGHT = ".A.\n.OG\n\n..A\n.OG"
+_CORRECT = ".A.\n.OG\n\n..A\n.OG"
 EXAMPLES = (
-    ("gold", _RIGHT, _RIGHT, _STEPS),
-    ("junk", "..A\n.OG\n\n.A.\n.OG", _RIGHT, _STEPS),
-    ("empty", "", _RIGHT, _STEPS),
-    ("hedged", f"{_RIGHT}\n\n.A.\n.OG", _RIGHT, _STEPS),
-    ("bomb", "A\n\n" * 20_000, _RIGHT, _STEPS),
+    ("gold", _CORRECT, _CORRECT, _STEPS),
+    ("junk", "..A\n.OG\n\n.A.\n.OG", _CORRECT, _STEPS),
+    ("empty", "", _CORRECT, _STEPS),
+    ("hedged", f"{_CORRECT}\n\n.A.\n.OG", _CORRECT, _STEPS),
+    ("bomb", "A\n\n" * 20_000, _CORRECT, _STEPS),
 )
 """Rows that the verifier is tested on before a run: kind, completion, answer, info."""
 
