@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evaluation import agent, harness, model, plots, searching, statistics
+from evaluation import harness, model, plots, statistics
 from evaluation.samples import scores_of
 from pipelines.base.errors import ModelError, RecipeError
 from pipelines.contract.model_settings import Model
@@ -45,7 +45,10 @@ def run(
         ModelError: the checkpoints render prompts differently.
     """
     tasks = harness.manager(settings)
-    searching.check_tasks(tasks, settings)
+    if settings.search is not None:
+        from evaluation import searching
+
+        searching.check_tasks(tasks, settings)
     evaluation: dict[str, Any] = {}
     scores: dict[str, dict[str, list[float]]] = {}
     identity: str | None = None
@@ -126,6 +129,8 @@ def _load(column: _Column, model_settings: Model, settings: Evaluate, scorers: d
     shown: dict[str, Any] = {"guidance": column.guidance, "batch_size": settings.batch_size, "seed": seed}
     if settings.search is None:
         return model.load(column.path, model_settings, **shown)
+    from evaluation import searching
+
     search = scorer = None
     if column.strategy is not None:
         search, scorer = settings.search[column.strategy], scorers.get(column.strategy)
@@ -137,6 +142,8 @@ def _votes(
 ) -> dict[str, Any]:
     """Put the votes at equal tokens among the metrics of the searched columns; returns the paired differences to them, by task and vote."""
     differences: dict[str, Any] = {}
+    if searched:
+        from evaluation import searching
     for each in searched:
         column, label = each["name"], each["model"]
         for task, rows in logs[column].items():
@@ -169,12 +176,19 @@ def _every_task(
         lm.progress = lambda answered, count, done=done, what=what: report.progress(
             done + answered / count, total, what, unit="task"
         )
-        evaluate = harness.evaluate if task.environment is None else agent.evaluate
+        evaluate = harness.evaluate if task.environment is None else _play
         task_metrics, task_samples = evaluate(lm, tasks, task, settings)
         metrics |= task_metrics
         samples |= task_samples
         report.progress(done + 1, total, what, unit="task", force=True)
     return metrics, samples
+
+
+def _play(*arguments: Any) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
+    """`agent.evaluate`, imported where a task has an environment: most have none."""
+    from evaluation import agent
+
+    return agent.evaluate(*arguments)
 
 
 def _between_tasks(scores: dict[str, dict[str, list[float]]], settings: Evaluate) -> dict[str, Any]:

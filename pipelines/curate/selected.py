@@ -16,7 +16,7 @@ from typing import Any
 
 from pipelines import verifiers
 from pipelines.base.errors import DataError
-from pipelines.curate import judged, labelled, preferred, ranked, segments, written
+from pipelines.curate import labelled, preferred, ranked, segments
 from pipelines.curate.cells import DIVIDED, ORIGIN
 from pipelines.data import chat, dataset, pairs, samples, steps
 from pipelines.data.records import EFFORT, Problem
@@ -46,7 +46,12 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
         DataError: there are no samples, or a majority is asked of a verifier that compares no answers.
     """
     if select.nearest is not None or select.kind == "prompts":
-        yield from written.problems(folder, select) if select.kind == "prompts" else _nearest(folder, select)
+        if select.kind == "prompts":
+            from pipelines.curate import written
+
+            yield from written.problems(folder, select)
+        else:
+            yield from _nearest(folder, select)
         return
     names = {select.by, *(factor.name for factor in select.factors)} - set(ranked.OF_ROWS)
     columns = [*(["components"] if names else []), *_more_columns(folder, select)]
@@ -171,6 +176,8 @@ def _steps(problem: Problem, rows: list[Completion], select: Selection, seed: in
 
 def _judged(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:
     """Questions for a judge; their uids depend on the problem and on the judged texts."""
+    from pipelines.curate import judged
+
     build = judged.graded if select.kind == "graded" else judged.compared
     for record in build(problem, rows, select, seed):
         own = _with(problem, {name: record.info[name] for name in ("judged", "solution")})

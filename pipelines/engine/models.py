@@ -14,7 +14,7 @@ from pipelines.base.files import digest
 from pipelines.contract.model_settings import Fresh, Model
 from pipelines.data import chat, template
 from pipelines.data.template import PLAIN_TEMPLATE, TOOLS_TEMPLATE
-from pipelines.engine import gguf_models, model_files
+from pipelines.engine import model_files
 from pipelines.engine.model_files import first_line, reading
 from pipelines.recipe.model_path import gguf_of
 
@@ -146,6 +146,8 @@ def local(path: str | Path) -> str:
     """
     file = gguf_of(path)
     if file is not None:
+        from pipelines.engine import gguf_models
+
         return str(gguf_models.converted(file))
     folder = Path(path).expanduser()
     return str(folder) if folder.is_dir() else str(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,13 +14,15 @@ from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import POLICY, REFERENCE, Passage, TokenStatistics
 from pipelines.engine import distribution, models, parallel
-from pipelines.engine.chat_model import ChatModel
 from pipelines.engine.layout import Layout
 from pipelines.engine.policy import Policy, frozen_policy
-from pipelines.engine.reward_model import RewardScorer
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr.pack import padded
 from pipelines.rlvr.passes import ForwardPasses
+
+if TYPE_CHECKING:
+    from pipelines.engine.chat_model import ChatModel
+    from pipelines.engine.reward_model import RewardScorer
 
 CHUNK_PASSES = 16
 """Passages are padded into tensors of about this many passes at a time: what is held in memory does not grow with their number."""
@@ -71,6 +73,8 @@ class FrozenModels:
         Raises:
             ModelError: it cannot be loaded.
         """
+        from pipelines.engine.chat_model import ChatModel
+
         return _once(self._language_models, path, lambda: ChatModel(path, self._settings(path)))
 
     def reward_model(self, path: str, budget: int, field: str) -> RewardScorer:
@@ -83,6 +87,8 @@ class FrozenModels:
         Raises:
             ModelError: it is none, or a damaged one.
         """
+        from pipelines.engine.reward_model import RewardScorer
+
         scorer = _once(
             self._reward_models, path, lambda: RewardScorer(path, self._settings(path), budget=budget, field=field)
         )

@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,7 +21,6 @@ from pipelines.data.records import Stop, Trajectory
 from pipelines.engine import checkpoint, distribution, models, parallel
 from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import TorchSampler
-from pipelines.engine.server import ServerSampler
 from pipelines.recipe.corrected import samples as samples_with
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import algorithm, diagnostics, gold_answers, info_fields, rollout_log, scoring, stored
@@ -30,11 +29,14 @@ from pipelines.rlvr.effects import Effects
 from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.output_log import DRAWS, METHODS, MONITORED, OutputLog, draws
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
-from pipelines.rlvr.overlap import Idle, Overlap
 from pipelines.rlvr.pack import pack, padded
 from pipelines.rlvr.windows import OPEN_ROWS
 from pipelines.stage.monitors import Alarm, Monitors
 from pipelines.stage.report import Report
+
+if TYPE_CHECKING:
+    from pipelines.engine.server import ServerSampler
+    from pipelines.rlvr.overlap import Idle, Overlap
 
 REPLAY = 3
 """RNG stream id of the draws from stored rows."""
@@ -82,6 +84,8 @@ class Trainer:
         self.learner.release_memory = own.release
         self.server: ServerSampler | None = None
         if rlvr.sampler:
+            from pipelines.engine.server import ServerSampler
+
             self.server = ServerSampler(
                 rlvr.sampler, stop=stop, context=own.context, dtype=model.dtype, work=work, event=report.event
             )
@@ -107,10 +111,14 @@ class Trainer:
         if samples is not None:
             rows = stored.read(samples, self.by_uid, self.tokenizer)
             self.collector.stored = rows.__getitem__
-        self.idle = Idle(self.server) if self.server is not None else None
+        self.idle: Idle | None = None
         self.overlap: Overlap | None = None
-        if self.server is not None and rlvr.staleness:
-            self.overlap = Overlap(rlvr, model, self.collector, self.learner, self.server)
+        if self.server is not None:
+            from pipelines.rlvr.overlap import Idle, Overlap
+
+            self.idle = Idle(self.server)
+            if rlvr.staleness:
+                self.overlap = Overlap(rlvr, model, self.collector, self.learner, self.server)
 
     def _monitors(self) -> Monitors:
         """The run's monitors; functions of theirs that cannot be loaded are known now."""

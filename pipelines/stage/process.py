@@ -24,7 +24,6 @@ from typing import Any
 from pipelines.base import owner, plugins
 from pipelines.base.errors import USER_ERROR_EXIT, UserError
 from pipelines.base.files import REPORT, disk_full, read_object, write_atomic
-from pipelines.sandbox import pool as sandboxes
 from pipelines.stage.report import PROGRESS
 
 METRICS, ERROR, LOCK, JOB, SYSTEM = "metrics.json", "error.json", "lock", "job.json", "system.jsonl"
@@ -53,7 +52,10 @@ def main(work: Work, argv: list[str] | None = None) -> None:
     if rank == 0:
         _sample_system(folder, float(job.get("system_every_s", 5.0)))
     _threads(job)
-    sandboxes.configure(limits_only=job.get("sandbox") == "limits_only")
+    if job.get("sandbox") == "limits_only":
+        from pipelines.sandbox import pool as sandboxes
+
+        sandboxes.configure(limits_only=True)
     try:
         plugins.activate(job.get("plugins", []))
         metrics = work(job, folder)
@@ -65,12 +67,19 @@ def main(work: Work, argv: list[str] | None = None) -> None:
             raise
         _leave(folder, disk_error, str(disk_error))
     if rank == 0:
-        sandboxes.record(folder / "out" / REPORT / SANDBOX)
+        _record_sandboxes(folder / "out" / REPORT / SANDBOX)
         write_atomic(folder / METRICS, json.dumps(metrics, sort_keys=True))
     if lock is not None:
         lock.close()
     logging.shutdown()
     os._exit(0)  # skips the teardown of thread pools, which can hang on some builds
+
+
+def _record_sandboxes(path: Path) -> None:
+    """Write which levels have confined programs, where the stage has loaded what runs them."""
+    sandboxes = sys.modules.get("pipelines.sandbox.pool")
+    if sandboxes is not None:
+        sandboxes.record(path)
 
 
 def _leave(folder: Path, error: BaseException, text: str) -> None:
