@@ -1,0 +1,117 @@
+"""Imports go down: no circle among files or rooms, and none of the core imports a paper."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+import toys
+
+CORE = ("flows", "tasks", "evaluation", "pipelines")
+
+
+def name_of(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(root: Path, packages: Iterable[str] = CORE) -> dict[str, set[str]]:
+    """Module → modules of `packages` that its text imports, wherever: in functions and under TYPE_CHECKING too.
+
+    A module's own packages, which Python loads before it, are no imports of its text.
+    """
+    files = {name_of(path, root): path for package in packages for path in (root / package).rglob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for module, path in files.items():
+        package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+        named: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                above = package[: len(package) - node.level + 1] if node.level else []
+                base = ".".join([*above, *([node.module] if node.module else [])])
+                named |= {inner if (inner := f"{base}.{alias.name}") in files else base for alias in node.names}
+        graph[module] = (named & files.keys()) - {module}
+    return graph
+
+
+def rooms(graph: Mapping[str, set[str]], root: Path) -> dict[str, set[str]]:
+    """The graph of folders: `pipelines.rlvr` with all below it, `tasks.keys`, and `tasks` for the files that lie in it."""
+
+    def room(module: str) -> str:
+        parts = module.split(".")
+        return ".".join(parts[:2]) if root.joinpath(*parts[:2]).is_dir() else parts[0]
+
+    between: dict[str, set[str]] = {}
+    for module, targets in graph.items():
+        between.setdefault(room(module), set()).update(room(target) for target in targets)
+    return {name: targets - {name} for name, targets in between.items()}
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one node."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen: set[str] = set()
+        queue = [*graph[start]]
+        while queue:
+            node = queue.pop()
+            if node not in seen:
+                seen.add(node)
+                queue += graph.get(node, ())
+        reached[start] = seen
+    return [
+        list(knot) for knot in sorted({tuple(sorted(b for b in reached[a] if a in reached[b])) for a in graph}) if knot
+    ]
+
+
+GRAPH = imports(toys.ROOT)
+
+
+def test_no_file_imports_what_imports_it():
+    assert circles(GRAPH) == []
+
+
+def test_no_room_imports_what_imports_it():
+    assert circles(rooms(GRAPH, toys.ROOT)) == []
+
+
+def test_every_room_of_pipelines_imports_lower_floors_alone():
+    contracts = tomllib.loads((toys.ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (floors,) = (each for each in contracts if each.get("containers") == ["pipelines"])
+    height = {
+        f"pipelines.{name.strip()}": number
+        for number, floor in enumerate(reversed(floors["layers"]))
+        for name in floor.split("|")
+    }
+    between = rooms(GRAPH, toys.ROOT)
+    assert height.keys() == {name for name in between if name.startswith("pipelines.")}
+    up = [(a, b) for a in height for b in between[a] if b not in height or height[b] >= height[a]]
+    assert up == []
+
+
+def test_nothing_of_the_core_imports_a_paper():
+    core = {module for module in GRAPH if not module.startswith("pipelines.papers")}
+    assert [(a, b) for a in core for b in GRAPH[a] if b not in core] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import top.b.two", "from top.b import two", "from top.b.two import x", "from ..b import two", "from ..b.two import x",
+        "def f():\n    from top.b import two", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import top.b.two",
+    ],
+)  # fmt: skip
+def test_a_circle_is_found_however_it_is_written(tmp_path, text):
+    for name, body in (("a/one.py", text), ("b/two.py", "from top.a import one"), ("b/three.py", "import top.a.one")):
+        (tmp_path / "top" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "top" / name).write_text(body)
+    graph = imports(tmp_path, ["top"])
+    assert circles(graph) == [["top.a.one", "top.b.two"]]
+    assert circles(rooms(graph, tmp_path)) == [["top.a", "top.b"]]
+    (tmp_path / "top" / "b" / "two.py").write_text("")
+    assert circles(imports(tmp_path, ["top"])) == [] and circles(rooms(imports(tmp_path, ["top"]), tmp_path)) != []
