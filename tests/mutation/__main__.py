@@ -48,7 +48,9 @@ def method_files() -> list[Path]:
         for target in parts.values()
     }
     slots = {p for p in (ROOT / "pipelines" / "rlvr").glob("*/*.py") if p.stem[0] != "_" and p.parent.name != "common"}
-    return sorted(slots | {ROOT / f"{module.replace('.', '/')}.py" for module in papers})
+    files = {ROOT / f"{module.replace('.', '/')}.py" for module in papers}
+    folders = {p for file in files if not file.exists() for p in file.with_suffix("").glob("*.py")}
+    return sorted(slots | {file for file in files if file.exists()} | folders)
 
 
 def _inside(scope: str, mutant: Mutant) -> bool:
@@ -102,7 +104,9 @@ class Run:
 
     def _try(self, path: Path, mutant: Mutant, checks: list[Check]) -> str:
         """The test that notices, empty where none does."""
-        module: Any = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        module: Any = importlib.import_module(
+            ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        )
         fitting = [c for c in checks if any(file == str(path) and _inside(scope, mutant) for file, scope in c.touched)]
         try:
             with planted(module, mutant):
