@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import environment, worker
-from tasks.tracking import leases as claims
-from tasks.tracking import links, outbox
+from tasks.tracking import leases, links, outbox
 
 environment.prepare()
 
@@ -26,7 +25,7 @@ from tasks import process  # noqa: E402
 from tasks.pipeline import Pipeline, Selection, needed_before  # noqa: E402
 from tasks.prefect_tasks import stage_task  # noqa: E402
 from tasks.preflight import check as preflight  # noqa: E402
-from tasks.stages import Show, StageResult, bring, plan  # noqa: E402
+from tasks.stages import Show, StageResult, fetch_inputs, plan  # noqa: E402
 from tasks.store.artifacts import Artifact  # noqa: E402
 
 
@@ -57,7 +56,7 @@ def post_training(
     read = read_recipe(find_recipe(recipe), overrides)
     chosen = Selection(from_stage, until, tuple(only or ())).of(read)
     if chosen != read.stage_names():
-        bring(read, chosen)
+        fetch_inputs(read, chosen)
     if not preflight.passed(read, chosen):  # the command line has looked already, in this process
         planned = plan(read, fresh=fresh, only=chosen)
         preflight.require(read, [p.stage for p in planned if p.stage in chosen and p.action == "run"])
@@ -66,8 +65,8 @@ def post_training(
     pipeline = Pipeline.open(read, source=recipe, overrides=overrides)
     pipeline.before = dict(done)
     try:
-        claims.close_abandoned()
-        claims.close_unresponsive()
+        leases.close_abandoned()
+        leases.close_unresponsive()
         show = progress()
         if deployed():
             show = page.Bars(show)

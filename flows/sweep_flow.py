@@ -135,7 +135,7 @@ def sweep(
     )
     sweeps.check(read, fresh)
     # before there are threads: MLflow's import and its new database are not made for them
-    with tracking_client.talking():
+    with tracking_client.mlflow_errors():
         tracking_client.experiment(read.experiment)
     runs = _Runs(read, fresh)
     start, benchmark = read.start(), read.benchmark

@@ -12,8 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tasks import environment, worker
-from tasks.tracking import leases as claims
-from tasks.tracking import outbox
+from tasks.tracking import leases, outbox
 
 environment.prepare()
 
@@ -45,7 +44,7 @@ def upkeep(unresponsive_after_s: int = UNRESPONSIVE_S, restarts: int = 2) -> dic
     done: dict[str, Any] = {}
     flushed = outbox.flush_all(None)
     done["uploads sent"], done["uploads pending"] = flushed.sent, flushed.pending
-    done["MLflow runs closed"] = claims.close_abandoned() + claims.close_unresponsive()
+    done["MLflow runs closed"] = leases.close_abandoned() + leases.close_unresponsive()
     with get_client(sync_client=True) as client:
         done["flow runs given up"] = give_up(client, unresponsive_after_s)
         done["flow runs restarted"] = restart(client, restarts)

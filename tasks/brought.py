@@ -12,7 +12,7 @@ from tasks.environment import runs_folder
 from tasks.store import artifacts
 from tasks.store.artifacts import Artifact
 from tasks.tracking import fetch, lookup
-from tasks.tracking.time_budget import Patience, TrackerError
+from tasks.tracking.time_budget import TimeBudget, TrackerError
 
 log = logging.getLogger("whetstone.brought")
 Progress = Callable[[str], None]
@@ -59,7 +59,7 @@ def artifact(kind: str, key: str, experiment: str, progress: Progress = lambda w
     progress(f"fetching {name} from MLflow")
     environment.prepare()
     try:
-        fetched, mismatch = fetch.from_mlflow(kind, key, experiment, Patience(60.0))
+        fetched, mismatch = fetch.from_mlflow(kind, key, experiment, TimeBudget(60.0))
     except (TrackerError, environment.Unreachable) as error:
         fetched, mismatch = None, str(error)
     if mismatch is not None:

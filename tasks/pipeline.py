@@ -23,9 +23,8 @@ from tasks.environment import Unreachable, home, tracking_uri
 from tasks.stages import Planned, StageResult, checkpoints_read, experiment_name, inputs_of, training_data
 from tasks.store import index
 from tasks.store.artifacts import Artifact
-from tasks.tracking import benchmarks, heartbeat, outbox, record
-from tasks.tracking import leases as claims
-from tasks.tracking.time_budget import Patience, TrackerError
+from tasks.tracking import benchmarks, heartbeat, leases, outbox, record
+from tasks.tracking.time_budget import TimeBudget, TrackerError
 
 log = logging.getLogger("whetstone.pipeline")
 
@@ -103,7 +102,7 @@ class Pipeline:
     recipe: Recipe
     parent: str | None
     state: Path
-    claim: claims.Claim | None = None
+    claim: leases.Claim | None = None
     alive: heartbeat.Heartbeat | None = None
     recorded: bool = False
     """MLflow already holds a finished run with the same stages."""
@@ -118,7 +117,7 @@ class Pipeline:
     def open(
         cls,
         recipe: Recipe,
-        patience: Patience | None = None,
+        patience: TimeBudget | None = None,
         *,
         source: str | None = None,
         overrides: list[str] | None = None,
@@ -136,12 +135,12 @@ class Pipeline:
         from tasks.tracking import api as tracking
 
         state = cls.state_of(recipe)
-        claim = claims.adopt(state.stem)
+        claim = leases.adopt(state.stem)
         tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed)}
         tags["whetstone.owner"] = f"{os.getpid()}@{socket.gethostname()}"
         tags |= record.source_tags(source, overrides)
         name = record.run_name(recipe, overrides)
-        patience = patience or Patience(max(recipe.tracking.timeout_s, 15.0))
+        patience = patience or TimeBudget(max(recipe.tracking.timeout_s, 15.0))
         experiment = experiment_name(recipe)
         try:
             if claim is not None and not patience.run(lambda run=claim.run: tracking.reopen(run, tags)):  # type: ignore[misc]
@@ -151,7 +150,7 @@ class Pipeline:
                 text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
                 params = record.params(recipe)
                 parent = patience.run(lambda: tracking.start_pipeline(name, experiment, tags, params, text))
-                claim = claims.take(parent, state.stem)
+                claim = leases.take(parent, state.stem)
             experiment_id = patience.run(lambda run=claim.run: tracking.experiment_of(run))  # type: ignore[misc]
         except TrackerError as error:
             if claim is not None:
@@ -177,7 +176,7 @@ class Pipeline:
         if kept.get("finished"):
             return cls(recipe, kept.get("parent"), state, recorded=True, experiment_id=kept.get("experiment_id"))
         try:
-            patience = Patience(min(recipe.tracking.timeout_s, 15.0))
+            patience = TimeBudget(min(recipe.tracking.timeout_s, 15.0))
             return cls.open(recipe, patience, source=source, overrides=overrides)
         except Unreachable as error:
             log.warning("nothing had to be run, and nothing was recorded: %s", error)
@@ -241,7 +240,7 @@ class Pipeline:
         elif self.parent:
             entry = outbox.add_run(self.parent, self._told(status, summary, metrics))
             wait = self.recipe.tracking.timeout_s
-            arrived = outbox.flush(entry, Patience(wait if status == "FINISHED" else min(wait, FAILURE_S)))
+            arrived = outbox.flush(entry, TimeBudget(wait if status == "FINISHED" else min(wait, FAILURE_S)))
         if self.parent:
             index.end(self.parent, status, summary, metrics)
         if status == "FINISHED":
@@ -252,10 +251,10 @@ class Pipeline:
         elif self.claim:
             self.claim.release()
         if self.parent and status != "KILLED":
-            self._show_answers(Patience(min(ANSWERS_S, self.recipe.tracking.timeout_s) if arrived else 0.0))
+            self._show_answers(TimeBudget(min(ANSWERS_S, self.recipe.tracking.timeout_s) if arrived else 0.0))
         return summary
 
-    def _show_answers(self, patience: Patience) -> None:
+    def _show_answers(self, patience: TimeBudget) -> None:
         """Send answers and rollouts of new stages, last of all and for some seconds; the next start or `whetstone sync` goes on."""
         settings = self.recipe.tracking
         done = self.before | {name: result.artifact for name, result in self.results.items()}
@@ -279,7 +278,7 @@ class Pipeline:
 
         body = {"summary": summary, "metrics": {}, "time": int(time.time() * 1000)}  # the run that goes on has metrics
         try:
-            Patience(5.0).run(lambda: tracking.end_pipeline(self.parent or "", "KILLED", body))
+            TimeBudget(5.0).run(lambda: tracking.end_pipeline(self.parent or "", "KILLED", body))
         except TrackerError as error:
             log.warning(
                 "MLflow was not told that the run was stopped (%s); the next start or `whetstone sync` does", error

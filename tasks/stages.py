@@ -27,7 +27,7 @@ from tasks.store import artifacts
 from tasks.store.artifacts import Artifact
 from tasks.tracking import alarms, fetch, outbox, record
 from tasks.tracking.names import flatten
-from tasks.tracking.time_budget import Patience, TrackerError
+from tasks.tracking.time_budget import TimeBudget, TrackerError
 
 log = logging.getLogger("whetstone.stages")
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -101,11 +101,11 @@ def plan(recipe: Recipe, *, fresh: bool = False, only: list[str] | None = None) 
     return planned
 
 
-def bring(recipe: Recipe, chosen: list[str]) -> None:
+def fetch_inputs(recipe: Recipe, chosen: list[str]) -> None:
     """Fetch from MLflow the finished stages that `chosen` reads and that this project folder lacks."""
     needed = _read_by(recipe, chosen)
     done: dict[str, Artifact] = {}
-    patience = Patience(recipe.tracking.timeout_s)
+    patience = TimeBudget(recipe.tracking.timeout_s)
     for stage in recipe.stage_names():
         sources, kind = inputs_of(recipe, stage), _kind(recipe, stage)
         if stage not in needed or any(s not in done for s in sources.values()):
@@ -161,7 +161,7 @@ def run_stage(
     kind = node.kind.name
     parts = keys.key_parts(recipe, stage, {label: done[s].digest for label, s in node.inputs.items()})
     key = keys.stage_key(parts)
-    patience = Patience(recipe.tracking.timeout_s)
+    patience = TimeBudget(recipe.tracking.timeout_s)
 
     def waiting(who: str) -> None:
         log.warning("%s: waits for %s, which works on the same stage", stage, who)
@@ -181,7 +181,7 @@ def run_stage(
         return result
 
 
-def _from_store(recipe: Recipe, kind: str, key: str, patience: Patience) -> Artifact | None:
+def _from_store(recipe: Recipe, kind: str, key: str, patience: TimeBudget) -> Artifact | None:
     """Another machine's result; None where MLflow has none that can be used, or does not say."""
     try:
         artifact, mismatch = fetch.from_mlflow(kind, key, experiment_name(recipe), patience)
@@ -208,7 +208,7 @@ def _run(
     fresh: bool,
     show: Show | None,
     slot: Slot,
-    patience: Patience,
+    patience: TimeBudget,
     later: Sequence[str],
 ) -> StageResult:
     from tasks.tracking import api as tracking
@@ -298,7 +298,7 @@ def _ticker(
     Args:
         prepare: done once, while the stage works.
     """
-    teller = alarms.Teller(stage, work)
+    teller = alarms.AlarmNotifier(stage, work)
     prepared = False
 
     def tick() -> None:
@@ -321,11 +321,11 @@ def _progress(work: Path) -> dict[str, Any]:
     return read_object(work / PROGRESS, **kinds) or {}  # type: ignore[arg-type]
 
 
-def _close_run(tracker: Any, patience: Patience, error: BaseException) -> None:
+def _close_run(tracker: Any, patience: TimeBudget, error: BaseException) -> None:
     """Mark the MLflow run of a stage that ended without a result; kept in the outbox where MLflow is away."""
     from tasks.tracking import api as tracking
 
-    patience = Patience(min(patience.left or 0.0, 5.0))  # somebody waits for the message, or has pressed Ctrl+C
+    patience = TimeBudget(min(patience.left or 0.0, 5.0))  # somebody waits for the message, or has pressed Ctrl+C
     tracker.finish(patience)
     if tracker.run_id is None:
         return

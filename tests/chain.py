@@ -83,7 +83,7 @@ def entry(recipe, stage: str, key: str, done: dict, parent: str | None) -> Path:
 
 def run(recipe_path: Path, *overrides: str, mark: str = "a", send=None) -> Pipeline:
     """A whole pipeline run of such artifacts, told to MLflow; `send` is called with each stage's entry instead of sending."""
-    from tasks.tracking.time_budget import Patience
+    from tasks.tracking.time_budget import TimeBudget
 
     recipe = read_recipe(recipe_path, list(overrides))
     pipeline = Pipeline.open(recipe, source="recipes/toy.yaml", overrides=list(overrides))
@@ -91,7 +91,7 @@ def run(recipe_path: Path, *overrides: str, mark: str = "a", send=None) -> Pipel
     for stage, key in keys(mark).items():
         path = entry(recipe, stage, key, done, pipeline.parent)
         if send is None:
-            assert outbox.flush(path, Patience(None)), stage
+            assert outbox.flush(path, TimeBudget(None)), stage
         else:
             send(stage, path)
         artifact = artifacts.read(done[stage].path)

@@ -32,7 +32,7 @@ def command(arguments: argparse.Namespace) -> int:
     from tasks.environment import folder as store
     from tasks.pipeline import Selection
     from tasks.preflight import check as preflight
-    from tasks.stages import bring, plan
+    from tasks.stages import fetch_inputs, plan
 
     preflight.summary_file(arguments.summary)
     environment.prepare()
@@ -41,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
     recipe = read_recipe(arguments.recipe, arguments.set)
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
     if chosen != recipe.stage_names():
-        bring(recipe, chosen)
+        fetch_inputs(recipe, chosen)
     planned = plan(recipe, fresh=arguments.fresh, only=chosen)
     selected = [p for p in planned if p.stage in chosen]
 
@@ -72,8 +72,7 @@ def _unchanged(recipe: Any, planned: list[Any], began: float, arguments: argpars
     """Return the result of a run in which every stage is reused, without starting Prefect or MLflow."""
     from tasks.pipeline import Pipeline
     from tasks.stages import StageResult
-    from tasks.tracking import leases as claims
-    from tasks.tracking import outbox
+    from tasks.tracking import leases, outbox
 
     if outbox.waiting():
         outbox.flush_all(recipe.tracking.timeout_s)
@@ -82,7 +81,7 @@ def _unchanged(recipe: Any, planned: list[Any], began: float, arguments: argpars
     for p in planned:
         pipeline.results[p.stage] = StageResult(p.stage, "reused", p.artifact, p.why, 0.0)
     body = pipeline.close()
-    claims.close_abandoned()
+    leases.close_abandoned()
     return body
 
 
@@ -96,7 +95,7 @@ def _flow(arguments: argparse.Namespace, recipe: Any, will_run: list[str], told:
 
     def check() -> None:
         nonlocal examination
-        examination = preflight.Examination(recipe, will_run)
+        examination = preflight.PreflightCheck(recipe, will_run)
         if examination.wait_is_short:
             confirm()
         if recipe.concurrent_stages == 1:

@@ -15,11 +15,10 @@ def command(arguments: argparse.Namespace) -> int:
 
     environment.prepare()
     environment.check_reachable()
-    from tasks.tracking import leases as claims
-    from tasks.tracking import outbox
+    from tasks.tracking import leases, outbox
 
     flushed = outbox.flush_all(None)
-    closed = claims.close_abandoned() + claims.close_unresponsive()
+    closed = leases.close_abandoned() + leases.close_unresponsive()
     if closed:
         print(f"closed {closed} run{'s' if closed > 1 else ''} whose process is gone")
     for line in flushed.refused:

@@ -332,7 +332,8 @@ def own_update(updates: list[PolicyUpdate]) -> PolicyUpdate:
 class Replay(Method):
     """Which rows of earlier steps train in this one, and in which updates.
 
-    Those that it puts in are marked: as columns by `append` and `stack` of `pipelines/rlvr/common/stored_rows.py`, as trajectories by their `replayed`.
+    Those that it puts in are marked: as columns by `append` and `stack` of `pipelines/rlvr/common/stored_rows.py`, as trajectories by
+    their `replayed`.
     """
 
     @abstractmethod

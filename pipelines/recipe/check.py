@@ -19,7 +19,7 @@ from pipelines.recipe.read import Recipe, of_stage
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options
 from pipelines.recipe.stage_kind import Node
 
-HELPED = {
+ASSISTED = {
     "mc_value": "draws continuations beside the answer",
     "node": "makes branches of it",
     "step_potential": "probes its steps",
@@ -173,11 +173,11 @@ def _check_reference(bound: dict[str, Any]) -> None:
 def _check_tries(bound: dict[str, Any]) -> None:
     """A curriculum that tries problems out learns what the policy answers alone."""
     curriculum, rollout = bound["curriculum"], bound["rollout"]
-    helped = {column for part in (rollout, *rollout.fn.parts()) for column in part.card.makes} & HELPED.keys()
+    helped = {column for part in (rollout, *rollout.fn.parts()) for column in part.card.makes} & ASSISTED.keys()
     if curriculum.card.tries_out and helped:
         raise RecipeError(
             f"rlvr.curriculum: {curriculum.name} asks for one answer to each problem by the recipe's own rollout, and rollout: "
-            f"{rollout.name} {HELPED[min(helped)]}. Use rollout: single_turn or multi_turn, or curriculum: uniform."
+            f"{rollout.name} {ASSISTED[min(helped)]}. Use rollout: single_turn or multi_turn, or curriculum: uniform."
         )
     if curriculum.card.tries_out and bound["prompting"].fn.hints:
         raise RecipeError(

@@ -74,21 +74,11 @@ class Trainer:
         decoded = causal_lm(self.learner.weights.full)
         stop = models.stop_ids(decoded, self.tokenizer)
         own = TorchSampler(
-            decoded,
-            stop=stop,
-            pad=self.tokenizer.pad_token_id,
-            dtype=model.dtype,
-            rows=rlvr.decode_rows,
+            decoded, stop=stop, pad=self.tokenizer.pad_token_id, dtype=model.dtype, rows=rlvr.decode_rows,
             fixed=None if rlvr.cuda_graphs else False,
-        )
+        )  # fmt: skip
         self.learner.release_memory = own.release
-        self.server: ServerSampler | None = None
-        if rlvr.sampler:
-            from pipelines.engine.server import ServerSampler
-
-            self.server = ServerSampler(
-                rlvr.sampler, stop=stop, context=own.context, dtype=model.dtype, work=work, event=report.event
-            )
+        self.server = self._server(stop, own.context) if rlvr.sampler else None
         self.sampler: Sampler = self.server or own
         self.log = OutputLog(work / "out" / REPORT)
         self.start_step = 0
@@ -119,6 +109,20 @@ class Trainer:
             self.idle = Idle(self.server)
             if rlvr.staleness:
                 self.overlap = Overlap(rlvr, model, self.collector, self.learner, self.server)
+
+    def _server(self, stop: list[int], context: int) -> ServerSampler:
+        """The sampler on a decoding server; its code is loaded only where a recipe names one."""
+        from pipelines.engine.server import ServerSampler
+
+        assert self.rlvr.sampler is not None
+        return ServerSampler(
+            self.rlvr.sampler,
+            stop=stop,
+            context=context,
+            dtype=self.settings.dtype,
+            work=self.work,
+            event=self.report.event,
+        )
 
     def _monitors(self) -> Monitors:
         """The run's monitors; functions of theirs that cannot be loaded are known now."""

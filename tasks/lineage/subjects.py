@@ -22,7 +22,7 @@ from tasks.store.artifacts import Artifact, stored_scores
 from tasks.store.known import Evaluated, Known, makes
 from tasks.tracking import fetch
 from tasks.tracking.names import flatten
-from tasks.tracking.time_budget import Patience, TrackerError
+from tasks.tracking.time_budget import TimeBudget, TrackerError
 
 log = logging.getLogger("whetstone.subjects")
 Progress = Callable[[str], None]
@@ -180,7 +180,7 @@ def _fetch(run: dict[str, Any], about: dict[str, Any], name: str, damage: str | 
     environment.check_reachable()
     try:
         artifact, mismatch = fetch.from_mlflow(
-            about.get("kind", "evaluate"), key, brought.experiment_of(run), Patience(None)
+            about.get("kind", "evaluate"), key, brought.experiment_of(run), TimeBudget(None)
         )
     except TrackerError as error:
         raise UserError(f"{what}, nor in MLflow ({error}). {advice}") from None

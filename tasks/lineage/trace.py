@@ -15,7 +15,7 @@ from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
 from tasks import brought, environment
 from tasks.store import artifacts, index
 from tasks.store.artifacts import Artifact, stored_scores
-from tasks.store.known import Known, Unknown, makes, what_makes
+from tasks.store.known import Known, NotFound, makes, what_makes
 
 Progress = Callable[[str], None]
 TOLD = ("card.json", "card.md", "draws.jsonl", "dropped.jsonl", "quarantine.jsonl", "rollouts.jsonl")
@@ -153,7 +153,7 @@ def _evaluation(
         if artifact and score[2] in stored.get(score[0], {}).get(score[1], {}):
             return artifact, score
         there += [f"{c}/{t}/{m}" for c, by in stored.items() for t, ms in by.items() for m in ms]
-    raise Unknown(f"{'/'.join(score)}: no evaluation here has this score. {did_you_mean('/'.join(score), set(there))}")
+    raise NotFound(f"{'/'.join(score)}: no evaluation here has this score. {did_you_mean('/'.join(score), set(there))}")
 
 
 @dataclass

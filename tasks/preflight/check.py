@@ -72,7 +72,7 @@ def require(recipe: Recipe, stages: list[str]) -> None:
 
 def require_each(runs: list[tuple[Recipe, list[str]]]) -> Iterator[NotReady | None]:
     """`require` for many recipes, whose questions one process answers: for each in order what is wrong, or None."""
-    looks = [None if passed(*run) else Examination(*run, asks=False) for run in runs]
+    looks = [None if passed(*run) else PreflightCheck(*run, asks=False) for run in runs]
     asked = Asked([question for look in looks if look is not None for question in look.asked_for])
     answers = iter(asked.answers() if any(looks) else [])
     for look in looks:
@@ -121,10 +121,10 @@ def summary_file(path: str | None, option: str = "--summary") -> None:
 
 def examine(recipe: Recipe, stages: list[str]) -> list[Problem]:
     """All problems of the stages that will run."""
-    return Examination(recipe, stages).problems()
+    return PreflightCheck(recipe, stages).problems()
 
 
-class Examination:
+class PreflightCheck:
     """A look at the stages that will run, in which another process answers questions while this one does something else.
 
     Whoever asks for no result must `close` it. Without `asks` somebody else asks what is `asked_for`, and hands the answers over.
@@ -185,8 +185,8 @@ class Examination:
         problems += _limits(recipe, nodes, known)
         problems += _room(recipe, nodes, known)
         told = zip(self._rules, answers[len(self._questions) :], strict=True)
-        obeyed = {question["stage"] for question, answer in told if answer.get("obeyed")}
-        rules = [lambda node=node: check_stage(node) for node in nodes if node.name not in obeyed]
+        passed_rules = {question["stage"] for question, answer in told if answer.get("obeyed")}
+        rules = [lambda node=node: check_stage(node) for node in nodes if node.name not in passed_rules]
         for rule in reversed([*rules, lambda: check_base(recipe)]):
             try:
                 rule()

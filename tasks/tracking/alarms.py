@@ -42,7 +42,7 @@ def sentence(alarm: dict[str, Any]) -> str:
     return f"step {alarm['step']}, {alarm['action']}: {alarm['text']}"
 
 
-class Teller:
+class AlarmNotifier:
     """Says the alarms of a running stage as they come; those from before it was started are not said again.
 
     Args:

@@ -1,4 +1,4 @@
-"""MLflow, as the rest of the project sees it: every function raises `Away` or `Refused`, nothing else of MLflow's.
+"""MLflow, as the rest of the project sees it: every function raises `TrackerUnavailable` or `TrackerRejected`, nothing else of MLflow's.
 
 Pipelines are in `tasks.tracking.pipeline_run`, stages in `tasks.tracking.stage_run`, checkpoints in `tasks.tracking.models`, evaluations in
 `tasks.tracking.evaluation`; what cannot be sent waits in `tasks.tracking.outbox`.
@@ -17,7 +17,7 @@ import mlflow
 from pipelines.base.files import MANIFEST, is_inside, read_object
 from pipelines.base.secrets import redact
 from tasks.store.artifacts import name_of
-from tasks.tracking.client import client, experiment, open_embedded, talking
+from tasks.tracking.client import client, experiment, mlflow_errors, open_embedded
 from tasks.tracking.evaluation import record_evaluation
 from tasks.tracking.models import (
     SIDE_FILES,
@@ -39,14 +39,14 @@ from tasks.tracking.pipeline_run import (
     start_pipeline,
 )
 from tasks.tracking.stage_run import StageTracker
-from tasks.tracking.time_budget import Away, Refused
+from tasks.tracking.time_budget import TrackerRejected, TrackerUnavailable
 from tasks.tracking.traces import send_shown
 
 log = logging.getLogger("whetstone.tracking")
-AWAY = (Away, Refused)
+TRACKER_ERRORS = (TrackerUnavailable, TrackerRejected)
 
 
-@talking()
+@mlflow_errors()
 def close(run_id: str, status: str, tags: dict[str, str]) -> None:
     """End a stage's run. The key tag comes last: a run that has it is complete."""
     to = client()
@@ -55,7 +55,7 @@ def close(run_id: str, status: str, tags: dict[str, str]) -> None:
     to.set_terminated(run_id, status)
 
 
-@talking()
+@mlflow_errors()
 def find_remote(stage: str, key: str, experiment_name: str) -> tuple[str, str] | None:
     """A finished stage run of that key in the store: (run id, experiment id), or None.
 
@@ -82,7 +82,7 @@ def _experiments(to: Any) -> Iterator[Any]:
             return
 
 
-@talking()
+@mlflow_errors()
 def fetch(run_id: str, experiment_id: str, into: Path) -> bool:
     """Bring a stage's files back from the store into a folder; False where they are not in the store, or not to be trusted.
 
@@ -133,14 +133,14 @@ def _names_stay_inside(to: Any, run_id: str, folder: str) -> bool:
     return True
 
 
-@talking()
+@mlflow_errors()
 def metric_history(run_id: str, name: str) -> list[tuple[int, float]]:
     """(step, value) of a metric, in order."""
     return [(m.step, m.value) for m in client().get_metric_history(run_id, name)]
 
 
 __all__ = [
-    "AWAY", "StageTracker", "client", "close", "close_abandoned", "end_pipeline", "experiment",
+    "TRACKER_ERRORS", "StageTracker", "client", "close", "close_abandoned", "end_pipeline", "experiment",
     "experiment_of", "external_base", "fetch", "find_remote", "flatten", "link_inputs", "metric_history", "model_of", "open_embedded",
     "recent", "record_evaluation", "register", "reopen", "send_shown", "show", "size_of", "start_pipeline", "store",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipelines.base.files import disk_full
 from pipelines.base.secrets import redact
 from tasks.environment import database, home, tracking_uri
-from tasks.tracking.time_budget import Away, Refused, TrackerError
+from tasks.tracking.time_budget import TrackerError, TrackerRejected, TrackerUnavailable
 
 logging.getLogger("mlflow.store.db.utils").setLevel(
     logging.CRITICAL
@@ -66,8 +66,8 @@ def _make_database(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def talking() -> Iterator[None]:
-    """Turns what MLflow's client raises into `Away` or `Refused`.
+def mlflow_errors() -> Iterator[None]:
+    """Turns what MLflow's client raises into `TrackerUnavailable` or `TrackerRejected`.
 
     Raises:
         Away: no answer, 401, 429, 5xx, a locked or full database.
@@ -82,17 +82,17 @@ def talking() -> Iterator[None]:
 
 
 def sort(error: BaseException) -> TrackerError:
-    """The error as `Away` or `Refused`, with one line that holds no secret."""
+    """The error as `TrackerUnavailable` or `TrackerRejected`, with one line that holds no secret."""
     full = disk_full(error, home())
     if full is not None:
-        return Away(str(full))
+        return TrackerUnavailable(str(full))
     status = _status(error)
     text = first_line(error)
     if status in FOR_GOOD:
-        return Refused(text)
+        return TrackerRejected(text)
     if status == 401:
-        return Away(f"it refuses the user or the password (401); {text}")
-    return Away(text)
+        return TrackerUnavailable(f"it refuses the user or the password (401); {text}")
+    return TrackerUnavailable(text)
 
 
 def _status(error: BaseException) -> int | None:
@@ -124,9 +124,9 @@ def experiment(name: str) -> str:
             return store.create_experiment(name, artifact_location=location)
         known = store.get_experiment_by_name(name)
     if known is None:
-        raise Away(f"it made no experiment {name!r} and names no reason")
+        raise TrackerUnavailable(f"it made no experiment {name!r} and names no reason")
     if known.lifecycle_stage == "deleted":
-        raise Refused(
+        raise TrackerRejected(
             f"the experiment {name!r} was deleted. Restore it (`mlflow experiments restore -x {known.experiment_id}`), or set "
             "tracking.experiment to another name."
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from tasks.tracking import benchmarks
-from tasks.tracking.client import client, dataset_inputs, talking
+from tasks.tracking.client import client, dataset_inputs, mlflow_errors
 from tasks.tracking.models import link_inputs, link_scores
 
 EVALUATION_PAGE = {"mlflow.runType": "genai_evaluate"}
 """Lists a run on MLflow's page of evaluation runs, where two of them are put side by side."""
 
 
-@talking()
+@mlflow_errors()
 def record_evaluation(run_id: str, artifact: Path, models: dict[str, str | None], time_ms: int) -> dict[str, str]:
     """Link the evaluation stage's run to what it evaluated and on what; a run of its own for each checkpoint. Safe to repeat.
 

@@ -9,10 +9,10 @@ from tasks.environment import runs_folder
 from tasks.store import artifacts
 from tasks.store.artifacts import Artifact
 from tasks.tracking import outbox
-from tasks.tracking.time_budget import Patience
+from tasks.tracking.time_budget import TimeBudget
 
 
-def from_mlflow(stage: str, key: str, experiment: str, patience: Patience) -> tuple[Artifact | None, str | None]:
+def from_mlflow(stage: str, key: str, experiment: str, patience: TimeBudget) -> tuple[Artifact | None, str | None]:
     """The artifact, held against the key that was wanted and published here; or None, and what is wrong with MLflow's
     (None: it holds none).
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 
 from tasks.environment import tracking_uri
-from tasks.tracking.time_budget import Away, Refused
+from tasks.tracking.time_budget import TrackerRejected, TrackerUnavailable
 
 EVERY_S = 60.0
 CALL_S = 3.0
@@ -33,9 +33,9 @@ class Heartbeat:
 
         while not self._stopped.is_set() and tracking_uri() == self._uri:
             try:
-                with contextlib.suppress(Away):
+                with contextlib.suppress(TrackerUnavailable):
                     tracking_open.beat(self.run_id, lambda: not self._stopped.is_set())
-            except Refused:  # somebody has deleted the run
+            except TrackerRejected:  # somebody has deleted the run
                 return
             self._stopped.wait(EVERY_S)
 

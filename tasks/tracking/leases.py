@@ -108,7 +108,7 @@ def close_abandoned() -> int:
         reason = None if ended else f"{claim.words()}, is gone: killed, or the machine went down"
         try:
             known = tracking.close_abandoned(claim.run, ended or "KILLED", reason)
-        except tracking.AWAY as error:
+        except tracking.TRACKER_ERRORS as error:
             log.warning("MLflow is away; run %s stays open until the next start: %s", claim.run, error)
             claim.handle.close()
             continue
@@ -136,7 +136,7 @@ def close_unresponsive() -> int:
                 f"{owner_name} has given no sign of life for {seconds / 60:.0f} minutes: killed, or its machine is gone"
             )
             closed += tracking.close_abandoned(run, "KILLED", reason)
-    except tracking.AWAY as error:
+    except tracking.TRACKER_ERRORS as error:
         log.warning("MLflow did not say which runs are unresponsive: %s", error)
         return 0
     return closed

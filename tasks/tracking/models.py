@@ -15,9 +15,9 @@ import mlflow
 from mlflow.entities import LoggedModelInput, LoggedModelOutput, Metric
 
 from pipelines.base.files import read_object
-from tasks.tracking.client import client, experiment, talking
+from tasks.tracking.client import client, experiment, mlflow_errors
 from tasks.tracking.names import clean
-from tasks.tracking.time_budget import Refused
+from tasks.tracking.time_budget import TrackerRejected
 
 SIDE_FILES = ("MLmodel", "requirements.txt", "python_env.yaml", "conda.yaml", "components", "registered_model_meta")
 """What MLflow needs or leaves beside a model folder to load it; no part of the artifact."""
@@ -25,7 +25,7 @@ CANDIDATE = "candidate"
 """Alias of a registered model: its newest version. The promoted one has an alias too (`tasks.tracking.registry`)."""
 
 
-@talking()
+@mlflow_errors()
 def store(
     run_id: str,
     artifact: Path,
@@ -164,7 +164,7 @@ def _write_mlmodel(folder: Path, model_id: str, model_type: str, tokenizer_type:
     model.save(str(folder / "MLmodel"))
 
 
-@talking()
+@mlflow_errors()
 def external_base(experiment_name: str, name: str) -> str:
     """LoggedModel of a base model that no run made (a hub name or a folder), by reference; the same one each time."""
     to = client()
@@ -187,7 +187,7 @@ def model_of(checkpoint: str, *, run_id: str | None = None, model_id: str | None
         Away: the store does not answer.
     """
     try:
-        with talking():
+        with mlflow_errors():
             to = client()
             if model_id is None and run_id is not None:
                 run = to.get_run(run_id)
@@ -195,12 +195,12 @@ def model_of(checkpoint: str, *, run_id: str | None = None, model_id: str | None
                 model = next((m for m in models if m.tags.get("whetstone.checkpoint") == checkpoint), None)
             else:
                 model = to.get_logged_model(model_id) if model_id is not None else None
-    except Refused:  # made in another store, or deleted
+    except TrackerRejected:  # made in another store, or deleted
         return None
     return None if model is None else (model.model_id, int(model.tags.get("whetstone.step") or 0))
 
 
-@talking()
+@mlflow_errors()
 def link_inputs(run_id: str, model_ids: list[str]) -> None:
     """Models that a run reads, each once."""
     to = client()
@@ -211,7 +211,7 @@ def link_inputs(run_id: str, model_ids: list[str]) -> None:
         to.log_inputs(run_id, models=unlinked)
 
 
-@talking()
+@mlflow_errors()
 def link_scores(
     run_id: str, model_id: str, time_ms: int, datasets: dict[str, str], scores: dict[str, dict[str, float]]
 ) -> None:
@@ -230,7 +230,7 @@ def link_scores(
     client().log_batch(run_id, metrics=metrics)
 
 
-@talking()
+@mlflow_errors()
 def register(model_id: str, name: str, tags: dict[str, str]) -> str:
     """A new version of a registered model, alias `candidate`; returns the version. The same model is registered once."""
     to = client()

@@ -1,6 +1,6 @@
 """Pipeline runs that are open in MLflow: signs of life, those that give none any more, and the recipe of a run.
 
-Every function raises `Away` or `Refused`, nothing else of MLflow's.
+Every function raises `TrackerUnavailable` or `TrackerRejected`, nothing else of MLflow's.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from mlflow.entities import ViewType
 
-from tasks.tracking.client import client, talking
+from tasks.tracking.client import client, mlflow_errors
 
 HEARTBEAT = "whetstone.heartbeat"
 """Tag of a pipeline's run: when its process was last alive, in seconds since 1970."""
 
 
-@talking()
+@mlflow_errors()
 def beat(run_id: str, still_open: Callable[[], bool]) -> None:
     """Say that the run's process is alive.
 
@@ -30,7 +30,7 @@ def beat(run_id: str, still_open: Callable[[], bool]) -> None:
         to.update_run(run_id, status="RUNNING")
 
 
-@talking()
+@mlflow_errors()
 def unresponsive(limit_s: float) -> dict[str, tuple[str, float]]:
     """Pipeline runs that are open and have given no sign of life for `limit_s` seconds: id → (owner, seconds)."""
     to = client()
@@ -49,7 +49,7 @@ def unresponsive(limit_s: float) -> dict[str, tuple[str, float]]:
     return late
 
 
-@talking()
+@mlflow_errors()
 def recipe_text(run_id: str) -> str:
     """The recipe that a pipeline's run was started with, every field filled in."""
     return Path(client().download_artifacts(run_id, "recipe.yaml")).read_text(encoding="utf-8")

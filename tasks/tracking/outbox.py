@@ -24,7 +24,7 @@ from tasks.environment import runs_folder
 from tasks.store import artifacts
 from tasks.store.artifacts import kind_of
 from tasks.tracking import benchmarks, rollouts
-from tasks.tracking.time_budget import Away, Patience, Refused, TrackerError
+from tasks.tracking.time_budget import TimeBudget, TrackerError, TrackerRejected, TrackerUnavailable
 
 log = logging.getLogger("whetstone.outbox")
 UPLOAD, REASON, ARRIVED = "upload.json", "refused.json", "arrived.json"
@@ -75,7 +75,7 @@ def add_answers(artifact: str, body: dict[str, Any]) -> Path:
     return entry
 
 
-def flush(entry: Path, patience: Patience, *, away: int = logging.WARNING) -> bool:
+def flush(entry: Path, patience: TimeBudget, *, away: int = logging.WARNING) -> bool:
     """Send one entry within the budget; True where MLflow took all of it. What it refuses is set aside.
 
     Args:
@@ -86,23 +86,23 @@ def flush(entry: Path, patience: Patience, *, away: int = logging.WARNING) -> bo
     name = entry.name
     try:
         return patience.run(lambda: _flush(entry, patience))
-    except Away as error:
+    except TrackerUnavailable as error:
         log.log(away, "%s: MLflow did not take everything (%s); the rest is kept for `whetstone sync`", name, error)
         return False
-    except Refused as error:
+    except TrackerRejected as error:
         log.warning(
             "%s: MLflow refused the upload for good: %s. It was set aside in %s", name, error, folder() / "refused"
         )
         return False
 
 
-def _flush(entry: Path, patience: Patience) -> bool:
+def _flush(entry: Path, patience: TimeBudget) -> bool:
     with _lock(entry) as held:
         if not held:
             return False
         try:
             _send(entry, patience)
-        except Refused as error:
+        except TrackerRejected as error:
             _set_aside(entry, str(error))
             raise
         shutil.rmtree(entry, ignore_errors=True)
@@ -116,16 +116,16 @@ def flush_all(seconds: float | None) -> Flushed:
         seconds: budget of waiting; None takes as long as it takes.
     """
     _adopt()
-    done, patience = Flushed(), Patience(seconds)
+    done, patience = Flushed(), TimeBudget(seconds)
     entries = [e for e in sorted(folder().glob("*"), key=_age) if e.name != "refused"] if folder().is_dir() else []
     for place, entry in enumerate(entries):
         try:
             sent = patience.run(lambda entry=entry: _flush(entry, patience))  # type: ignore[misc]
-        except Away as error:
+        except TrackerUnavailable as error:
             log.warning("MLflow did not take %s (%s); it is kept for `whetstone sync`", entry.name, error)
             done.pending += len(entries) - place
             break
-        except Refused as error:
+        except TrackerRejected as error:
             done.refused.append(f"{entry.name}: {error}")
             continue
         done.sent += sent
@@ -146,9 +146,9 @@ def _age(entry: Path) -> float:
     return 0.0
 
 
-def _send(entry: Path, patience: Patience) -> None:
+def _send(entry: Path, patience: TimeBudget) -> None:
     if not entry.is_dir():
-        raise Refused("it is a file, and entries of the outbox are folders")
+        raise TrackerRejected("it is a file, and entries of the outbox are folders")
     body = read_object(
         entry / UPLOAD, kind=str, run_id=str, stage=str, key=str, about=dict, tags=dict, time=int,
         summary=dict, metrics=dict, checkpoints=dict, artifact=str, limit=int, steps=dict, model_params=dict,
@@ -163,7 +163,7 @@ def _send(entry: Path, patience: Patience) -> None:
         "answers": ("artifact", "limit", "checkpoints", "time"),
     }
     if body is None or kind not in needed or any(body.get(name) is None for name in needed[kind]):
-        raise Refused(f"its {UPLOAD} is damaged")
+        raise TrackerRejected(f"its {UPLOAD} is damaged")
     from tasks.tracking import api as tracking
 
     if kind == "stage":
@@ -195,7 +195,7 @@ def _send(entry: Path, patience: Patience) -> None:
         tracking.end_pipeline(body["run_id"], body["status"], about)
 
 
-def _send_stage(entry: Path, body: dict[str, Any], patience: Patience) -> None:
+def _send_stage(entry: Path, body: dict[str, Any], patience: TimeBudget) -> None:
     from tasks.tracking import api as tracking
 
     stage, key = body["stage"], body["key"]
@@ -209,7 +209,7 @@ def _send_stage(entry: Path, body: dict[str, Any], patience: Patience) -> None:
             tracking.close(
                 tracker.run_id, "FAILED", {"whetstone.error": f"the artifact was not uploaded: {damage_found}"}
             )
-        raise Refused(f"the artifact {path} cannot be uploaded: {damage_found}")
+        raise TrackerRejected(f"the artifact {path} cannot be uploaded: {damage_found}")
     for artifact in (body.get("checkpoints") or {}).values():
         for waiting in sorted(folder().glob(f"{artifact}-*"), key=_age):  # what the stage read comes before it
             if waiting != entry:

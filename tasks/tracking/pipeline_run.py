@@ -13,14 +13,14 @@ from mlflow.entities import LoggedModelOutput, Metric
 from pipelines.base.files import read_json
 from pipelines.base.secrets import redact
 from tasks.tracking import links
-from tasks.tracking.client import client, dataset_inputs, experiment, log_params, talking
+from tasks.tracking.client import client, dataset_inputs, experiment, log_params, mlflow_errors
 from tasks.tracking.models import model_of, register
 from tasks.tracking.record import note
-from tasks.tracking.time_budget import Refused
+from tasks.tracking.time_budget import TrackerRejected
 from tasks.tracking.views import update_views
 
 
-@talking()
+@mlflow_errors()
 def start_pipeline(
     name: str, experiment_name: str, tags: dict[str, str], params: dict[str, str], recipe_text: str
 ) -> str:
@@ -33,7 +33,7 @@ def start_pipeline(
     return run.info.run_id
 
 
-@talking()
+@mlflow_errors()
 def experiment_of(run_id: str) -> str:
     """Id of the experiment that holds a run."""
     return client().get_run(run_id).info.experiment_id
@@ -46,12 +46,12 @@ def reopen(run_id: str, tags: dict[str, str]) -> bool:
         Away: the store does not say.
     """
     try:
-        with talking():
+        with mlflow_errors():
             to = client()
             to.update_run(run_id, status="RUNNING")
             for key, value in tags.items():
                 to.set_tag(run_id, key, value)
-    except Refused:
+    except TrackerRejected:
         return False
     return True
 
@@ -63,7 +63,7 @@ def close_abandoned(run_id: str, status: str, reason: str | None) -> bool:
         Away: the store does not answer.
     """
     try:
-        with talking():
+        with mlflow_errors():
             to = client()
             run = to.get_run(run_id)
             stages = to.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'")
@@ -72,12 +72,12 @@ def close_abandoned(run_id: str, status: str, reason: str | None) -> bool:
                     if reason:
                         to.set_tag(each.info.run_id, "whetstone.error", redact(reason))
                     to.set_terminated(each.info.run_id, status)
-    except Refused:
+    except TrackerRejected:
         return False
     return True
 
 
-@talking()
+@mlflow_errors()
 def end_pipeline(run_id: str, status: str, body: dict[str, Any]) -> None:
     """Close the parent run with its scores, description, inputs and outputs. Safe to repeat: nothing is logged twice.
 
@@ -124,7 +124,7 @@ def _answer_links(experiment_id: str, answers: dict[str, str]) -> dict[str, str]
     }
 
 
-@talking()
+@mlflow_errors()
 def recent(experiment_name: str | None, limit: int = 20) -> list[dict[str, Any]]:
     """Pipeline runs, newest first."""
     to = client()
@@ -138,7 +138,7 @@ def recent(experiment_name: str | None, limit: int = 20) -> list[dict[str, Any]]
     return [_run(r) for r in runs]
 
 
-@talking()
+@mlflow_errors()
 def show(run_id: str) -> dict[str, Any]:
     """A pipeline run with its stage runs and summary."""
     to = client()

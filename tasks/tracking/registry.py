@@ -1,16 +1,19 @@
-"""The model registry as promotions use it: versions, the alias `champion`, and tags that remember looks. Raises `Away`, `Refused`."""
+"""The model registry as promotions use it: versions, the alias `champion`, and tags that remember looks.
+
+Every function raises `TrackerUnavailable` or `TrackerRejected`.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from tasks.tracking.client import client, talking
+from tasks.tracking.client import client, mlflow_errors
 
 ALIAS = "champion"
 
 
-@talking()
+@mlflow_errors()
 def versions_of(model_id: str) -> list[tuple[str, str]]:
     """(registered name, version) of a LoggedModel, newest first."""
     to = client()
@@ -20,7 +23,7 @@ def versions_of(model_id: str) -> list[tuple[str, str]]:
     return [(v.name, str(v.version)) for v in sorted(own, key=lambda v: -int(v.version))]
 
 
-@talking()
+@mlflow_errors()
 def names() -> list[str]:
     """Every registered name."""
     to = client()
@@ -34,7 +37,7 @@ def names() -> list[str]:
             return listed
 
 
-@talking()
+@mlflow_errors()
 def champion(name: str) -> tuple[str, dict[str, str]] | None:
     """(version, its tags) of the champion, None where there is none yet."""
     to = client()
@@ -44,13 +47,13 @@ def champion(name: str) -> tuple[str, dict[str, str]] | None:
     return str(version), dict(to.get_model_version(name, str(version)).tags)
 
 
-@talking()
+@mlflow_errors()
 def version_tags(name: str, version: str) -> dict[str, str]:
     """Tags of a version."""
     return dict(client().get_model_version(name, version).tags)
 
 
-@talking()
+@mlflow_errors()
 def ledger(name: str) -> dict[str, Any]:
     """The JSON values of our tags on a registered name, by key without `whetstone.`."""
     values = {}
@@ -63,13 +66,13 @@ def ledger(name: str) -> dict[str, Any]:
     return values
 
 
-@talking()
+@mlflow_errors()
 def remember(name: str, key: str, value: Any) -> None:
     """Write a value into the ledger."""
     client().set_registered_model_tag(name, f"whetstone.{key}", json.dumps(value))
 
 
-@talking()
+@mlflow_errors()
 def set_champion(name: str, version: str, tags: dict[str, str]) -> None:
     """Give the alias to a version."""
     to = client()
@@ -78,13 +81,13 @@ def set_champion(name: str, version: str, tags: dict[str, str]) -> None:
     to.set_registered_model_alias(name, ALIAS, version)
 
 
-@talking()
+@mlflow_errors()
 def clear_champion(name: str) -> None:
     """Take the alias away."""
     client().delete_registered_model_alias(name, ALIAS)
 
 
-@talking()
+@mlflow_errors()
 def keep_evidence(run_id: str, file: str, body: dict[str, Any], tags: dict[str, str]) -> None:
     """Put a JSON artifact and tags on a run."""
     to = client()

@@ -18,10 +18,10 @@ from pipelines.stage.process import SYSTEM
 from pipelines.stage.report import SPOOL, visible_lines
 from tasks.environment import tracking_uri
 from tasks.tracking import alarms
-from tasks.tracking.client import client, dataset_inputs, experiment, log_params, talking
+from tasks.tracking.client import client, dataset_inputs, experiment, log_params, mlflow_errors
 from tasks.tracking.models import link_inputs
 from tasks.tracking.names import clean
-from tasks.tracking.time_budget import Away, Patience, Refused
+from tasks.tracking.time_budget import TimeBudget, TrackerRejected, TrackerUnavailable
 
 log = logging.getLogger("whetstone.tracking")
 BATCH = 500
@@ -76,7 +76,7 @@ class StageTracker:
             self._wake.clear()
         self._done.set()
 
-    def finish(self, patience: Patience) -> bool:
+    def finish(self, patience: TimeBudget) -> bool:
         """Send what is left, waiting no longer than the budget; True where everything has arrived."""
         self._finishing.set()
         self._wake.set()
@@ -101,7 +101,7 @@ class StageTracker:
         """Send what is there now; True where everything visible has arrived. Raises nothing for a server that is away."""
         try:
             self.send()
-        except Away as error:
+        except TrackerUnavailable as error:
             self._attempts += 1
             if self.away_since is None:
                 self.away_since = time.monotonic()
@@ -109,7 +109,7 @@ class StageTracker:
                     "MLflow at %s does not answer; metrics are kept and sent later (%s)", redact(tracking_uri()), error
                 )
             return False
-        except Refused as error:
+        except TrackerRejected as error:
             self.refused = str(error)
             log.warning("%s: MLflow refused the metrics for good, and is not asked again: %s", self.stage, error)
             return False
@@ -124,7 +124,7 @@ class StageTracker:
         Raises:
             Away, Refused: MLflow did not take it; what arrived is remembered.
         """
-        with talking():
+        with mlflow_errors():
             self._open()
             self._forward(SPOOL)
             self._forward(SYSTEM)
@@ -142,7 +142,7 @@ class StageTracker:
             run = store.create_run(experiment(self.experiment_name), run_name=self.about.get("name"), tags=tags)
             if self._abandoned:  # created after everybody stopped waiting: nobody will ever close it
                 store.set_terminated(run.info.run_id, "KILLED")
-                raise Away("the run was opened too late")
+                raise TrackerUnavailable("the run was opened too late")
             self.run_id = run.info.run_id
             self._save()
         log_params(self.run_id, self.about.get("params", {}))
@@ -158,11 +158,11 @@ class StageTracker:
         """Mark a resumed run as running; one that the store has lost or deleted is replaced by a new one."""
         assert self.run_id is not None
         try:
-            with talking():
+            with mlflow_errors():
                 client().update_run(self.run_id, status="RUNNING")
                 if self.parent:  # a stage that another pipeline began belongs to the one that goes on with it
                     client().set_tag(self.run_id, "mlflow.parentRunId", self.parent)
-        except Refused as error:
+        except TrackerRejected as error:
             if not self.about:
                 raise
             log.warning("%s: its MLflow run is gone (%s); a new one is opened", self.stage, error)
@@ -197,13 +197,13 @@ class StageTracker:
         self.broken += skipped
         if skipped:
             log.warning("%s: %d lines of %s could not be read and were skipped", self.stage, self.broken, name)
-            with contextlib.suppress(Away, Refused), talking():
+            with contextlib.suppress(TrackerUnavailable, TrackerRejected), mlflow_errors():
                 client().set_tag(self.run_id, "whetstone.broken_lines", str(self.broken))
         self._save()
 
     def _save(self) -> None:
         with self._lock:
             if self._abandoned:
-                raise Away("nobody waits for it any more")
+                raise TrackerUnavailable("nobody waits for it any more")
             body = {"run_id": self.run_id, "opened": self.opened, "sent": self.sent, "broken": self.broken}
             write_atomic(self.work / BOOKMARK, json.dumps(body), durable=False)

@@ -16,15 +16,15 @@ class TrackerError(Exception):
     """MLflow did not do what was asked; the message is one line without secrets."""
 
 
-class Away(TrackerError):
+class TrackerUnavailable(TrackerError):
     """No answer, or one that may be another tomorrow (5xx, 401): worth trying again."""
 
 
-class Refused(TrackerError):
+class TrackerRejected(TrackerError):
     """A refusal for good (400, 403, 404, a deleted run): trying again changes nothing."""
 
 
-class Patience:
+class TimeBudget:
     """Seconds that may be spent waiting in all, over any number of calls.
 
     Args:
@@ -69,7 +69,7 @@ class Patience:
                 box["error"] = error
 
         if self.over:
-            raise Away("no time is left to wait for it")
+            raise TrackerUnavailable("no time is left to wait for it")
         began, arrived = time.monotonic(), 0
         worker = threading.Thread(target=call, daemon=True, name="mlflow-call")
         worker.start()
@@ -82,7 +82,7 @@ class Patience:
                 self.spend(now - last)
             last, arrived = now, max(size, arrived)
             if self.over and worker.is_alive():
-                raise Away(f"no answer within {now - began:.0f} s")
+                raise TrackerUnavailable(f"no answer within {now - began:.0f} s")
         if "error" in box:
             raise box["error"]
         return box["result"]

@@ -15,7 +15,7 @@ from mlflow.entities import AssessmentSource, Expectation, Feedback, Span, Trace
 from mlflow.entities.trace_state import TraceState
 
 from tasks.tracking.benchmarks import Shown
-from tasks.tracking.client import client, talking
+from tasks.tracking.client import client, mlflow_errors
 
 BATCH = 25
 PREVIEW = 1000
@@ -23,7 +23,7 @@ PREVIEW = 1000
 SOURCE = AssessmentSource(source_type="CODE", source_id="whetstone")
 
 
-@talking()
+@mlflow_errors()
 def send_shown(
     run_id: str, shown: list[Shown], *, model_id: str | None, time_ms: int, sent: int, save: Callable[[int], None]
 ) -> None:

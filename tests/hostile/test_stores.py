@@ -20,8 +20,7 @@ from tasks import environment, keys, planning, process, stages
 from tasks.environment import folder as store
 from tasks.pipeline import Pipeline
 from tasks.store import artifacts, index
-from tasks.tracking import leases as claims
-from tasks.tracking import outbox
+from tasks.tracking import leases, outbox
 
 pytestmark = [pytest.mark.hostile, pytest.mark.slow]
 WORK, OUTBOX = "runs/.work/sft-0123456789abcdef", "runs/.outbox/curate-{key}-1"
@@ -200,7 +199,7 @@ def start_over(home: Path, recipe) -> None:
         list(visible_lines(work, 0))
     flushed = outbox.flush_all(20.0)
     Pipeline.unchanged(recipe).close("FAILED")
-    claims.close_abandoned()
+    leases.close_abandoned()
     for p in planned:
         if p.artifact is not None:
             outbox.uploaded(p.artifact.path)

@@ -40,5 +40,5 @@ def test_stages_are_fetched_in_order_until_one_is_missing(recipe, monkeypatch, h
         return Artifact(stage, key, Path(stage), f"digest of {stage}") if stage in held else None
 
     monkeypatch.setattr(stages, "_from_store", from_store)
-    stages.bring(recipe, ["rlvr"])
+    stages.fetch_inputs(recipe, ["rlvr"])
     assert asked == fetched, "without its input's digest a stage has no key"

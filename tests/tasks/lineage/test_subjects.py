@@ -11,7 +11,7 @@ import pytest
 from pipelines.base.errors import UserError
 from tasks.lineage import subjects
 from tasks.store import index
-from tasks.store.known import Unknown
+from tasks.store.known import NotFound
 
 GOOD, BAD = [[1, 1], [1, 0], [0, 1]], [[0, 0], [1, 0], [0, 0]]
 ONE, TWO = "a1" * 16, "b2" * 16
@@ -68,9 +68,9 @@ def test_misspelt_names_get_the_nearest(runs):
 
 def test_ambiguous_names_list_the_runs(runs):
     homes.run("a1a1a1ff" * 4, {"rlvr": {"sums": GOOD}}, seed=9)
-    with pytest.raises(Unknown, match="2 runs"):
+    with pytest.raises(NotFound, match="2 runs"):
         subjects.find(["a1a1a1"])
-    with pytest.raises(Unknown, match="2 runs"):
+    with pytest.raises(NotFound, match="2 runs"):
         subjects.find(["drawn"])
 
 

@@ -116,7 +116,7 @@ def test_what_the_answer_about_rules_depends_on(tmp_path, home, monkeypatch):
 
 
 def test_an_examination_that_nobody_waits_for_leaves_no_process(tmp_path, home):
-    examination = preflight.Examination(read_recipe(toys.recipe(tmp_path)), ALL)
+    examination = preflight.PreflightCheck(read_recipe(toys.recipe(tmp_path)), ALL)
     assert not examination.wait_is_short
     process = examination._asked._asking._process
     examination.close()

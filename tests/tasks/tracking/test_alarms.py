@@ -17,7 +17,7 @@ ALARM = {"text": "monitor echo_trap: it echoes", "monitor": "echo_trap", "step":
 def test_an_alarm_is_said_once_and_after_a_restart_only_if_it_is_new(tmp_path, caplog):
     report = Report(tmp_path)
     report.event(**ALARM)
-    teller = alarms.Teller("rlvr", tmp_path)
+    teller = alarms.AlarmNotifier("rlvr", tmp_path)
     with caplog.at_level(logging.WARNING, "whetstone.stages"):
         teller.tick()
         assert not caplog.messages, "that one was said by the run that raised it"

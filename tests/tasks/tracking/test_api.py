@@ -25,7 +25,7 @@ def test_a_store_that_cannot_be_opened_is_left_to_whoever_uses_it(home):
 
     (home / "mlflow.db").write_bytes(b"no database" * 1000)
     tracking.open_embedded()
-    with pytest.raises(tracking.AWAY, match="not a database"):
+    with pytest.raises(tracking.TRACKER_ERRORS, match="not a database"):
         tracking.start_pipeline("p", "x", {}, {}, "")
 
 

@@ -9,7 +9,7 @@ import toys
 from tasks import environment
 from tasks.pipeline import Pipeline
 from tasks.tracking import links, outbox
-from tasks.tracking.time_budget import Patience
+from tasks.tracking.time_budget import TimeBudget
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_a_store_that_is_away_gets_the_same_graph_later(home, tmp_path):
     from tasks.tracking import api as tracking
 
     last = waiting[-1][1]
-    assert outbox.flush(last, Patience(None)), "what evaluation reads is sent before it"
+    assert outbox.flush(last, TimeBudget(None)), "what evaluation reads is sent before it"
     assert outbox.flush_all(None).sent == 1, "only curation is left"
     client = tracking.client()
     evaluated = uploaded(pipeline, "evaluate")

@@ -15,8 +15,7 @@ from pipelines.recipe.read import read_recipe
 from tasks import environment
 from tasks.pipeline import Pipeline
 from tasks.tracking import api as tracking
-from tasks.tracking import heartbeat
-from tasks.tracking import leases as claims
+from tasks.tracking import heartbeat, leases
 from tasks.tracking import open_runs as tracking_open
 
 
@@ -67,9 +66,9 @@ def test_two_at_once_have_a_parent_each(recipe):
     assert one.parent != two.parent
     two.close("FAILED")
     assert (status(one.parent), status(two.parent)) == ("RUNNING", "FAILED")
-    assert claims.close_abandoned() == 0 and status(one.parent) == "RUNNING", "its owner is alive"
+    assert leases.close_abandoned() == 0 and status(one.parent) == "RUNNING", "its owner is alive"
     one.close()
-    assert status(one.parent) == "FINISHED" and not list(claims.folder().glob("*.json"))
+    assert status(one.parent) == "FINISHED" and not list(leases.folder().glob("*.json"))
 
 
 @pytest.mark.slow
@@ -79,18 +78,18 @@ def test_a_killed_run_is_closed_with_the_reason_and_taken_up_again(recipe, home,
     other, _ = killed(home, tmp_path, "seed=9")
     again = Pipeline.open(recipe)
     assert again.parent == parent, "the same recipe goes on in the same run"
-    assert claims.close_abandoned() == 1
+    assert leases.close_abandoned() == 1
     assert (status(parent), status(other)) == ("RUNNING", "KILLED")
     assert "is gone" in tracking.client().get_run(other).data.tags["whetstone.error"]
     again.close()
     assert status(parent) == "FINISHED"
-    assert claims.close_abandoned() == 0, "said once"
+    assert leases.close_abandoned() == 0, "said once"
 
 
 @pytest.mark.slow
 def test_stages_of_a_killed_run_are_closed_too(recipe, home, tmp_path):
     parent, stage = killed(home, tmp_path)
-    assert claims.close_abandoned() == 1
+    assert leases.close_abandoned() == 1
     assert (status(parent), status(stage)) == ("KILLED", "KILLED")
     again = Pipeline.open(recipe)
     assert again.parent == parent and status(parent) == "RUNNING"
@@ -102,14 +101,14 @@ def test_a_stage_follows_the_pipeline_that_goes_on_with_it(recipe, home, tmp_pat
     mine = Pipeline.open(recipe)
     tracker = tracking.StageTracker("sft", tmp_path / "work", "toy", mine.parent, {"name": "sft-toy"})
     assert tracker.forward() and tracker.run_id == stage
-    assert claims.close_abandoned() == 1
+    assert leases.close_abandoned() == 1
     assert status(stage) == "RUNNING", "it has another parent now"
 
 
 def test_stopped_runs_are_taken_up_again_and_failed_ones_are_not(recipe):
     stopped = Pipeline.open(recipe)
     stopped.close("KILLED")
-    assert status(stopped.parent) == "KILLED" and claims.close_abandoned() == 0
+    assert status(stopped.parent) == "KILLED" and leases.close_abandoned() == 0
     again = Pipeline.open(recipe)
     assert again.parent == stopped.parent and status(again.parent) == "RUNNING"
     again.close("FAILED")
@@ -119,11 +118,11 @@ def test_stopped_runs_are_taken_up_again_and_failed_ones_are_not(recipe):
 @pytest.mark.slow
 def test_a_run_that_is_gone_from_the_store(recipe, home, tmp_path):
     parent, _ = killed(home, tmp_path)
-    path = claims.folder() / f"{parent}.json"
+    path = leases.folder() / f"{parent}.json"
     path.rename(path.with_stem("0" * 32))
-    assert claims.close_abandoned() == 1 and not list(claims.folder().glob("*.json"))
+    assert leases.close_abandoned() == 1 and not list(leases.folder().glob("*.json"))
     path.write_text("[half a")
-    assert claims.close_abandoned() == 0
+    assert leases.close_abandoned() == 0
 
 
 @pytest.mark.slow
@@ -137,13 +136,13 @@ def test_a_run_of_a_machine_that_never_came_back_is_closed_elsewhere(recipe, hom
     monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "elsewhere"))
     environment.prepare()
     tracking_open.beat(parent, lambda: True)
-    assert claims.close_unresponsive() == 0, "it has just given a sign"
+    assert leases.close_unresponsive() == 0, "it has just given a sign"
     tracking.client().set_tag(parent, tracking_open.HEARTBEAT, "1700000000")
-    assert claims.close_unresponsive() == 1
+    assert leases.close_unresponsive() == 1
     assert status(parent) == status(stage) == "KILLED"
     about = tracking.client().get_run(parent).data.tags["whetstone.error"]
     assert "no sign of life" in about and about.startswith(alive_owner(parent))
-    assert claims.close_unresponsive() == 0, "said once"
+    assert leases.close_unresponsive() == 0, "said once"
     tracking_open.beat(parent, lambda: False)
     assert status(parent) == "KILLED", "its process is closing it"
     tracking_open.beat(parent, lambda: True)

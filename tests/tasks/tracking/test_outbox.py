@@ -19,7 +19,7 @@ from pipelines.stage.report import Report
 from tasks import environment, keys
 from tasks.store import artifacts
 from tasks.tracking import links, outbox
-from tasks.tracking.time_budget import Away, Patience, Refused
+from tasks.tracking.time_budget import TimeBudget, TrackerRejected, TrackerUnavailable
 
 ABOUT = {"name": "s", "params": {"x": "1"}, "datasets": [], "tags": {}}
 
@@ -75,8 +75,8 @@ def test_a_refusal_is_recorded_once_and_set_aside(proxy, home, status, caplog):
     proxy.mode = status
     work = made(home)
     tracker = tracking.StageTracker("curate", work, "e", None, ABOUT)
-    assert not tracker.finish(Patience(20)) and tracker.refused
-    assert not outbox.flush(outbox.add(work), Patience(20))
+    assert not tracker.finish(TimeBudget(20)) and tracker.refused
+    assert not outbox.flush(outbox.add(work), TimeBudget(20))
     assert "for good" in caplog.text and "does not answer" not in caplog.text
     aside = list((outbox.folder() / "refused").iterdir())
     assert len(aside) == 1 and str(status) in read_json(aside[0] / outbox.REASON)["reason"]
@@ -88,7 +88,7 @@ def test_a_refusal_is_recorded_once_and_set_aside(proxy, home, status, caplog):
 @pytest.mark.parametrize("status", [401, 500, 503])
 def test_what_may_pass_is_kept(proxy, home, status):
     proxy.mode = status
-    assert not outbox.flush(outbox.add(made(home)), Patience(20))
+    assert not outbox.flush(outbox.add(made(home)), TimeBudget(20))
     assert outbox.flush_all(20).pending == 1 and not (outbox.folder() / "refused").exists()
 
 
@@ -98,7 +98,7 @@ def test_silence_costs_a_stage_no_more_than_its_budget(proxy, home):
     work = made(home)
     proxy.mode = "hang"
     tracker = tracking.StageTracker("curate", work, "e", None, ABOUT)
-    patience, began = Patience(1.5), time.monotonic()
+    patience, began = TimeBudget(1.5), time.monotonic()
     tracker.tick()
     assert time.monotonic() - began < 0.2, "training does not wait at all"
     assert not tracker.finish(patience)
@@ -139,7 +139,7 @@ def test_a_deleted_run_is_replaced_and_a_deleted_experiment_refused(home, tmp_pa
     assert second.forward() and second.run_id != first.run_id
     assert tracking.metric_history(second.run_id, "a") == [(1, 1.0)], "sent again from the start"
     tracking.client().delete_experiment(tracking.experiment("e"))
-    with pytest.raises(Refused, match="was deleted"):
+    with pytest.raises(TrackerRejected, match="was deleted"):
         tracking.experiment("e")
 
 
@@ -251,17 +251,17 @@ def test_an_address_that_cannot_be_read_is_not_repeated(home, monkeypatch, addre
 
 
 def test_patience_is_one_budget_for_all():
-    patience = Patience(0.3)
-    with pytest.raises(Away, match="no answer"):
+    patience = TimeBudget(0.3)
+    with pytest.raises(TrackerUnavailable, match="no answer"):
         patience.run(lambda: time.sleep(5))
     began = time.monotonic()
-    with pytest.raises(Away):
+    with pytest.raises(TrackerUnavailable):
         patience.run(lambda: 1)
     assert time.monotonic() - began < 0.1
     patience.allow(20_000_000)
     assert patience.run(lambda: 1) == 1
     with pytest.raises(ZeroDivisionError):
-        Patience(5).run(lambda: 1 / 0)
+        TimeBudget(5).run(lambda: 1 / 0)
 
 
 MLFLOW = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}

@@ -8,7 +8,7 @@ import pytest
 
 from tasks import environment
 from tasks.tracking.benchmarks import Shown
-from tasks.tracking.time_budget import Away
+from tasks.tracking.time_budget import TrackerUnavailable
 
 
 def shown(count):
@@ -63,9 +63,9 @@ def test_a_kill_between_two_batches_doubles_nothing(run):
 
     def killed(count):
         arrived.append(count)
-        raise Away("killed")
+        raise TrackerUnavailable("killed")
 
-    with pytest.raises(Away):
+    with pytest.raises(TrackerUnavailable):
         tracking.send_shown(run_id, shown(30), model_id=None, time_ms=1_700_000_000_000, sent=0, save=killed)
     assert arrived == [25]
     for sent in (0, 25):  # the bookmark was lost, and it was not
