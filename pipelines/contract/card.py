@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,10 +54,6 @@ class Card:
     bootstraps_unfinished: bool = False
     """For advantages: an unfinished row is worth what the critic says at its end, so it trains (with `rlvr.window` at every window), and
     the critic is not fitted to it."""
-    turn_values: tuple[str, ...] = ()
-    """For advantages that read one value a turn: their settings that a provider of values must be fitted with too."""
-    token_values: tuple[str, ...] = ()
-    """For advantages that read a value of each token: their settings that a provider of values must be fitted with too."""
     batch_coupled: bool = False
     """For objectives, divergences and auxiliary losses: its loss is no sum over rows; it is computed over a whole update at once."""
     normalise_separately: bool = False
@@ -72,37 +68,25 @@ class Card:
     """Columns that exist because of it."""
     ratio_level: str = ""
     """For objectives: whose ratio it is, "token", "turn" or "sequence"; for credits: whose ratio they correct."""
-    tries_out: bool = False
-    """For curricula: it samples before it proposes."""
-    updates_in_parts: bool = False
-    """For replays: an update is made in parts, and all but the first start from the trainer's own log-probabilities."""
     own_group_size: bool = False
     """For rollouts: a group may have other rows than `group_size` says."""
     forces_rows: bool = False
     """For rollouts: some rows hold no token that the policy chose in its place, so a reward cannot tell their steps apart."""
-    relabels: bool = False
-    """For rollouts: the environment, or where there is none the verifier, must be able to say what a lost row did reach."""
     scores_rows: bool = False
     """For rollouts: it scores its rows itself, some of them by what no verifier of the record's can see."""
-    labels_steps: bool = False
-    """For rewards: the score is the verifier's, and all that it adds is columns, so something must read one."""
-    telescopes: bool = False
-    """For shaping of turns: with `discount: 1` a row gets the same in all, whatever it did, as every other row of its problem."""
-    compares_steps: bool = False
-    """For shaping: a row of a single step is paid nothing, whatever its value."""
     intrinsic: bool = False
     """For shaping: what it adds is a bonus for exploration, which does not depend on the reward; others may fuse it or choose it."""
     leaves_statistics: bool = False
     """For filters: a row it leaves out also leaves the statistics; others keep the row there and take it out of the loss alone."""
     reads: tuple[str, ...] = ()
     """Columns that its hooks want, beside those it is called with."""
-    scores_epochs: bool = False
-    """For losses of reward models: its `on_epoch` wants the columns of all training pairs, for each head, after each pass over them."""
-    adaptive_temperature: bool = False
-    """Its `sampling` hook gives each token a temperature of its own."""
     provenance: tuple[str, ...] = ()
     """What the rewards that it pays are made from, of `PROVENANCE`; empty where it pays none, or where its settings say it: a reward
     that names a judge, a reward model or a model to score with; any other is a rule."""
+    check: Callable[[Bound, Mapping[str, Any], Any], None] | None = None
+    """A rule between this part and the others of its stage, in the part's own file. It is called as `check(part, bound, node)`: the part
+    with its settings; slot (without `rlvr.`) and `providers` → the stage's parts, bound; the stage in its recipe. It raises a `RecipeError`
+    with the reason and the fix."""
     reduces_to: str = ""
     """What it becomes for which settings."""
 

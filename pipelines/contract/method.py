@@ -172,6 +172,8 @@ class FunctionMethod(Method):
 class Curriculum(Method):
     """Which problems a step asks, and with how many rollouts."""
 
+    tries_out: ClassVar[bool] = False
+    """Whether it samples before it proposes (`try_out`)."""
     size: int = 0
     """Problems of the split."""
     seed: int = 0
@@ -208,12 +210,8 @@ class Curriculum(Method):
 class Prompting(Method):
     """How problems are put to the policy."""
 
-    adds_requests: bool = False
-    """Whether there may be more requests than problems."""
     leaves_prompts: bool = False
     """Every problem is asked as it is, so that a game may ask each seat in its own way."""
-    hints: bool = False
-    """Whether answers may begin with a part of the solution."""
 
     system_prompt: str | None = None
     """Put in front of every problem; saved with the checkpoint, so that evaluation uses it too."""

@@ -56,8 +56,6 @@ class Provider:
     """As a `Method`'s."""
     reads: Sequence[str] = ()
     """Columns that it cannot do without: those that a rollout or a reward must make, and rewards where it alone reads them."""
-    single_answers: ClassVar[bool] = False
-    """It reads rows as single answers: rollouts with turns are refused beside it."""
     reward_terms: Sequence[str] = ()
     """Terms of the reward that it asks for by their names."""
     warm_up: int = 0

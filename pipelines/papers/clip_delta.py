@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken, PerTurn
+from pipelines.rlvr.common.part_rules import several_steps
 from pipelines.rlvr.ops_turns import carried_values, turn_ends, turns_taken, turns_to_tokens
 
 
@@ -19,7 +20,7 @@ from pipelines.rlvr.ops_turns import carried_values, turn_ends, turns_taken, tur
     title="On Designing Effective RL Reward at Training Time for LLM Reasoning (Clip and Delta)",
     checked="reconstructed (detailed notes of the paper; the threshold is ours)",
     makes=("token_reward",),
-    compares_steps=True,
+    check=several_steps,
 )
 def clip_delta(
     step_potential: PerTurn,

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines import verifiers
 from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Prompting, Reward
 from pipelines.data.records import Problem, Stop, Trajectory
@@ -25,18 +26,27 @@ if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
 
+def _no_window(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
+    """The rows of a problem's two wordings end in the same step."""
+    window = node.settings.window
+    if window is not None:
+        raise RecipeError(
+            f"rlvr.window: {window:g}: prompting: {part.name} compares rows of several prompts of a problem, which end in different "
+            "steps. Leave one of the two out."
+        )
+
+
 @method(
     paper="2508.00410",
     title="Co-Reward: Self-supervised Reinforcement Learning via Contrastive Agreement (its two views)",
     checked="official code",
+    check=_no_window,
 )
 class paraphrase(Prompting):
     """Each problem is asked a second time in the wording of its record's `info.paraphrase`; each wording is its own group.
 
     `template`, a text with {prompt}, rewords records that have no paraphrase.
     """
-
-    adds_requests = True
 
     def __init__(self, *, template: str | None = None) -> None:
         self.template = template

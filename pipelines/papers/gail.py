@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
 from pipelines.contract.hidden_statistics import HiddenStatistics
@@ -47,11 +49,22 @@ def _summary(hidden: Tensor) -> list[float]:
 SUMMARY = HiddenStatistics("last", _summary)
 
 
+def _single_answers(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
+    """Rows are single answers."""
+    rollout = bound["rollout"]
+    if "turn_reward" in rollout.card.makes:
+        raise RecipeError(
+            f"{part.slot}: {part.name} reads single answers, and rollout: {rollout.name} plays episodes. Use rollout: single_turn, or "
+            "leave the provider out."
+        )
+
+
 @method(
     paper="2006.16785",
     title="Lipschitzness Is All You Need To Tame Off-policy Generative Adversarial Imitation Learning (the discriminator)",
     checked="official code (read; what it reads of a text is ours)",
     makes=("demonstration_logit",),
+    check=_single_answers,
 )
 class demonstration_discriminator(Provider):
     """D, the log-odds that a prompt with its answer is the record's demonstration (`solution`, or its answer) and not the policy's:
@@ -65,8 +78,6 @@ class demonstration_discriminator(Provider):
     are computed it learns for `epochs` steps, each from as many rows, sampled from them and the `memory` newest of earlier steps. No
     verdict is read. Rows that are demonstrations themselves, and those whose problem is not in the split, are not scored.
     """
-
-    single_answers = True
 
     def __init__(
         self,

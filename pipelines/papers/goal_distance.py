@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.rlvr.common.part_rules import telescoping_turns
 from pipelines.rlvr.common.state_graph import Potential
 
 
@@ -19,7 +20,7 @@ from pipelines.rlvr.common.state_graph import Potential
     title="Reinforcement Learning with Goal-Distance Gradient",
     checked="reconstructed (abstract; distances on the graph of visited states stand for the paper's network, without its bridge points)",
     shapes_turns=True,
-    telescopes=True,
+    check=telescoping_turns,
     provenance=("policy",),
 )
 class goal_distance(Potential):

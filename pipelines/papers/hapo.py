@@ -16,6 +16,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
 from pipelines.contract.method import Method
@@ -58,6 +60,14 @@ def hapo(
     return torch.where(group_max(by_token.abs(), group, scored) >= most, by_row, by_token).float()
 
 
+def _own_sampler(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
+    """Sampling is in this process, where each token may have a temperature of its own."""
+    if node.settings.sampler is not None:
+        raise RecipeError(
+            f"rlvr.sampler: a server has one temperature for all tokens, and {part.name} sets it per token."
+        )
+
+
 @method(
     paper="https://github.com/starriver030515/HAPO",
     title="From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature (HAPO)",
@@ -65,7 +75,7 @@ def hapo(
     zero_gradient_at_zero_advantage=True,
     ratio_level="token",
     not_reinforce="tokens are boosted and damped by their entropy",
-    adaptive_temperature=True,
+    check=_own_sampler,
     reads=("mask", "in_loss", "entropy_old"),
 )
 class hapo_objective(Method):

@@ -11,13 +11,16 @@ Whole demonstrations are imitated with a constant weight.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from pydantic import Field
 
 from pipelines import environments, verifiers
+from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
 from pipelines.contract.episode import Episode, message_of, play_out, start, take_turns
@@ -25,6 +28,7 @@ from pipelines.contract.method import Rollout
 from pipelines.contract.rollout import Completion
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data.records import Role, Stop, Trajectory, by_group
+from pipelines.recipe.stage_checks import feeding
 from pipelines.rlvr.common.answers import answers, teacher_forced
 from pipelines.rlvr.common.groups import Groups
 from pipelines.rlvr.ops import demonstrations
@@ -34,6 +38,29 @@ if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
 
+def _episodes_can_be_relabelled(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
+    """The environment of every source can say what an episode did reach."""
+    for where, source in feeding(node, node.settings.split):
+        if source.task is not None and not environments.can_relabel(source.task):
+            raise _cannot_say(part, "environment", where, source.task, "frozen_lake", "multi_turn")
+
+
+def _answers_can_be_relabelled(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
+    """The verifier of every source can say which problem an answer solves."""
+    for where, source in feeding(node, node.settings.split):
+        unknown = source.verifier is not None and source.verifier not in verifiers.RELABELLED
+        if source.kind == "environment" or unknown:  # an environment's rows name other verifiers
+            judge = source.verifier or source.task
+            raise _cannot_say(part, "verifier", where, judge, verifiers.RELABELLED[0], "single_turn")
+
+
+def _cannot_say(part: Bound, what: str, where: str, judge: str | None, example: str, other: str) -> RecipeError:
+    return RecipeError(
+        f"rlvr.rollout: {part.name} asks the {what} what a lost row did reach, and that of {where} ({judge}) cannot "
+        f"say. Use problems of {example}, or rollout: {other}."
+    )
+
+
 @method(
     paper="1906.05838",
     title="Goal-conditioned Imitation Learning (its relabelled episodes)",
@@ -41,7 +68,7 @@ if TYPE_CHECKING:
     makes=("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "teacher_forced"),
     requires=(("prompting", "plain"),),
     forces_rows=True,
-    relabels=True,
+    check=_episodes_can_be_relabelled,
     reduces_to="most 0 is multi_turn",
 )
 class hindsight(Rollout):
@@ -124,7 +151,7 @@ def _played(request: RolloutRequest, turns: list[Completion], context: RolloutCo
     checked="reconstructed (the idea; the paper relabels the goals of robots)",
     makes=("teacher_forced",),
     forces_rows=True,
-    relabels=True,
+    check=_answers_can_be_relabelled,
     requires=(("prompting", "plain"), ("reward", "verifier")),
     reduces_to="most 0 is single_turn",
     scores_rows=True,

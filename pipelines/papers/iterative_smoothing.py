@@ -21,7 +21,6 @@ from pipelines.contract.method import Method
     paper="2401.16335",
     title="Iterative Data Smoothing: Mitigating Reward Overfitting and Overoptimization in RLHF",
     checked="reconstructed (the sheet's example)",
-    scores_epochs=True,
 )
 class iterative_smoothing(Method):
     """-(y log sigmoid(d) + (1 - y) log sigmoid(-d)), d = r_chosen - r_rejected; after each epoch y <- (1 - rate) y + rate sigmoid(d).

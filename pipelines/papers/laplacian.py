@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
+from pipelines.rlvr.common.part_rules import telescoping_turns
 from pipelines.rlvr.common.state_graph import Potential
 
 EQUAL = 1e-9
@@ -24,7 +25,7 @@ EQUAL = 1e-9
     title="Reachability-Aware Laplacian Representation in Reinforcement Learning (RA-LapRep)",
     checked="closed form (distances against commute times; exact eigenvectors stand for learned ones, the potential is ours)",
     shapes_turns=True,
-    telescopes=True,
+    check=telescoping_turns,
     provenance=("policy",),
 )
 class laplacian(Potential):

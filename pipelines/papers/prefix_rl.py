@@ -5,12 +5,15 @@ Presets: prefix_rl.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Prompting
 from pipelines.rlvr.common.answers import score_of, solution_tokens
@@ -19,11 +22,22 @@ if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
 
+def _nothing_is_tried_out(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
+    """No curriculum takes an answer that begins with a part of the solution for the policy's own."""
+    curriculum = bound["curriculum"]
+    if curriculum.fn.tries_out:
+        raise RecipeError(
+            f"rlvr.curriculum: {curriculum.name} asks for the policy's own answer to each problem, and prompting: {part.name} begins it "
+            "with a part of the solution. Use prompting: plain, or curriculum: uniform."
+        )
+
+
 @method(
     paper="2601.18795",
     title="Reuse your FLOPs: Scaling RL on Hard Problems by Conditioning on Very Off-Policy Prefixes (PrefixRL)",
     checked="paper (through a detailed third-party summary)",
     reduces_to="share 0 is plain",
+    check=_nothing_is_tried_out,
 )
 class prefix_rl(Prompting):
     """A `share` of the problems is prompted with the first `low` to `high` of their solution's tokens as a prefix of the completion.
@@ -32,8 +46,6 @@ class prefix_rl(Prompting):
     never share a baseline. A prefix that already verifies is shortened until it does not. The solution is the record's, or its answer where
     it has none. Evaluation never sees a prefix.
     """
-
-    hints = True
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, PerTurn
+from pipelines.rlvr.common.part_rules import several_steps
 from pipelines.rlvr.ops_turns import turns_taken
 
 
@@ -17,7 +18,7 @@ from pipelines.rlvr.ops_turns import turns_taken
     paper="2411.11681",
     title="PSPO*: An Effective Process-supervised Policy Optimization for Reasoning Alignment (PSPO-WRS)",
     checked="official code (read; there the Weibull factor is commented out beside an exponential one that its constants do not bound)",
-    compares_steps=True,
+    check=several_steps,
 )
 def pspo_wrs(
     step_potential: PerTurn,

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerTurn
+from pipelines.rlvr.common.part_rules import telescoping_turns
 
 
 @method(
@@ -17,7 +18,7 @@ from pipelines.contract.columns import PerTurn
     title="Knowledge is reward: Learning optimal exploration by predictive reward cashing",
     checked="reconstructed (abstract; the policy's likelihood of the gold answer stands for the value of what is known)",
     shapes_turns=True,
-    telescopes=True,
+    check=telescoping_turns,
     provenance=("policy",),
 )
 def reward_cashing(

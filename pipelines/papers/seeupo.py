@@ -9,12 +9,15 @@ The step's rows turn by turn, the last turn first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
 from pipelines.contract.method import PolicyUpdate, Replay, UpdateParts
@@ -52,13 +55,28 @@ def seeupo(
     return (((centred - group_mean(centred, batch, scored)) / scale).clamp(-bound, bound) * scored).float()
 
 
+def _drawn_by_these_weights(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
+    """Tokens that older weights drew keep a ratio that corrects for it, in every part of the update."""
+    rlvr = node.settings
+    waits = rlvr.window is not None and not bound["advantage"].card.bootstraps_unfinished
+    if rlvr.old_logp == "sampler" and (rlvr.staleness or waits):
+        field, otherwise = f"rlvr.window: {rlvr.window}", "leave window out"
+        if rlvr.staleness:
+            field, otherwise = f"rlvr.staleness: {rlvr.staleness}", "set staleness: 0"
+        raise RecipeError(
+            f"{field} trains on tokens that older weights drew, and replay: {part.name} starts all of its parts but one from the "
+            "trainer's own log-probabilities, whose ratio corrects for nothing else. Set old_logp: trainer with objective: clip and "
+            f"credit: [{{kind: truncated_is}}], or {otherwise}."
+        )
+
+
 @method(
     paper="2602.06554",
     title="SeeUPO: Sequence-Level Agentic-RL with Convergence Guarantees",
     checked="official code (by the sheet's example)",
     reads=("turn",),
     reduces_to="one turn is no_replay",
-    updates_in_parts=True,
+    check=_drawn_by_these_weights,
 )
 class seeupo_replay(Replay):
     """Splits the step's update into one part per turn; the old log-probabilities of each are those of the weights when it starts.

@@ -11,6 +11,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.common.estimate import generalised_advantage
+from pipelines.rlvr.common.part_rules import values_of_tokens
 from pipelines.rlvr.ops import next_place
 
 
@@ -21,7 +22,7 @@ from pipelines.rlvr.ops import next_place
     group_of_one="compares with the critic, not with a group",
     zero_variance_groups="learns",
     bootstraps_unfinished=True,
-    token_values=("discount",),
+    check=values_of_tokens,
     reduces_to="without unfinished rows it is gae without whitening",
 )
 def t_ppo(

@@ -12,17 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import groupby, pairwise
 from math import nan
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
 
 from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, PerTurn
 from pipelines.contract.fields import Identifier
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.judges import asker, questions
+from pipelines.recipe.slots import bound_list
 from pipelines.rlvr.common.judged import Judged
 from pipelines.rlvr.common.step_scores import split_steps
 from pipelines.rlvr.ops import group_mean, standardised
@@ -32,13 +34,23 @@ from pipelines.rlvr.scoring import verify
 FIELD = "rlvr.reward"
 
 
+def _labels_are_read(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
+    """Something reads the labels: they are all that the reward adds to the verifier's score."""
+    methods = [each for each in bound_list(dict(bound)) if each.slot != "rlvr.providers"]
+    if not any("step_potential" in method.needs for method in methods):
+        raise RecipeError(
+            f"{FIELD}: {part.name} labels steps (step_potential), which nothing here reads, and its score is the verifier's. Use "
+            "reward: verifier, or an advantage that reads the labels, such as tp_grpo."
+        )
+
+
 @method(
     paper="2507.23317",
     title="Good Learners Think Their Thinking: Generative PRM Makes Large Reasoning Model More Efficient Math Learner (step labels)",
     checked="reconstructed (its abstract and notes of the paper; the judge's question and where steps end are ours)",
     makes=("turn", "step_potential"),
     provenance=("rule", "judge"),
-    labels_steps=True,
+    check=_labels_are_read,
 )
 class gen_prm(Judged):
     """The verifier's score, and labels of the steps for `advantage: tp_grpo`: 1 for a correct step, 0 for an incorrect one.

@@ -11,6 +11,7 @@ from typing import Any
 from pipelines.base.errors import ModelError, RecipeError
 from pipelines.contract.card import Bound
 from pipelines.contract.columns import COLUMNS, HOOK_PHASE, Phase, phase_of
+from pipelines.contract.method import Method
 from pipelines.recipe import settings as s
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.corrected import check_staleness, check_window
@@ -19,13 +20,6 @@ from pipelines.recipe.read import Recipe, of_stage
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options
 from pipelines.recipe.stage_kind import Node
 
-ASSISTED = {
-    "mc_value": "draws continuations beside the answer",
-    "node": "makes branches of it",
-    "step_potential": "probes its steps",
-    "teacher_forced": "puts solutions, hints or rewrites among the answers",
-}
-"""Column → what a rollout that makes it does beside asking the policy for an answer."""
 OF_CHOSEN_TOKENS = ("step_potential", "token_reward")
 """Columns that a reward makes of the tokens which the policy chose."""
 
@@ -53,23 +47,25 @@ def check_stage(node: Node) -> None:
         raise RecipeError(of_stage(str(error), node.kind.name, node.name)) from None
 
 
-def methods(rl: s.Rlvr) -> None:
+def methods(node: Node) -> None:
     """The chosen methods exist, have what they need and fit each other.
 
     Raises:
         RecipeError: the reason and the fix.
     """
+    rl: s.Rlvr = node.settings
     bound = bind_slots(rl)
     chosen = bound_list(bound)
-    _check_needs(rl, bound, chosen)
-    _check_values(rl, bound, bind_providers(rl, chosen))
+    providers = bind_providers(rl, chosen)
+    _check_needs(rl, bound, chosen, providers)
+    _check_providers(rl, bound, providers)
     _check_ratios(bound)
     _check_reference(bound)
-    _check_tries(bound)
     _check_comparisons(rl, bound)
-    _check_rewards(bound, chosen, bind_providers(rl, chosen))
+    _check_rewards(bound, chosen, providers)
     _check_steps(bound)
     _check_idle(bound, chosen)
+    _check_parts(node, bound | {"providers": providers})
     column_options(chosen)
     _check_server(rl, bound)
     check_staleness(rl, bound, chosen)
@@ -79,11 +75,10 @@ def methods(rl: s.Rlvr) -> None:
         raise RecipeError("rlvr.sampling.temperature: 0 is greedy; RL needs to explore. Use a value above 0.")
 
 
-def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound]) -> None:
+def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound], providers: list[Bound]) -> None:
     """Every column that is read is provided, in time; every part that a part requires is there."""
     available = produced(methods)
     available |= {name for name, column in COLUMNS.items() if column.when is not None and column.when(rl)}
-    providers = bind_providers(rl, methods)
     available |= {column for provider in providers for column in provider.card.makes}
     wanted = [(method, method.needs) for method in methods] + [(each, each.fn.reads) for each in providers]
     for method, needs in wanted:
@@ -102,9 +97,18 @@ def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
                 )
 
 
-def _check_values(rl: s.Rlvr, bound: dict[str, Any], providers: list[Bound]) -> None:
-    """Providers that are warmed up leave steps to the policy, and what they learn is there and is what the advantage reads of them."""
-    advantage, terms = bound["advantage"], bound["reward"].fn.term_names
+def _check_parts(node: Node, bound: dict[str, Any]) -> None:
+    """Every part's own rule, and those of the parts that it is made of."""
+    for part in bound_list(bound):
+        inner = part.fn.parts() if isinstance(part.fn, Method) else ()
+        for each in (part, *inner):
+            if each.card.check is not None:
+                each.card.check(each, bound, node)
+
+
+def _check_providers(rl: s.Rlvr, bound: dict[str, Any], providers: list[Bound]) -> None:
+    """Providers that are warmed up leave steps to the policy, and the terms of the reward that they learn are there."""
+    terms = bound["reward"].fn.term_names
     for each in providers:
         unknown = [name for name in each.fn.reward_terms if name not in terms]
         if unknown:
@@ -112,29 +116,10 @@ def _check_values(rl: s.Rlvr, bound: dict[str, Any], providers: list[Bound]) -> 
             raise RecipeError(
                 f"rlvr.providers: {each.name} asks for the term {unknown[0]} of the reward, which is no sum with such a term. {known}"
             )
-        if each.fn.single_answers and "turn_reward" in bound["rollout"].card.makes:
-            raise RecipeError(
-                f"rlvr.providers: {each.name} reads single answers, and rollout: {bound['rollout'].name} plays episodes. Use rollout: "
-                "single_turn, or leave the provider out."
-            )
         if each.fn.warm_up >= rl.steps:
             raise RecipeError(
                 f"rlvr.providers: the policy stands still while {each.name} is warmed up, for {each.fn.warm_up} steps, and rlvr.steps is "
                 f"{rl.steps}. Lower warm_up, or raise rlvr.steps."
-            )
-        if each.fn.fitted_to is None:
-            continue
-        wanted = {"at": "turns"} if advantage.card.turn_values else {}
-        wanted |= {name: advantage.settings[name] for name in advantage.card.turn_values + advantage.card.token_values}
-        if advantage.card.token_values and wanted.get("discount", 1) != 1:  # of tokens, and not of turns
-            wanted["at"] = "tokens"
-        different = {name: value for name, value in wanted.items() if each.fn.fitted_to[name] != value}
-        if different:
-            told = ", ".join(f"{name} {each.fn.fitted_to[name]}" for name in different)
-            fix = ", ".join(f"{name}: {value}" for name, value in different.items())
-            raise RecipeError(
-                f"rlvr.providers: {each.name} is fitted to other values ({told}) than advantage: {advantage.name} reads. Set "
-                f"{fix} there, or change the advantage."
             )
 
 
@@ -167,22 +152,6 @@ def _check_reference(bound: dict[str, Any]) -> None:
         raise RecipeError(
             f"rlvr.divergence: objective: {objective.name} holds the policy near the reference by itself, and {divergence.name} would do "
             "so a second time. Set divergence: null, or its weight to 0 to measure the distance only."
-        )
-
-
-def _check_tries(bound: dict[str, Any]) -> None:
-    """A curriculum that tries problems out learns what the policy answers alone."""
-    curriculum, rollout = bound["curriculum"], bound["rollout"]
-    helped = {column for part in (rollout, *rollout.fn.parts()) for column in part.card.makes} & ASSISTED.keys()
-    if curriculum.card.tries_out and helped:
-        raise RecipeError(
-            f"rlvr.curriculum: {curriculum.name} asks for one answer to each problem by the recipe's own rollout, and rollout: "
-            f"{rollout.name} {ASSISTED[min(helped)]}. Use rollout: single_turn or multi_turn, or curriculum: uniform."
-        )
-    if curriculum.card.tries_out and bound["prompting"].fn.hints:
-        raise RecipeError(
-            f"rlvr.curriculum: {curriculum.name} asks for the policy's own answer to each problem, and prompting: "
-            f"{bound['prompting'].name} begins it with a part of the solution. Use prompting: plain, or curriculum: uniform."
         )
 
 
@@ -259,13 +228,6 @@ def _check_steps(bound: dict[str, Any]) -> None:
             f"rlvr.reward: {readers[0].name} reads the tokens that the policy chose, and rollout: {rollout.name} makes rows without any, "
             "which would go unscored or unpaid. Use another reward, or another rollout."
         )
-    single = [part for part in makers if part.settings.get("most") == 1]
-    comparing = [part for part in bound["shaping"] if part.card.compares_steps]
-    if single and comparing:
-        raise RecipeError(
-            f"rlvr.reward.most: with 1 every answer is a single step, and shaping: {comparing[0].name} pays steps by what they are beside "
-            "each other: it would pay nothing. Raise most, or leave the shaping out."
-        )
 
 
 def _learning(methods: list[Bound]) -> list[Bound]:
@@ -274,24 +236,8 @@ def _learning(methods: list[Bound]) -> list[Bound]:
 
 
 def _check_idle(bound: dict[str, Any], methods: list[Bound]) -> None:
-    """What a part does reaches another one that makes something of it."""
-    rollout, advantage = bound["rollout"], bound["advantage"]
-    read = {column for method in methods for column in method.needs}
-    for part in (bound["reward"], *bound["reward"].fn.parts()):
-        labels = set(part.card.makes) - {"turn"}
-        if part.card.labels_steps and not labels & read:
-            raise RecipeError(
-                f"rlvr.reward: {part.name} labels steps ({', '.join(sorted(labels))}), which nothing here reads, and its score is the "
-                "verifier's. Use reward: verifier, or an advantage that reads the labels, such as tp_grpo."
-            )
-    of_turns = any("turn_reward" in method.needs for method in _learning(methods))
-    for part in bound["shaping"]:
-        if part.card.telescopes and part.settings["discount"] == 1 and "group" in advantage.takes and not of_turns:
-            raise RecipeError(
-                f"rlvr.shaping: with discount: 1 {part.name} gives every row of a problem the same in all, and advantage: "
-                f"{advantage.name} compares what rows get in all, so nothing would change. Use an advantage that reads rewards of turns, "
-                "such as gigpo, or leave it out."
-            )
+    """A rollout that draws nothing has no part that learns from what was just drawn."""
+    rollout = bound["rollout"]
     for part in methods:
         if rollout.fn.reads_samples and "on_policy" in part.needs:
             raise RecipeError(
@@ -324,10 +270,10 @@ def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
         return
     if rl.processes > 1 or rl.lora:
         raise RecipeError("rlvr.sampler: a server takes whole weights from one process; remove `processes` or `lora`.")
-    with_temperature = [method.name for method in bound_list(bound) if method.card.adaptive_temperature]
-    if with_temperature or rl.sampling.adaptive is not None:
-        name = with_temperature[0] if with_temperature else "rlvr.sampling.adaptive"
-        raise RecipeError(f"rlvr.sampler: a server has one temperature for all tokens, and {name} sets it per token.")
+    if rl.sampling.adaptive is not None:
+        raise RecipeError(
+            "rlvr.sampler: a server has one temperature for all tokens, and rlvr.sampling.adaptive sets it per token."
+        )
     with_entropy = [method.name for method in bound_list(bound) if "entropy_old" in method.needs]
     if with_entropy:
         raise RecipeError(f"rlvr.sampler: a server reports no entropies, which {with_entropy[0]} needs.")

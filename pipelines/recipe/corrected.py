@@ -61,7 +61,7 @@ def check_window(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
     """
     if rlvr.window is None:
         return
-    field, rollout, prompting = f"rlvr.window: {rlvr.window:g}", bound["rollout"], bound["prompting"]
+    field, rollout = f"rlvr.window: {rlvr.window:g}", bound["rollout"]
     if (rlvr.window_tokens or 0) >= rlvr.sampling.max_tokens:
         raise RecipeError(
             f"{field} is not below sampling.max_tokens ({rlvr.sampling.max_tokens}), so no row would be cut. Lower it, or leave window out."
@@ -70,16 +70,6 @@ def check_window(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
         raise RecipeError(
             f"{field} cuts rows and goes on with them in the next step, which rollout: {rollout.name} cannot do. Use rollout: "
             "single_turn, or leave window out."
-        )
-    if prompting.fn.adds_requests:
-        raise RecipeError(
-            f"{field}: prompting: {prompting.name} compares rows of several prompts of a problem, which end in different steps. "
-            "Leave one of the two out."
-        )
-    if bound["curriculum"].card.tries_out:
-        raise RecipeError(
-            f"{field}: curriculum: {bound['curriculum'].name} asks for whole answers before it proposes, and a window cuts them. "
-            "Leave one of the two out."
         )
     if rlvr.processes > 1:
         raise RecipeError(f"{field}: rows that go on are kept by one process. Set processes: 1, or leave window out.")
@@ -94,13 +84,7 @@ def check_window(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
 
 
 def _check_correction(field: str, otherwise: str, rlvr: Rlvr, bound: dict[str, Any]) -> None:
-    objective, replay = bound["objective"], bound["replay"]
-    if rlvr.old_logp == "sampler" and replay.card.updates_in_parts:
-        raise RecipeError(
-            f"{field} trains on tokens that older weights drew, and replay: {replay.name} starts all of its parts but one from the "
-            "trainer's own log-probabilities, whose ratio corrects for nothing else. Set old_logp: trainer with objective: clip and "
-            f"credit: [{{kind: truncated_is}}], or {otherwise}."
-        )
+    objective = bound["objective"]
     if rlvr.old_logp == "sampler" and not objective.card.ratio_level:
         raise RecipeError(
             f"{field} trains on tokens that older weights drew, and objective: {objective.name} has no importance ratio that "

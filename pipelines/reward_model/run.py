@@ -146,7 +146,7 @@ class Trainer(RewardTrainer):
         tokens = sum(pair.size for pair in batch)
         self.tokens_seen += tokens
         per_step, count = self.section_settings.pairs_per_step, len(self.pairs)
-        if self.loss.card.scores_epochs and (step + 1) * per_step // count > step * per_step // count:
+        if hasattr(self.loss.fn, "on_epoch") and (step + 1) * per_step // count > step * per_step // count:
             self.loss.fn.on_epoch(self._all_columns(self.pairs, range(count)))
         seconds = time.perf_counter() - began
         return metrics | {"time/step_s": seconds, "tokens/per_s": tokens / seconds}

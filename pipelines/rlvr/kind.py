@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from pipelines import environments, verifiers
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import card, load
 from pipelines.contract.columns import COLUMNS
@@ -23,7 +22,6 @@ from pipelines.recipe.stage_checks import (
     check_trained,
     data_environments,
     environment_settings,
-    feeding,
     model_settings,
     monitors,
     part_reads,
@@ -116,39 +114,15 @@ class RlvrKind(Kind):
         check_split(node, "rlvr.split", node.settings.split)
         check_trained(node)
         rl: Rlvr = node.settings
-        check.methods(rl)
+        check.methods(node)
         check_trained_games(node)
         _check_samples(node)
         rollout = str(rl.rollout.get("kind"))
         about = card(load("rlvr.rollout", rollout))
         check_episodes(node, f"rlvr.rollout: {rollout}", rl.split, PLAYS in about.makes)
-        if about.relabels:
-            _check_relabelled(node, rollout, PLAYS in about.makes)
         _check_users(node)
         _check_roles(node)
         reward_models.check(resolve(node.settings))
-
-
-def _check_relabelled(node: Node, rollout: str, plays: bool) -> None:
-    """What lost rows did reach can be told, where the data's sources say by what they are judged."""
-    can: Callable[[str], bool]
-    if plays:
-        what, can, example, other = "environment", environments.can_relabel, "frozen_lake", "multi_turn"
-    else:
-        what, can, example, other = (
-            "verifier",
-            lambda name: name in verifiers.RELABELLED,
-            verifiers.RELABELLED[0],
-            "single_turn",
-        )
-    for where, source in feeding(node, node.settings.split):
-        judges = source.task if plays else source.verifier
-        own = source.kind == "environment" and not plays  # its rows name other verifiers
-        if own or (judges is not None and not can(judges)):
-            raise RecipeError(
-                f"rlvr.rollout: {rollout} asks the {what} what a lost row did reach, and that of {where} ({judges or source.task}) cannot "
-                f"say. Use problems of {example}, or rollout: {other}."
-            )
 
 
 def _check_users(node: Node) -> None:
@@ -201,12 +175,6 @@ def _check_samples(node: Node) -> None:
             raise RecipeError(
                 f"rlvr.samples: {name} writes new prompts, and the rollout {kind} reads answers. Name a stage that answers them."
             )
-    curriculum = str(node.settings.curriculum.get("kind"))
-    if reads and card(load("rlvr.curriculum", curriculum)).tries_out:
-        raise RecipeError(
-            f"rlvr.curriculum: {curriculum} asks what the present policy answers, and the rollout {kind} draws nothing. Choose another "
-            "curriculum, or keep hard problems by curate.difficulty."
-        )
     if reads and node.settings.window is not None:
         raise RecipeError(f"rlvr.window: the rollout {kind} draws nothing that could be cut. Leave it out.")
 

@@ -8,6 +8,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.common.estimate import generalised_advantage
+from pipelines.rlvr.common.part_rules import values_of_tokens
 from pipelines.rlvr.ops import whiten as standardise
 
 
@@ -18,7 +19,7 @@ from pipelines.rlvr.ops import whiten as standardise
     group_of_one="compares with the critic, not with a group",
     crosses_groups="whitening is over the batch",
     zero_variance_groups="learns",
-    token_values=("discount",),
+    check=values_of_tokens,
 )
 def gae(
     immediate_reward: PerToken,

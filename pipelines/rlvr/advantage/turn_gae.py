@@ -6,6 +6,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, PerTurn
+from pipelines.rlvr.common.part_rules import values_of_turns
 from pipelines.rlvr.ops import whiten as standardise
 from pipelines.rlvr.ops_turns import turns_to_tokens
 from pipelines.rlvr.turn_values import turn_advantages
@@ -19,7 +20,7 @@ from pipelines.rlvr.turn_values import turn_advantages
     crosses_groups="whitening is over the batch",
     zero_variance_groups="learns",
     reduces_to="one token per turn is gae",
-    turn_values=("discount", "lam"),
+    check=values_of_turns,
 )
 def turn_gae(
     reward: PerRow,

@@ -25,6 +25,7 @@ from pipelines.contract.rollout import GroupOutcome
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import SLOTS
 from pipelines.rlvr.algorithm import Update, assign_credit
+from pipelines.rlvr.common.part_rules import values_of_turns
 
 ALL = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}")]
 CALLED = [(s, n) for s, n in ALL if f"rlvr.{s}" not in BASES]
@@ -191,7 +192,7 @@ def test_an_exact_critic_of_a_deterministic_episode_leaves_no_advantage(name, di
     if charged and "mc_value" in reads:
         pytest.skip("continuations are scored without what tokens are paid")
     columns = episodes(charged=charged)
-    whole = load("rlvr.advantage", name).card.turn_values or "turn_value" in reads
+    whole = load("rlvr.advantage", name).card.check is values_of_turns or "turn_value" in reads
     exact = still_to_come(columns, EARNED, BEYOND, discount, of_turns=bool(whole))
     columns["value"] = exact
     columns["turn_value"] = torch.stack(
