@@ -56,6 +56,20 @@ def test_a_single_file_brings_a_method(tmp_path):
         catalogue.bind("rlvr.advantage", {"kind": "scaled_a", "factr": 3})
 
 
+def test_a_part_brings_its_own_rule(tmp_path):
+    rule = """
+def pairs(part, bound, node):
+    if node.settings.group_size < part.settings["factor"] or not bound["shaping"] == []:
+        raise RecipeError(f"{part.slot}: {part.name} wants pairs, and advantage is {bound['advantage'].name}. Raise group_size.")
+"""
+    text = "from pipelines.base.errors import RecipeError\n" + rule + METHOD % "scaled_d"
+    file = write(tmp_path / "mine.py", text.replace('checked="closed form"', 'checked="closed form", check=pairs'))
+    chosen = [f"plugins=[{file}]", "rlvr.advantage={kind: scaled_d, factor: 3}"]
+    check_stage(read_recipe(toys.recipe(tmp_path), [*chosen, "rlvr.group_size=3"]).node("rlvr"))
+    with pytest.raises(RecipeError, match=r"rlvr\.advantage: scaled_d wants pairs, and advantage is scaled_d"):
+        check_stage(read_recipe(toys.recipe(tmp_path), [*chosen, "rlvr.group_size=2"]).node("rlvr"))
+
+
 def test_its_code_is_in_the_key_of_the_stage_that_uses_it(tmp_path):
     file = write(tmp_path / "mine.py", METHOD % "scaled_b")
     path = toys.recipe(tmp_path)
