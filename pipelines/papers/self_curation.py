@@ -14,7 +14,7 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.rollout import Allocation
 from pipelines.rlvr.common.passes_over_data import Passes
 
-HELPED = {
+ASSISTED = {
     "mc_value": "draws continuations beside the answer",
     "node": "makes branches of it",
     "step_potential": "probes its steps",
@@ -31,11 +31,11 @@ def _asks_the_policy_alone(part: Bound, bound: Mapping[str, Any], node: Any) -> 
             f"{part.slot}: {part.name} asks what the present policy answers, and the rollout {rollout.name} draws nothing. Choose "
             "another curriculum, or keep hard problems by curate.difficulty."
         )
-    helped = {column for each in (rollout, *rollout.fn.parts()) for column in each.card.makes} & HELPED.keys()
+    helped = {column for each in (rollout, *rollout.fn.parts()) for column in each.card.makes} & ASSISTED.keys()
     if helped:
         raise RecipeError(
             f"{part.slot}: {part.name} asks for one answer to each problem by the recipe's own rollout, and rollout: "
-            f"{rollout.name} {HELPED[min(helped)]}. Use rollout: single_turn or multi_turn, or curriculum: uniform."
+            f"{rollout.name} {ASSISTED[min(helped)]}. Use rollout: single_turn or multi_turn, or curriculum: uniform."
         )
     if window is not None:
         raise RecipeError(
