@@ -36,13 +36,13 @@ def run(tmp_path, monkeypatch, home):
         "stage_task": SimpleNamespace(with_options=lambda **_: stage_task),
         "plan": lambda *_, **__: given,
         "progress": lambda: None,
-        "bring": lambda *_: None,
+        "fetch_inputs": lambda *_: None,
         "Pipeline": SimpleNamespace(open=lambda *_, **__: pipeline),
     }.items():
         monkeypatch.setattr(post_training, name, value)
     monkeypatch.setattr(post_training.preflight, "passed", lambda *_: True)
-    monkeypatch.setattr(post_training.claims, "close_abandoned", lambda: None)
-    monkeypatch.setattr(post_training.claims, "close_unresponsive", lambda: None)
+    monkeypatch.setattr(post_training.leases, "close_abandoned", lambda: None)
+    monkeypatch.setattr(post_training.leases, "close_unresponsive", lambda: None)
     monkeypatch.setattr(post_training.outbox, "flush_all", lambda _: None)
     monkeypatch.setattr(post_training.environment, "check_reachable", lambda: None)
     return lambda **options: (post_training.post_training.fn(str(recipe), **options), calls, closed, stage_task)

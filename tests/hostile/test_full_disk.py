@@ -17,7 +17,7 @@ from tasks.tracking import api as tracking
 from tasks.tracking.time_budget import Away
 try:
     tracking.experiment("e")
-    with tracking.talking():
+    with tracking.mlflow_errors():
         tracking.client()
 except Exception as error:
     from tasks.tracking.client import sort

@@ -61,9 +61,9 @@ def test_a_part_without_the_base_of_its_slot_is_refused(slot, monkeypatch):
     class Stranger(Method):
         pass
 
-    module = sys.modules[whole.__module__]
-    monkeypatch.setattr(module, name, Stranger)
-    with pytest.raises(TypeError, match=rf"{name} must be a class that inherits from {BASES[slot].__name__}"):
+    attribute = catalogue.origin(slot, name).attribute
+    monkeypatch.setattr(sys.modules[whole.__module__], attribute, Stranger)
+    with pytest.raises(TypeError, match=rf"{attribute} must be a class that inherits from {BASES[slot].__name__}"):
         load(slot, name)
     load.cache_clear()
 

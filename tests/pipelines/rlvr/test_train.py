@@ -357,13 +357,15 @@ def test_reward_functions_plug_in(tmp_path, start, monkeypatch):
 
 def test_a_verifier_that_fails_leaves_rows_unscored(tmp_path, start, monkeypatch):
     from pipelines import verifiers
+    from pipelines.verifiers import in_process
 
     made = trainer(tmp_path, start)
 
     def broken(completion, answer, info):
         raise RuntimeError("judge is away")
 
-    monkeypatch.setattr(verifiers, "load", lambda name: SimpleNamespace(verify=broken))
+    for module in (verifiers, in_process):
+        monkeypatch.setattr(module, "load", lambda name: SimpleNamespace(verify=broken))
     monkeypatch.setattr(verifiers, "POOLED", {})  # in this process, where the patch is
     numbers = made.step(0)
     assert numbers["reward/unscored_share"] == 1.0

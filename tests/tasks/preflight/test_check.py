@@ -128,7 +128,7 @@ def test_who_answers_ends_with_who_asked(tmp_path, home):
 import time
 from pipelines.recipe.read import read_recipe
 from tasks.preflight import check as preflight
-examination = preflight.Examination(read_recipe({str(toys.recipe(tmp_path))!r}), {ALL})
+examination = preflight.PreflightCheck(read_recipe({str(toys.recipe(tmp_path))!r}), {ALL})
 print(examination._asked._asking._process.pid, flush=True)
 time.sleep(60)
 """

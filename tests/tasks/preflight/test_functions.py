@@ -48,7 +48,7 @@ BAD = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    (tmp_path / "my_rewards.py").write_text(FUNCTIONS)
+    (tmp_path / "my_scores.py").write_text(FUNCTIONS)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -63,7 +63,7 @@ def recipe(folder, *overrides):
 
 def asked(folder, *names, **more):
     read = recipe(
-        folder, f"rlvr.reward_functions={json.dumps([f'my_rewards:{n}' for n in names])}", "rlvr.reward_timeout_s=1"
+        folder, f"rlvr.reward_functions={json.dumps([f'my_scores:{n}' for n in names])}", "rlvr.reward_timeout_s=1"
     )
     node = read.node("rlvr")
     return [question | more for _, _, question in preflight.preflight_rewards.questions(node, node.settings)]
@@ -77,7 +77,7 @@ def test_a_function_that_can_score_the_rows_is_ready(folder, name):
 @pytest.mark.parametrize("name", BAD)
 def test_what_it_does_wrong_is_said_with_its_name(folder, name):
     problem = probe_functions.answer(asked(folder, name)[0])["problem"]
-    assert problem.startswith(f"my_rewards:{name} ") and problem.endswith("answers to the first 2 records.")
+    assert problem.startswith(f"my_scores:{name} ") and problem.endswith("answers to the first 2 records.")
     assert re.search(BAD[name], problem), problem
 
 
@@ -89,8 +89,8 @@ def test_a_function_is_not_waited_for_longer_than_plan_waits(folder, monkeypatch
 def test_functions_of_terms_and_of_monitors_are_called_too(folder):
     read = recipe(
         folder,
-        "rlvr.reward={kind: composite, terms: [verifier, {kind: function, path: 'my_rewards:short'}]}",
-        "rlvr.monitors=[{kind: goodhart, function: 'my_rewards:words', action: warn}]",
+        "rlvr.reward={kind: composite, terms: [verifier, {kind: function, path: 'my_scores:short'}]}",
+        "rlvr.monitors=[{kind: goodhart, function: 'my_scores:words', action: warn}]",
     )
     found = {p.field: str(p) for p in preflight.examine(read, ["rlvr"])}
     assert "short returned 1 rewards" in found["rlvr.reward.terms.1.path"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import math
 import re
@@ -16,7 +17,7 @@ from method_toys import answer
 from scripted import conversation
 
 from pipelines.base.errors import RecipeError
-from pipelines.contract.catalogue import bind, folder, load, names
+from pipelines.contract.catalogue import bind, load, names
 from pipelines.data.records import Problem, Stop
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import scoring
@@ -177,7 +178,7 @@ def test_without_gates_it_is_the_scalar_product(pairs):
 def test_rewards_of_turns_say_so():
     """So that they are refused where a rollout has none, alone and as terms."""
     for name in set(names("rlvr.reward")) - {"composite", "model"}:
-        text = (folder("rlvr.reward") / f"{name}.py").read_text()
+        text = inspect.getsource(load("rlvr.reward", name))
         assert load("rlvr.reward", name).pays_turns == bool(re.search(r"scored_(with_)?turns\(", text)), name
 
 
