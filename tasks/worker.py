@@ -28,8 +28,8 @@ class WorkerError(UserError):
 def enter() -> None:
     """Prepare the process of a flow run that a worker started; nothing elsewhere.
 
-    Relative paths mean what they mean in the project's folder, and the flow ends in order when its worker is gone: nobody
-    could cancel it any more, and the next run goes on from its last commit.
+    Relative paths mean what they mean in the folder in which the worker was started, and the flow ends in order when its worker is
+    gone: nobody could cancel it any more, and the next run goes on from its last commit.
 
     Raises:
         WorkerError: the project folder would lie in the temporary folder in which workers run flows.

@@ -54,7 +54,7 @@ COMMANDS: dict[str, Command] = {
         "flows.cli.deploy",
         "create the work pool, the gpu limit, deployments and automations on the Prefect server; safe to repeat",
     ),
-    "worker": Command("flows.cli.worker", "run the deployments, in this project folder"),
+    "worker": Command("flows.cli.worker", "run the deployments, with this folder as the working folder"),
     "promote": Command(
         "flows.cli.promote",
         "make a run's model the champion if it is better on one benchmark and not worse on the others",

@@ -48,7 +48,7 @@ def load_function(name: str, field: str) -> Callable[..., Any]:
     except (ValueError, ImportError, AttributeError) as error:
         fix = "Write package.module:function."
         if isinstance(error, ModuleNotFoundError):
-            fix = f"Put {error.name}.py into the project's folder, or install its package."
+            fix = f"Put {error.name}.py into the working folder, or install its package."
         raise RecipeError(f"{field}: {name!r} cannot be imported ({error}). {fix}") from error
 
 
