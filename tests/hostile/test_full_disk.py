@@ -14,7 +14,7 @@ CODE = """
 from tasks import environment
 environment.prepare()
 from tasks.tracking import api as tracking
-from tasks.tracking.time_budget import Away
+from tasks.tracking.time_budget import TrackerUnavailable
 try:
     tracking.experiment("e")
     with tracking.mlflow_errors():

@@ -65,7 +65,7 @@ def test_errors_name_the_fix(ran, tmp_path):
     level = toys.whetstone("compare", run, run, "--confidence", "95", home=home, check=False)
     assert level.returncode == 2 and "--confidence" in level.stderr
     empty = toys.whetstone("compare", run, "other", "--json", home=tmp_path / "none", check=False)
-    assert json.loads(empty.stdout)["error"]["kind"] == "unknown" and not (tmp_path / "none" / "mlflow.db").exists()
+    assert json.loads(empty.stdout)["error"]["kind"] == "not_found" and not (tmp_path / "none" / "mlflow.db").exists()
 
 
 def test_terminal_shows_no_control_characters_and_large_runs_are_quick(home):
