@@ -14,8 +14,13 @@ from typing import Any
 
 GRACE_S = 10.0
 """What a stop may take: ending the stage takes milliseconds, telling MLflow and Prefect seconds if they answer."""
+SWALLOWED_S = 3.0
+"""After this the exception that a signal raised may have been swallowed, by a finalizer or a library's `except BaseException`."""
 AGAIN_S = 1.0
 """Terminals and `timeout` send signals twice; only one that comes later than this is impatience."""
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(KeyboardInterrupt):
@@ -50,19 +55,35 @@ def _leave_quickly() -> None:
 
 
 def install() -> None:
-    """Let the signals raise `Stopped`. One that is ignored, as under nohup, stays ignored."""
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    """Let the signals raise `Stopped`, and a thread see to it that the process ends. One that is ignored, as under nohup, stays so.
+
+    The thread hears of a signal whoever handles it: in a flow, Prefect's own handler takes the place of ours.
+    """
+    heard, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a child's signals are its own
+    for signum in SIGNALS:
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _handle)
+    threading.Thread(target=_make_sure, args=[heard], name="stopping", daemon=True).start()
+
+
+def _make_sure(heard: int) -> None:
+    """After the first signal: end what waits for a stage where nothing else did, and then the process."""
+    while (signum := os.read(heard, 1)[0]) not in SIGNALS:
+        pass
+    time.sleep(SWALLOWED_S)
+    if (process := sys.modules.get("tasks.process")) is not None:
+        process.stop_all.set()
+    time.sleep(GRACE_S - SWALLOWED_S)
+    leave(signum, f"gave up telling MLflow and Prefect after {GRACE_S:.0f} s")
 
 
 def _handle(signum: int, frame: Any) -> None:
     global _since
     if _since is None:
         _since = time.monotonic()
-        timer = threading.Timer(GRACE_S, leave, [signum, f"gave up telling MLflow and Prefect after {GRACE_S:.0f} s"])
-        timer.daemon = True
-        timer.start()
         raise Stopped(signum)
     if time.monotonic() - _since > AGAIN_S:
         leave(signum, "at once")
