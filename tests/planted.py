@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 Bug = tuple[str, str, str, list[str]]
 FOLDERS = ("pipelines", "evaluation", "tasks", "flows", "benchmarks", "recipes", "scripts", "tests")
@@ -50,6 +52,8 @@ def plant_and_test(bug: str, path: str, correct: str, planted: str, tests: Seque
         code, said = run_tests(tests)
     finally:
         _write(copy, text)
+    if code == 0 and (skipped := re.search(r"^SKIPPED \[\d+\] (.*)$", said, re.M)) and " passed" not in said:
+        pytest.skip(skipped[1])  # what the bug breaks does not exist on this machine
     assert code == 1, f"{bug} was not noticed:\n{said[-1500:]}"
     assert "failed" in said or "error" in said
     assert "ModuleNotFoundError" not in said, said[-3000:]
@@ -138,8 +142,6 @@ def _server() -> subprocess.Popen[str]:
 def serve() -> None:
     """Import what is heavy once; for every line of the standard input run pytest in a fork and say its exit code."""
     import importlib
-
-    import pytest
 
     os.environ |= {"DO_NOT_TRACK": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "TOKENIZERS_PARALLELISM": "false"}
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
