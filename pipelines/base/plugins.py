@@ -4,11 +4,11 @@ A plug-in is a module with a table
 
     PARTS = {"rlvr.advantage": {"my_advantage": my_advantage}, "rlvr.reward": {"my_reward": "my_package.reward:MyReward"}}
 
-of slot → name → the method itself, or where to import it from; under `environments` and `verifiers`, name → a module
-(a verifier may bring `EXAMPLES`, rows that it is tested on before a run). It may bring
-columns of its own (`COLUMNS`, name → `Column`). A package registers its module under the entry point group
-`whetstone.plugins`; a single file or an importable module is named by a recipe (`plugins: [my_method.py]`). The project's own
-`pipelines.papers` is such a plug-in, and nothing else in the project imports it.
+of slot → name → the method itself, or where to import it from; under `environments` and `verifiers`, name → a module (a verifier
+may bring `EXAMPLES`, rows that it is tested on before a run). The module in which a method is defined may bring columns (`COLUMNS`,
+name → `Column`). A package registers its module under the entry point group `whetstone.plugins`; a single file or an importable
+module is named by a recipe (`plugins: [my_method.py]`). The project's own `pipelines.papers` is such a plug-in, and nothing else in
+the project imports it.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ def activate(named: Iterable[str]) -> None:
     """
     for name in named:
         if name not in _named:
-            module = _import(name)
-            _refuse_known(_table(module, name), name)
-            _named[name] = module
+            _named[name] = _import(name)
             origins.cache_clear()
             try:
                 origins()
@@ -80,16 +78,32 @@ def named() -> list[str]:
 
 
 @cache
+def core_names(slot: str) -> frozenset[str]:
+    """The names of a slot in the core: the files of its folder. Nothing is imported."""
+    folder = ROOT / "pipelines" / Path(*slot.split("."))
+    return frozenset(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+
+
+def names(slot: str) -> list[str]:
+    """Every name of a slot: those of the core, and those that plug-ins bring."""
+    return sorted({*core_names(slot), *origins().get(slot, {})})
+
+
+@cache
 def origins() -> dict[str, dict[str, Origin]]:
     """Slot → name → origin, over all plug-ins.
 
     Raises:
-        UserError: two plug-ins bring a method of one name.
+        UserError: two plug-ins bring a method of one name, or one brings a method of the core's name.
     """
     table: dict[str, dict[str, Origin]] = {}
     for plugin, module, distribution in _modules():
         for slot, methods in _table(module, plugin).items():
             for name, target in methods.items():
+                if name in core_names(slot):
+                    raise UserError(
+                        f"plugins: {plugin} brings {slot}: {name}, and there is a method {name} in the core. Call it otherwise."
+                    )
                 if name in table.setdefault(slot, {}):
                     other = table[slot][name].plugin
                     raise UserError(f"plugins: {plugin} and {other} both bring {slot}: {name}. Rename one of them.")
@@ -108,16 +122,6 @@ def _modules() -> list[tuple[str, ModuleType, str]]:
                 "uninstall it."
             ) from error
     return modules + [(name, module, "") for name, module in _named.items()]
-
-
-def _refuse_known(table: Mapping[str, Mapping[str, Any]], plugin: str) -> None:
-    """A method of the core keeps its name: no plug-in may stand in for it."""
-    for slot, methods in table.items():
-        for name in methods:
-            if name.isidentifier() and (ROOT / "pipelines" / Path(*slot.split(".")) / f"{name}.py").is_file():
-                raise UserError(
-                    f"plugins: {plugin} brings {slot}: {name}, and there is a method {name} in the core. Call it otherwise."
-                )
 
 
 def _origin(plugin: str, module: ModuleType, target: Any, distribution: str) -> Origin:

@@ -45,16 +45,12 @@ def folder(slot: str) -> Path:
 
 def names(slot: str) -> list[str]:
     """Every method of a slot: the files of its folder, and what plug-ins bring. No method is imported."""
-    return sorted({*_own(slot), *plugins.origins().get(slot, {})})
-
-
-def _own(slot: str) -> list[str]:
-    return [path.stem for path in folder(slot).glob("*.py") if not path.stem.startswith("_")]
+    return plugins.names(slot)
 
 
 def origin(slot: str, name: str) -> Origin | None:
     """Where a method is defined, without importing it; None where there is none of that name."""
-    if name in _own(slot):
+    if name in plugins.core_names(slot):
         return Origin("", f"pipelines.{slot}.{name}", name)
     return plugins.origins().get(slot, {}).get(name)
 
@@ -90,7 +86,8 @@ def load(slot: str, name: str, field: str | None = None) -> Callable:
         raise TypeError(
             f"{file}: {where.attribute} has no card; decorate it with @method(paper=..., title=..., checked=...)"
         )
-    register(getattr(sys.modules[fn.__module__], "COLUMNS", {}) if where.plugin else {}, where.plugin)
+    if where.plugin:
+        register(getattr(sys.modules[fn.__module__], "COLUMNS", {}), where.plugin)
     base = BASES.get(slot, Method if inspect.isclass(fn) else None)
     if base is not None and not (inspect.isclass(fn) and issubclass(fn, base)):
         raise TypeError(f"{file}: {where.attribute} must be a class that inherits from {base.__name__}")

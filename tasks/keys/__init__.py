@@ -49,14 +49,15 @@ def key_parts(
     """
     node, reads = recipe.node(stage), node_reads(recipe, stage)
     read, code = files.of_stage(recipe, reads, root / "evaluation" / "benchmarks")
-    own = [path for path in code if not path.is_relative_to(root)] + _plugin_files(reads)
+    brought = _plugin_files(reads)
+    own = [path for path in code if not path.is_relative_to(root)] + [*brought.values()]
     user = source.user_code(_plugins(node, reads), own, root)
-    for path in _plugin_files(reads):
-        read.digests[f"plugin/{path.name}"], read.where[f"plugin/{path.name}"] = source.code_digest(path), str(path)
+    for label, path in brought.items():
+        read.digests[label], read.where[label] = source.code_digest(path), str(path)
     for name, path in user.items():
         read.digests[f"module/{name}"], read.where[f"module/{name}"] = source.code_digest(path), f"the code of {name}"
     project = source.of_stage(node.kind.module, reads, root)
-    for path in (*user.values(), *code, *_plugin_files(reads)):
+    for path in (*user.values(), *code, *brought.values()):
         project |= source.project_imports(path, root)
     parts = {
         "settings": _key_settings(recipe, reads),
@@ -73,9 +74,10 @@ def code_now(recipe: Recipe, stage: str, *, root: Path = ROOT) -> dict[str, str]
     """Module → digest of the project's code that a stage can reach and of the user's that its settings name, as the files are now."""
     node, reads = recipe.node(stage), node_reads(recipe, stage)
     code = source.of_stage(node.kind.module, reads, root)
-    for path in _plugin_files(reads):
-        code |= source.project_imports(path, root) | {f"plugin/{path.name}": source.code_digest(path)}
-    for name, path in source.user_code(_plugins(node, reads), _plugin_files(reads), root).items():
+    brought = _plugin_files(reads)
+    for label, path in brought.items():
+        code |= source.project_imports(path, root) | {label: source.code_digest(path)}
+    for name, path in source.user_code(_plugins(node, reads), [*brought.values()], root).items():
         code |= source.project_imports(path, root) | {f"module/{name}": source.code_digest(path)}
     return code
 
@@ -95,9 +97,13 @@ def _brought(reads: Reads) -> list[str]:
     )
 
 
-def _plugin_files(reads: Reads) -> list[Path]:
-    """The single files among the plug-ins that a stage uses."""
-    return [Path(name).expanduser() for name in _brought(reads) if name.endswith(".py")]
+def _plugin_files(reads: Reads) -> dict[str, Path]:
+    """Label in the key → file, of the single files among the plug-ins that a stage uses; of two with one name the second is numbered."""
+    labelled: dict[str, Path] = {}
+    for path in (Path(name).expanduser() for name in _brought(reads) if name.endswith(".py")):
+        label = f"plugin/{path.name}"
+        labelled[label if label not in labelled else f"plugin/{len(labelled)}/{path.name}"] = path
+    return labelled
 
 
 def _key_settings(recipe: Recipe, reads: Reads) -> dict[str, Any]:

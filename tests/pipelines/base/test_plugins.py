@@ -87,6 +87,32 @@ def test_its_code_is_in_the_key_of_the_stage_that_uses_it(tmp_path):
     assert "plugin/mine.py" in keys.key_parts(recipe, "rlvr", {"data": "d"})["files"]
 
 
+def test_two_files_of_one_name_are_both_in_the_key(tmp_path):
+    files = []
+    for folder, text in (("first", METHOD % "scaled_e"), ("second", (METHOD % "scaled_f").replace("advantage", "shaping"))):
+        (tmp_path / folder).mkdir()
+        files.append(write(tmp_path / folder / "mine.py", text))
+    path = toys.recipe(tmp_path)
+    chosen = [f"plugins=[{', '.join(map(str, files))}]", "rlvr.advantage=scaled_e", "rlvr.shaping=[scaled_f]"]
+
+    def key():
+        return keys.stage_key(keys.key_parts(read_recipe(path, chosen), "rlvr", {"data": "d"}))
+
+    seen = {key()}
+    for file in files:
+        write(file, file.read_text().replace("factor * reward", "reward * factor"))
+        seen.add(key())
+    assert len(seen) == 3
+
+
+def test_an_installed_plug_in_cannot_stand_in_for_the_core_either(tmp_path, monkeypatch):
+    module = plugins._of_file(write(tmp_path / "installed.py", METHOD % "grpo"))
+    monkeypatch.setattr(plugins, "_modules", lambda: [("installed", module, "a-package")])
+    plugins.origins.cache_clear()
+    with pytest.raises(UserError, match=r"installed brings rlvr\.advantage: grpo, and there is a method grpo in the core"):
+        plugins.origins()
+
+
 def test_a_module_and_its_own_column(tmp_path, monkeypatch):
     write(
         tmp_path / "my_methods.py",
