@@ -1,4 +1,4 @@
-"""What a monitor's rule sees and says: a rule is a file of pipelines/monitor.
+"""What a monitor's rule sees and says: a rule is a file of pipelines/monitor, or a plug-in's.
 
 A rule reads metrics of a step by name and says whether something is wrong, in words. It may measure metrics of its own on the
 step's rollouts. How many such steps in a row are an alarm (patience) and what happens then (warn, stop, finish, rollback) is the
@@ -152,6 +152,13 @@ class SeriesMonitor(Monitor):
         self.steps = state["steps"]
         for name, series in self.series.items():
             series.load_state_dict(state["series"][name])
+
+
+def graded_by_verifier(rows: Sequence[Any]) -> bool:
+    """Whether the verifier's own score is the reward of all rows that have both."""
+    return all(
+        row.components.get("verifier") == row.score for row in rows if row.score is not None and row.correct is not None
+    )
 
 
 def mean(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.monitor import SeriesMonitor
+from pipelines.contract.monitor import SeriesMonitor, StepRollouts, graded_by_verifier
 
 
 @method(paper="2503.20783", title="Length bias of GRPO-like objectives", checked="reconstructed")
@@ -21,6 +21,7 @@ class length_drift(SeriesMonitor):
     Where the reward is the verifier's own grade (`reward_against_verifier` measures nothing), as much more reward is a gain too.
     """
 
+    measures = True
     reads = ("rollout/length_mean", "reward/correct", "reward/mean")
     may_read = ("reward/paid_wrong_share",)
 
@@ -33,11 +34,16 @@ class length_drift(SeriesMonitor):
     ) -> None:
         super().__init__(window=window)
         self.factor, self.paid_by = factor, paid_by
-        self.graded = False
+        self.graded = self.own_grade = True
+
+    def measure(self, rollouts: StepRollouts) -> dict[str, float]:
+        """Look whether the reward is the verifier's own; there is no metric of it."""
+        self.own_grade = graded_by_verifier(rollouts.rows)
+        return {}
 
     def judge(self, values: Mapping[str, float]) -> str | None:
         """Note whether the reward is the verifier's own, and compare."""
-        self.graded = self.may_read[0] not in values
+        self.graded = self.own_grade and self.may_read[0] not in values
         return super().judge(values)
 
     def compare(self, first: Mapping[str, float], last: Mapping[str, float]) -> str | None:

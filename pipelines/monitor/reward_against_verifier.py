@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.monitor import Monitor, StepRollouts, mean, standard_error
+from pipelines.contract.monitor import Monitor, StepRollouts, graded_by_verifier, mean, standard_error
 
 NEAR = 0.9
 """Share of the range of rewards from which on an answer is paid in full."""
@@ -52,7 +52,7 @@ class reward_against_verifier(Monitor):
     def measure(self, rollouts: StepRollouts) -> dict[str, float]:
         """The three metrics; the last two where there are answers of the kind."""
         rows: list[Any] = [row for row in rollouts.rows if row.score is not None and row.correct is not None]
-        if all(row.components.get("verifier") == row.score for row in rows):
+        if graded_by_verifier(rows):
             return {}  # the verifier's own score is the reward, also where it grades
         scores = [float(row.score) for row in rows]
         self.low, self.high = min(self.low, *scores), max(self.high, *scores)

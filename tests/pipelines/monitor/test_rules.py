@@ -271,6 +271,9 @@ def test_what_the_rules_measure():
     assert rule.measure(rollouts(paid, float)) == shares
     graded = [replace(each, components={"verifier": each.score}) for each in paid]
     assert rule.measure(rollouts(graded, float)) == {}, "the verifier's own grades are no other reward"
+    drift = load("monitor", "length_drift")()
+    for rows_of_step, own in ((graded, True), (paid, False)):
+        assert drift.measure(rollouts(rows_of_step, float)) == {} and drift.own_grade == own
     many = [row(float(i % 2), [i + 3]) for i in range(1000)]
     asked = []
     load("monitor", "reward_hacking")(verifier="exact", rows=10).measure(
