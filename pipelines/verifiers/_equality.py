@@ -9,9 +9,9 @@ from typing import Any
 
 from mpmath import mp
 
-from pipelines.verifiers._formula import Formula
+from pipelines.verifiers._tree import Formula, free, has, mapped, parts
 from pipelines.verifiers._units import conflict
-from pipelines.verifiers._values import DIGITS, NoValue, equal, free, has, number, parts
+from pipelines.verifiers._values import DIGITS, NoValue, equal, number
 
 MOST_ITEMS = 60
 """Of a list or set; longer ones are not compared."""
@@ -75,15 +75,14 @@ def _spread(formula: Formula) -> Formula:
     return ("list", [_with_sign(formula, 1), _with_sign(formula, -1)], ",")
 
 
-def _with_sign(formula: Any, sign: int) -> Any:
-    if isinstance(formula, list):
-        return [_with_sign(part, sign) for part in formula]
-    if not isinstance(formula, tuple):
-        return formula
-    if formula[0] == "mul" and formula[1][0] == "pm":
-        inner = _with_sign(formula[2], sign)
-        return inner if formula[1][1] == sign else ("neg", inner)
-    return tuple(_with_sign(part, sign) for part in formula)
+def _with_sign(formula: Formula, sign: int) -> Formula:
+    def signed(part: Formula) -> Formula | None:
+        if part[0] != "mul" or part[1][0] != "pm":
+            return None
+        inner = _with_sign(part[2], sign)
+        return inner if part[1][1] == sign else ("neg", inner)
+
+    return mapped(formula, signed)
 
 
 def _defines(sides: list[Any]) -> bool:
@@ -177,24 +176,21 @@ def _other_case(gold: Formula, answer: Formula) -> bool:
     return {n.lower() for n in letters[0]} == {n.lower() for n in letters[1]} and equal(_lower(gold), _lower(answer))
 
 
-def _lower(formula: Any) -> Any:
-    if isinstance(formula, list):
-        return [_lower(part) for part in formula]
-    if isinstance(formula, tuple):
-        return ("sym", formula[1].lower()) if formula[0] == "sym" else tuple(_lower(part) for part in formula)
-    return formula
+def _lower(formula: Formula) -> Formula:
+    return mapped(formula, lambda part: ("sym", part[1].lower()) if part[0] == "sym" else None)
 
 
 def _same_items(items: list[Formula], others: list[Formula], *, ordered: bool = True) -> bool:
     """Whether the items are the same, one by one or in any order."""
     if len(items) != len(others) or len(items) > MOST_ITEMS:
         return False
-    before = list(others)
+    unmatched = list(others)
     for item in items:
-        position = next((n for n, other in enumerate(before[:1] if ordered else before) if same(item, other)), None)
+        candidates = unmatched[:1] if ordered else unmatched
+        position = next((n for n, other in enumerate(candidates) if same(item, other)), None)
         if position is None:
             return False
-        del before[position]
+        del unmatched[position]
     return True
 
 
@@ -259,14 +255,8 @@ def _multiple(gold: list[Any], answer: list[Any]) -> int | None:
     return 1 if ratio > 0 else -1
 
 
-def _at(formula: Any, point: dict[str, Formula]) -> Any:
-    if isinstance(formula, list):
-        return [_at(part, point) for part in formula]
-    if not isinstance(formula, tuple):
-        return formula
-    if formula[0] == "sym":
-        return point.get(formula[1], formula)
-    return tuple(_at(part, point) for part in formula)
+def _at(formula: Formula, point: dict[str, Formula]) -> Formula:
+    return mapped(formula, lambda part: point.get(part[1]) if part[0] == "sym" else None)
 
 
 def _same_inequalities(gold: list[Any], answer: list[Any]) -> bool:
@@ -389,12 +379,10 @@ def _members(formula: Formula, ends: list[Any]) -> Member:
     if kind == "all":
         return lambda at: True
     if kind in ("union", "cap", "minus"):
-        gold_part, answer_part = _members(formula[1], ends), _members(formula[2], ends)
-        return lambda at: (
-            (gold_part(at) or answer_part(at))
-            if kind == "union"
-            else gold_part(at) and answer_part(at) == (kind == "cap")
-        )
+        first, second = _members(formula[1], ends), _members(formula[2], ends)
+        if kind == "union":
+            return lambda at: first(at) or second(at)
+        return lambda at: first(at) and second(at) == (kind == "cap")
     if kind == "such":
         return _members(formula[2], ends)
     if kind == "list":

@@ -17,7 +17,6 @@ from pipelines.verifiers._tokens import (
     CONSTANTS,
     FUNCTIONS,
     GREEK,
-    LETTERS,
     SAME_FUNCTION,
     Cursor,
     Token,
@@ -25,9 +24,9 @@ from pipelines.verifiers._tokens import (
     exact_number,
     tokens,
 )
+from pipelines.verifiers._tree import Formula, mapped
 from pipelines.verifiers._units import SCALES, is_unit, unit_of
 
-Formula = tuple[Any, ...]
 MAX_CHARS, MAX_DEPTH = 2000, 60
 _MANY = ("max", "min", "gcd", "lcm")
 _SETS = ("R", "Z", "N", "Q", "C")
@@ -174,7 +173,9 @@ class _Reader(Cursor):
             over = self.kind(-1) == "num" and integral and self.peek(1) == "/" and self.kind(2) == "num"
             if not over or not self.tokens[self.at].spaced:
                 raise Unread("two numbers side by side")
-            top, bottom = (exact_number(self.take()), self.take(), exact_number(self.take()))[::2]
+            top = exact_number(self.take())
+            self.take("/")
+            bottom = exact_number(self.take())
             if not 0 < top < bottom:
                 raise Unread("a mixed number that is none")
             return ("add", left, ("num", top / bottom))
@@ -238,7 +239,10 @@ class _Reader(Cursor):
         if self.peek() == "{":
             return self.group()
         sign, formula = self.take() if self.peek() in ("-", "+") else "", self.atom(digit=False)
-        return _signed(sign, ("pow", formula, (self.take(), self.exponent())[1]) if self.peek() == "^" else formula)
+        if self.peek() == "^":
+            self.take()
+            formula = ("pow", formula, self.exponent())
+        return _signed(sign, formula)
 
     def group(self) -> Formula:
         """A formula in braces, with \\over or \\choose a fraction or a binomial."""
@@ -266,7 +270,7 @@ class _Reader(Cursor):
         kind, text = self.kind(), self.peek()
         if kind == "num":
             formula = self.number(digit)
-        elif kind in ("word", "name") or text in LETTERS.values() or text.removeprefix("\\") in GREEK:
+        elif kind in ("word", "name") or text.removeprefix("\\") in GREEK:
             formula = self.named()
         elif kind == "cmd" or text.startswith("\\"):
             formula = self.command()
@@ -412,14 +416,16 @@ class _Reader(Cursor):
             raise Unread("a sum without bounds")
         symbol, body = start[1][0], self.term()
         if symbol == ("const", "i"):
-            symbol, body = ("sym", "i"), _replaced(body, symbol, ("sym", "i"))
+            symbol, body = ("sym", "i"), mapped(body, lambda part: ("sym", "i") if part == ("const", "i") else None)
         if symbol[0] != "sym":
             raise Unread("a sum over no letter")
         return (name, symbol, start[1][2], bounds["^"], body)
 
     def matrix(self) -> Formula:
         """A matrix; a determinant's bars are a function of it."""
-        kind = "".join(t for t in (self.take("{"), self.take(), self.take("}"))[1])
+        self.take("{")
+        kind = self.take()
+        self.take("}")
         if kind not in ("pmatrix", "bmatrix", "matrix", "vmatrix", "Bmatrix", "smallmatrix", "array"):
             raise Unread(f"the environment {kind}")
         if kind == "array" and self.peek() == "{":
@@ -480,14 +486,6 @@ class _Reader(Cursor):
         if len(listed) == 1 and (opening, closing) in (("(", ")"), ("[", "]")):
             return formula
         return ("tuple", listed, opening, closing)
-
-
-def _replaced(formula: Any, part: Formula, other: Formula) -> Any:
-    if formula == part:
-        return other
-    if isinstance(formula, tuple | list):
-        return type(formula)(_replaced(inner, part, other) for inner in formula)
-    return formula
 
 
 def _signed(sign: str, formula: Formula) -> Formula:

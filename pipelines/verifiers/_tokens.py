@@ -51,7 +51,7 @@ _AS = {
     "\\wedge": "and", "\\emptyset": "empty", "\\varnothing": "empty", "∅": "empty", "\\infty": "inf", "∞": "inf",
     "\\degree": "°", "\\prime": "'", "π": "\\pi", "√": "\\sqrt", "∛": "\\cbrt", "\\dfrac": "\\frac",
     "\\tfrac": "\\frac", "\\cfrac": "\\frac", "\\sfrac": "\\frac", "\\nicefrac": "\\frac", "\\dbinom": "\\binom",
-    "\\tbinom": "\\binom", "\\imath": "i", "\\lnot": "\\neg",
+    "\\tbinom": "\\binom", "\\imath": "i",
 }  # fmt: skip
 GREEK = (
     "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota", "kappa",

@@ -23,26 +23,7 @@ _SAME = {
     "newton": "n", "joule": "j", "watt": "w", "volt": "v", "amp": "a", "hertz": "hz", "kelvin": "k", "percent": "%",
     "acre": "acre", "hectare": "ha", "fps": "ft/s",
 }  # fmt: skip
-_KNOWN = {
-    *_SAME,
-    *_SAME.values(),
-    "cm",
-    "mm",
-    "km",
-    "kg",
-    "mg",
-    "ml",
-    "lb",
-    "oz",
-    "ft",
-    "rad",
-    "min",
-    "hz",
-    "khz",
-    "mhz",
-    "pm",
-    "am",
-}
+_KNOWN = {*_SAME, *_SAME.values(), "khz", "mhz", "pm", "am"}
 _REFUSED = frozenset({
     "ones", "tens", "or", "and", "not", "no", "nor", "to", "than", "then", "more", "less", "fewer", "least", "most", "any", "all",
     "about", "approximately", "roughly", "around", "plus", "minus", "times", "divided", "squared", "cubed",

@@ -15,7 +15,7 @@ from typing import Any
 
 from mpmath import mp, mpc, mpf
 
-from pipelines.verifiers._formula import Formula
+from pipelines.verifiers._tree import Formula, free, has
 
 MAX_BITS = 100_000
 """Of an exact number; a larger one is compared by its digits."""
@@ -33,31 +33,6 @@ class NoValue(ArithmeticError):
 
 class TooMuchWork(ArithmeticError):
     """A comparison takes more steps than it may."""
-
-
-def free(formula: Formula) -> frozenset[str]:
-    """The letters of a formula that stand for anything."""
-    if formula[0] == "sym":
-        return frozenset({formula[1]})
-    inner: frozenset[str] = frozenset().union(*(free(part) for part in parts(formula)))
-    return inner - {formula[1][1]} if formula[0] in ("sum", "prod") else inner
-
-
-def parts(formula: Formula) -> list[Formula]:
-    """The formulas that a formula is made of."""
-    listed: list[Formula] = []
-    for part in formula[1:]:
-        if isinstance(part, tuple):
-            listed.append(part)
-        elif isinstance(part, list):
-            entries = [entry for row in part for entry in (row if isinstance(row, list) else [row])]
-            listed += [entry for entry in entries if isinstance(entry, tuple)]
-    return listed
-
-
-def has(formula: Formula, part: Formula) -> bool:
-    """Whether a formula holds another one."""
-    return formula == part or any(has(inner, part) for inner in parts(formula))
 
 
 class _Exact:
@@ -177,8 +152,6 @@ def _function(name: str, values: list[Fraction]) -> Fraction | None:
         )
     if name in ("max", "min"):
         return max(values) if name == "max" else min(values)
-    if name == "mod" and values[1] != 0:
-        return first % values[1]
     if not integral:
         return None
     integers = [int(value) for value in values]
@@ -304,7 +277,6 @@ _SIMPLE = {
     "arcsin": mp.asin, "arccos": mp.acos, "arctan": mp.atan, "arccot": mp.acot, "arcsec": mp.asec, "arccsc": mp.acsc,
     "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh, "coth": mp.coth,
     "factorial": mp.factorial, "binom": mp.binomial, "floor": mp.floor, "ceil": mp.ceil, "max": max, "min": min,
-    "mod": lambda a, b: a - b * mp.floor(a / b),
 }  # fmt: skip
 
 
@@ -342,32 +314,23 @@ def equal(first: Formula, other: Formula) -> bool:
 def _equal(first: Formula, other: Formula, steps: list[int]) -> bool:
     letters = sorted(free(first) | free(other))
     if not letters:
-        return _equal_constants(first, other, steps)
+        try:
+            values = exact(first), exact(other)
+        except NoValue:
+            return False
+        if None not in values:
+            return values[0] == values[1]
+    least, points = (LEAST_POINTS, _points(len(letters))) if letters else (1, [()])
     imaginary = any(has(f, ("const", "i")) for f in (first, other))
     for mode in (True,) if imaginary else (False, True):
         agreed = 0
-        for point in _points(len(letters)):
+        for point in points:
             close = _close(first, other, dict(zip(letters, point, strict=True)), steps, imaginary=mode)
             if close is False:
                 return False
             agreed += close is True
-        if agreed >= LEAST_POINTS:
+        if agreed >= least:
             return True
-    return False
-
-
-def _equal_constants(first: Formula, other: Formula, steps: list[int]) -> bool:
-    try:
-        value, other_value = exact(first), exact(other)
-    except NoValue:
-        return False
-    if value is not None and other_value is not None:
-        return value == other_value
-    imaginary = any(has(f, ("const", "i")) for f in (first, other))
-    for mode in (True,) if imaginary else (False, True):
-        close = _close(first, other, {}, steps, imaginary=mode)
-        if close is not None:
-            return close
     return False
 
 

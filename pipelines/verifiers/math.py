@@ -14,11 +14,12 @@ from typing import Any
 from pipelines.verifiers import number
 from pipelines.verifiers._characters import ascii_forms
 from pipelines.verifiers._equality import same
-from pipelines.verifiers._formula import FUNCTIONS, Formula, Unread, read
+from pipelines.verifiers._formula import FUNCTIONS, Unread, read
 from pipelines.verifiers._marked import marked, stated
+from pipelines.verifiers._tree import Formula
 from pipelines.verifiers._units import SCALES
 from pipelines.verifiers._values import NoValue, exact
-from pipelines.verifiers.verdict import UNPARSABLE, Verdict, correct_or_incorrect
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict, correct_or_incorrect, failed
 
 TAIL = 4000
 """Characters of a completion without marks that are searched, from its end."""
@@ -114,9 +115,9 @@ def tidy(text: str) -> str:
 
 
 def _repeating(match: re.Match[str]) -> str:
-    complete, fixed = match[1] or "0", match[2]
+    integer, fixed = match[1] or "0", match[2]
     period = match[3] or match[4] or match[5] or match[6] + (match[7] or "") + (match[8] or "")
-    value = Fraction(int(complete + fixed + period) - int(complete + fixed), 10 ** len(fixed) * (10 ** len(period) - 1))
+    value = Fraction(int(integer + fixed + period) - int(integer + fixed), 10 ** len(fixed) * (10 ** len(period) - 1))
     return f"{{\\frac{{{value.numerator}}}{{{value.denominator}}}}}"
 
 
@@ -235,7 +236,7 @@ def known(completion: str, answer: str, info: dict[str, Any]) -> Verdict | None:
     """Verdicts that need no reading: texts that are equal, what is denied or too long; None for the others."""
     gold = _gold(answer)
     if len(gold) > MAX_ANSWER:
-        return Verdict(None, "verifier_failed", {"error/AnswerTooLarge": 1.0})
+        return failed("AnswerTooLarge")
     parsed = tidy(candidate(completion))
     if not parsed or _too_long(completion, parsed):
         return UNPARSABLE
@@ -317,7 +318,7 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     if not answers:
         return UNPARSABLE
     try:
-        return correct_or_incorrect(any(same(previous, other) for previous in wanted for other in answers))
+        return correct_or_incorrect(any(same(gold_formula, other) for gold_formula in wanted for other in answers))
     except RecursionError:
         return UNPARSABLE
 

@@ -356,27 +356,6 @@ def equal(first: Number, other: Number) -> bool:
     return first[0] == other[0] or (share[1] and not value[1] and share[0] == value[0] * 100)
 
 
-def alternatives(text: str) -> bool:
-    """Whether the text gives several numbers where it gives its answer: "3, 4 or 5", "3 to 5"."""
-    text = ascii_forms(text)
-    inner, statement = marked(text), stated(text)
-    plain = _plain(inner if inner is not None else statement or text)
-    tokens = list(_TOKEN.finditer(plain))
-    pairs = pairwise(tokens if inner is not None else tokens[-2:] if statement is None else tokens[:2])
-    return any(_alternative(plain, *pair) for pair in pairs)
-
-
-def _alternative(text: str, first: re.Match[str], other: re.Match[str]) -> bool:
-    gap = " ".join(text[first.end() : other.start()].split())
-    return len(gap) <= LONGEST_GAP and bool(_OR.fullmatch(gap) or _UNIT_GAP.fullmatch(gap) or _HEDGE.match(gap))
-
-
-_OR = re.compile(
-    r"[\s,;$]{0,8}(?:,|or|and|to|~|\.{2,3}|…|–|—)[\s,;$]{0,8}(?:(?:or|and|maybe|perhaps|possibly|else)[\s,;$]{0,8}){0,2}",
-    re.I,
-)
-
-
 def extract_answer(completion: str) -> str:
     """The final number in its shortest form."""
     value = final_number(completion)

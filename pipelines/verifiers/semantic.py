@@ -13,8 +13,8 @@ from math import isfinite, isnan, nan
 from typing import Any
 
 from pipelines.verifiers import verify as verify_row
-from pipelines.verifiers._compound import BadPart, Row, failed, part
-from pipelines.verifiers.verdict import UNPARSABLE, Verdict
+from pipelines.verifiers._compound import BadPart, Row, part
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict, failed
 
 FLOOR, THRESHOLD = 0.3, 0.9
 

@@ -16,7 +16,7 @@ from pipelines.sandbox.compare import canonical, equal
 from pipelines.sandbox.worker import Limits, Worker
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program
-from pipelines.verifiers.verdict import UNPARSABLE, Verdict
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict, failed
 
 RUNS = 0.1
 """Score of a query that runs and returns other rows."""
@@ -83,7 +83,7 @@ def ends_ordered(text: str) -> bool:
 def _judge(worker: Worker, schema: str, gold: str, text: str, ordered: bool) -> Verdict:
     expected = _gold(worker, schema, gold)
     if isinstance(expected, str):
-        return Verdict(None, "verifier_failed", {f"error/{expected}": 1.0})
+        return failed(expected)
     reply = _run(worker, schema, text)
     if "gone" in reply:
         late = reply["gone"] == "timed_out"

@@ -7,7 +7,7 @@ from typing import Literal
 
 Status = Literal["correct", "incorrect", "unparsable", "timed_out", "verifier_failed"]
 MAX_CHARS = 1_000_000
-"""A longer completion is unparsable for them."""
+"""A longer completion is unparsable for verifiers that run in processes of their own."""
 
 
 @dataclass(frozen=True, slots=True)
