@@ -1,6 +1,7 @@
 """Level, coverage and power of intervals and tests over problems: those of `evaluation.intervals` and what else the literature offers.
 
-    python -m benchmarks.intervals                      all tables, as in docs/evaluation.md
+    python -m benchmarks.intervals                      all tables
+    python -m benchmarks.intervals --simulations 2000 --sizes 5 10 20 60 250      those of docs/evaluation.md
     python -m benchmarks.intervals --sizes 10 60 --simulations 1000
 
 Pass rates of problems are drawn, then the answers of two models to them; the truth is the difference of the expected rates. The populations

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from evaluation import statistics
+from evaluation import harness, statistics
 from evaluation.played import problems
-from evaluation.samples import TRUNCATED
 from pipelines import environments
 from pipelines.contract.episode import play
 from pipelines.contract.rollout import RolloutContext, RolloutRequest
@@ -68,9 +67,8 @@ def evaluate(
         metrics["mean_score"] = statistics.reward_cell(paid, confidence=settings.confidence)
     for name, value in environments.exact(episodes.task, partial(_chances, lm, system)).items():
         metrics[name] = {"value": value, "low": value, "high": value, "n": len(task_problems)}
-    cut = [sum(r.stop == Stop.LENGTH for r in group) / len(group) for group in groups]
-    metrics[TRUNCATED] = statistics.mean_cell(cut, confidence=settings.confidence)
     log = [_log(p, group, s) for p, group, s in zip(task_problems, groups, scores, strict=True)]
+    harness.add_truncated(metrics, log, [[r.stop == Stop.LENGTH for r in group] for group in groups], settings)
     return {task.name: metrics}, {task.name: log}
 
 
@@ -120,5 +118,4 @@ def _log(problem: Problem, group: list[Trajectory], scores: list[float]) -> dict
         "resps": [r.text for r in group],
         "scores": scores,
         "turns": [len(r.turn_reward or []) for r in group],
-        TRUNCATED: sum(r.stop == Stop.LENGTH for r in group) / len(group),
     }

@@ -146,7 +146,7 @@ def evaluate(
             metrics[label] = _reported_metrics(reported, len(samples), settings.confidence)
             metrics[label] |= _mean_metrics(reported, samples, settings.confidence)
         logs[label] = [_log(s) for s in samples]
-        _add_truncated(
+        add_truncated(
             metrics[label], logs[label], [lm.truncated.get((name, s["doc_id"]), []) for s in samples], settings
         )
         costs = [np.mean(lm.spent[name, s["doc_id"]], axis=0) for s in samples if (name, s["doc_id"]) in lm.spent]
@@ -157,7 +157,7 @@ def evaluate(
     return metrics, logs
 
 
-def _add_truncated(
+def add_truncated(
     metrics: dict[str, Any], log: list[dict[str, Any]], truncated: list[list[bool]], settings: Evaluate
 ) -> None:
     """Add the share of answers that were cut at the token limit to a task's metrics and to the log of each question.

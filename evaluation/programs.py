@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evaluation.scoring import summary
+from evaluation.scoring import answers_of, summary
 from pipelines import verifiers
 
 TASKS = ("humaneval", "humaneval_instruct", "mbpp", "mbpp_instruct")
@@ -21,8 +21,7 @@ def process_results(doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
         SandboxError: there is no sandbox here.
     """
     info = {name: doc[name] for name in TESTS if doc.get(name)}
-    answers = results[0] if isinstance(results[0], list) else results
-    return summary(verifiers.verify_many([("python", answer, "", info) for answer in answers]))
+    return summary(verifiers.verify_many([("python", answer, "", info) for answer in answers_of(results)]))
 
 
 def process_fenced(doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
@@ -31,5 +30,4 @@ def process_fenced(doc: dict[str, Any], results: list[Any]) -> dict[str, Any]:
     Raises:
         SandboxError: there is no sandbox here.
     """
-    answers = results[0] if isinstance(results[0], list) else results
-    return process_results(doc, [[answer.partition(FENCE)[0] for answer in answers]])
+    return process_results(doc, [[answer.partition(FENCE)[0] for answer in answers_of(results)]])

@@ -29,11 +29,15 @@ def every_answer(responses: Iterable[list[str]], docs: Iterable[dict[str, Any]])
     return [list(r) for r in responses]
 
 
+def answers_of(results: list[Any]) -> list[str]:
+    """All answers to a question, as `every_answer` leaves them."""
+    return results[0] if isinstance(results[0], list) else results
+
+
 def process_results(doc: dict[str, Any], results: list[list[str]]) -> dict[str, Any]:
     """Scores of one question's answers, by its verifier; an unscored answer counts as 0 here and is marked."""
     info = json.loads(doc["info"]) if doc.get("info") else {}
-    answers = results[0] if isinstance(results[0], list) else results
-    verdicts = verifiers.verify_many([(doc["verifier"], a, doc["answer"], info) for a in answers])
+    verdicts = verifiers.verify_many([(doc["verifier"], a, doc["answer"], info) for a in answers_of(results)])
     return summary(verdicts)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipelines.base.files import REPORT
-from pipelines.contract.metrics import METRICS, metric
+from pipelines.contract.metrics import METRICS
 from pipelines.contract.monitor import mean
 from pipelines.stage.report import SPOOL, history
 
@@ -20,13 +20,12 @@ def achieved(kind: str, spool: Path) -> str:
     Steps that a rollback has undone do not count.
     """
     series: dict[str, list[float]] = {}
-    for line in history(spool) if kind in METRICS else []:
+    table = METRICS.get(kind, {})
+    for line in history(spool) if table else []:
         for name, value in line["values"].items():
             series.setdefault(name, []).append(value)
-    named = {name: about.outcome for name in series if (about := metric(kind, name)) is not None and about.outcome}
-    order = [about.outcome for about in METRICS[kind].values()] if named else []
     return ", ".join(
-        change(what, series[name]) for name, what in sorted(named.items(), key=lambda item: order.index(item[1]))
+        change(about.outcome, series[name]) for name, about in table.items() if about.outcome and name in series
     )
 
 

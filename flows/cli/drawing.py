@@ -26,9 +26,11 @@ def plan(recipe: Recipe, planned: list[Planned]) -> str:
 def _reused_if_same(planned: list[Planned]) -> list[str]:
     """One line where data are made again and what was made from them may stay."""
     rest = [p.stage for p in planned if p.if_same]
+    if not rest:
+        return []
     data = list(dict.fromkeys(stage for p in planned for stage in p.if_same))
-    who = f"{listed(data)} runs; if its" if len(data) == 1 else f"{listed(data)} run; if their" if data else ""
-    return [f"{who} rows stay the same, the rest is reused: {listed(rest)}"] if rest else []
+    who = f"{listed(data)} runs; if its" if len(data) == 1 else f"{listed(data)} run; if their"
+    return [f"{who} rows stay the same, the rest is reused: {listed(rest)}"]
 
 
 def graph_lines(recipe: Recipe, stages: list[str]) -> dict[str, str]:

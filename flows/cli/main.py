@@ -137,7 +137,7 @@ def main(argv: list[str] | None = None) -> None:
 def _explain(error: Exception) -> Exception | None:
     """What a full disk, a store that cannot be read or a limit on memory asks of the user; None for what nobody foresaw."""
     from tasks import environment, machine
-    from tasks.environment import folder as store
+    from tasks.environment import folder as project_folder
 
     if machine.short_of_memory(error):
         from pipelines.base.errors import UserError
@@ -146,7 +146,7 @@ def _explain(error: Exception) -> Exception | None:
             f"there is not enough memory for this command ({str(error)[:200] or type(error).__name__}). Raise the limit (ulimit -v, or the "
             "container's), or free some."
         )
-    return store.explain(error, environment.home()) if isinstance(error, OSError) else None
+    return project_folder.explain(error, environment.home()) if isinstance(error, OSError) else None
 
 
 if __name__ == "__main__":

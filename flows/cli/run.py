@@ -29,14 +29,14 @@ def command(arguments: argparse.Namespace) -> int:
     from flows import table
     from pipelines.recipe.read import read_recipe
     from tasks import environment
-    from tasks.environment import folder as store
+    from tasks.environment import folder as project_folder
     from tasks.pipeline import Selection
     from tasks.preflight import check as preflight
     from tasks.stages import fetch_inputs, plan
 
     preflight.summary_file(arguments.summary)
     environment.prepare()
-    store.check(environment.home())
+    project_folder.check(environment.home())
     began = time.monotonic()
     recipe = read_recipe(arguments.recipe, arguments.set)
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)

@@ -31,16 +31,12 @@ def command(arguments: argparse.Namespace) -> int:
         print(json.dumps([{k: v for k, v in entry.items() if k != "summary"} for entry in listed], indent=1))
         return 0
     if not listed:
-        place = (
-            "MLflow"
-            if arguments.remote
-            else f"{environment.home()} (WHETSTONE_HOME, else .whetstone of the working folder)"
-        )
-        of, hint = (
-            f" of experiment {arguments.experiment!r}" if arguments.experiment else "",
-            "whetstone run recipes/quickstart.yaml",
-        )
-        print(f"no pipeline run{of} in {place}" + ("" if of else f"; to make one: {hint}"))
+        folder = f"{environment.home()} (WHETSTONE_HOME, else .whetstone of the working folder)"
+        place = "MLflow" if arguments.remote else folder
+        if arguments.experiment:
+            print(f"no pipeline run of experiment {arguments.experiment!r} in {place}")
+        else:
+            print(f"no pipeline run in {place}; to make one: whetstone run recipes/quickstart.yaml")
     for entry in listed:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["started"]))
         took = f"{entry['seconds']:.0f} s" if entry["seconds"] else "–"

@@ -62,7 +62,7 @@ def command(arguments: argparse.Namespace) -> int:
     from flows import embedded
     from pipelines.base.errors import UserError
     from tasks import environment
-    from tasks.environment import folder as store
+    from tasks.environment import folder as project_folder
     from tasks.preflight import check as preflight
     from tasks.sweep import plan as sweeps
 
@@ -71,7 +71,7 @@ def command(arguments: argparse.Namespace) -> int:
     preflight.summary_file(arguments.summary)
     environment.prepare()
     check_runner(arguments.runner)
-    store.check(environment.home())
+    project_folder.check(environment.home())
     preflight.summary_file(arguments.markdown, "--markdown")
     preflight.summary_file(arguments.html, "--html")
     chosen = (

@@ -9,24 +9,12 @@ from typing import Any
 from pipelines.base.errors import RecipeError
 
 CHECKED = ("official code", "third-party code", "paper", "closed form", "reconstructed")
-
-
 """How a method's results were verified; "third-party code" may be followed by which in brackets."""
-
-
 PROVENANCE = ("rule", "preferences", "step labels", "demonstrations", "judge", "reward model", "model", "policy")
-
-
 """What rewards are made from: a program, pairs of answers, labels of steps, somebody's solutions, a language model that is asked, a reward
 model of which nothing more is known, a model's probabilities or embeddings, the policy's own answers, probabilities and states."""
-
-
 DIVERGENCE = "rlvr.divergence"
-
-
 TERMS = (DIVERGENCE, "rlvr.auxiliary_loss")
-
-
 """Slots whose methods are terms of a sum: there `weight` is the term's factor, elsewhere a setting like any other."""
 
 

@@ -120,7 +120,7 @@ class Counts:
     def quarantine_summary(self) -> str:
         """One line: how many rows were quarantined, why, and where to look."""
         share = f"{self.quarantined:,} of {self.read:,} rows"
-        return f"quarantined {share}: {self.commonest_reasons()} (see quarantine.jsonl)"
+        return f"quarantined {share}: {self.commonest_reasons()} (see report/quarantine.jsonl)"
 
     def all_quarantined(self) -> str:
         """What to say where no row is a record."""

@@ -37,12 +37,6 @@ class Cells(dict[str, Any]):
         self.extra: set[str] = set()
         """Columns of which no part of the record was made, kept in `info`."""
 
-    def changed(self, columns: Mapping[str, Any]) -> Cells:
-        """Other columns of the same row; what is used of them counts for this one."""
-        other = Cells(columns)
-        other.used, other.lost, other.extra = self.used, self.lost, self.extra
-        return other
-
     def use(self, *columns: str) -> None:
         """The record holds what stands in these columns."""
         self.used.update(columns)

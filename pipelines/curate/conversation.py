@@ -12,7 +12,8 @@ from pipelines import tools
 from pipelines.curate.cells import Cells, missing
 from pipelines.curate.offered import without_filled
 from pipelines.curate.values import RowError, kind, normalise, parse_json, plain, text_of
-from pipelines.data.chat import THINK_END, THINK_START
+from pipelines.data.chat import THINK_END
+from pipelines.data.control import thought_first
 from pipelines.data.records import Message
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -150,7 +151,7 @@ def _with_reasoning(thought: str, content: str, number: int, column: str) -> str
         return content
     if end:
         raise RowError(column, "two texts of reasoning in one message", f"message {number}")
-    return f"{THINK_START}\n{thought}\n{THINK_END}\n\n{content}"
+    return thought_first(thought, content)
 
 
 def _mark(entry: dict[str, Any], number: int) -> float | None:

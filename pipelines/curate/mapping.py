@@ -11,13 +11,12 @@ from pipelines.base.errors import DataError
 from pipelines.base.files import dumps
 from pipelines.curate import choices, conversation, gold, labelled, offered, paired, preferences
 from pipelines.curate.cells import ORIGIN, Cells, missing
-from pipelines.curate.gold import ANSWERS, SOLUTIONS, Gold
+from pipelines.curate.gold import ANSWERS, Gold
 from pipelines.curate.values import RowError, check_text, kind, normalise, parse_json, plain, scalar_text, text_of
 from pipelines.data import chat, pairs, steps
 from pipelines.data.records import PREFERENCES, RAW_TEXT, TURN_WEIGHTS, Message, Problem
 from pipelines.recipe.settings import Source
 
-__all__ = ["ANSWERS", "PROMPTS", "SOLUTIONS", "problem_uid", "to_problem"]
 PROMPTS = ("prompt", "problem", "question", "instruction", "input", "query", "Question")
 CONVERSATIONS = ("messages", "conversations", "conversation")
 SYSTEMS = ("system", "system_prompt", "system_message")
@@ -110,7 +109,8 @@ def _complete_info(info: dict[str, Any], row: Cells, source: Source, verifier: s
     if verifier is not None and verifier not in verifiers.known():
         raise RowError("verifier", "unknown verifier", repr(verifier[:40]))
     info.setdefault("split", source.split)
-    if source.kind in ("file", "hub") and environments.runs_outside(str(info.get("environment"))):
+    played = info.get("environment")
+    if played is not None and source.kind in ("file", "hub") and environments.runs_outside(str(played)):
         raise RowError("info.environment", "rows of files may not name an environment that runs code or asks a server")
     offered.add_corpus(source, str(verifier), info)
     offered.add_tools(row, source, info)
@@ -134,10 +134,9 @@ def _pair(row: Cells, source: Source) -> dict[str, Any]:
     """What `info` holds of a row that compares or labels answers, {} for any other."""
     if all(not missing(row.get(name)) for name in pairs.TEXTS):
         column = row.column(source, "prompt", PROMPTS) or next((c for c in CONVERSATIONS if row.get(c)), None)
-        asked = [] if column is None else _messages_of(row[column], column, row).messages
-        while asked and asked[-1]["role"] == "assistant":
-            asked.pop()
-        return paired.read(row, source, asked)
+        talk = conversation.Talk() if column is None else _messages_of(row[column], column, row)
+        talk.closing()
+        return paired.read(row, source, talk.messages)
     if pair := paired.labelled(row):
         return pair
     if pair := labelled.of_row(row):

@@ -21,7 +21,7 @@ OTHER_NAMES = {
 
 
 def read(cells: Cells, source: Source, asked: list[Message]) -> dict[str, Any]:
-    """What `info` holds of a row with the columns `chosen` and `rejected`, {} for any other.
+    """What `info` holds of a row with the columns `chosen` and `rejected`.
 
     Where they are conversations and no column holds their prompt, what both begin with becomes the column `prompt`. Answers of several
     turns become `chosen_turns` and `rejected_turns`, and of two prompts the second one `rejected_prompt`.
@@ -34,8 +34,6 @@ def read(cells: Cells, source: Source, asked: list[Message]) -> dict[str, Any]:
     Raises:
         RowError: the two are no pair.
     """
-    if any(missing(cells.get(name)) for name in pairs.TEXTS):
-        return {}
     pair = _answers(cells, asked) | _parts(cells)
     cells.use(*pairs.TEXTS, *pairs.PARTS)
     if pairs.REJECTED_PROMPT in pair and (source.prompt_template or source.system or "system" in source.columns):

@@ -383,7 +383,8 @@ def _check_plain(problem: Problem, tokenizer: Any) -> None:
         RowError: one begins or ends with a control token of the model.
     """
     texts = [("prompt", message["content"]) for message in problem.prompt]
-    texts += [(name, str(problem.info.get(name) or "")) for name in ("solution", *pairs.TEXTS, pairs.COMPLETION)]
+    named = ("solution", *pairs.TEXTS, pairs.COMPLETION)
+    texts += [(name, str(problem.info[name])) for name in named if problem.info.get(name)]
     for field, text in texts:
         mark = rendered_mark(tokenizer, text)
         if mark is not None:

@@ -34,7 +34,7 @@ _MARK = "\u2042mark\u2042"
 
 
 class TemplateRefusal(ModelError):
-    """The chat template raised an error for a conversation."""
+    """The chat template raised an error for a conversation, or shows a part of it nowhere."""
 
 
 def render_text(
@@ -100,7 +100,7 @@ def _renderings(
     replied = tool_in_user(messages)
     if replied != messages:
         yield replied, tools
-    for conversation in (messages, replied):
+    for conversation in (messages,) if replied == messages else (messages, replied):
         folded = system_in_user(conversation)
         if folded is not None:
             yield folded, tools
@@ -140,7 +140,7 @@ def _render_together(tokenizer: PreTrainedTokenizerBase, conversations: list[lis
     roles = {message["role"] for messages in conversations for message in messages}
     if "tool" in roles or ("system" in roles and not known.system):
         return None
-    marked = [as_text(tokenizer, [with_reasoning(m) for m in messages]) for messages in conversations]
+    marked = as_text(tokenizer, [[with_reasoning(m) for m in messages] for messages in conversations])
     try:
         texts = list(tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=True))
     except TemplateError:

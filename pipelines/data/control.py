@@ -80,13 +80,16 @@ def control(tokenizer: PreTrainedTokenizerBase) -> Control:
 
 def as_text(tokenizer: PreTrainedTokenizerBase, value: Any) -> Any:
     """A text, or the texts of messages or of tools, with a `BREAK` in each control token that they spell; for `encode`."""
+    return _parted(control(tokenizer).spelled, value)
+
+
+def _parted(spelled: re.Pattern[str], value: Any) -> Any:
     if isinstance(value, str):
-        value = value.replace(BREAK, "")
-        return control(tokenizer).spelled.sub(lambda token: token[0][0] + BREAK + token[0][1:], value)
+        return spelled.sub(lambda token: token[0][0] + BREAK + token[0][1:], value.replace(BREAK, ""))
     if isinstance(value, dict):
-        return {key: as_text(tokenizer, entry) for key, entry in value.items()}
+        return {key: _parted(spelled, entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [as_text(tokenizer, entry) for entry in value]
+        return [_parted(spelled, entry) for entry in value]
     return value
 
 
@@ -150,3 +153,13 @@ def decode(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[list[int]]) -
     if plain and not tokenizer.clean_up_tokenization_spaces:  # `decode` then does nothing else but check its arguments
         return list(tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=True))
     return [str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in sequences]
+
+
+def decode_text(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
+    """`decode` of one sequence."""
+    return decode(tokenizer, [list(tokens)])[0]
+
+
+def thought_first(thought: str, content: str) -> str:
+    """Content with its reasoning in front, in the tags that chat templates of reasoning models read."""
+    return f"{THINK_START}\n{thought}\n{THINK_END}\n\n{content}"

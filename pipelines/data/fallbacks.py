@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipelines.data.control import THINK_END, THINK_START
+from pipelines.data.control import THINK_END, thought_first
 from pipelines.data.records import Message
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
@@ -17,8 +17,7 @@ def with_reasoning(message: Message) -> Message:
     reasoning = next((str(message[name]) for name in REASONING if message.get(name)), None)
     if reasoning is None or THINK_END in message["content"]:
         return {name: value for name, value in message.items() if name not in REASONING}
-    content = f"{THINK_START}\n{reasoning.strip()}\n{THINK_END}\n\n{message['content']}"
-    return {"role": message["role"], "content": content}
+    return {"role": message["role"], "content": thought_first(reasoning.strip(), message["content"])}
 
 
 def system_in_user(messages: list[Message]) -> list[Message] | None:

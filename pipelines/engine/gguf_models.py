@@ -125,9 +125,8 @@ def converted(file: Path) -> Path:
     with _lock(folder):
         if damage(folder) is not None:
             check_header(file)
-            for unfinished in folder.parent.glob(
-                f".{glob.escape(folder.name)}.*.building"
-            ):  # of a process that was killed
+            # of a process that was killed
+            for unfinished in folder.parent.glob(f".{glob.escape(folder.name)}.*.building"):
                 shutil.rmtree(unfinished, ignore_errors=True)
             log.info("%s: converting to float32 weights in %s", file.name, folder)
             with _sigterm_raises(), atomic_folder(folder) as building:

@@ -116,8 +116,7 @@ class Game(Environment, Protocol):
 
 def known() -> list[str]:
     """Every environment: the files of this folder, and those of plug-ins."""
-    own = [p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("_")]
-    return sorted({*own, *plugins.origins().get(SLOT, {})})
+    return plugins.names(SLOT)
 
 
 def module_name(name: str) -> str:
@@ -126,7 +125,7 @@ def module_name(name: str) -> str:
     Raises:
         RecipeError: there is none of that name.
     """
-    if name.isidentifier() and not name.startswith("_") and (Path(__file__).parent / f"{name}.py").is_file():
+    if name in plugins.core_names(SLOT):
         return f"{__name__}.{name}"
     brought = plugins.origins().get(SLOT, {}).get(name)
     if brought is None:

@@ -1,4 +1,4 @@
-"""ADHint: gradient modulation and selective masking of hint tokens.
+"""ADHint: Adaptive Hints with Difficulty Priors for Reinforcement Learning.
 
 arXiv 2512.13095. Presets: adhint. Parts: adhint (rollout), adhint (advantage), adhint (credit).
 

@@ -1,4 +1,4 @@
-"""GUI-G1: a record's difficulty as the inverse of its target's relative size.
+"""GUI-G1: Understanding R1-Zero-Like Training for Visual Grounding in GUI Agents.
 
 arXiv 2505.15810. Presets: gui_g1. Parts: record_weight (providers), gui_g1 (credit).
 

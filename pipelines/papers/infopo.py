@@ -1,4 +1,4 @@
-"""InfoPO: information gain of a turn's feedback, by hiding it.
+"""Information-Driven Policy Optimization for User-Centric Agents (InfoPO).
 
 arXiv 2603.00656. Presets: infopo. Parts: feedback_gain (providers), infopo (credit).
 

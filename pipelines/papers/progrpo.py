@@ -1,4 +1,4 @@
-"""Log-probabilities of prompt tokens.
+"""Back to Basics: Revisiting Exploration in RL for LLM Reasoning via Generative Probabilities (ProGRPO).
 
 arXiv 2602.05281. Presets: progrpo. Parts: prompt_log_probs (providers), progrpo (credit).
 

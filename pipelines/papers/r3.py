@@ -26,7 +26,6 @@ from pipelines.rlvr.ops import group_size, row_mean
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
-    from pipelines.data.records import Trajectory
 
 
 @method(
@@ -128,7 +127,7 @@ def serr(
 
 
 def beats(peak: torch.Tensor, mean: torch.Tensor, same_group: torch.Tensor) -> torch.Tensor:
-    """How many rows each one beats, int64 [B]; `together` is bool [B, B]."""
+    """How many rows each one beats, int64 [B]; `same_group` is bool [B, B]."""
     wins = (peak[:, None] > peak[None, :]) & (mean[:, None] < mean[None, :]) & same_group
     return wins.sum(1)
 

@@ -16,7 +16,7 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.fields import Identifier
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
-from pipelines.data.chat import after_thinking
+from pipelines.data.chat import after_thinking, completion_text
 from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
 from pipelines.judges import asker, questions
 from pipelines.rlvr.common.turn_rewards import add_to_turns, calls_of, scored_with_turns
@@ -180,20 +180,22 @@ class safesearch(Reward):
         """Tokens of a turn before its call number `place`."""
         if not self.paid_queries["thinking"]:
             return 0
-        text = self._message(row, turn)
+        text = str(self.tokenizer.decode(self._tokens(row, turn)))
         start = text.rfind(THINK_END) + 1  # calls in the reasoning are not made
         for _ in range(place + 1):
             start = text.find(OPEN, start) + len(OPEN)
         return len(self.tokenizer.encode(text[: start - len(OPEN)], add_special_tokens=False))
 
-    def _message(self, row: Trajectory, turn: int, **options: Any) -> str:
-        """What the policy said in a turn; the row's `text` cannot tell where a message ends."""
+    def _tokens(self, row: Trajectory, turn: int) -> list[int]:
+        """What the policy drew in a turn; the row's `text` cannot tell where a message ends."""
         own = zip(row.tokens, row.role, row.turn or [], strict=True)
-        return str(self.tokenizer.decode([t for t, role, at in own if role == Role.POLICY and at == turn], **options))
+        return [token for token, role, at in own if role == Role.POLICY and at == turn]
 
     def _final_text(self, row: Trajectory) -> str:
         """The last message without its reasoning."""
-        return after_thinking(self._message(row, len(row.turn_reward or []) - 1, skip_special_tokens=True)).strip()
+        return after_thinking(
+            completion_text(self.tokenizer, self._tokens(row, len(row.turn_reward or []) - 1))
+        ).strip()
 
     def _verdicts(
         self, rows: Sequence[Trajectory], searches: Sequence[Sequence[Query]], problems: Mapping[str, Problem]

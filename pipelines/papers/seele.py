@@ -1,4 +1,4 @@
-"""Staying in the Sweet Spot: Capability-Adaptive Hint Scaffolding.
+"""Staying in the Sweet Spot: Responsive Reasoning Evolution via Capability-Adaptive Hint Scaffolding (SEELE).
 
 arXiv 2509.06923. Presets: seele. Parts: seele (rollout), imitate (credit).
 

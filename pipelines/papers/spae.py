@@ -100,7 +100,7 @@ class spae(Rollout):
         text = ""
         for place in range(start, len(row.tokens)):
             row.turn.append(len(ends))
-            text += context.tokenizer.decode(row.tokens[place : place + 1], skip_special_tokens=True)
+            text += control.decode_text(context.tokenizer, row.tokens[place : place + 1])
             inside = THINK_END not in text and len(ends) < self.most - 1
             if inside and text.endswith(self.separator) and place + 1 < stop:
                 ends.append(place + 1)

@@ -32,7 +32,6 @@ from pipelines.rlvr.ops import SAME, group_index, next_place
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
-    from pipelines.data.records import Trajectory
 
 
 @method(

@@ -15,6 +15,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.fields import Identifier
 from pipelines.contract.scorer import Scorer
+from pipelines.data.chat import after_thinking
 from pipelines.data.records import Message, Problem, Trajectory
 from pipelines.judges import asker, questions
 from pipelines.rlvr.common.judged import Judged
@@ -88,7 +89,7 @@ class steptool(Judged):
 
     def _in_answer(self, row: Trajectory) -> list[float]:
         """Share of each turn's calls whose reply is in the answer; a call that failed is in none."""
-        answer = row.text.rpartition(" | ")[2]
+        answer = after_thinking(row.text.rpartition(" | ")[2])
         return [
             sum(call["outcome"] == "ok" and common_share(call["text"], answer) >= self.threshold for call in calls)
             / max(1, len(calls))

@@ -36,7 +36,7 @@ FIELD = "rlvr.reward"
 
 def _labels_are_read(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
     """Something reads the labels: they are all that the reward adds to the verifier's score."""
-    methods = [each for each in bound_list(dict(bound)) if each.slot != "rlvr.providers"]
+    methods = [each for each in bound_list(bound) if each.slot != "rlvr.providers"]
     if not any("step_potential" in method.needs for method in methods):
         raise RecipeError(
             f"{FIELD}: {part.name} labels steps (step_potential), which nothing here reads, and its score is the verifier's. Use "

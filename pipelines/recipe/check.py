@@ -17,7 +17,7 @@ from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.corrected import check_staleness, check_window
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of, gguf_of
 from pipelines.recipe.read import Recipe, of_stage
-from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options
+from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options, learning
 from pipelines.recipe.stage_kind import Node
 
 OF_CHOSEN_TOKENS = ("step_potential", "token_reward")
@@ -192,7 +192,7 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound], providers: list[
         )
     advantage = bound["advantage"]
     asked = [each for each in providers if set(each.card.makes) & set(advantage.needs)]
-    wanted = [set(method.needs) for method in _learning(methods)]
+    wanted = [set(method.needs) for method in learning(methods)]
     wanted += [set(provider.fn.reads) for provider in asked if "reward" in provider.fn.reads]
     of_tokens = any({"reward", "token_penalty", "immediate_reward"} & needs for needs in wanted)
     of_turns = any("turn_reward" in needs for needs in wanted)
@@ -228,11 +228,6 @@ def _check_steps(bound: dict[str, Any]) -> None:
             f"rlvr.reward: {readers[0].name} reads the tokens that the policy chose, and rollout: {rollout.name} makes rows without any, "
             "which would go unscored or unpaid. Use another reward, or another rollout."
         )
-
-
-def _learning(methods: list[Bound]) -> list[Bound]:
-    """Those that make something of what rows are paid: the advantage and all later phases, without shaping."""
-    return [method for method in methods if phase_of(method.slot) >= Phase.ADVANTAGE and method.slot != "rlvr.shaping"]
 
 
 def _check_idle(bound: dict[str, Any], methods: list[Bound]) -> None:

@@ -1,11 +1,11 @@
-"""The stages of a recipe as a graph: names, kinds, settings and inputs; what one stage sees of the others."""
+"""The stages of a recipe as a graph: names, kinds, settings and inputs."""
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, SerializationInfo, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -13,9 +13,6 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.contract.fields import LARGEST_SEED, Settings
 from pipelines.recipe.stage_kind import BASE, MODEL, Port, Stage, kind_named, stage_kinds
-
-if TYPE_CHECKING:
-    pass
 
 
 def parse(value: Any) -> Stage:

@@ -25,7 +25,7 @@ class Watch(Settings):
     """What every entry of `monitors` has, beside the settings of its rule."""
 
     kind: Identifier
-    """A file of pipelines/monitor."""
+    """Name of a monitor: `whetstone methods --slot monitor` lists them."""
     action: Action = "warn"
     """`warn` says so and goes on. `stop` ends the run as failed. `finish` ends it and hands on the weights of the last good commit.
     `rollback` goes on from the last good commit with other random numbers and a lower learning rate."""

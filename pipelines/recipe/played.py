@@ -13,7 +13,7 @@ class PlayedTask(Settings):
     """Episodes in an environment; the success rate is avg@k."""
 
     task: Label
-    """A file of pipelines/environments."""
+    """An environment's name."""
     size: int = Field(100, ge=1, le=10_000_000)
     """Problems."""
     seed: Seed = 10_000

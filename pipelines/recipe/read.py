@@ -13,6 +13,7 @@ from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.base.project import ROOT
 from pipelines.base.secrets import secrets_in
 from pipelines.contract.fields import Label, Line, Seed, Strict
+from pipelines.contract.model_settings import Model
 from pipelines.recipe import settings as s
 from pipelines.recipe import yaml_text
 from pipelines.recipe.explain import cut as _cut
@@ -46,7 +47,7 @@ class Recipe(Strict):
     `limits_only` programs are not confined: they can read and write whatever the user can."""
     concurrent_stages: int = s.free(1, ge=1, le=64)
     """How many stages that do not depend on each other run at the same time; two trainings on few cores are slower together."""
-    model: s.Model
+    model: Model
     curate: s.Curate | None = None
     """Required where the recipe has no `stages`."""
     sft: s.Sft | None = None

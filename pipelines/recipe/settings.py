@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.contract.fields import Label, Line, Seed, Settings, free
-from pipelines.contract.model_settings import Model as Model
-from pipelines.contract.sampling import AdaptiveTemperature as AdaptiveTemperature
 from pipelines.contract.sampling import Mismatch, Sampling
 from pipelines.recipe.guidance import GuidedColumns
 from pipelines.recipe.monitors import DEFAULT_MONITORS, MONITORS_OF_FIXED_DATA, Rollback

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pipelines.base.errors import RecipeError
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind
-from pipelines.contract.columns import COLUMNS
+from pipelines.contract.columns import COLUMNS, Phase, phase_of
 from pipelines.contract.monitor import Monitor
 from pipelines.recipe import settings as s
 from pipelines.recipe.explain import explain
@@ -60,12 +60,18 @@ def terms_of(field: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, 
         yield f"{field}.terms.{number}", {"kind": term} if isinstance(term, str) else term
 
 
-def bound_list(bound: dict[str, Any]) -> list[Bound]:
+def bound_list(bound: Mapping[str, Any]) -> list[Bound]:
     """The bound methods of all slots in one list."""
     methods: list[Bound] = []
     for value in bound.values():
         methods += value if isinstance(value, list) else [] if value is None else [value]
     return methods
+
+
+def learning(methods: list[Bound]) -> list[Bound]:
+    """Those that make something of what rows are paid: the advantage and all later phases, without shaping."""
+    others = ("rlvr.shaping", PROVIDERS)
+    return [each for each in methods if each.slot not in others and phase_of(each.slot) >= Phase.ADVANTAGE]
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,14 @@ def _template_fault(template: str) -> str:
     for place, character in enumerate(rest):
         if character == "{":
             opened.append(place)
-        elif character == "}" and not (opened and opened.pop() is not None):
-            opened = [place]
-            break
+        elif character == "}":
+            if not opened:
+                opened = [place]
+                break
+            opened.pop()
     if opened:
-        return f"a brace is without its other half: {rest[opened[-1] : opened[-1] + 40]!r}; {fix}"
+        shown = rest[opened[-1] : opened[-1] + 40].replace("\0", "{...}")
+        return f"a brace is without its other half: {shown!r}; {fix}"
     return "" if rest != template else f"it must contain {{prompt}} or {{metadata.KEY}}: {fix}"
 
 
@@ -78,7 +81,7 @@ class Source(Settings):
 
     kind: Literal["reasoning_gym", "environment", "file", "hub", "stage"]
     task: Label | None = None
-    """reasoning_gym: the task's name; environment: a file of pipelines/environments."""
+    """reasoning_gym: the task's name; environment: its name."""
     size: int | None = Field(None, ge=1, le=1_000_000_000)
     """reasoning_gym, environment: how many problems; file, hub and stage: read at most this many rows."""
     seed: Seed = 0
@@ -99,11 +102,11 @@ class Source(Settings):
     revision: Line | None = None
     columns: dict[Literal["prompt", "answer", "solution", "system", "uid"], Line] = {}
     """Which column holds what: any of prompt, answer, solution, system, uid → column name. Default: recognised
-    from the conventions of TRL, verl, open-r1, verifiers and GSM8K."""
+    from the conventions of TRL, verl, open-r1, verifiers, GSM8K, Alpaca and ShareGPT."""
     remove_columns: list[Line] = []
     """Columns that are left out on purpose. Any other that no part of a record is made of is kept in `info`, and the data card names it."""
     verifier: Label | None = None
-    """How completions are scored; a file in pipelines/verifiers. Default: chosen from the row, else `math`."""
+    """How completions are scored: a verifier's name. Default: chosen from the row, else `math`."""
     answer_from: Literal["column", "gsm8k", "boxed"] | None = None
     """How to read the gold answer out of the answer column. Default: recognised."""
     licence: Annotated[Line, Field(max_length=200)] = "unknown"

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from pipelines.recipe.settings import Source
     from pipelines.recipe.stage_kind import Node
 
-ASK_OTHERS = {"semantic", "staged"}
-"""Verifiers whose rows name others."""
-
 
 def monitors(settings: Any) -> list[tuple[str, Any]]:
     """(slot, name) of the rules that watch a stage."""
@@ -72,6 +69,8 @@ def verifiers_used(node: Node) -> frozenset[str] | None:
     Args:
         node: the stage; its own sources count, where it has some, and those of all data upstream.
     """
+    from pipelines import verifiers
+
     data = [node, *node.ancestors()]
     used = set(_named_verifiers(node.settings.model_dump()))
     for source in (source for each in data for source in getattr(each.settings, "sources", ())):
@@ -88,7 +87,7 @@ def verifiers_used(node: Node) -> frozenset[str] | None:
             return None
         else:
             used.add(source.verifier)
-    return None if used & ASK_OTHERS else frozenset(used)
+    return None if used & {*verifiers.COMPOUND} else frozenset(used)
 
 
 def _named_verifiers(settings: Any) -> Iterator[str]:

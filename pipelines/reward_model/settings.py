@@ -50,7 +50,7 @@ class RewardModel(Settings):
     heldout: Label | None = "heldout"
     """Split of the pairs that accuracy, calibration and the rest of the card are measured on."""
     loss: Part = Field({"kind": "bradley_terry"})
-    """A file of pipelines/reward_model/loss."""
+    """Name of a loss: `whetstone methods --slot reward_model.loss` lists them."""
     heads: int = Field(1, ge=1, le=1000)
     """Heads of an ensemble over one decoder, which start differently; the loss is the mean of theirs."""
     critique: Critique | None = None

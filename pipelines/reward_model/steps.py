@@ -68,7 +68,7 @@ def tokens_of(
     ids, start = render_answer(tokenizer, prompt, text, answer.uid, tools, ended=not answer.cut)
 
     def decode(tokens: Sequence[int]) -> str:
-        return control.decode(tokenizer, [list(tokens)])[0]
+        return control.decode_text(tokenizer, tokens)
 
     own = ids[start:]
     decoded = decode(own)

@@ -135,7 +135,7 @@ class _Labeller:
         return (ends, texts) if texts[-1].strip() else ([], [])
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return control.decode(self.drawer.tokenizer, [list(tokens)])[0]
+        return control.decode_text(self.drawer.tokenizer, tokens)
 
     def _verdicts(self, prefixes: dict[tuple[str, tuple[int, ...]], dict[str, Any]]) -> list[Verdicts]:
         """Of each prefix, with a row that begins with it."""

@@ -168,11 +168,9 @@ def text_documents(problem: Problem, tokenizer: Any, size: int) -> list[Document
     Special tokens that the tokenizer puts around a text (a begin token in many families) are there once, as in pre-training.
     """
     text = str(problem.raw_text)
-    tokens = list(tokenizer(text)["input_ids"])
-    if control(tokenizer).spelled.search(
-        text
-    ):  # which stays text: what the tokenizer puts around is that of any other text
-        tokens = _around(tokenizer, encode_text(tokenizer, text))
+    # A control token that the text spells stays text; what the tokenizer puts around it is that of any other text.
+    spelled = control(tokenizer).spelled.search(text)
+    tokens = _around(tokenizer, encode_text(tokenizer, text)) if spelled else list(tokenizer(text)["input_ids"])
     if tokenizer.eos_token_id is not None and tokens[-1:] != [tokenizer.eos_token_id]:
         tokens.append(tokenizer.eos_token_id)
     parts = [tokens[start : start + size] for start in range(0, len(tokens), size)]
@@ -199,17 +197,15 @@ def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
     rendered = tokenizer.apply_chat_template(
         messages, return_assistant_tokens_mask=True, return_dict=True, tokenize=True, tools=problem.tools
     )
-    if (
-        list(rendered["input_ids"]) != conversation.tokens
-    ):  # a part that the template has no place for is written otherwise
+    # A part that the template has no place for is written otherwise.
+    if list(rendered["input_ids"]) != conversation.tokens:
         return False
     own_mask = [0] * conversation.trained_from + [1] * (len(conversation.tokens) - conversation.trained_from)
     template_mask = list(rendered["assistant_masks"])
     (bare,) = encode(tokenizer, [render_text(tokenizer, problem.prompt, problem.tools, generation_prompt=False)])
     header = common_length([tuple(bare), tuple(conversation.tokens[: conversation.trained_from])])
-    template_mask[header : conversation.trained_from] = [0] * (
-        conversation.trained_from - header
-    )  # the turn's own header
+    # the turn's own header
+    template_mask[header : conversation.trained_from] = [0] * (conversation.trained_from - header)
     if any(m["role"] == "assistant" for m in problem.prompt):  # earlier turns are context: only the last is trained
         template_mask[: conversation.trained_from] = [0] * conversation.trained_from
     if len(own_mask) != len(template_mask) or any(t and not o for o, t in zip(own_mask, template_mask, strict=True)):

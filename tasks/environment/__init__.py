@@ -15,7 +15,7 @@ from pathlib import Path
 from pipelines.base.errors import UserError
 from pipelines.base.project import ROOT, home
 from pipelines.base.secrets import redact
-from tasks.environment import folder as store
+from tasks.environment import folder as project_folder
 
 ANSWER_S = 15.0
 """How long a server may take for its first answer. Five were too few for a healthy server on a busy machine."""
@@ -91,7 +91,7 @@ def _keep_passwords_apart() -> None:
 
 def prepare() -> None:
     """Set defaults for what the environment leaves open. No telemetry, short retries, one project folder."""
-    store.prepare(home())
+    project_folder.prepare(home())
     _keep_passwords_apart()
     os.environ.setdefault("MLFLOW_TRACKING_URI", tracking_uri())
     defaults = {
@@ -125,7 +125,7 @@ def check_reachable() -> None:
         Unreachable: names the address, the variable that set it, and the server's answer.
         StoreError: the project folder cannot be used.
     """
-    store.check(home())
+    project_folder.check(home())
     uri = tracking_uri()
     if uri.startswith("http"):
         question = "/api/2.0/mlflow/experiments/search?max_results=1"
@@ -198,12 +198,13 @@ def _database_problem(uri: str) -> str | None:
 
     try:
         address = sqlalchemy.make_url(uri)
-        if (
-            address.host and address.get_backend_name() in PORTS
-        ):  # a server that is away is known before its library waits for it
+        # A server that is away is known before its library waits for it.
+        if address.host and address.get_backend_name() in PORTS:
             port = address.port or PORTS[address.get_backend_name()]
             socket.create_connection((address.host, port), ANSWER_S).close()
-        engine = sqlalchemy.create_engine(address, connect_args={"connect_timeout": round(ANSWER_S)})
+        engine = sqlalchemy.create_engine(
+            address, poolclass=sqlalchemy.NullPool, connect_args={"connect_timeout": round(ANSWER_S)}
+        )
         with engine.connect() as connection:
             connection.execute(sqlalchemy.text("select 1"))
     except (ArgumentError, NoSuchModuleError):  # such as databricks: MLflow knows more than databases

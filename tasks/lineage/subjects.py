@@ -36,7 +36,7 @@ def find(names: list[str], progress: Progress = lambda what: None) -> list[Subje
             or model may be followed by `:base`, `:sft` or `:rlvr`.
 
     Raises:
-        Unknown: a name means nothing, here and in MLflow.
+        NotFound: a name means nothing, here and in MLflow.
         UserError: a run has no evaluation, or its artifact is damaged.
     """
     known = Known()
@@ -56,7 +56,7 @@ def single(name: str, like: Artifact | None = None) -> tuple[Evaluated, Subject]
         like: of several evaluations of a model, one that was made with the settings of this one is taken.
 
     Raises:
-        Unknown: as `find`.
+        NotFound: as `find`.
         UserError: it means several.
     """
     known = Known()

@@ -68,7 +68,7 @@ def trace(name: str, progress: Progress = lambda what: None) -> Graph:
             as `stage-key` or folder, or a run.
 
     Raises:
-        Unknown: nothing here has this name.
+        NotFound: nothing here has this name.
     """
     known = Known()
     run_name, score = _score_of(name)

@@ -50,7 +50,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 def depends_on(question: dict[str, Any]) -> list[Path] | None:
     """Files that the answer depends on, beside the recipe; None where it also depends on code of the user's."""
-    if question["recipe"].get("plugins") or source.references(question["recipe"]):
+    if source.references(question["recipe"]):
         return None
     files = [path for folder in source.PROJECT for path in (ROOT / folder).rglob("*.py")]
     return sorted(files) + [file for named in _named_paths(question["recipe"]) for file in (named, *named.glob("*"))]

@@ -17,7 +17,7 @@ from typing import Any
 
 from pipelines.base.files import named, read_manifest, read_object
 from pipelines.base.secrets import redact
-from tasks.environment import folder as store
+from tasks.environment import folder as project_folder
 from tasks.environment import home, runs_folder
 
 SHAPE: dict[str, type | tuple[type, ...]] = {
@@ -53,7 +53,7 @@ def add(run_id: str, **about: Any) -> None:
             handle.write(line.encode())
     except OSError as error:
         error = named(error, path())
-        raise store.explain(error, home()) or error from None
+        raise project_folder.explain(error, home()) or error from None
 
 
 def start(run_id: str, name: str, experiment: str, tags: dict[str, str], experiment_id: str | None = None) -> None:

@@ -70,7 +70,7 @@ class Known:
         """The run whose id starts with `name`, or whose name it is where only one has it.
 
         Raises:
-            Unknown: several runs match.
+            NotFound: several runs match.
         """
         matching = index.starting_with(name, self.runs) if len(name) >= 4 else []
         matching = matching or [r for r in self.runs if r["name"] == name]

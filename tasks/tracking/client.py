@@ -70,8 +70,8 @@ def mlflow_errors() -> Iterator[None]:
     """Turns what MLflow's client raises into `TrackerUnavailable` or `TrackerRejected`.
 
     Raises:
-        Away: no answer, 401, 429, 5xx, a locked or full database.
-        Refused: the server or the store says no, for good.
+        TrackerUnavailable: no answer, 401, 429, 5xx, a locked or full database.
+        TrackerRejected: the server or the store says no, for good.
     """
     try:
         yield
@@ -114,7 +114,7 @@ def experiment(name: str) -> str:
     """Id of an experiment, made where it is missing; the embedded store keeps artifacts in the project folder.
 
     Raises:
-        Refused: it was deleted.
+        TrackerRejected: it was deleted.
     """
     store = client()
     known = store.get_experiment_by_name(name)

@@ -184,7 +184,7 @@ def model_of(checkpoint: str, *, run_id: str | None = None, model_id: str | None
     """(LoggedModel id, optimizer steps) of a checkpoint: that id, or the one that a run made; None where the store has none.
 
     Raises:
-        Away: the store does not answer.
+        TrackerUnavailable: the store does not answer.
     """
     try:
         with mlflow_errors():

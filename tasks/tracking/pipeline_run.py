@@ -43,7 +43,7 @@ def reopen(run_id: str, tags: dict[str, str]) -> bool:
     """Take up a run that was killed; False where the store does not have it any more.
 
     Raises:
-        Away: the store does not say.
+        TrackerUnavailable: the store does not say.
     """
     try:
         with mlflow_errors():
@@ -60,7 +60,7 @@ def close_abandoned(run_id: str, status: str, reason: str | None) -> bool:
     """End a pipeline's run whose process is gone, and those of its stages that are open; False where there is no such run.
 
     Raises:
-        Away: the store does not answer.
+        TrackerUnavailable: the store does not answer.
     """
     try:
         with mlflow_errors():

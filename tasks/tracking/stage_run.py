@@ -122,7 +122,7 @@ class StageTracker:
         """Open the run where it is not open, and send what is visible.
 
         Raises:
-            Away, Refused: MLflow did not take it; what arrived is remembered.
+            TrackerUnavailable, TrackerRejected: MLflow did not take it; what arrived is remembered.
         """
         with mlflow_errors():
             self._open()

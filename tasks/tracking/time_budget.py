@@ -56,7 +56,7 @@ class TimeBudget:
             growing: bytes that have arrived; while the number grows, no time is counted.
 
         Raises:
-            Away: the time is up. Whatever else `work` raises.
+            TrackerUnavailable: the time is up. Whatever else `work` raises.
         """
         if self.left is None:
             return work()

@@ -19,6 +19,7 @@ from torch import Tensor
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, PerTurn
 from pipelines.contract.method import Reward
+from pipelines.data.chat import after_thinking
 from pipelines.data.records import Problem, Trajectory
 from pipelines.papers.matchtir.tool_matching import Matching, rewards, set_f1
 from pipelines.rlvr.common.turn_rewards import add_to_turns, calls_of, scored_with_turns
@@ -62,7 +63,7 @@ class matchtir(Reward):
             paid = [self.weight * sum(turn) / len(turn) if turn else 0.0 for turn in of_turns]
             add_to_turns(row, "matchtir", paid)
             if self.f1 and turns and not turns[-1]:
-                answer = row.text.rpartition(" | ")[2]
+                answer = after_thinking(row.text.rpartition(" | ")[2])
                 verdict = (row.turn_components or [{}])[-1].get("answer", 0.0)
                 difference = set_f1(answer, problem.answer) - verdict
                 add_to_turns(row, "f1", [*[0.0] * (len(turns) - 1), difference])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import string
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from pipelines.verifiers import overlap
 from pipelines.verifiers.tool_calls import same
 
 NamedCall = tuple[str, dict[str, Any]]
@@ -75,6 +75,5 @@ def set_f1(text: str, gold: str) -> float:
     >>> set_f1("It is 42.", "42"), set_f1("New-York!", "(new york)")
     (0.5, 1.0)
     """
-    own, wanted = (Counter(set(each.lower().translate(SEPARATORS).split())) for each in (text, gold))
-    shared = (own & wanted).total()
-    return 2 * shared / (own.total() + wanted.total()) if shared else 0.0
+    own, wanted = (each.lower().translate(SEPARATORS).split() for each in (text, gold))
+    return overlap.set_f1(wanted, own) if own and wanted else 0.0

@@ -18,7 +18,7 @@ from pipelines.contract.monitor import Monitor, StepRollouts, mean
 from pipelines.data.records import UNSCORED
 
 PACKAGE = Path(__file__).resolve().parents[2]
-JUDGING = ("environments", "judges", "monitor", "papers", "rlvr/reward", "sandbox", "tools", "verifiers")
+JUDGING = ("environments", "judges", "monitor", "papers", "rlvr/common", "rlvr/reward", "sandbox", "tools", "verifiers")
 """Folders of the package whose files decide what is paid."""
 STATUSES = ("correct", "incorrect", "unparsable", "timed_out")
 """Of a verdict that has a score."""

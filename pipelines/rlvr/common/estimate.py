@@ -9,6 +9,8 @@ from torch import Tensor
 def returns_to_go(rewards: Tensor, mask: Tensor, discount: float) -> Tensor:
     """Discounted sum of the rewards [B, T] from each masked token on, float64 [B, T]; other tokens take no discount."""
     rewards = rewards.double() * mask
+    if discount == 1:
+        return rewards.flip(1).cumsum(1).flip(1) * mask
     returns = torch.zeros_like(rewards)
     running = torch.zeros_like(rewards[:, 0])
     for t in range(mask.shape[1] - 1, -1, -1):

@@ -26,7 +26,7 @@ class Judged(Reward):
         self.asker.connect(scorer)
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return control.decode(self.tokenizer, [list(tokens)])[0]
+        return control.decode_text(self.tokenizer, tokens)
 
     def _messages(self, row: Trajectory) -> list[Message]:
         """What was said after the prompt: by the policy (assistant), and by the environment (user)."""

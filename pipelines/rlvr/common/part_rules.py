@@ -7,8 +7,7 @@ from typing import Any
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.card import Bound
-from pipelines.contract.columns import Phase, phase_of
-from pipelines.recipe.slots import bound_list
+from pipelines.recipe.slots import bound_list, learning
 
 
 def values_of_turns(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
@@ -64,8 +63,7 @@ def telescoping_turns(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
         RecipeError: the advantage compares the sums alone.
     """
     advantage = bound["advantage"]
-    learning = [each for each in bound_list(dict(bound)) if each.slot not in ("rlvr.shaping", "rlvr.providers")]
-    of_turns = any("turn_reward" in each.needs for each in learning if phase_of(each.slot) >= Phase.ADVANTAGE)
+    of_turns = any("turn_reward" in each.needs for each in learning(bound_list(bound)))
     if part.settings["discount"] == 1 and "group" in advantage.takes and not of_turns:
         raise RecipeError(
             f"rlvr.shaping: with discount: 1 {part.name} gives every row of a problem the same in all, and advantage: "

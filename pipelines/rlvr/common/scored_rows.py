@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pipelines.data import control
+
 
 @dataclass(frozen=True)
 class Row:
@@ -61,14 +63,14 @@ def read_at(tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def texts_of(ids: list[int], tokenizer: Any, known: dict[int, str]) -> list[str]:
-    """The text of each token, "" for special ones.
+    """The text of each token, "" for special ones that are no tags of reasoning.
 
     Args:
         known: token → its text; what is not there yet is added.
     """
     for token in ids:
         if token not in known:
-            known[token] = tokenizer.decode([token], skip_special_tokens=True)
+            known[token] = control.decode_text(tokenizer, [token])
     return [known[token] for token in ids]
 
 

@@ -18,7 +18,7 @@ MOST = 0.2
 @method(
     paper="1909.08593",
     title="Fine-Tuning Language Models from Human Preferences (adaptive KL coefficient)",
-    checked="third-party code (verl, read)",
+    checked="third-party code (verl, read; its KL is a mean over tokens, here it is the row's sum)",
     legal_in=("reward",),
     reads=("scored", "on_policy", "mask", "logp_old", "logp_ref"),
 )

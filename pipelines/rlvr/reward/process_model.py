@@ -104,7 +104,7 @@ class process_model(Reward):
             row.components = row.components | {"steps": float(len(own))}
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return control.decode(self.tokenizer, [list(tokens)])[0]
+        return control.decode_text(self.tokenizer, tokens)
 
     def _prefixes(self, row: Trajectory, texts: list[str], problem: Problem) -> list[tuple[list[int], int]]:
         """(token ids up to the end of each step, index of the answer's first token), as the model reads them."""

@@ -20,7 +20,7 @@ from pipelines.rlvr.scoring import verify
 class verifier(Reward):
     """The verifier that the record names; a rollout that an environment has scored keeps its score.
 
-    With `verifier` (a file of pipelines/verifiers) that verifier scores every completion instead: `answer`, if given, replaces the
+    With `verifier` (its name) that verifier scores every completion instead: `answer`, if given, replaces the
     record's, and `info` overrides the record's. This adds, for example, a format check beside the answer's: `{kind: verifier, verifier:
     regex, answer: "<think>.*</think>.*"}`. `correct` stays the verdict of the record's own.
     """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
-from pipelines.rlvr.common import stored_answers as _stored
+from pipelines.rlvr.common import stored_answers
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
@@ -36,4 +36,4 @@ class stored_episodes(Rollout):
         Raises:
             DataError: a prompt differs from that of the samples, or a method reads entropies that the samples do not have.
         """
-        return [row for request in requests for row in _stored.stored_episodes(request, context)]
+        return [row for request in requests for row in stored_answers.stored_episodes(request, context)]

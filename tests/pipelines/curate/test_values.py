@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.curate import values
-from pipelines.curate.mapping import ANSWERS, PROMPTS, SOLUTIONS, to_problem
+from pipelines.curate.gold import ANSWERS, SOLUTIONS
+from pipelines.curate.mapping import PROMPTS, to_problem
 from pipelines.data.dataset import from_row, to_row
 from pipelines.recipe.settings import Source
 

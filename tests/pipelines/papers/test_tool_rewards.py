@@ -110,6 +110,15 @@ def test_matchtir_pays_matches():
     assert rewards == pytest.approx([0.375, 1.0, 0.8]) and not wrong.correct
 
 
+def test_what_was_thought_is_no_answer():
+    """A call whose reply the model repeats in its reasoning alone did not contribute, and no word of it is compared."""
+    thought = row([call()], answer="<think>it is 21 C now</think>no idea", correct=False)
+    assert paid("steptool", thought) == [[1.0, 0.0]]
+    thought = row([call("calc", {"x": 1})], answer="<think>it is 21 C now</think>no idea", correct=False)
+    [rewards] = paid({"kind": "matchtir", "f1": True}, thought, reference_calls=REFERENCES)
+    assert rewards[-1] == 0.0
+
+
 def test_gtpo_pays_likeness_and_takes_malformed_calls():
     success = row([call("python", {"code": "print(6 * 7)"})])
     near = row([call("python", {"code": "print(6 * 8)"})], correct=False)
