@@ -89,7 +89,10 @@ def test_its_code_is_in_the_key_of_the_stage_that_uses_it(tmp_path):
 
 def test_two_files_of_one_name_are_both_in_the_key(tmp_path):
     files = []
-    for folder, text in (("first", METHOD % "scaled_e"), ("second", (METHOD % "scaled_f").replace("advantage", "shaping"))):
+    for folder, text in (
+        ("first", METHOD % "scaled_e"),
+        ("second", (METHOD % "scaled_f").replace("advantage", "shaping")),
+    ):
         (tmp_path / folder).mkdir()
         files.append(write(tmp_path / folder / "mine.py", text))
     path = toys.recipe(tmp_path)
@@ -109,7 +112,9 @@ def test_an_installed_plug_in_cannot_stand_in_for_the_core_either(tmp_path, monk
     module = plugins._of_file(write(tmp_path / "installed.py", METHOD % "grpo"))
     monkeypatch.setattr(plugins, "_modules", lambda: [("installed", module, "a-package")])
     plugins.origins.cache_clear()
-    with pytest.raises(UserError, match=r"installed brings rlvr\.advantage: grpo, and there is a method grpo in the core"):
+    with pytest.raises(
+        UserError, match=r"installed brings rlvr\.advantage: grpo, and there is a method grpo in the core"
+    ):
         plugins.origins()
 
 
