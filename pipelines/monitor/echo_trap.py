@@ -60,7 +60,8 @@ class echo_trap(Monitor):
             return None
         return (
             f"the spread of rewards inside groups has fallen from {self.highest:.3g} to {now:.3g} while the gradient's norm "
-            f"went from {usual:.3g} to {largest:.3g}"
+            f"went from {usual:.3g} to {largest:.3g}. Start again from before the fall with a lower rlvr.optimizer.learning_rate, and "
+            "train on groups whose rewards differ (filter: mixed) or of more rollouts (rlvr.group_size)"
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -43,7 +43,10 @@ class kl_budget(Monitor):
         now = mean(self.values)
         if len(self.values) < self.window or now <= self.nats:
             return None
-        return f"KL to the starting policy is {now:.3g} nats a {self.per}, over the budget of {self.nats:g}"
+        return (
+            f"KL to the starting policy is {now:.3g} nats a {self.per}, over the budget of {self.nats:g}. "
+            "Take the weights of an earlier commit, lower rlvr.optimizer.learning_rate, or charge for the distance (divergence: k3)"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The last values."""

@@ -68,9 +68,17 @@ class length_reward(SeriesMonitor):
             return None
         if math.copysign(1.0, correlation) * math.log(now / before) < math.log(self.factor):
             return None
+        advice = (
+            "Look in rollouts.jsonl what the longer answers gain: score what they say instead of how much, or charge for length "
+            "(shaping: soft_overlong)"
+        )
+        if correlation < 0:
+            advice = (
+                "Look in rollouts.jsonl what the shorter answers leave out: lower what the reward charges for length"
+            )
         return (
             f"reward and length correlate with {correlation:+.2f} inside groups, and the mean length went from {before:.3g} to "
-            f"{now:.3g} tokens"
+            f"{now:.3g} tokens. {advice}"
         )
 
 

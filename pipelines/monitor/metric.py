@@ -64,7 +64,12 @@ class metric(Monitor):
                 broken.append(
                     f"has fallen by {-change:.4g} to {now:.4g} in {self.over} steps (limit {self.falls_by:g})"
                 )
-        return f"{self.name} {' and '.join(broken)}" if broken else None
+        if not broken:
+            return None
+        return (
+            f"{self.name} {' and '.join(broken)}. Look at the rollouts or rows of these steps in the stage's report; if they are as they "
+            "should be, change this limit of the rule"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The values that are still compared."""

@@ -36,4 +36,8 @@ class mismatch_growth(SeriesMonitor):
         before, now = first["mismatch/mean"], last["mismatch/mean"]
         if now <= max(self.floor, self.factor * before):
             return None
-        return f"the mean sampler-trainer mismatch has grown from {before:.3g} to {now:.3g} nats a token"
+        return (
+            f"the mean sampler-trainer mismatch has grown from {before:.3g} to {now:.3g} nats a token. Look whether the sampler has "
+            "the newest weights (a server's log, rlvr.staleness); if it has, compute in float32 (model.dtype), or correct for it "
+            "(credit: truncated_is)"
+        )

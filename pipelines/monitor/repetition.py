@@ -51,7 +51,11 @@ class repetition(SeriesMonitor):
         before, now = first["rollout/repetition"], last["rollout/repetition"]
         if now <= self.above or now - before < self.rises_by:
             return None
-        return f"{100 * now:.0f} % of {self.ngram}-grams repeat an earlier one of the completion; it was {100 * before:.0f} %"
+        return (
+            f"{100 * now:.0f} % of {self.ngram}-grams repeat an earlier one of the completion; it was {100 * before:.0f} %. Look in "
+            "rollouts.jsonl whether the reward pays for repeating; if it does not, lower rlvr.optimizer.learning_rate and start again from "
+            "before it began"
+        )
 
 
 def repeated(tokens: Sequence[int], n: int) -> float:

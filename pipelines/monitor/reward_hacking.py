@@ -80,7 +80,8 @@ class reward_hacking(HiddenMonitor):
                 steps = len(gap) - size - start
                 return (
                     f"in {steps} steps the reward has gone by {up:+.3g} to {rewards[-1]:.3g}, and {self.judge_name}, which nothing "
-                    f"is trained on, by {hidden_up:+.3g} to {hiddens[-1]:.3g} on the same completions"
+                    f"is trained on, by {hidden_up:+.3g} to {hiddens[-1]:.3g} on the same completions. Read answers of these "
+                    "steps that the reward pays in full (rollouts.jsonl), close what they use in the reward, and start again from before"
                 )
         return None
 

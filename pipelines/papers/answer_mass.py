@@ -129,7 +129,8 @@ class answer_mass(Monitor):
         worst = f"; furthest {min(changes, key=lambda uid: changes[uid])}" if changes else ""
         return (
             f"the stored correct answers of {100 * share:.0f} % of {len(self.stored)} problems are less than {self.half:g} times as likely "
-            f"as when they were given{worst}"
+            f"as when they were given{worst}. Lower rlvr.optimizer.learning_rate, or "
+            "charge for the distance to the starting policy (divergence: k3)"
         )
 
     def lines(self) -> list[dict[str, Any]]:

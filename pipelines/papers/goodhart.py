@@ -124,7 +124,8 @@ class goodhart(HiddenMonitor):
             return None
         return (
             f"the reward gains {slope:.2f} standard deviations per unit that the policy moves, under the {threshold:.2f} below which "
-            f"{self.judge_name} may fall (angle up to {math.degrees(math.asin(threshold)):.0f} degrees)"
+            f"{self.judge_name} may fall (angle up to {math.degrees(math.asin(threshold)):.0f} degrees). "
+            "Take the weights of before (action: finish does), or a reward that agrees more with it"
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -101,7 +101,9 @@ class tampering(Monitor):
             faults.append(
                 f"{files:.0f} files that judge are not those of the first step ({', '.join(self.changed[:3])})"
             )
-        return "; ".join(faults) or None
+        if not faults:
+            return None
+        return f"{'; '.join(faults)}. Read the rollouts of this step, close the way that they found, and start again from before"
 
     def _broken(self, row: Any) -> bool:
         if row.status == UNSCORED:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from pipelines.monitor.length_reward import within_groups
 from pipelines.monitor.repetition import repeated
 from pipelines.papers import goodhart as goodhart_file
 from pipelines.recipe.monitors import Rollback
+from pipelines.recipe.settings import Rlvr
 from pipelines.stage.monitors import Monitors
 
 STEPS, ROWS = 200, 256
@@ -121,9 +123,14 @@ FROM_THE_START = {"no_progress": (150, 160), "flat_loss": (40, 60)}
 
 def alarms(series, *specs, steps=STEPS):
     """(step, monitor) of the alarms that a run of these metrics raises."""
+    return [(alarm.step, alarm.monitor) for alarm in raised(series, *specs, steps=steps)]
+
+
+def raised(series, *specs, steps=STEPS):
+    """The alarms that a run of these metrics raises."""
     monitors = Monitors("rlvr", list(specs), Rollback())
     return [
-        (alarm.step, alarm.monitor)
+        alarm
         for i in range(steps)
         for alarm in monitors.judge(i + 1, {name: float(values[i]) for name, values in series.items()})
     ]
@@ -145,6 +152,51 @@ def test_a_planted_fault_is_flagged_after_it_began(kind):
         assert steps, seed
         began, last = FROM_THE_START.get(kind, (60, 110))
         assert began < steps[0] <= last, (seed, steps)
+
+
+OTHER_FAULTS = {
+    "length_drift": [{"rollout/length_mean": ramp(50, 5), "reward/correct": np.full(STEPS, 0.4)}],
+    "length_reward": [{"rollout/length_mean": ramp(50, 10), "reward/length_correlation": np.full(STEPS, -0.7)}],
+    "instability": [
+        {"optimizer/learning_rate": ramp(1e-3, 5.0)}, {"loss/train": ramp(0.5, 3.0)},
+        {"loss/train": np.full(STEPS, math.inf)}, {"policy/kl_to_reference": ramp(0.0, 3.0)},
+        {"optimizer/skipped_steps": np.arange(STEPS, dtype=float)}, {"optimizer/grad_norm": ramp(1, 900)},
+    ],
+    "flat_reward": [
+        {"reward/equal_share": np.ones(STEPS), "reward/correct": np.full(STEPS, correct), "reward/mean": np.full(STEPS, reward)}
+        for correct, reward in ((0.0, 0.0), (0.0, 1.0), (1.0, 1.0))
+    ] + [{"reward/unscored_share": np.ones(STEPS)}],
+    "tampering": [{f"tampering/{name}": ramp(0.0, 5.0)} for name in ("paid_beyond_true", "broken_verdicts", "changed_files")],
+    "reward_against_verifier": [{"reward/of_incorrect": ramp(0.1, 3.0)}],
+}  # fmt: skip
+"""More signs of a rule: lengths that shrink, rewards of 0 and of 1, a loss that is not finite."""
+
+REMEDY = re.compile(
+    r"\. (?:(?:The problems|Every answer|No answer)[^.:]*: )?((?:Start again|Look|Lower|Raise|Read|Compare|Take|take|look|read)\b.{10,})$"
+)
+"""An alarm ends with what to do, as an order."""
+
+
+@pytest.mark.parametrize("kind", sorted(PLANTED))
+def test_an_alarm_ends_with_what_to_do_in_names_that_recipes_have(kind):
+    for planted in [PLANTED[kind], *OTHER_FAULTS.get(kind, [])]:
+        texts = [alarm.text for alarm in raised(healthy(0) | planted, spec(kind))]
+        assert texts, planted
+        for text in texts:
+            said = REMEDY.search(text)
+            assert said, text
+            for field in re.findall(r"\brlvr((?:\.[a-z_]+)+)", said[1]):
+                assert _has_field(Rlvr, field[1:].split(".")), field
+            for slot, name in re.findall(r"\b(shaping|filter|credit|divergence|objective): (?:{kind: )?(\w+)", said[1]):
+                assert name in names(f"rlvr.{slot}"), (slot, name)
+
+
+def _has_field(model, path):
+    """Whether nested settings have a field."""
+    if path[0] not in model.model_fields:
+        return False
+    inner = model.model_fields[path[0]].annotation
+    return len(path) == 1 or (isinstance(inner, type) and _has_field(inner, path[1:]))
 
 
 @pytest.mark.slow
