@@ -12,7 +12,7 @@ from pipelines.rlvr.algorithm import immediate_reward
 
 ADDED = (
     "logp_prompt", "logp_masked", "answer_logp", "feedback_gain", "record_weight", "step_potential", "logp_demonstration",
-    "noise", "reward_terms", "turn_value", "turn_action_value",
+    "noise", "reward_terms", "turn_reward_terms", "turn_value", "turn_action_value",
     "target_probability", "target_prior", "demonstration_logit",
     "turn_valid", "turn_progress", "velocity_deviation", "instruction_value",
 )  # fmt: skip

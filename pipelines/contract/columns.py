@@ -165,6 +165,9 @@ COLUMNS: dict[str, Column] = {
     "reward_terms": Column("B C", "float32", Phase.FILTER, "a reward that is a sum of named terms",
                            "What each of its terms adds to the row's reward, weights and gates included.", field="terms", part=True,
                            hint="Give the reward as a list of terms: reward: [verifier, ...]."),
+    "turn_reward_terms": Column("B C", "float32", Phase.FILTER, "a reward that is a sum of named terms, with turns",
+                                "What each of its terms pays the turns: as many values as terms for the first turn, then for the next. The "
+                                "rest of `reward_terms` was paid for the whole answer.", field="turn_terms", part=True, hint=TURNS),
     # of a token, as the trajectory has it
     "token": Column("B T", "int64", Phase.FILTER, "the trajectory", "Token ids.", field="tokens"),
     "mask": Column("B T", "bool", Phase.FILTER, "pack",

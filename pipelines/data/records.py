@@ -102,6 +102,8 @@ class Trajectory:
     """[T] what a reward pays single tokens, beside `score`."""
     terms: list[float] | None = None
     """[C] what each term of a reward that is a sum of named terms adds to `score`."""
+    turn_terms: list[float] | None = None
+    """[S * C], turn by turn, what each of these terms pays the turn."""
     turn: list[int] | None = None
     turn_state: list[int] | None = None
     turn_reward: list[float] | None = None

@@ -231,6 +231,27 @@ def returns(columns: dict[str, Any], discount: float = 1.0) -> Tensor:
     return returns_to_go(immediate_reward(columns), columns["mask"], discount).float()
 
 
+def term_returns(columns: dict[str, Any]) -> Tensor:
+    """What each named term of the reward still pays from each token in `mask` on, float32 [B, T, C].
+
+    A term is paid where its turns were (`turn_reward_terms`), the rest of it on the row's last turn or token: as in `immediate_reward`, of
+    which these are parts. What shaping, a divergence or `token_reward` pay belongs to no term.
+    """
+    terms, mask, turn = columns["reward_terms"], columns["mask"], columns.get("turn")
+    none, count = torch.zeros(mask.shape), terms.shape[1]
+    of_turns: list[Tensor | None] = [None] * count
+    if turn is not None and "turn_reward" in columns:
+        width = columns["turn_reward"].shape[1]
+        stored = columns.get("turn_reward_terms", torch.zeros(len(terms), 0))
+        stored = torch.nn.functional.pad(stored, (0, width * count - stored.shape[1]))
+        of_turns = list(stored.view(-1, width, count).unbind(2))
+    paid = [
+        immediate_rewards(own, by_turn, turn, mask, none)
+        for own, by_turn in zip(terms.unbind(1), of_turns, strict=True)
+    ]
+    return torch.stack([returns_to_go(each, mask, 1.0) for each in paid], -1).float()
+
+
 @torch.no_grad()
 def weigh(update: Update, columns: dict[str, Any], *, replayed_separately: bool = False) -> dict[str, Any]:
     """Add `weight` [B, T]: what each token's loss counts in this optimizer update. Sums over any slices add up.

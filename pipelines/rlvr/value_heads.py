@@ -41,16 +41,16 @@ class ValueHeads:
     def __len__(self) -> int:
         return len(self.names)
 
-    def goals(self, total: Tensor, reward_terms: Tensor) -> Tensor:
+    def goals(self, total: Tensor, terms: Tensor) -> Tensor:
         """What each head predicts, float32 [B, T, H].
 
         Args:
             total: [B, T], the reward still to come.
-            reward_terms: [B, C], what each term adds to the row's reward.
+            terms: [B, T, C], what of it each term pays.
         """
-        own = reward_terms[:, self.places].float()
-        goals = {name: own[:, None, i].expand_as(total) for i, name in enumerate(dict.fromkeys(self.names[:-1]))}
-        goals[REST] = total - own.sum(1, keepdim=True)
+        own = terms[..., self.places].float()
+        goals = {name: own[..., i] for i, name in enumerate(dict.fromkeys(self.names[:-1]))}
+        goals[REST] = total - own.sum(-1)
         signed = [
             (goals[name] * sign).clamp(min=0) if sign else goals[name]
             for name, sign in zip(self.names, self.signs, strict=True)

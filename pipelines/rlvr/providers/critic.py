@@ -12,7 +12,7 @@ from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine.critic import zero_head
-from pipelines.rlvr.algorithm import returns
+from pipelines.rlvr.algorithm import returns, term_returns
 from pipelines.rlvr.common.heuristic import FIELD, Heuristic
 from pipelines.rlvr.common.learned_head import LearnedHead
 from pipelines.rlvr.ops_turns import turn_starts, turns_to_tokens
@@ -48,10 +48,11 @@ class critic(LearnedHead):
     A state for which it returns None is not fitted.
 
     `heads` (term of the reward → `identity`, `log` or `loglin`) gives every named term of a reward that is a sum a value head of its own,
-    fitted in a space of its own (Orchestrated Value Mapping, 2203.07171): `value` is their sum, with one more head for the rest of the
-    reward. A logarithm resolves small returns beside large ones; it takes no sign, so such a term has one head for the part above 0 and one
-    for the part below. A head's target lies `averaging` of the way from its value to the return, before it is mapped (the paper's
-    beta_reg). Its heads are fitted to returns instead of bootstrapped maxima, by squares instead of Huber's loss.
+    fitted in a space of its own (Orchestrated Value Mapping, 2203.07171) to what the term still pays: a term that was paid at a turn is
+    nothing to come after it. `value` is their sum, with one more head for the rest of the reward. A logarithm resolves small returns
+    beside large ones; it takes no sign, so such a term has one head for the part above 0 and one for the part below. A head's target lies
+    `averaging` of the way from its value to the return, before it is mapped (the paper's beta_reg). Its heads are fitted to returns
+    instead of bootstrapped maxima, by squares instead of Huber's loss.
 
     Raises:
         RecipeError: `lam` without `at: turns`, `discount` with `heads`, `averaging` without `heads`, `heads` with `at: turns` or
@@ -139,7 +140,7 @@ class critic(LearnedHead):
         mask = self.outcome_tokens(columns)
         if self.at == "tokens":
             total = returns(columns, self.discount)
-            goals = self.value_heads.goals(total, columns["reward_terms"]) if self.value_heads else total
+            goals = self.value_heads.goals(total, term_returns(columns)) if self.value_heads else total
             return mask, goals.flatten(0, 1)
         advantages, values = turn_advantages(
             columns["reward"], columns["turn_reward"], columns["value"], columns["turn"], mask, columns["token_penalty"],

@@ -124,7 +124,7 @@ class Term:
     paper="folklore",
     title="A weighted sum of rewards, with gates and schedules",
     checked="closed form",
-    makes=("reward_terms",),
+    makes=("reward_terms", "turn_reward_terms"),
 )
 class composite(Composed, Reward):
     """Sum of `weight` x value over `terms`, each a reward of this slot; `reward: [a, b]` is its short form.
@@ -132,13 +132,14 @@ class composite(Composed, Reward):
     A term also takes `name`, `weight` (a number, `{start, end, steps, after}` for one on a schedule, `{learn, start, low, high}` for one
     that follows how well the term agrees with the verdict, or `preference` for the weight that the record's `info.preferences` gives the
     term, which the policy reads in its prompt: multi-objective RL with one policy for all weights), `gate` (`{term, at_least, at_most,
-    otherwise}`: the value counts only where an earlier term's is within these bounds), `operation` (`add` to the result of the terms before
-    it, or `multiply` it) and `unscored` (what to do with a row that it cannot score: leave the `row` out, or count `zero`). A term's
-    rewards for single tokens (`drlc`) or turns (`viper`, `contrasting_goals`; `verifier`: the environment's) are scaled by its weight, its
-    gate and the factors of later terms; its reward for the whole answer goes to an episode's last turn. A reward that adds to the
-    environment's (`matchtir`) includes it, and needs no `verifier` beside it. Where all terms are added, `terms` of a row holds each term's
-    contribution. A term's steps and their values (`exprl`, `process_model`) stay with the row. Every term's value is a component, and so a
-    metric. `correct` remains the verdict of the problem's verifier, whether or not it is a term.
+    otherwise}`: the value counts only where an earlier term's is within these bounds), `operation` (`add` to the result of the terms
+    before it, or `multiply` it) and `unscored` (what to do with a row that it cannot score: leave the `row` out, or count `zero`). A
+    term's rewards for single tokens (`drlc`) or turns (`viper`, `contrasting_goals`; `verifier`: the environment's) are scaled by its
+    weight, its gate and the factors of later terms; its reward for the whole answer goes to an episode's last turn. A reward that adds to
+    the environment's (`matchtir`) includes it, and needs no `verifier` beside it. Where all terms are added, `terms` of a row holds each
+    term's contribution, and `turn_terms` what of it was paid at each turn. A term's steps and their values (`exprl`, `process_model`)
+    stay with the row. Every term's value is a component, and so a metric. `correct` remains the verdict of the problem's verifier,
+    whether or not it is a term.
     """
 
     def __init__(self, *, terms: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=64)]) -> None:
@@ -189,6 +190,9 @@ class composite(Composed, Reward):
             for column, by_term in paid.items():
                 if by_term[number]:
                     setattr(row, column, self.of_parts(known, by_term[number], own))
+            row.turn_terms = None
+            if row.terms is not None and row.turn_reward is not None:
+                row.turn_terms = self.added_to_turns(known, paid["turn_reward"][number], len(row.turn_reward), own)
             row.components = parts | {f"{name}.weight": weight for name, weight in self.learned.items()}
 
     def total(self, values: Mapping[str, float | None], preferred: dict[str, float] = NONE) -> float | None:
@@ -208,6 +212,21 @@ class composite(Composed, Reward):
     def added(self, values: Mapping[str, float | None], preferred: dict[str, float] = NONE) -> list[float]:
         """What each term adds to the reward of a row that has one, where all are added."""
         return [self._weighted(term, values, preferred) or 0.0 for term in self.terms]
+
+    def added_to_turns(
+        self,
+        values: Mapping[str, float | None],
+        paid: Mapping[str, list[float]],
+        turns: int,
+        preferred: dict[str, float] = NONE,
+    ) -> list[float]:
+        """What each term pays each turn, turn by turn, where all terms are added; arguments as in `of_parts`."""
+        nothing = [0.0] * turns
+        own = [
+            self.of_parts(values, {term.name: paid[term.name]}, preferred) if term.name in paid else nothing
+            for term in self.terms
+        ]
+        return [turn for by_term in zip(*own, strict=True) for turn in by_term]
 
     def _weighted(self, term: Term, values: Mapping[str, float | None], preferred: dict[str, float]) -> float | None:
         """A term's gated value, times its weight; None where it must be scored and is not."""

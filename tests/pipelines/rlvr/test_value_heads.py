@@ -12,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from provider_toys import provider_context, rows
 
+from benchmarks import examples
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
+from pipelines.recipe.settings import Rlvr
+from pipelines.rlvr.algorithm import Update, assign_credit, immediate_reward, returns, term_returns
 from pipelines.rlvr.value_heads import FLOOR, REST, ValueHeads, mapped, unmapped
 
+REST_HEAD = -1
 MAPPINGS = ["identity", "log", "loglin"]
 TWO = "rlvr.reward=[verifier, {kind: verifier, name: brief, verifier: regex, answer: '.{0,3}', weight: -0.5}]"
 
@@ -48,19 +52,19 @@ def test_loglin_has_one_slope_where_it_bends():
 @given(st.integers(0, 200))
 def test_what_the_heads_are_fitted_to_adds_up_to_the_return(seed):
     draw = torch.Generator().manual_seed(seed)
-    total, terms = torch.randn(4, 5, generator=draw), torch.randn(4, 3, generator=draw)
+    total, terms = torch.randn(4, 5, generator=draw), torch.randn(4, 5, 3, generator=draw)
     heads = ValueHeads({"c": "log", "a": "identity"}, ["a", "b", "c"])
     assert list(zip(heads.names, heads.signs, strict=True)) == [("c", 1), ("c", -1), ("a", 0), (REST, 0)]
     goals = heads.goals(total, terms)
     signs = torch.tensor([1.0, -1.0, 1.0, 1.0])
     torch.testing.assert_close((goals * signs).sum(-1), total, atol=1e-5, rtol=0)
-    assert (goals[..., :2] >= 0).all() and torch.equal(goals[..., 2], terms[:, :1].expand(4, 5))
-    torch.testing.assert_close(goals[..., 0] - goals[..., 1], terms[:, 2:].expand(4, 5))
+    assert (goals[..., :2] >= 0).all() and torch.equal(goals[..., 2], terms[..., 0])
+    torch.testing.assert_close(goals[..., 0] - goals[..., 1], terms[..., 2])
 
 
 def test_a_term_may_be_called_rest():
     heads = ValueHeads({"rest": "identity"}, ["rest"])
-    goals = heads.goals(torch.full((1, 2), 3.0), torch.tensor([[1.0]]))
+    goals = heads.goals(torch.full((1, 2), 3.0), torch.ones(1, 2, 1))
     assert goals.tolist() == [[[1.0, 2.0], [1.0, 2.0]]]
 
 
@@ -76,7 +80,7 @@ def test_the_mean_is_taken_of_returns_and_not_of_their_logarithms(averaging, rea
     heads = ValueHeads({"a": "log"}, ["a"])
     predicted = torch.zeros(1, 3, dtype=torch.float64)
     for _ in range(1500):
-        goals = [heads.goals(torch.tensor([[r]]), torch.tensor([[r]]))[0].double() for r in (0.1, 2.0)]
+        goals = [heads.goals(torch.tensor([[r]]), torch.tensor([[[r]]]))[0].double() for r in (0.1, 2.0)]
         wanted = torch.stack([heads.targets(predicted, goal, averaging) for goal in goals]).mean(0)
         predicted = predicted + 0.3 * (wanted - predicted)
     assert heads.values(predicted)[0, 0].item() == pytest.approx(reached, rel=0.02)
@@ -139,6 +143,115 @@ def test_the_trainer_hands_over_what_each_term_adds(tmp_path, start):
     above, below, _, rest = goals[mask.flatten()].unbind(1)
     torch.testing.assert_close(below, -brief[:, None].expand(mask.shape)[mask])
     assert not above.any() and rest.abs().max() < 1e-6
+
+
+TURN_OF = torch.tensor([[-1, 0, 0, -1, 1, 1, 2, -1], [-1, 0, 0, 0, -1, 1, -1, -1]])
+PAID = torch.tensor([[[1.0, 0.0], [0.0, 0.5], [0.25, 0.0]], [[1.0, -0.5], [0.5, 2.0], [0.0, 0.0]]])
+"""[B, S, C]: what the terms a and b pay each turn."""
+ANSWER = torch.tensor([[0.0, 0.25], [-1.0, 0.0]])
+"""[B, C]: what they pay the whole answer."""
+
+
+def two_terms(paid=PAID, answer=ANSWER):
+    """Two deterministic episodes as columns, with a reward that is the sum of two terms."""
+    mask, own = TURN_OF >= 0, paid.sum(1) + answer
+    columns = examples.columns(mask, torch.arange(2), own.sum(1), TURN_OF)
+    columns |= {
+        "reward_terms": own, "turn_reward_terms": paid.flatten(1), "turn_reward": paid.sum(2),
+        "token_reward": torch.zeros(mask.shape), "token_penalty": torch.zeros(mask.shape),
+    }  # fmt: skip
+    return columns | {"immediate_reward": immediate_reward(columns)}
+
+
+def by_hand(paid=PAID, answer=ANSWER):
+    """[B, T, C]: what each term still pays, in a loop backwards over the tokens."""
+    values = torch.zeros(*TURN_OF.shape, 2)
+    for row, turns in enumerate(TURN_OF.tolist()):
+        running, after = answer[row].clone(), None
+        for t in reversed(range(len(turns))):
+            if turns[t] < 0:
+                continue
+            if turns[t] != after:
+                running, after = running + paid[row, turns[t]], turns[t]
+            values[row, t] = running
+    return values
+
+
+def test_a_head_is_fitted_to_what_its_term_still_pays():
+    """What was paid at the first turn is nothing to come in the second; a shorter row's second turn is its last."""
+    columns = two_terms()
+    torch.testing.assert_close(term_returns(columns), by_hand())
+    assert term_returns(columns)[0, :, 0].tolist() == [0.0, 1.25, 1.25, 0.0, 0.25, 0.25, 0.25, 0.0]
+    goals = ValueHeads({"a": "log", "b": "identity"}, ["a", "b"]).goals(returns(columns), term_returns(columns))
+    assert goals[..., REST_HEAD].abs().max() < 1e-6, "nothing beyond the terms"
+    without = {k: v for k, v in columns.items() if k != "turn_reward_terms"}
+    torch.testing.assert_close(
+        term_returns(without), (PAID.sum(1) + ANSWER)[:, None] * (TURN_OF >= 0)[..., None], msg="paid at the end"
+    )
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+@pytest.mark.parametrize("advantage", ["gae", "turn_gae"])
+def test_exact_heads_of_a_deterministic_episode_leave_no_advantage(advantage, mapping):
+    """The heads' value is read by the advantage, and what it is paid is what they were fitted to."""
+    columns = two_terms()
+    heads = ValueHeads({"b": mapping, "a": "identity"}, ["a", "b"])
+    goals = heads.goals(returns(columns), term_returns(columns))
+    fitted = heads.targets(torch.zeros_like(goals), goals, 1.0)
+    value = heads.total(fitted) * columns["mask"]
+    update = Update.of(Rlvr(advantage={"kind": advantage, "whiten": False, "discount": 1.0}))
+    made = assign_credit(update, columns | {"value": value})["advantage"]
+    floor = 0.0 if mapping == "identity" else FLOOR  # the smallest value that a logarithm resolves
+    assert made.abs().max() <= 2 * floor + 1e-5
+    lower = assign_credit(update, columns | {"value": value - 0.5})["advantage"]
+    assert lower[TURN_OF == 1].min() > 0.1, "a critic that expected less is surprised"
+
+
+def test_moving_a_terms_reward_between_turns_moves_target_and_credit_alike():
+    """From the first turn to the second of the first row; the sum of the row and the other row stay."""
+    later = PAID.clone()
+    later[0, 0, 0], later[0, 1, 0] = 0.0, 1.0
+    before, after = two_terms(), two_terms(later)
+    assert torch.equal(before["reward_terms"], after["reward_terms"])
+    moved = (term_returns(after) - term_returns(before))[..., 0]
+    second = (TURN_OF == 1) & (torch.arange(2)[:, None] == 0)
+    assert torch.equal(moved, second.float())
+    update = Update.of(Rlvr(advantage={"kind": "gae", "whiten": False}))
+    plain = [
+        assign_credit(update, columns | {"value": torch.zeros(TURN_OF.shape)})["advantage"]
+        for columns in (before, after)
+    ]
+    assert torch.equal(plain[1] - plain[0], second.float())
+
+
+@pytest.mark.slow
+def test_the_trainer_fits_heads_to_what_turns_were_paid(tmp_path, lake):
+    """On a lake whose steps and goal are paid: both terms' turns arrive, add up to `turn_reward`, and the heads to the returns."""
+    providers = "rlvr.providers=[{kind: critic, heads: {verifier: identity, again: identity}}]"
+    reward = "rlvr.reward=[verifier, {kind: verifier, name: again, weight: -0.5}]"
+    more = (
+        "rlvr.rollout={kind: multi_turn, max_turns: 8}",
+        "rlvr.sampling.max_tokens=6",
+        "rlvr.prompts=16",
+        "rlvr.group_size=8",
+    )
+    made = toys.trainer(
+        tmp_path, lake, toys.lake(tmp_path), reward, "rlvr.advantage=gae", providers, "rlvr.steps=1", *more
+    )
+    given_columns = []
+    critic = made.learner.providers["critic"]
+    update = critic.update
+    critic.update = lambda tokens, columns: given_columns.append(columns) or update(tokens, columns)
+    made.run()
+    [columns] = given_columns
+    by_turn = columns["turn_reward_terms"].unflatten(1, (-1, 2))
+    assert columns["turn_reward"].shape[1] > 1 and by_turn[..., 0].any()
+    torch.testing.assert_close(by_turn.sum(2), columns["turn_reward"])
+    torch.testing.assert_close(by_turn[..., 1], -0.5 * by_turn[..., 0])
+    mask, goals = critic._targets(columns)
+    total = returns(columns).flatten()[mask.flatten()]
+    torch.testing.assert_close(goals[mask.flatten()].sum(1), total)
+    assert goals[mask.flatten()][:, REST_HEAD].abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -196,18 +196,23 @@ def test_turns_are_paid_what_the_terms_pay_them():
     row = episode(0.25, 1.0, turn_calls=calls, turn_belief=[0.25, 0.0, 0.0])
     scoring.score(reward, [row], PROBLEMS)
     assert row.turn_reward == [0.625, -0.375, 2.5] and row.score == sum(row.turn_reward) and row.turn_belief[0] == 0.625
+    assert row.turn_terms == [0.125, 0.5, 0.125, -0.5, 0.5, 2.0], "turn by turn, what each term pays it"
+    assert sum(row.turn_terms[::2]) == row.terms[0] and sum(row.turn_terms[1::2]) == row.terms[1]
     assert reward.pays_turns and row.turn_components == [{"format": -0.0}, {"format": -0.5}, {"format": -0.0}]
     gate = {"term": "verifier", "at_least": 9, "otherwise": -1.0}
     row = episode(0.25, 1.0, turn_calls=calls)
     scoring.score(composite("verifier", {**turns, "gate": gate}), [row], PROBLEMS)
     assert row.turn_reward == [0.25, 0.25, 1.0] and row.score == -0.5
+    assert row.turn_terms == [0.25, 0.0, 0.25, 0.0, 1.0, 0.0] and row.terms == [1.5, -2.0], "a closed gate pays no turn"
     row = episode(0.25, 1.0)
     plain = composite("verifier", BRIEF)
     scoring.score(plain, [row], PROBLEMS)
     assert row.turn_reward == [0.25, 0.25, 1.0] and row.score == pytest.approx(2.4) and not plain.pays_turns
+    assert row.turn_terms == [0.25, 0.0, 0.25, 0.0, 1.0, 0.0]
     row = episode(0.25, 1.0)
     scoring.score(composite("verifier", {**BRIEF, "operation": "multiply"}), [row], PROBLEMS)
     assert row.turn_reward == pytest.approx([0.225, 0.225, 0.9]) and row.score == pytest.approx(1.35)
+    assert row.terms is None and row.turn_terms is None, "no sum"
 
 
 def test_a_score_in_the_place_of_the_environment_s_takes_back_what_it_paid_the_turns():
