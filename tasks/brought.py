@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tasks import environment
@@ -36,6 +36,16 @@ def remote_run(prefix: str) -> dict[str, Any] | None:
         return lookup.find_in_mlflow(prefix)
     except lookup.NoSuchRun:
         return None
+
+
+def remote_runs() -> Iterator[dict[str, Any]]:
+    """The pipeline runs that MLflow lists, newest first, each with its summary, read as it is asked for.
+
+    Raises:
+        Unreachable: MLflow does not answer.
+    """
+    for run in lookup.mlflow_runs() if _asks() else []:
+        yield lookup.find_in_mlflow(run["run_id"])
 
 
 def stages(run: dict[str, Any], names: Iterable[str], progress: Progress = lambda what: None) -> bool:

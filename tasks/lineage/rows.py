@@ -11,28 +11,32 @@ from pipelines.base.errors import UserError
 from pipelines.base.files import json_lines, read_object, reported
 from pipelines.data import dataset
 from pipelines.recipe.stage_kind import DATA, MODEL, SCORES
+from tasks import brought, environment
 from tasks.store.artifacts import Artifact
-from tasks.store.known import Known, makes
+from tasks.store.known import Known, makes, what_makes
 
 Progress = Callable[[str], None]
 STEPS = ("exact_duplicate", "contaminated", "near_duplicate", "length", "difficulty")
+MOST_FETCHED = 10
+"""Data artifacts that are fetched from MLflow in the search for a row, the newest first."""
 NGRAM = 13
 """Words in a row that count as an overlap where the curation did not look for any."""
 
 
 class NoRow(UserError):
-    """No data here holds such a row."""
+    """No data here or in MLflow holds such a row."""
 
 
 def describe(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]:
-    """Everything known here of the row whose uid starts with `uid`.
+    """Everything known of the row whose uid starts with `uid`: in this project folder, else in MLflow's newest runs, whose artifacts are
+    fetched then.
 
     Returns:
         uid, row (as it was kept, or None), data (per curation: split or the step that dropped it, why kept), draws (per model:
         steps with rewards), sft (models whose SFT split holds it), overlaps (benchmark, question).
 
     Raises:
-        NoRow: no curation here has it.
+        NoRow: no curation here has it, nor has one of MLflow's.
         UserError: several rows match.
     """
     known = Known()
@@ -41,9 +45,9 @@ def describe(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]
     for number, curation in enumerate(curations, 1):
         progress(f"looking through data {number} of {len(curations)}")
         places += list(_places(curation, uid))
+    if not places:
+        places = _fetched(uid, known, len(curations), progress)
     uids = sorted({place["uid"] for place in places})
-    if not uids:
-        raise NoRow(f"{uid}: none of the {len(curations)} curated data sets here has a row whose uid starts so.")
     if len(uids) > 1:
         raise UserError(
             f"{uid}: {len(uids)} rows start so ({', '.join(u[:12] for u in uids[:5])}). Give more of the uid."
@@ -59,6 +63,36 @@ def describe(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]
         "sft": [m.name for m in readers if m.stage == "sft" and _split(m) in _splits_of(m, places, known)],
         "overlaps": _overlaps(known, row, places) if row else [],
     }
+
+
+def _fetched(uid: str, known: Known, here: int, progress: Progress) -> list[dict[str, Any]]:
+    """Where the data of MLflow's newest runs has the row, with all stages of the run that has it, fetched; never [].
+
+    Args:
+        here: data sets of this project folder, none of which has it.
+    """
+    missing = f"{uid}: none of the {here} curated data sets here has a row whose uid starts so"
+    tried: set[str] = set()
+    try:
+        for run in brought.remote_runs():
+            entries = (run.get("summary") or {}).get("stages") or {}
+            for name, about in entries.items():
+                kind, key = str(about.get("kind", name)), str(about.get("key"))
+                if what_makes(kind) != DATA or key in tried or len(tried) == MOST_FETCHED:
+                    continue
+                tried.add(key)
+                curation = brought.artifact(kind, key, brought.experiment_of(run), progress)
+                places = list(_places(curation, uid)) if curation else []
+                if places:
+                    brought.stages(run, entries, progress)
+                    known.forget()
+                    return places
+    except environment.Unreachable as error:
+        raise NoRow(f"{missing}, and MLflow cannot be asked: {error}") from None
+    raise NoRow(
+        f"{missing}, and neither has one of the {len(tried)} newest that MLflow has artifacts of. The uids of a data set are in its "
+        "files and in rollouts.jsonl; `whetstone lineage RUN` fetches the data of an older run, and this command then finds its rows."
+    )
 
 
 def _places(curation: Artifact, uid: str) -> Iterator[dict[str, Any]]:
