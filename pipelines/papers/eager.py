@@ -18,6 +18,7 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import REFERENCE, Passage, Scorer, TokenStatistics
 from pipelines.data import chat
+from pipelines.data.control import decode_text, encode_text
 from pipelines.data.records import Problem, Trajectory
 from pipelines.rlvr.common.judged import segments
 from pipelines.rlvr.common.turn_rewards import add_to_turns, scored_with_turns
@@ -121,7 +122,7 @@ class eager(Reward):
         lines: list[str] = []
         texts: list[str] = []
         for who, tokens in segments(row):
-            lines.append(f"{who}: {self.own.decode(tokens, skip_special_tokens=True).strip()}")
+            lines.append(f"{who}: {decode_text(self.own, tokens).strip()}")
             texts += ["\n".join(lines)] if who == "assistant" else []
         return texts
 
@@ -129,7 +130,7 @@ class eager(Reward):
         """The probability of each (text, word that follows) where it is the first choice, else 0."""
         messages = [[{"role": "user", "content": text}] for text, _ in texts]
         prompts = chat.render_prompts(self.other, messages) if messages else []
-        words = [self.other(word, add_special_tokens=False)["input_ids"] for _, word in texts]
+        words = [encode_text(self.other, word) for _, word in texts]
         passages = [Passage(prompt, word) for prompt, word in zip(prompts, words, strict=True)]
         values = self.scorer.statistics(passages, GREEDY, model=self.model)
         return [float(of[:, 0].sum().exp()) if len(of) and bool((of[:, 1] == 1).all()) else 0.0 for of in values]

@@ -19,6 +19,7 @@ from pipelines.contract.scorer import Scorer
 from pipelines.data.chat import after_thinking, completion_text
 from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
 from pipelines.judges import asker, questions
+from pipelines.rlvr.common.scored_rows import texts_of, token_at
 from pipelines.rlvr.common.turn_rewards import add_to_turns, calls_of, scored_with_turns
 
 FIELD = "rlvr.reward"
@@ -180,11 +181,12 @@ class safesearch(Reward):
         """Tokens of a turn before its call number `place`."""
         if not self.paid_queries["thinking"]:
             return 0
-        text = str(self.tokenizer.decode(self._tokens(row, turn)))
+        texts = texts_of(self._tokens(row, turn), self.tokenizer, {})
+        text = "".join(texts)
         start = text.rfind(THINK_END) + 1  # calls in the reasoning are not made
         for _ in range(place + 1):
             start = text.find(OPEN, start) + len(OPEN)
-        return len(self.tokenizer.encode(text[: start - len(OPEN)], add_special_tokens=False))
+        return token_at(texts, [start - len(OPEN)])[0]
 
     def _tokens(self, row: Trajectory, turn: int) -> list[int]:
         """What the policy drew in a turn; the row's `text` cannot tell where a message ends."""

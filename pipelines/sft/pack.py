@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pipelines.base.errors import DataError, ModelError
 from pipelines.data.chat import render_answer, render_text, stops
-from pipelines.data.control import THINK_END, control, encode, encode_text
+from pipelines.data.control import THINK_END, control, decode_text, encode, encode_text
 from pipelines.data.records import TURN_WEIGHTS, Problem, common_length
 from pipelines.engine.layout import Layout, best_fit, packed_layouts
 from pipelines.recipe.spans import Span
@@ -122,7 +122,7 @@ def document(problem: Problem, which: str, tokenizer: Any, turns: str = "last", 
     """
     text = target(problem, which)
     tokens, start = render_answer(tokenizer, problem.prompt, text, problem.uid, problem.tools)
-    if THINK_END in text and tokenizer.decode(tokens[max(0, start - 8) : start]).rstrip().endswith(THINK_END):
+    if THINK_END in text and decode_text(tokenizer, tokens[max(0, start - 8) : start]).rstrip().endswith(THINK_END):
         raise DataError(
             f"sft.target: record {problem.uid} ({problem.source}) has reasoning, and the chat template ends every prompt with a closed "
             "think block. Leave enable_thinking: false out of model.chat_template_kwargs, or the reasoning out of the data."

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pipelines.contract.provider import ProviderContext
+from pipelines.data.control import decode_text
 from pipelines.data.records import Role, Stop, Trajectory
 from pipelines.rlvr import scoring
 from pipelines.rlvr.common.scored_rows import scored_rows
@@ -43,7 +44,7 @@ class Heuristic:
         Raises:
             RecipeError: the function raises, hangs, or returns something else than a number or None for each state.
         """
-        decode = self.scorer.tokenizer().decode
+        tokenizer = self.scorer.tokenizer()
         values = torch.full(tokens.shape, torch.nan)
         for row in scored_rows(tokens, columns):
             problem = self.problems[row.problem]
@@ -55,7 +56,7 @@ class Heuristic:
                     Trajectory(
                         uid=problem.uid, group=0, tokens=ids, logp_old=[0.0] * place, max_tokens=place, stop=Stop.WINDOW, version=0,
                         role=[int(Role.PROMPT)] * row.first + [int(Role.POLICY)] * (place - row.first),
-                        text=decode(ids[row.first :], skip_special_tokens=True),
+                        text=decode_text(tokenizer, ids[row.first :]),
                     )
                 )  # fmt: skip
             returned = scoring.hidden_values(self.path, states, {problem.uid: problem}, self.timeout_s, field=FIELD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 import time
 
 import chat_families
@@ -139,6 +140,14 @@ def test_think_tags_that_are_special_tokens_stay_in_the_text(start, end):
     assert chat.completion_text(tokenizer, ids) == "<think>hm</think>yes"
     assert chat.after_thinking(chat.completion_text(tokenizer, ids)) == "yes"
     assert "hm" not in chat.after_thinking(chat.completion_texts(tokenizer, [ids, []])[0])
+
+
+def test_answers_are_decoded_in_one_place():
+    """Whoever leaves out special tokens by itself loses the tags of reasoning of the models that have them as such."""
+    root = Path(control.__file__).parents[2]
+    files = [path for room in ("pipelines", "evaluation", "tasks", "flows") for path in (root / room).rglob("*.py")]
+    own = [path.name for path in files if "skip_special_tokens=True" in path.read_text()]
+    assert own == ["control.py"]
 
 
 def test_think_tags_of_data_become_the_tokens_that_a_model_has_for_them():

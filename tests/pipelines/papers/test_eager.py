@@ -14,6 +14,7 @@ from scripted import conversation, show, tokenizer
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
+from pipelines.engine import models
 from pipelines.papers.eager import BLANK, GREEDY, bonuses
 
 UID = "a" * 32
@@ -51,6 +52,18 @@ def scored(*rows, **settings):
     part.connect(answers)
     part.score(list(rows), {UID: PROBLEM})
     return answers.asked
+
+
+def test_reasoning_in_special_tags_stays_in_what_was_said():
+    """The model is asked about the reasoning as it stands in the text, not as if it had been said aloud."""
+    own = models.train_tokenizer("bpe", 300, ["ab"])
+    own.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]"]}, replace_extra_special_tokens=False)
+    row = conversation(UID, "look")
+    row.tokens = own("[THINK]hm[/THINK]yes<|end|>", add_special_tokens=False)["input_ids"]
+    row.role, row.turn = [3] * len(row.tokens), [0] * len(row.tokens)
+    part = bind("rlvr.reward", "eager").fn
+    part.own = own
+    assert part._told(row) == ["assistant: <think>hm</think>yes"]
 
 
 def test_a_turn_is_paid_for_the_words_that_it_tells_first():

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 import toys
 
 from pipelines.base.errors import Interrupted, RecipeError
+from pipelines.data.records import Problem
+from pipelines.engine import models
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
+from pipelines.rlvr.common.heuristic import Heuristic
 
 WARM = ["rlvr.advantage=gae", "rlvr.optimizer={learning_rate: 0.001, schedule: linear, warmup: 0}"]
 CRITIC = "rlvr.providers=[{kind: critic, learning_rate: 0.003, warm_up: %d}]"
@@ -40,6 +44,29 @@ def test_the_policy_stands_still_and_its_schedule_begins_when_it_moves(tmp_path,
     assert [torch.equal(a, b) for a, b in pairwise(policy)] == [True, True, False, False]
     assert not any(torch.equal(a, b) for a, b in pairwise(critic))
     assert rates == [None, None, 0.001, 0.0005], "two steps are the whole schedule"
+
+
+def test_a_heuristic_reads_the_tags_of_reasoning(tmp_path, monkeypatch):
+    """Also of a tokenizer that has them as special tokens: one inside the block is worth less than one behind it."""
+    (tmp_path / "inside.py").write_text(
+        "def worth(prompts, completions, **columns):\n"
+        "    texts = [completion[0]['content'] for completion in completions]\n"
+        "    return [float('</think>' in t) + 0.5 * ('<think>' in t) for t in texts]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    tokenizer = models.train_tokenizer("bpe", 300, ["ab"])
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": ["[THINK]", "[/THINK]"]}, replace_extra_special_tokens=False
+    )
+    ids = [tokenizer.bos_token_id or 0, *tokenizer("[THINK]a[/THINK]b", add_special_tokens=False)["input_ids"]]
+    heuristic = Heuristic("inside:worth")
+    problem = Problem(uid="u", prompt=[], answer="", verifier="exact", source="s", licence="l")
+    heuristic.scorer = SimpleNamespace(tokenizer=lambda: tokenizer)
+    heuristic.problems, heuristic.timeout_s = {7: problem}, 60.0
+    tokens, mask = torch.tensor([ids]), torch.tensor([[False] + [True] * (len(ids) - 1)])
+    columns = {"problem": torch.tensor([7]), "mask": mask, "scored": torch.tensor([True])}
+    values = heuristic.values(tokens, columns, mask)
+    assert values[0, 1:].tolist() == [0.0, 0.5, 0.5, 1.5], "before each token: nothing, the block, in it, behind it"
 
 
 def test_a_run_that_was_stopped_in_the_warm_up_ends_alike(tmp_path, start):
