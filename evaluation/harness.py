@@ -162,7 +162,7 @@ def add_truncated(
 ) -> None:
     """Add the share of answers that were cut at the token limit to a task's metrics and to the log of each question.
 
-    Nothing is added where questions have no drawn answer (likelihoods), or a task is answered by lm-eval's own sampler.
+    Nothing is added where questions have no drawn answer (likelihoods).
 
     Args:
         truncated: whether each answer was, question by question.

@@ -76,7 +76,9 @@ class SamplerLM(HFLM):
         self.thinks = False
         """Whether an answer had thoughts."""
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        self.sampler = TorchSampler(model, stop=stop_ids(model, tokenizer), pad=pad, dtype=dtype, rows=batch_size)
+        stops = stop_ids(model, tokenizer)
+        self.sampler = TorchSampler(model, stop=stops, pad=pad, dtype=dtype, rows=batch_size)
+        self._ends, self._cut = frozenset(stops), list[bool]()
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The text that the training stages render, for lm-eval; with `prefill` where the assistant is to speak."""
@@ -134,7 +136,7 @@ class SamplerLM(HFLM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answers in the order of the requests; repeats of a request are drawn independently."""
         if any(unknown(normalize_gen_kwargs(r.args[1], self.max_gen_toks)) for r in requests):
-            return super().generate_until(requests, disable_tqdm=disable_tqdm)
+            return self._generate_by_lm_eval(requests, disable_tqdm)
         eos = self.tok_decode([self.eot_token_id], skip_special_tokens=False)
         out: list[str] = [""] * len(requests)
         by_settings: dict[str, list[int]] = {}
@@ -164,6 +166,32 @@ class SamplerLM(HFLM):
                     self.progress(done, len(requests))
         return out
 
+    def _generate_by_lm_eval(self, requests: list[Instance], disable_tqdm: bool) -> list[str]:
+        """lm-eval's own answers, for settings that our sampler does not know; notes which of them were cut.
+
+        lm-eval answers in an order of its own, and says it to the hook that caches answers: equal requests may change places.
+        """
+        answered, hook, self._cut = _Answered(self.cache_hook), self.cache_hook, []
+        self.cache_hook = answered  # type: ignore[assignment]
+        try:
+            out = super().generate_until(requests, disable_tqdm=disable_tqdm)
+        finally:
+            self.cache_hook = hook
+        flags: dict[str, list[bool]] = {}
+        for key, cut in zip(answered.keys, self._cut, strict=True):
+            flags.setdefault(key, []).append(cut)
+        for request in requests:
+            self.truncated.setdefault((request.task_name, request.doc_id), []).append(flags[repr(request.args)].pop(0))
+        return out
+
+    def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any) -> torch.Tensor:
+        """lm-eval's generation of a batch [rows, tokens]; notes for each row whether it ended before the limit."""
+        out: torch.Tensor = super()._model_generate(context, max_length, stop, **settings)
+        for tokens in out[:, context.shape[1] :].tolist():
+            ended = not self._ends.isdisjoint(tokens) or any(end in self.tok_decode(tokens) for end in stop if end)
+            self._cut.append(not ended)
+        return out
+
     def draw(
         self, requests: dict[int, Instance], contexts: list[list[int]], until: list[str], sampling: Sampling
     ) -> list[Completion]:
@@ -183,6 +211,19 @@ class SamplerLM(HFLM):
         text = completion_text(self.tokenizer, tokens)
         thinks = THINK_END if THINK_END in text else None
         return str(postprocess_generated_text(text, stop=until, think_end_token=thinks))
+
+
+class _Answered:
+    """lm-eval's hook that caches answers, with the requests in the order in which they were answered."""
+
+    def __init__(self, hook: Any) -> None:
+        self.hook = hook
+        self.keys: list[str] = []
+
+    def add_partial(self, kind: str, request: tuple[str, dict[str, Any]], answer: Any) -> None:
+        """Note a request, and have its answer cached."""
+        self.keys.append(repr(request))
+        self.hook.add_partial(kind, request, answer)
 
 
 def _sampling(kwargs: dict[str, Any]) -> Sampling:

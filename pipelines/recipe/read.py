@@ -297,6 +297,12 @@ def apply_override(body: dict[str, Any], override: str) -> None:
     if not all((*parents, last_key)) or len(parents) > yaml_text.DEEPEST:
         raise RecipeError(f"--set {_cut(override)}: not the name of a field; write it such as rlvr.optimizer.betas.")
     value = yaml_text.parse(text, f"--set {_cut(field)}")
+    if not parents and value == {} and body.get(last_key):
+        raise RecipeError(
+            f"--set {_cut(field)}={{}}: an empty section in place of {_cut(field)} would take back all that the recipe says in it "
+            f"({', '.join(list(body[last_key])[:4])}). Change the fields themselves ({_cut(field)}.FIELD=VALUE), or write {_cut(field)}=null "
+            "to leave it out."
+        )
     section: Any = body
     for level, key in enumerate(parents):
         section = _enter(section, key, field, level)

@@ -77,6 +77,22 @@ def test_same_numbers_as_hflm(pair):
     assert ours[0] == theirs[0] and cut["n"] == 25
 
 
+@pytest.mark.parametrize("samples", [1, 2])
+def test_lm_evals_own_sampler_says_which_answers_were_cut(pair, samples):
+    """A setting that our sampler does not know, at a value that changes nothing: the same answers, and the same ones cut."""
+    greedy = {"do_sample": False, "temperature": 0.0, "max_gen_toks": 40, "until": ["z"]}
+    made = []
+    for more in ({}, {"repetition_penalty": 1.0}):
+        task = {"name": "palindromes", "limit": 25, "samples": samples, "sampling": greedy | more}
+        settings = Evaluate(tasks=[task])
+        made.append(scores(SamplerLM(*pair, batch_size=8), harness.manager(settings), settings))
+    (ours, our_log), (theirs, their_log) = made
+    assert [s["resps"] for s in our_log["palindromes"]] == [s["resps"] for s in their_log["palindromes"]]
+    assert ours["palindromes"]["truncated_share"] == theirs["palindromes"]["truncated_share"]
+    cut = [s["truncated_share"] for s in our_log["palindromes"]]
+    assert cut == [s["truncated_share"] for s in their_log["palindromes"]] and 0 < sum(cut) < 25
+
+
 @pytest.mark.parametrize("kind", [SamplerLM, SearchedLM])
 def test_a_checkpoint_computes_in_the_dtype_of_the_recipe(pair, tmp_path, kind):
     save_model(*pair, tmp_path, {})

@@ -120,6 +120,21 @@ def test_presets_left_to_right_then_recipe_then_set(tmp_path):
     assert recipe.rlvr.prompts == 4
 
 
+@pytest.mark.parametrize("section", ["curate", "sft", "rlvr", "evaluate", "model"])
+def test_an_empty_section_does_not_take_back_what_the_recipe_says(section, tmp_path):
+    with pytest.raises(RecipeError, match=rf"--set {section}=\{{\}}: .*{section}\.FIELD=VALUE.*{section}=null"):
+        read_recipe(toys.recipe(tmp_path), [f"{section}={{}}"])
+
+
+def test_what_an_empty_section_may_stand_for(tmp_path):
+    """Defaults where the recipe says nothing, and settings inside a section; null leaves the stage out."""
+    path = toys.recipe(tmp_path)
+    read = read_recipe(path, ["tracking={}", "rlvr.lora={}"])
+    assert read.rlvr.lora is not None and read.rlvr.steps == 4
+    assert [node.name for node in read_recipe(path, ["rlvr=null"]).nodes()] == ["curate", "sft", "evaluate"]
+    assert read_recipe(path, ["rlvr=null", "rlvr={}"]).rlvr.steps == 100, "nothing is left to take back"
+
+
 def test_the_recipe_beats_its_presets(tmp_path):
     path = toys.recipe(tmp_path)
     body = yaml.safe_load(path.read_text())
