@@ -300,8 +300,8 @@ def apply_override(body: dict[str, Any], override: str) -> None:
     if not parents and value == {} and body.get(last_key):
         raise RecipeError(
             f"--set {_cut(field)}={{}}: an empty section in place of {_cut(field)} would take back all that the recipe says in it "
-            f"({', '.join(list(body[last_key])[:4])}). Change the fields themselves ({_cut(field)}.FIELD=VALUE), or write {_cut(field)}=null "
-            "to leave it out."
+            f"({', '.join(list(body[last_key])[:4])}). Change the fields themselves ({_cut(field)}.FIELD=VALUE), or write "
+            f"{_cut(field)}=null to leave it out."
         )
     section: Any = body
     for level, key in enumerate(parents):
