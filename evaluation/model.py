@@ -171,8 +171,9 @@ class SamplerLM(HFLM):
 
         lm-eval answers in an order of its own, and says it to the hook that caches answers: equal requests may change places.
         """
-        answered, hook, self._cut = _Answered(self.cache_hook), self.cache_hook, []
-        self.cache_hook = answered  # type: ignore[assignment]
+        hook: Any = self.cache_hook
+        answered, self._cut = _Answered(hook), []
+        self.cache_hook: Any = answered
         try:
             out = super().generate_until(requests, disable_tqdm=disable_tqdm)
         finally:
@@ -220,7 +221,7 @@ class _Answered:
         self.hook = hook
         self.keys: list[str] = []
 
-    def add_partial(self, kind: str, request: tuple[str, dict[str, Any]], answer: Any) -> None:
+    def add_partial(self, kind: str, request: tuple[str, Any], answer: Any) -> None:
         """Note a request, and have its answer cached."""
         self.keys.append(repr(request))
         self.hook.add_partial(kind, request, answer)
