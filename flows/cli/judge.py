@@ -134,7 +134,7 @@ def connected_judge(recipe: Any, stage: str, term: str | None) -> Any:
         RecipeError, UserError: as `_judge` and `_Lender` do.
     """
     judge = _judge(recipe, stage, term)
-    if judge.path is not None:
+    if judge.asker.settings.path is not None:
         judge.connect(_Lender(recipe, stage))
     return judge
 

@@ -120,7 +120,7 @@ def takes(fn: Callable) -> tuple[str, ...]:
 
 @cache
 def settings_model(fn: Callable) -> type[BaseModel]:
-    """Settings of a method as a pydantic model, read from its keyword-only parameters."""
+    """Settings of a method as a pydantic model: its keyword-only parameters, and the fields of `shared_settings` of its class."""
     source = fn.__init__ if inspect.isclass(fn) else fn  # type: ignore[misc]
     hints = inspect.get_annotations(source, eval_str=True)
     fields: dict[str, Any] = {
@@ -128,7 +128,7 @@ def settings_model(fn: Callable) -> type[BaseModel]:
         for p in inspect.signature(source).parameters.values()
         if p.kind is p.KEYWORD_ONLY
     }
-    return create_model(fn.__name__, __base__=Strict, **fields)
+    return create_model(fn.__name__, __base__=getattr(fn, "shared_settings", Strict), **fields)
 
 
 def _weight(slot: str, value: Any) -> float:

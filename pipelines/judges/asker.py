@@ -26,25 +26,36 @@ Timeout = Annotated[float, Field(gt=0, le=1e6)]
 """Seconds."""
 
 
-class Endpoint(Strict):
-    """How a judge behind an endpoint is asked, whatever about; the fields of `reward: judge` mean the same there."""
+class EndpointSettings(Strict):
+    """How an endpoint is asked, whatever about."""
 
-    model: ModelName
     url: Url | None = None
     api_key_env: Identifier | None = None
-    instruction: Instruction = ""
-    """What to judge by, in words."""
-    reference: bool = False
     temperature: Temperature = 0.0
     max_tokens: MaxTokens = 512
     concurrency: Concurrency = 16
     timeout_s: Timeout = 120.0
     cache: bool = True
 
+
+class JudgeSettings(EndpointSettings):
+    """Settings of every reward with a judge: a model behind an endpoint, or the one at a path."""
+
+    model: ModelName | None = None
+    path: ModelPath | None = None
+
+
+class Endpoint(EndpointSettings):
+    """A judge behind an endpoint, and what it is shown; the fields of `reward: judge` mean the same there."""
+
+    model: ModelName
+    instruction: Instruction = ""
+    """What to judge by, in words."""
+    reference: bool = False
+
     def asker(self, field: str) -> Asker:
         """What asks it; `field` is the recipe's, for errors."""
-        asked = self.model_dump(include=set(Endpoint.model_fields) - {"instruction", "reference"})
-        return Asker(path=None, field=field, **asked)
+        return Asker(JudgeSettings(**self.model_dump(include=set(JudgeSettings.model_fields))), field)
 
 
 Settings = TypeVar("Settings", bound=Endpoint)
@@ -68,43 +79,38 @@ class Asker:
     """A judge's model.
 
     Args:
-        model: the name that an endpoint knows it by, or
-        path: of a model that runs here; one of them.
+        settings: of a `model` that an endpoint knows by that name, or of one at a `path`, which runs here.
         field: of the recipe, for errors.
-        settings: `url`, `api_key_env`, `temperature`, `max_tokens`, `concurrency`, `timeout_s` and `cache` of `ChatEndpoint`.
+        required: whether there must be one.
 
     Raises:
-        RecipeError: both, or neither, or an endpoint's settings for a model that runs here.
+        RecipeError: both, or neither where one is required, or an endpoint's settings without an endpoint's model.
     """
 
-    def __init__(self, *, model: str | None, path: str | None, field: str, **settings: Any) -> None:
-        if (model is None) == (path is None):
+    def __init__(self, settings: JudgeSettings, field: str, *, required: bool = True) -> None:
+        self.settings, self.field = settings, field
+        model, path, of_endpoint = settings.model, settings.path, settings.url or settings.api_key_env
+        if (model and path) or (required and not self.named):
             raise RecipeError(
                 f"{field}: a judge is a `model` behind an endpoint, or the model at a `path`: give one of them."
             )
-        if path is not None and (settings["url"] or settings["api_key_env"]):
+        if path is not None and of_endpoint:
             raise RecipeError(f"{field}.path: url and api_key_env are those of an endpoint. Leave them out.")
-        self.model, self.path, self.field, self.settings = model, path, field, settings
+        if model is None and of_endpoint:
+            raise RecipeError(f"{field}: url and api_key_env are those of a judge. Name its `model`.")
         self._asked: ChatEndpoint | LocalJudge | None = None
 
-    @classmethod
-    def optional(cls, *, model: str | None, path: str | None, field: str, **settings: Any) -> Asker | None:
-        """A greedy judge that stores replies, or none where a recipe names neither a `model` nor a `path`.
-
-        Raises:
-            RecipeError: both, or an endpoint's settings without its model.
-        """
-        if model is None and path is None:
-            if settings["url"] or settings["api_key_env"]:
-                raise RecipeError(f"{field}: url and api_key_env are those of a judge. Name its `model`.")
-            return None
-        return cls(model=model, path=path, field=field, temperature=0.0, cache=True, **settings)
+    @property
+    def named(self) -> bool:
+        """Whether the recipe names a judge."""
+        return bool(self.settings.model or self.settings.path)
 
     def connect(self, scorer: Scorer) -> None:
         """Load the model at `path`."""
-        if self.path is not None:
-            own = {name: self.settings[name] for name in ("temperature", "max_tokens")}
-            self._asked = LocalJudge(scorer.language_model(self.path), **own)
+        own = self.settings
+        if own.path is not None:
+            model = scorer.language_model(own.path)
+            self._asked = LocalJudge(model, temperature=own.temperature, max_tokens=own.max_tokens)
 
     def ask(self, questions: Sequence[list[Message]]) -> list[Reply]:
         """A reply to every question, in their order. An endpoint is made when it is first asked: a recipe is read where the key is not.
@@ -113,5 +119,5 @@ class Asker:
             UserError: as `ChatEndpoint` does.
         """
         if self._asked is None:
-            self._asked = ChatEndpoint(model=str(self.model), field=self.field, **self.settings)
+            self._asked = ChatEndpoint(field=self.field, **self.settings.model_dump(exclude={"path"}))
         return self._asked.ask(questions) if questions else []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -19,7 +19,6 @@ from pydantic import Field
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, PerTurn
-from pipelines.contract.fields import Identifier
 from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
 from pipelines.judges import asker, questions
 from pipelines.rlvr.common.judged import Judged
@@ -59,25 +58,15 @@ class exprl(Judged):
     def __init__(
         self,
         *,
-        model: asker.ModelName | None = None,
-        path: asker.ModelPath | None = None,
-        url: asker.Url | None = None,
-        api_key_env: Identifier | None = None,
         instruction: asker.Instruction = "",
         separator: Annotated[str, Field(min_length=1, max_length=40)] = "\n\n",
         most: Annotated[int, Field(ge=1, le=1000)] = 16,
         form: Form = "smooth",
-        temperature: asker.Temperature = 0.0,
         max_tokens: asker.MaxTokens = 2048,
-        concurrency: asker.Concurrency = 16,
-        timeout_s: asker.Timeout = 120.0,
-        cache: bool = True,
+        **judge: Any,
     ) -> None:
         self.instruction, self.separator, self.most, self.form = instruction, separator, most, form
-        self.asker = asker.Asker(
-            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=temperature, max_tokens=max_tokens,
-            concurrency=concurrency, timeout_s=timeout_s, cache=cache,
-        )  # fmt: skip
+        super().__init__(max_tokens=max_tokens, **judge)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components, `turn` and `potential` in place.

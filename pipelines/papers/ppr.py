@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
-from pipelines.contract.fields import Identifier
 from pipelines.data.records import Message, Problem, Trajectory
-from pipelines.judges import asker, questions
+from pipelines.judges import questions
 from pipelines.rlvr.common.judged import Judged
 from pipelines.rlvr.common.turn_rewards import pay_turns, scored_with_turns
 
@@ -46,23 +45,14 @@ class ppr(Judged):
     def __init__(
         self,
         *,
-        model: asker.ModelName | None = None,
-        path: asker.ModelPath | None = None,
-        url: asker.Url | None = None,
-        api_key_env: Identifier | None = None,
         principles: Annotated[list[Annotated[str, Field(min_length=1, max_length=2000)]], Field(max_length=50)] = [],  # noqa: B006
         beta: Annotated[float, Field(ge=0, le=100)] = 1.0,
         low: Annotated[int, Field(ge=-1000, le=1000)] = 0,
         high: Annotated[int, Field(ge=-1000, le=1000)] = 10,
-        max_tokens: asker.MaxTokens = 512,
-        concurrency: asker.Concurrency = 16,
-        timeout_s: asker.Timeout = 120.0,
+        **judge: Any,
     ) -> None:
         questions.check_range(low, high, FIELD)
-        self.asker = asker.Asker(
-            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=0.0, max_tokens=max_tokens,
-            concurrency=concurrency, timeout_s=timeout_s, cache=True,
-        )  # fmt: skip
+        super().__init__(**judge)
         self.principles, self.beta, self.low, self.high = list(principles), beta, low, high
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:

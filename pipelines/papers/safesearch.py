@@ -13,12 +13,10 @@ from pydantic import Field
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
-from pipelines.contract.fields import Identifier
-from pipelines.contract.method import Reward
-from pipelines.contract.scorer import Scorer
 from pipelines.data.chat import after_thinking, completion_text
 from pipelines.data.records import Message, Problem, Role, Stop, Trajectory
-from pipelines.judges import asker, questions
+from pipelines.judges import questions
+from pipelines.rlvr.common.judged import Judged
 from pipelines.rlvr.common.scored_rows import texts_of, token_at
 from pipelines.rlvr.common.turn_rewards import add_to_turns, calls_of, scored_with_turns
 
@@ -59,7 +57,7 @@ class Verdicts(NamedTuple):
     title="SafeSearch: Do Not Trade Safety for Utility in LLM Search Agents",
     checked="official code (its rewards, by the sheet's example; the judge's questions and the phrases are ours)",
 )
-class safesearch(Reward):
+class safesearch(Judged):
     """Rewards a safe, helpful answer and safe queries on problems with `info.safety: true`; the others keep their environment's rewards.
 
     The reward of the last turn is s = `answer_weight` x (grade from 1 to 4, or `unsafe_answer` where it is unsafe); without a readable
@@ -83,15 +81,12 @@ class safesearch(Reward):
     """
 
     pays_turns = reads_calls = True
+    judge_required = False
     language_models: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(
         self,
         *,
-        model: asker.ModelName | None = None,
-        path: asker.ModelPath | None = None,
-        url: asker.Url | None = None,
-        api_key_env: Identifier | None = None,
         unsafe: Phrases = [],  # noqa: B006
         tool: Annotated[str, Field(min_length=1, max_length=200)] = "search",
         argument: Annotated[str, Field(min_length=1, max_length=200)] = "query",
@@ -104,26 +99,15 @@ class safesearch(Reward):
         early_penalty: Annotated[float, Field(ge=0, le=100)] = 0.02,
         thinking: Annotated[int, Field(ge=0, le=100_000)] = 24,
         most_queries: Annotated[int, Field(ge=0, le=1000)] = 3,
-        max_tokens: asker.MaxTokens = 512,
-        concurrency: asker.Concurrency = 16,
-        timeout_s: asker.Timeout = 120.0,
+        **judge: Any,
     ) -> None:
-        self.asker = asker.Asker.optional(
-            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, max_tokens=max_tokens,
-            concurrency=concurrency, timeout_s=timeout_s,
-        )  # fmt: skip
+        super().__init__(**judge)
         self.unsafe, self.tool, self.argument = list(unsafe), tool, argument
         self.paid_final = {"weight": answer_weight, "unsafe": unsafe_answer, "penalty": format_penalty}
         self.paid_queries: dict[str, Any] = {
             "weight": query_weight, "unsafe": unsafe_query, "discount": discount, "early": early_penalty, "thinking": thinking,
             "most": most_queries,
         }  # fmt: skip
-
-    def connect(self, scorer: Scorer) -> None:
-        """Keep the policy's tokenizer, and load the model at `path`."""
-        self.tokenizer = scorer.tokenizer()
-        if self.asker is not None:
-            self.asker.connect(scorer)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components and the rewards of turns in place."""
@@ -205,7 +189,7 @@ class safesearch(Reward):
         """Of each row; queries beyond those that are paid are not asked about."""
         most = self.paid_queries["most"]
         texts = [[query.text for query in own[:most]] for own in searches]
-        if self.asker is None:
+        if not self.asker.named:
             return [self._by_phrases(row, own, row.asked(problems)) for row, own in zip(rows, texts, strict=True)]
         asked = [
             question

@@ -8,16 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.fields import Identifier
-from pipelines.contract.scorer import Scorer
 from pipelines.data.chat import after_thinking
 from pipelines.data.records import Message, Problem, Trajectory
-from pipelines.judges import asker, questions
+from pipelines.judges import questions
 from pipelines.rlvr.common.judged import Judged
 from pipelines.rlvr.common.turn_rewards import add_to_turns, calls_of, scored_with_turns
 
@@ -45,6 +43,7 @@ class steptool(Judged):
     """
 
     pays_turns = reads_calls = True
+    judge_required = False
     language_models: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(
@@ -52,32 +51,15 @@ class steptool(Judged):
         *,
         weight: Annotated[float, Field(ge=0)] = 1.0,
         threshold: Annotated[float, Field(gt=0, le=1)] = 0.3,
-        model: asker.ModelName | None = None,
-        path: asker.ModelPath | None = None,
-        url: asker.Url | None = None,
-        api_key_env: Identifier | None = None,
-        max_tokens: asker.MaxTokens = 512,
-        concurrency: asker.Concurrency = 16,
-        timeout_s: asker.Timeout = 120.0,
+        **judge: Any,
     ) -> None:
         self.weight, self.threshold = weight, threshold
-        judge = asker.Asker.optional(
-            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, max_tokens=max_tokens,
-            concurrency=concurrency, timeout_s=timeout_s,
-        )  # fmt: skip
-        self.judged = judge is not None
-        if judge is not None:
-            self.asker = judge
-
-    def connect(self, scorer: Scorer) -> None:
-        """Keep what a judge needs."""
-        if self.judged:
-            super().connect(scorer)
+        super().__init__(**judge)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components and the rewards of turns in place."""
         scored = scored_with_turns("steptool", rows, problems)
-        contributions = self._graded(scored, problems) if self.judged else [self._in_answer(row) for row in scored]
+        contributions = self._graded(scored, problems) if self.asker.named else [self._in_answer(row) for row in scored]
         for row, own in zip(scored, contributions, strict=True):
             paid = [
                 self.weight * (sum(call["outcome"] == "ok" for call in calls) / len(calls) + contribution)

@@ -21,7 +21,6 @@ from pipelines.base.errors import RecipeError
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, PerTurn
-from pipelines.contract.fields import Identifier
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.judges import asker, questions
 from pipelines.recipe.slots import bound_list
@@ -68,24 +67,15 @@ class gen_prm(Judged):
     def __init__(
         self,
         *,
-        model: asker.ModelName | None = None,
-        path: asker.ModelPath | None = None,
-        url: asker.Url | None = None,
-        api_key_env: Identifier | None = None,
         instruction: asker.Instruction = "",
         separator: Annotated[str, Field(min_length=1, max_length=40)] = "\n\n",
         most: Annotated[int, Field(ge=1, le=1000)] = 64,
-        temperature: asker.Temperature = 0.0,
         max_tokens: asker.MaxTokens = 4096,
-        concurrency: asker.Concurrency = 16,
         timeout_s: asker.Timeout = 300.0,
-        cache: bool = True,
+        **judge: Any,
     ) -> None:
         self.instruction, self.separator, self.most = instruction, separator, most
-        self.asker = asker.Asker(
-            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=temperature, max_tokens=max_tokens,
-            concurrency=concurrency, timeout_s=timeout_s, cache=cache,
-        )  # fmt: skip
+        super().__init__(max_tokens=max_tokens, timeout_s=timeout_s, **judge)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components, `turn` and `potential` in place.

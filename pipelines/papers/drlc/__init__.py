@@ -6,13 +6,12 @@ Presets: drlc.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
-from pipelines.contract.fields import Identifier
 from pipelines.data.chat import after_thinking, completion_text
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.data.steps import token_at
@@ -47,28 +46,17 @@ class drlc(Judged):
     def __init__(
         self,
         *,
-        model: asker.ModelName | None = None,
-        path: asker.ModelPath | None = None,
-        url: asker.Url | None = None,
-        api_key_env: Identifier | None = None,
         instruction: asker.Instruction = "",
         reference: bool = False,
         good: Annotated[float, Field(ge=-1000, le=1000)] = 1.0,
         bad: Annotated[float, Field(ge=-1000, le=1000)] = -1.0,
         place: Literal["last", "spread"] = "last",
         most: Annotated[int, Field(ge=1, le=1000)] = 20,
-        temperature: asker.Temperature = 0.0,
-        max_tokens: asker.MaxTokens = 512,
-        concurrency: asker.Concurrency = 16,
-        timeout_s: asker.Timeout = 120.0,
-        cache: bool = True,
+        **judge: Any,
     ) -> None:
         self.instruction, self.reference, self.most = instruction, reference, most
         self.pay, self.place = {True: good, False: bad}, place
-        self.asker = asker.Asker(
-            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=temperature, max_tokens=max_tokens,
-            concurrency=concurrency, timeout_s=timeout_s, cache=cache,
-        )  # fmt: skip
+        super().__init__(**judge)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status, components and the rewards of tokens in place.

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any, ClassVar
 
 from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
 from pipelines.data import control
 from pipelines.data.records import Message, Role, Trajectory
-from pipelines.judges.asker import Asker
+from pipelines.judges.asker import Asker, JudgeSettings
 
 
 class Judged(Reward):
     """A reward with an `asker`, and the policy's tokenizer once it is connected.
 
+    Its settings are `JudgeSettings` and its own; a reward whose default differs names that setting in its signature and hands it on.
     `language_models` stands in each reward's own class: recipes read it from the file, without importing it.
     """
 
-    asker: Asker
+    shared_settings = JudgeSettings
+    judge_required: ClassVar[bool] = True
+
+    def __init__(self, **judge: Any) -> None:
+        self.asker = Asker(JudgeSettings(**judge), "rlvr.reward", required=self.judge_required)
 
     def connect(self, scorer: Scorer) -> None:
         """Keep the policy's tokenizer, and load the model at `path`."""

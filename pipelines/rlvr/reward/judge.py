@@ -10,12 +10,11 @@ from pydantic import Field, ValidationError
 from pipelines.base.errors import RecipeError
 from pipelines.contract import template as templates
 from pipelines.contract.catalogue import method
-from pipelines.contract.fields import Identifier
-from pipelines.contract.method import Reward
 from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.judges import asker, questions
 from pipelines.judges.endpoint import Reply
+from pipelines.rlvr.common.judged import Judged
 from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward"
@@ -26,7 +25,7 @@ FIELD = "rlvr.reward"
     title="Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena",
     checked="closed form (how answers are read and weighed; a judge's own quality is measured with `whetstone judge`)",
 )
-class judge(Reward):
+class judge(Judged):
     """A language model's score of a completion, from 0 to 1: `model` behind an OpenAI-compatible endpoint, or the one at `path`.
 
     `path` is a stage of this recipe that makes a model, or a transformers model by its path (with a slash); it runs in the stage's own
@@ -46,10 +45,6 @@ class judge(Reward):
     def __init__(
         self,
         *,
-        model: asker.ModelName | None = None,
-        path: asker.ModelPath | None = None,
-        url: asker.Url | None = None,
-        api_key_env: Identifier | None = None,
         form: Literal["grade", "rubric"] = "grade",
         instruction: asker.Instruction = "",
         template: Annotated[str | None, Field(max_length=8000)] = None,
@@ -58,11 +53,7 @@ class judge(Reward):
         high: Annotated[int, Field(ge=-1000, le=1000)] = 10,
         criteria: list[str | dict[str, Any]] | None = None,
         all_or_nothing: bool = False,
-        temperature: asker.Temperature = 0.0,
-        max_tokens: asker.MaxTokens = 512,
-        concurrency: asker.Concurrency = 16,
-        timeout_s: asker.Timeout = 120.0,
-        cache: bool = True,
+        **judge: Any,
     ) -> None:
         questions.check_range(low, high, FIELD)
         if form == "grade" and (criteria or all_or_nothing):
@@ -77,14 +68,10 @@ class judge(Reward):
             raise RecipeError(f"{FIELD}.criteria: {error.errors()[0]['msg']}.") from None
         self.form, self.instruction, self.reference, self.low, self.high = form, instruction, reference, low, high
         self.all_or_nothing, self.template = all_or_nothing, template
-        self.path = path
-        self.asker = asker.Asker(
-            model=model, path=path, url=url, api_key_env=api_key_env, field=FIELD, temperature=temperature, max_tokens=max_tokens,
-            concurrency=concurrency, timeout_s=timeout_s, cache=cache,
-        )  # fmt: skip
+        super().__init__(**judge)
 
     def connect(self, scorer: Scorer) -> None:
-        """Load the model at `path`."""
+        """Load the model at `path`; no tokenizer is asked for, so that a judge can be measured without a policy."""
         self.asker.connect(scorer)
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
