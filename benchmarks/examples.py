@@ -1,20 +1,19 @@
-"""Random columns of a step, drawn from the table of columns: whatever is added there exists here too."""
+"""Random columns of a step, drawn from the table of columns: whatever is added there, or by a plug-in, exists here too."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pipelines.contract.columns import COLUMNS, Column, Phase
+from pipelines.contract.catalogue import load_plugins
+from pipelines.contract.columns import COLUMNS, PLUGINS, Column, Phase
 from pipelines.rlvr.algorithm import immediate_reward
 
 ADDED = (
-    "logp_prompt", "logp_masked", "answer_logp", "feedback_gain", "record_weight", "step_potential", "logp_demonstration",
-    "noise", "reward_terms", "turn_reward_terms", "turn_value", "turn_action_value",
-    "target_probability", "target_prior", "demonstration_logit",
-    "turn_valid", "turn_progress", "velocity_deviation", "instruction_value",
+    "answer_logp", "step_potential", "reward_terms", "turn_reward_terms", "turn_value", "turn_valid",
 )  # fmt: skip
 """Drawn last: the other columns' examples stay as they were."""
 
@@ -30,6 +29,7 @@ def columns(
         reward: float32 [B], 0 or 1.
         turn: int64 [B, T], -1 outside turns.
     """
+    load_plugins()
     draw = torch.Generator().manual_seed(seed)
     rows = len(group)
     turns = turn.amax(1) + 1
@@ -52,7 +52,7 @@ def columns(
     out["replayed"], out["truncated"], out["unfinished"] = torch.zeros(3, rows, dtype=torch.bool)
     out["teacher_forced"], out["in_window"], out["sampled_now"] = torch.zeros_like(mask), mask.clone(), mask.clone()
     for name, column in COLUMNS.items():
-        if name not in out and name not in (*ADDED, "immediate_reward"):
+        if name not in out and name not in (*ADDED, *PLUGINS, "immediate_reward"):
             out[name] = _drawn(column, mask, taken, draw)
     close = 0.1 * torch.randn(mask.shape, generator=draw) * mask
     out["logp_ref"], out["logp_sampler"] = out["logp_old"] + close, out["logp_old"] - 0.02 * mask
@@ -61,6 +61,11 @@ def columns(
     out["weight"] = mask / mask.sum()
     for name in ADDED:
         out[name] = _drawn(COLUMNS[name], mask, taken, draw)
+    for name in sorted(PLUGINS.keys() - out):
+        own = torch.Generator().manual_seed(
+            seed + int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest())
+        )
+        out[name] = _drawn(COLUMNS[name], mask, taken, own)
     out["immediate_reward"] = immediate_reward(out)
     return {name: out[name] for name, column in COLUMNS.items() if column.phase <= phase}
 

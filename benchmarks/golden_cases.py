@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pipelines.contract.card import Bound
-from pipelines.contract.catalogue import bind
+from pipelines.contract.catalogue import bind, load_plugins
 from pipelines.contract.columns import COLUMNS
 from pipelines.rlvr import algorithm, ops
 
@@ -34,6 +34,7 @@ def run(case: Case, dtype: torch.dtype) -> dict[str, Any]:
 
 def tensor(name: str, value: Any, dtype: torch.dtype) -> Tensor:
     """An input as the column it is; null is NaN."""
+    load_plugins()
     kind = COLUMNS[name].dtype if name in COLUMNS else "float32"
     if kind in ("bool", "int64"):
         return torch.tensor(value, dtype=getattr(torch, kind))

@@ -386,10 +386,13 @@ def setup_context(problems: Sequence[int]):
     )
 
 
-Batch = dataclasses.make_dataclass(
-    "Batch", [(name, Any, None) for name, c in COLUMNS.items() if c.phase < Phase.CREDIT]
-)
-"""The columns of a step before credit is assigned, by attribute."""
+def as_batch(**columns: Any) -> Any:
+    """The columns of a step before credit is assigned, by attribute; those of papers too."""
+    from pipelines.contract.catalogue import load_plugins
+
+    load_plugins()
+    names = [name for name, c in COLUMNS.items() if c.phase < Phase.CREDIT]
+    return dataclasses.make_dataclass("Batch", [(name, Any, None) for name in names])(**columns)
 
 
 def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Any:
@@ -403,7 +406,7 @@ def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Any
     reward[:groups] = 1.0
     reward[groups : 2 * groups] = 0.0
     turn = torch.where(mask, (place > 4).long(), -1)
-    return Batch(**examples.columns(mask, group, reward, turn, seed=seed))
+    return as_batch(**examples.columns(mask, group, reward, turn, seed=seed))
 
 
 @functools.cache
@@ -454,4 +457,4 @@ def rough(seed: int = 0) -> Any:
     teacher = mask & ((mask.cumsum(1) <= 1) | (torch.arange(len(group)) % 6 == 0)[:, None])
     columns["teacher_forced"] = teacher & (torch.arange(len(group)) % 3 == 0)[:, None]
     columns |= {"mask": mask, "scored": scored, "in_loss": in_loss, "loss_share": share, "token_penalty": penalty}
-    return Batch(**columns)
+    return as_batch(**columns)

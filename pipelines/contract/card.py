@@ -39,9 +39,6 @@ class Card:
     """"learns": gives groups without reward differences a signal; "drops": a filter that removes them."""
     crosses_groups: str = ""
     """Why rows of other groups may change a row's result; empty where, with the default settings, they may not."""
-    bootstraps_unfinished: bool = False
-    """For advantages: an unfinished row is worth what the critic says at its end, so it trains (with `rlvr.window` at every window), and
-    the critic is not fitted to it."""
     batch_coupled: bool = False
     """For objectives, divergences and auxiliary losses: its loss is no sum over rows; it is computed over a whole update at once."""
     normalise_separately: bool = False
@@ -95,6 +92,12 @@ class Bound:
     """Factor of a term in a sum (divergences, auxiliary losses); the method never sees it."""
     where: str = "loss"
     """Placement of a divergence: "loss" or "reward"."""
+
+    @property
+    def bootstraps(self) -> bool:
+        """For advantages: it reads `unfinished`. An unfinished row is worth what the critic says at its end, so it trains (with
+        `rlvr.window` at every window), and the critic is not fitted to it."""
+        return "unfinished" in self.takes
 
     def __call__(self, columns: Mapping[str, Any]) -> Any:
         missing = [c for c in self.needs if columns.get(c) is None]

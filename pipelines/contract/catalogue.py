@@ -97,6 +97,13 @@ def load(slot: str, name: str, field: str | None = None) -> Callable:
     return fn
 
 
+def load_plugins() -> None:
+    """Import every method of the plug-ins, so that the table of columns has theirs too."""
+    for slot, methods in plugins.origins().items():
+        for name in methods if slot not in plugins.MODULES else ():
+            load(slot, name)
+
+
 def card(fn: Callable) -> Card:
     """What the method says about itself."""
     return fn.card  # type: ignore[attr-defined]

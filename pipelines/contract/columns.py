@@ -143,9 +143,6 @@ COLUMNS: dict[str, Column] = {
     "correct": Column("B", "float32", Phase.FILTER, "the verifier",
                       "1 where the verifier judged it correct, 0 where incorrect or unscored; never shaped.",
                       row=lambda t: float(bool(t.correct))),
-    "parsable": Column("B", "bool", Phase.FILTER, "the verifier",
-                       "The verifier found an answer that it could judge; its status is not `unparsable`.",
-                       row=lambda t: t.status != "unparsable"),
     "length": Column("B", "float32", Phase.FILTER, "pack",
                      "Tokens the policy chose; of a row without any, its teacher-forced ones."),
     "truncated": Column("B", "bool", Phase.FILTER, "the trajectory", "The row ended at the token limit.",
@@ -159,9 +156,6 @@ COLUMNS: dict[str, Column] = {
     "player": Column("B", "int64", Phase.FILTER, "a rollout with turns",
                      "The seat that the policy took in a game, from 0; 0 where there are no players.",
                      row=lambda t: t.player or 0, part=True, hint=TURNS),
-    "noise": Column("B", "float32", Phase.FILTER, "a rollout with corrupted prompts",
-                    "How much of the prompt was corrupted when the row was drawn, from 0 to 1.", row=lambda t: t.noise, part=True,
-                    hint="Corrupt the prompts: rollout: noisy."),
     "reward_terms": Column("B C", "float32", Phase.FILTER, "a reward that is a sum of named terms",
                            "What each of its terms adds to the row's reward, weights and gates included.", field="terms", part=True,
                            hint="Give the reward as a list of terms: reward: [verifier, ...]."),
@@ -222,15 +216,6 @@ COLUMNS: dict[str, Column] = {
                          "Its estimate of the return, or of success, from the state in which the turn is taken; 0 past the last turn.",
                          part=True,
                          hint="Add a critic of turns: providers: [archer] or [digirl].", span=(0.0, 0.3)),
-    "turn_action_value": Column("B S", "float32", Phase.ADVANTAGE, "a critic of whole turns",
-                                "Its estimate of the return from that state with the turn taken; 0 past the last turn.", part=True,
-                                hint="Add a critic of turns: providers: [archer].", span=(0.0, 0.3)),
-    "instruction_value": Column("B", "float32", Phase.ADVANTAGE, "a critic of problems",
-                                "Its probability that the problem is solved, before the first turn.", part=True,
-                                hint="Add critics that classify: providers: [digirl].", span=(0.05, 0.9)),
-    "reward_attention": Column("B T", "float32", Phase.ADVANTAGE, "a reward model",
-                               "Share of the last block's attention at the row's last token that the token gets, among the row's.",
-                               part=True, hint="Add a reward model: providers: [{kind: reward_attention, model: STAGE}]."),
     "logp_teacher": Column("B T", "float32", Phase.ADVANTAGE, "the teacher", "Log-probability under a frozen teacher.",
                            part=True, hint="Add a teacher: providers: [{kind: teacher, path: ./FOLDER}].", span=(-2.0, 0.0)),
     "step_potential": Column("B S", "float32", Phase.FILTER, "a rollout that probes steps, or a reward that grades them",
@@ -242,42 +227,13 @@ COLUMNS: dict[str, Column] = {
     "segment": Column("B T", "int64", Phase.ADVANTAGE, "a provider that reads the text",
                       "Index of the reasoning's segment, 0 for what stands before the first keyword; -1 outside the reasoning.",
                       fill=-1, part=True, hint="Find the segments: providers: [segments]."),
-    "record_weight": Column("B", "float32", Phase.ADVANTAGE, "a provider that reads the record", "What the problem weighs, 1 on average.",
-                            part=True, hint="Weigh the records: providers: [{kind: record_weight, field: NAME}].", span=(0.5, 2.0)),
-    "logp_prompt": Column("B T", "float32", Phase.ADVANTAGE, "the policy, of its own prompt",
-                          "Log-probability of each prompt token, at temperature 1; NaN elsewhere.", fill=nan, part=True,
-                          hint="Score the prompts: providers: [prompt_log_probs].", span=(-2.0, 0.0)),
-    "logp_masked": Column("B T", "float32", Phase.ADVANTAGE, "the policy, given a masked context",
-                          "Log-probability of the token where parts of the context are masked; NaN for a row without a context.",
-                          fill=nan, part=True, hint="Mask the context: providers: [masked_context].", span=(-2.0, 0.0)),
-    "logp_demonstration": Column("B T", "float32", Phase.ADVANTAGE, "the policy, of the group's demonstration",
-                                 "Log-probability of the token at the same place of the group's demonstration; NaN past its end, of the "
-                                 "demonstration itself, and in a group without one.", fill=nan, part=True, automatic="demonstration",
-                                 span=(-2.0, 0.0)),
     "answer_logp": Column("B S", "float32", Phase.ADVANTAGE, "the policy, of the gold answer",
                           "Mean log-probability of the gold answer's tokens where the turn begins; NaN past the last turn, and of a row "
                           "without an answer.", fill=nan, part=True,
                           hint="Score the gold answer: providers: [answer_log_prob].", span=(-2.0, 0.0)),
-    "feedback_gain": Column("B S", "float32", Phase.ADVANTAGE, "the policy, with the turn's feedback hidden",
-                            "By how much the turn's feedback raises the mean log-probability of the next turn's tokens; NaN where "
-                            "no turn follows.", fill=nan, part=True,
-                            hint="Compare with hidden feedback: providers: [feedback_gain].", span=(-0.5, 0.5)),
     "process_reward": Column("B T", "float32", Phase.ADVANTAGE, "a process reward model",
                              "Reward of each token, before any baseline.", part=True,
                              hint="Add a process reward model: providers: [implicit_prm].", span=(-0.2, 0.2)),
-    "target_probability": Column("B", "float32", Phase.ADVANTAGE, "a discriminator",
-                                 "How likely it finds the record's target when it has read the completion, and no prompt.", part=True,
-                                 hint="Train a discriminator: providers: [target_discriminator].", span=(0.05, 0.9)),
-    "target_prior": Column("B", "float32", Phase.ADVANTAGE, "a discriminator", "The same before reading anything.", part=True,
-                           hint="Train a discriminator: providers: [target_discriminator].", span=(0.1, 0.3)),
-    "demonstration_logit": Column("B", "float32", Phase.ADVANTAGE, "a discriminator",
-                                  "Log-odds that it takes the row for a demonstration; 0 of a row that it does not judge.", part=True,
-                                  hint="Train a discriminator: providers: [demonstration_discriminator].", span=(-2.0, 2.0)),
-    "turn_progress": Column("B S", "float32", Phase.ADVANTAGE, "a progress model", "What the turn contributed to the outcome.", part=True,
-                            hint="Train a progress model: providers: [progress].", span=(-0.2, 0.4)),
-    "velocity_deviation": Column("B T", "float32", Phase.ADVANTAGE, "a flow over hidden states",
-                                 "How far the token's hidden states are from where the flow would take them.", part=True,
-                                 hint="Train a flow: providers: [flow_field].", span=(0.5, 4.0)),
     "hidden_stats": Column("B K", "float32", Phase.ADVANTAGE, "the hidden-state statistics",
                            "Statistics of the row's hidden states, as `column_options` asks for them (`HiddenStatistics`).",
                            automatic="hidden_statistics"),
@@ -403,6 +359,10 @@ def phase_of(slot: str) -> Phase:
     return SLOT_PHASE[slot.removeprefix("rlvr.")]
 
 
+PLUGINS: dict[str, str] = {}
+"""Column of `COLUMNS` that a plug-in has brought → the plug-in."""
+
+
 def register(brought: Mapping[str, Column], plugin: str) -> None:
     """Take the columns of a plug-in into the table of RLVR's columns.
 
@@ -414,3 +374,4 @@ def register(brought: Mapping[str, Column], plugin: str) -> None:
             raise RecipeError(
                 f"plugins: {plugin} brings a column {name!r}, and there is one of that name. Call it otherwise."
             )
+        PLUGINS[name] = plugin

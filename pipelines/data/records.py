@@ -128,8 +128,6 @@ class Trajectory:
     """Of the row's random numbers, where rows are drawn in windows."""
     replayed: bool = False
     """A replay has put it among the rows of its step; it was sampled, and took part, before."""
-    noise: float = 0.0
-    """How much of its prompt was corrupted when it was drawn, from 0 to 1."""
     propensity: float | None = None
     """The chance with which the curriculum drew its problem; None where it told none."""
     drawn_elsewhere: int = 0
@@ -148,8 +146,8 @@ class Trajectory:
     prompt: list[Message] | None = None
     """What it was asked, where that need not be its problem's prompt: in a game that the policy plays with itself, of a variant or of a
     relabelled problem."""
-    passed_on: dict[str, Any] | None = None
-    """What its rollout's `run` passes on to its `on_rollouts`, which has the rows of every process; plain values."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """What one method notes about it for its own column or its `on_rollouts`, which has the rows of every process; plain values."""
     logged: dict[str, Any] = field(default_factory=dict)
     """What reward functions noted about it, for logs only."""
 

@@ -16,8 +16,20 @@ from torch import Tensor
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerToken
+from pipelines.contract.columns import Column, PerToken, Phase
 from pipelines.contract.provider import Provider, ProviderContext
+
+COLUMNS = {
+    "reward_attention": Column(
+        "B T",
+        "float32",
+        Phase.ADVANTAGE,
+        "a reward model",
+        "Share of the last block's attention at the row's last token that the token gets, among the row's.",
+        part=True,
+        hint="Add a reward model: providers: [{kind: reward_attention, model: STAGE}].",
+    ),
+}
 
 
 @method(

@@ -11,6 +11,7 @@ Guidance by a demonstration: how likely it is says how hard a rollout's own toke
 
 from __future__ import annotations
 
+from math import nan
 from typing import Annotated, Any, Literal
 
 import torch
@@ -19,9 +20,24 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow, PerToken
+from pipelines.contract.columns import Column, PerRow, PerToken, Phase
 from pipelines.contract.provider import Provider
 from pipelines.rlvr.ops import demonstrations, standardised
+
+COLUMNS = {
+    "logp_demonstration": Column(
+        "B T",
+        "float32",
+        Phase.ADVANTAGE,
+        "the policy, of the group's demonstration",
+        "Log-probability of the token at the same place of the group's demonstration; NaN past its end, of the "
+        "demonstration itself, and in a group without one.",
+        fill=nan,
+        part=True,
+        automatic="demonstration",
+        span=(-2.0, 0.0),
+    ),
+}
 
 
 @method(

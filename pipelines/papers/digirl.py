@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow, PerToken, PerTurn
+from pipelines.contract.columns import Column, PerRow, PerToken, PerTurn, Phase
 from pipelines.contract.method import PolicyUpdate, Replay
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine import distribution
@@ -28,6 +28,19 @@ from pipelines.rlvr.common.stored_rows import append, row_of
 from pipelines.rlvr.common.turn_critics import Episode, drawn, ended, mlp, stacked
 from pipelines.rlvr.ops_turns import returns_to_go, turn_starts, turns_taken, turns_to_tokens
 from pipelines.rlvr.turn_values import following_values, turn_payments
+
+COLUMNS = {
+    "instruction_value": Column(
+        "B",
+        "float32",
+        Phase.ADVANTAGE,
+        "a critic of problems",
+        "Its probability that the problem is solved, before the first turn.",
+        part=True,
+        hint="Add critics that classify: providers: [digirl].",
+        span=(0.05, 0.9),
+    ),
+}
 
 DRAWS = 7
 """RNG stream id of the episodes that an update draws."""

@@ -22,7 +22,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from pipelines.base.errors import RecipeError
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow
+from pipelines.contract.columns import Column, PerRow, Phase
 from pipelines.contract.hidden_statistics import HiddenStatistics
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.data import control
@@ -32,6 +32,19 @@ from pipelines.rlvr.common.scored_rows import read_at, scored_rows
 from pipelines.rlvr.ops import demonstrations
 from pipelines.rlvr.pack import padded
 from pipelines.rlvr.passes import ForwardPasses
+
+COLUMNS = {
+    "demonstration_logit": Column(
+        "B",
+        "float32",
+        Phase.ADVANTAGE,
+        "a discriminator",
+        "Log-odds that it takes the row for a demonstration; 0 of a row that it does not judge.",
+        part=True,
+        hint="Train a discriminator: providers: [demonstration_discriminator].",
+        span=(-2.0, 2.0),
+    ),
+}
 
 MIXES = 7
 """RNG stream id of smoothed labels, and of the places between answers and demonstrations where the gradient is penalised."""

@@ -17,8 +17,21 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow, PerToken
+from pipelines.contract.columns import Column, PerRow, PerToken, Phase
 from pipelines.contract.provider import Provider, ProviderContext
+
+COLUMNS = {
+    "record_weight": Column(
+        "B",
+        "float32",
+        Phase.ADVANTAGE,
+        "a provider that reads the record",
+        "What the problem weighs, 1 on average.",
+        part=True,
+        hint="Weigh the records: providers: [{kind: record_weight, field: NAME}].",
+        span=(0.5, 2.0),
+    ),
+}
 
 
 @method(

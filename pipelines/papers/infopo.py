@@ -9,6 +9,7 @@ Turns whose feedback told the policy something are credited, most where the outc
 
 from __future__ import annotations
 
+from math import nan
 from typing import Annotated, Any
 
 import torch
@@ -16,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow, PerToken, PerTurn
+from pipelines.contract.columns import Column, PerRow, PerToken, PerTurn, Phase
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.contract.scorer import Passage
 from pipelines.data import chat
@@ -24,6 +25,21 @@ from pipelines.data.records import common_length
 from pipelines.rlvr.common.scored_rows import Row, scored_rows
 from pipelines.rlvr.ops import group_std, standardised
 from pipelines.rlvr.ops_turns import turns_to_tokens
+
+COLUMNS = {
+    "feedback_gain": Column(
+        "B S",
+        "float32",
+        Phase.ADVANTAGE,
+        "the policy, with the turn's feedback hidden",
+        "By how much the turn's feedback raises the mean log-probability of the next turn's tokens; NaN where "
+        "no turn follows.",
+        fill=nan,
+        part=True,
+        hint="Compare with hidden feedback: providers: [feedback_gain].",
+        span=(-0.5, 0.5),
+    ),
+}
 
 
 @method(

@@ -18,13 +18,36 @@ from torch import Tensor
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow
+from pipelines.contract.columns import Column, PerRow, Phase
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine.critic import zero_head
 from pipelines.engine.layout import Layout
 from pipelines.rlvr.common.learned_head import LearnedHead
 from pipelines.rlvr.common.scored_rows import scored_rows, texts_of, tokens_before
 from pipelines.rlvr.pack import padded
+
+COLUMNS = {
+    "target_probability": Column(
+        "B",
+        "float32",
+        Phase.ADVANTAGE,
+        "a discriminator",
+        "How likely it finds the record's target when it has read the completion, and no prompt.",
+        part=True,
+        hint="Train a discriminator: providers: [target_discriminator].",
+        span=(0.05, 0.9),
+    ),
+    "target_prior": Column(
+        "B",
+        "float32",
+        Phase.ADVANTAGE,
+        "a discriminator",
+        "The same before reading anything.",
+        part=True,
+        hint="Train a discriminator: providers: [target_discriminator].",
+        span=(0.1, 0.3),
+    ),
+}
 
 ANSWER = "answer"
 """The `target` that is no field of the record's info."""

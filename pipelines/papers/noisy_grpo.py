@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow
+from pipelines.contract.columns import Column, PerRow, Phase
 from pipelines.contract.method import Rollout
 from pipelines.rlvr.common.answers import answers, teacher_forced
 from pipelines.rlvr.common.masked_text import Unit, context_of, masked, with_text
@@ -25,6 +25,19 @@ from pipelines.rlvr.ops import group_std, standardised
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
     from pipelines.data.records import Message, Problem, Trajectory
+
+COLUMNS = {
+    "noise": Column(
+        "B",
+        "float32",
+        Phase.FILTER,
+        "a rollout with corrupted prompts",
+        "How much of the prompt was corrupted when the row was drawn, from 0 to 1.",
+        row=lambda t: t.extras.get("noise", 0.0),
+        part=True,
+        hint="Corrupt the prompts: rollout: noisy.",
+    ),
+}
 
 
 Levels = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
@@ -113,7 +126,7 @@ def _after_clean_prompt(
 ) -> Trajectory:
     """The completion that begins at `start` of the row, after the problem's own prompt."""
     clean = teacher_forced(request, request.prompt, row.tokens[start:], row.stop, context, drawn_elsewhere=True)
-    clean.noise = level
+    clean.extras = {"noise": level}
     return clean
 
 

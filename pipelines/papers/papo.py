@@ -9,6 +9,7 @@ Reward for tokens that depend on the context: a divergence from the policy given
 
 from __future__ import annotations
 
+from math import nan
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -16,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerToken
+from pipelines.contract.columns import Column, PerToken, Phase
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.contract.scorer import Passage, TokenStatistics
 from pipelines.data import chat
@@ -24,6 +25,20 @@ from pipelines.data.records import Problem
 from pipelines.engine import distribution
 from pipelines.rlvr.common.masked_text import Unit, context_of, masked, with_text
 from pipelines.rlvr.common.scored_rows import scored_rows
+
+COLUMNS = {
+    "logp_masked": Column(
+        "B T",
+        "float32",
+        Phase.ADVANTAGE,
+        "the policy, given a masked context",
+        "Log-probability of the token where parts of the context are masked; NaN for a row without a context.",
+        fill=nan,
+        part=True,
+        hint="Mask the context: providers: [masked_context].",
+        span=(-2.0, 0.0),
+    ),
+}
 
 MASKS = 5
 """RNG stream id of what is masked."""

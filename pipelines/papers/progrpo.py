@@ -9,6 +9,7 @@ Answers that the policy is sure of earn less than those it finds unlikely.
 
 from __future__ import annotations
 
+from math import nan
 from typing import Annotated, Any
 
 import torch
@@ -16,11 +17,25 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow, PerToken
+from pipelines.contract.columns import Column, PerRow, PerToken, Phase
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.contract.scorer import Passage
 from pipelines.rlvr.common.scored_rows import scored_rows
 from pipelines.rlvr.ops import group_max, homogeneous
+
+COLUMNS = {
+    "logp_prompt": Column(
+        "B T",
+        "float32",
+        Phase.ADVANTAGE,
+        "the policy, of its own prompt",
+        "Log-probability of each prompt token, at temperature 1; NaN elsewhere.",
+        fill=nan,
+        part=True,
+        hint="Score the prompts: providers: [prompt_log_probs].",
+        span=(-2.0, 0.0),
+    ),
+}
 
 
 @method(

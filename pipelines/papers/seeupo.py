@@ -58,7 +58,7 @@ def seeupo(
 def _drawn_by_these_weights(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
     """Tokens that older weights drew keep a ratio that corrects for it, in every part of the update."""
     rlvr = node.settings
-    waits = rlvr.window is not None and not bound["advantage"].card.bootstraps_unfinished
+    waits = rlvr.window is not None and not bound["advantage"].bootstraps
     if rlvr.old_logp == "sampler" and (rlvr.staleness or waits):
         field, otherwise = f"rlvr.window: {rlvr.window}", "leave window out"
         if rlvr.staleness:

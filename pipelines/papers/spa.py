@@ -16,12 +16,25 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow, PerToken, PerTurn
+from pipelines.contract.columns import Column, PerRow, PerToken, PerTurn, Phase
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine.critic import zero_head
 from pipelines.rlvr.common.learned_head import LearnedHead
 from pipelines.rlvr.common.scored_rows import read_at
 from pipelines.rlvr.ops_turns import turn_ends, turns_taken
+
+COLUMNS = {
+    "turn_progress": Column(
+        "B S",
+        "float32",
+        Phase.ADVANTAGE,
+        "a progress model",
+        "What the turn contributed to the outcome.",
+        part=True,
+        hint="Train a progress model: providers: [progress].",
+        span=(-0.2, 0.4),
+    ),
+}
 
 
 @method(

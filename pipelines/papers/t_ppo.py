@@ -21,7 +21,6 @@ from pipelines.rlvr.ops import next_place
     checked="reconstructed (boundary rule and windows from second-hand texts)",
     group_of_one="compares with the critic, not with a group",
     zero_variance_groups="learns",
-    bootstraps_unfinished=True,
     check=values_of_tokens,
     reduces_to="without unfinished rows it is gae without whitening",
 )

@@ -8,7 +8,18 @@ from typing import Annotated
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow
+from pipelines.contract.columns import Column, PerRow, Phase
+
+COLUMNS = {
+    "parsable": Column(
+        "B",
+        "bool",
+        Phase.FILTER,
+        "the verifier",
+        "The verifier found an answer that it could judge; its status is not `unparsable`.",
+        row=lambda t: t.status != "unparsable",
+    ),
+}
 
 
 @method(

@@ -79,7 +79,7 @@ def check_window(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
         raise RecipeError(
             f"{field}: {name} changes the temperature from step to step, and a row's windows need the same one."
         )
-    if not bound["advantage"].card.bootstraps_unfinished:
+    if not bound["advantage"].bootstraps:
         _check_correction(field, "leave window out", rlvr, bound)
 
 

@@ -220,7 +220,7 @@ def set_advantage(result: Tensor | tuple[Tensor, Tensor], columns: dict[str, Any
 def critic_tokens(update: Update, columns: dict[str, Any]) -> Tensor:
     """bool [B, T], the tokens whose rewards still to come are known: the critic is fitted to them."""
     used = columns["mask"] & columns["scored"][:, None]
-    return used & ~columns["unfinished"][:, None] if update.advantage.card.bootstraps_unfinished else used
+    return used & ~columns["unfinished"][:, None] if update.advantage.bootstraps else used
 
 
 def returns(columns: dict[str, Any], discount: float = 1.0) -> Tensor:

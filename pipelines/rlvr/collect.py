@@ -124,7 +124,7 @@ class Collector:
         """Of a problem's uid, what a sample stage drew."""
         self.branch: tuple[int, ...] = ()
         """Added to the RNG streams of rollouts; another one after each rollback."""
-        self.open = OpenRows(train_at_once=update.advantage.card.bootstraps_unfinished)
+        self.open = OpenRows(train_at_once=update.advantage.bootstraps)
         """Groups whose rows were cut at the window."""
         update.curriculum.fn.try_out = self.try_out
         self._step = 0

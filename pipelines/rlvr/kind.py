@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import card, load
-from pipelines.contract.columns import COLUMNS
 from pipelines.contract.provenance import Provenance
 from pipelines.recipe import check
 from pipelines.recipe.model_path import PATHS
 from pipelines.recipe.players import check_trained_games
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Rlvr
-from pipelines.recipe.slots import PROVIDERS, SLOTS, terms_of
+from pipelines.recipe.slots import PROVIDERS, SLOTS, bind_providers, bind_slots, bound_list, terms_of
 from pipelines.recipe.stage_checks import (
     base_files,
     check_episodes,
@@ -180,15 +179,15 @@ def _check_samples(node: Node) -> None:
 
 
 def _parts(rl: Rlvr) -> list[tuple[str, Any]]:
-    """(slot, name) of the chosen methods, providers and monitors, and of the providers that may come by themselves."""
+    """(slot, name) of the chosen methods, providers and monitors, and of the providers that join by themselves."""
     chosen: list[tuple[str, Any]] = []
     for slot in SLOTS:
         spec = getattr(rl, slot)
         for part in spec if isinstance(spec, list) else [] if spec is None else [spec]:
             chosen += [(f"rlvr.{slot}", each.get("kind")) for _, each in terms_of(slot, part)]
     chosen += [(PROVIDERS, part.get("kind")) for part in rl.providers]
-    chosen += [(PROVIDERS, column.automatic) for column in COLUMNS.values() if column.automatic]
-    return [*chosen, *monitors(rl)]
+    chosen += [(PROVIDERS, each.name) for each in bind_providers(rl, bound_list(bind_slots(rl)))]
+    return [*dict.fromkeys([*chosen, *monitors(rl)])]
 
 
 def _reward_infos(rl: Rlvr) -> list[dict[str, Any]]:

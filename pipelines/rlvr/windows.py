@@ -3,7 +3,7 @@
 A step draws at most a window of tokens of every open row, and opens new groups where rows have ended. Each token keeps the
 log-probability and the version of the weights that drew it. What a step trains on depends on the advantage:
 
-- one that values unfinished rows (its card says `bootstraps_unfinished`) gets every row that grew, once a window, and its loss
+- one that values unfinished rows (it reads the column `unfinished`) gets every row that grew, once a window, and its loss
   is that of the window's tokens: T-PPO (2506.15050);
 - others get a group when all of its rows have ended (partial rollouts, Kimi k1.5, 2501.12599, section 2.6.2).
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pipelines.contract.columns import COLUMNS, TABLES, Column, Phase, phase_of
+from pipelines.contract.catalogue import load_plugins
+from pipelines.contract.columns import COLUMNS, PLUGINS, TABLES, Column, Phase, phase_of
 from pipelines.recipe.slots import SLOTS
 
 
@@ -21,7 +22,10 @@ def markdown() -> str:
     for phase in Phase:
         slots = ", ".join(f"`{slot}`" for slot in SLOTS if phase_of(slot) == phase)
         lines.append(f"| {phase.name.lower()} | {slots} |")
-    lines += ["", *_column_rows(COLUMNS)]
+    load_plugins()
+    lines += ["", *_column_rows({name: column for name, column in COLUMNS.items() if name not in PLUGINS})]
+    lines += ["", "## Columns of papers", "", "Each is defined in the file of its paper.", ""]
+    lines += _column_rows({name: COLUMNS[name] for name in sorted(PLUGINS)})
     for owner, table in TABLES.items():
         lines += [
             "",

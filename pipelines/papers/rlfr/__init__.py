@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import PerRow, PerToken
+from pipelines.contract.columns import Column, PerRow, PerToken, Phase
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.data import chat, control
 from pipelines.engine import distribution
@@ -27,6 +27,19 @@ from pipelines.papers.rlfr.flow import VelocityField, deviation
 from pipelines.rlvr.common.scored_rows import read_at
 from pipelines.rlvr.ops import standardised
 from pipelines.rlvr.pack import padded
+
+COLUMNS = {
+    "velocity_deviation": Column(
+        "B T",
+        "float32",
+        Phase.ADVANTAGE,
+        "a flow over hidden states",
+        "How far the token's hidden states are from where the flow would take them.",
+        part=True,
+        hint="Train a flow: providers: [flow_field].",
+        span=(0.5, 4.0),
+    ),
+}
 
 NOISE, OFFLINE = 8, 9
 """RNG stream ids of the noise that states are mixed with, and of what is learned before the first step."""

@@ -145,9 +145,9 @@ class theta_evolve(Rollout):
     def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
         """Store the children, in the order of the rows, on every process alike."""
         for row in rows:
-            if row.passed_on is None:
+            if "parent" not in row.extras:
                 continue
-            parent, child = row.passed_on["parent"], row.passed_on["child"]
+            parent, child = row.extras["parent"], row.extras["child"]
             if row.uid not in self.databases:
                 self.databases[row.uid] = Programs(**self.settings)
                 self.databases[row.uid].start(*parent)
@@ -217,7 +217,7 @@ class theta_evolve(Rollout):
         problems: Mapping[str, Problem],
         context: RolloutContext,
     ) -> None:
-        """Fill score, correct, status, components and what is passed on, in place."""
+        """Fill score, correct, status, components and extras, in place."""
         known = {
             uid: self.databases[uid].essences()
             for uid in problems
@@ -228,7 +228,7 @@ class theta_evolve(Rollout):
             if row.stop == Stop.ERROR:
                 continue
             parent = parents[row.group]
-            row.passed_on = {"parent": [parent.text, parent.score], "child": None}
+            row.extras = {"parent": [parent.text, parent.score], "child": None}
             child = self._child(row.text, parent.text)
             same = child is not None and essence(child) in {essence(parent.text)} | known.get(row.uid, set())
             row.components = {"improved": 0.0, "changed": float(child is not None and not same)}
@@ -249,8 +249,7 @@ class theta_evolve(Rollout):
         elif not verdict.score:
             row.score = FAILED if verdict.status in ("timed_out", "unparsable") else INVALID
         else:
-            assert row.passed_on is not None
-            row.passed_on["child"] = [child, verdict.score]
+            row.extras["child"] = [child, verdict.score]
             improved = float(verdict.score > parent.score + BETTER)
             row.score = improved if self.pays == "improved" else self.paid(verdict.score)
             row.components |= {"improved": improved, "program": verdict.score}

@@ -26,7 +26,7 @@ def rollouts(requests, seed=0, script=lambda prefix, number: "x", entropy=False,
 def test_levels_go_round_and_every_row_follows_the_clean_prompt():
     asked = [request("ab cd", 3, group=5), request("ef", 1, group=2)]
     rows, ctx = rollouts(asked, levels=[0.0, 1.0], script=lambda prefix, number: str(number))
-    assert [(row.group, row.noise) for row in rows] == [(5, 0.0), (5, 1.0), (5, 0.0), (2, 0.0)]
+    assert [(row.group, row.extras.get("noise", 0.0)) for row in rows] == [(5, 0.0), (5, 1.0), (5, 0.0), (2, 0.0)]
     clean, dirty = [(Role.PROMPT, "ab cd"), (Role.POLICY, "0")], [(Role.PROMPT, "ab cd"), (Role.TEACHER_FORCED, "1")]
     assert parts(rows[0]) == clean and parts(rows[1]) == dirty
     [call] = ctx.sampler.calls
@@ -43,20 +43,20 @@ def test_levels_fall_over_the_run_to_a_share_of_what_they_were():
     for progress, factor in ((0.0, 1.0), (0.5, 0.75), (1.0, 0.5)):
         ctx = dataclasses.replace(context(lambda prefix, number: "x"), progress=progress)
         drawn = fall.run([request("a " * 200, 3)], ctx)
-        assert [row.noise for row in drawn] == pytest.approx([0, 0.4 * factor, 0.8 * factor])
+        assert [row.extras.get("noise", 0.0) for row in drawn] == pytest.approx([0, 0.4 * factor, 0.8 * factor])
         shares = [prefix.count("_") / 200 for prefix in ctx.sampler.calls[0].prefixes]
         assert shares == pytest.approx([0, 0.4 * factor, 0.8 * factor], abs=0.12)
 
 
 def test_the_run_knows_how_far_it_is(tmp_path, start):
     made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), "presets=[noisy_grpo]", "rlvr.rollout.last=0")
-    assert {row.noise for row in made.collect(0)[0]} == {0.0, 0.3, 0.6, 0.9}
-    assert sorted({row.noise for row in made.collect(2)[0]}) == pytest.approx([0.0, 0.15, 0.3, 0.45])
+    assert {row.extras.get("noise", 0.0) for row in made.collect(0)[0]} == {0.0, 0.3, 0.6, 0.9}
+    assert sorted({row.extras.get("noise", 0.0) for row in made.collect(2)[0]}) == pytest.approx([0.0, 0.15, 0.3, 0.45])
 
 
 def test_an_answer_of_nothing_stays_an_error():
     rows, _ = rollouts([request("ab", 1)], levels=[1.0], script=lambda prefix, number: "")
-    assert rows[0].stop == Stop.ERROR and rows[0].tokens == ids("ab") and rows[0].noise == 1.0
+    assert rows[0].stop == Stop.ERROR and rows[0].tokens == ids("ab") and rows[0].extras["noise"] == 1.0
 
 
 @pytest.mark.parametrize("unit,mark,text,covered", [
@@ -82,7 +82,7 @@ def test_a_context_is_masked_and_the_question_stays_clean():
     rows, ctx = rollouts(asked, levels=[0.0, 1.0], field="context")
     prefixes = ctx.sampler.calls[0].prefixes
     assert "read: _ _ what?" in prefixes[1] and prefixes[2:] == ["no text"] * 2
-    assert [row.noise for row in rows] == [0.0, 1.0, 0.0, 0.0]
+    assert [row.extras.get("noise", 0.0) for row in rows] == [0.0, 1.0, 0.0, 0.0]
     assert all(int(Role.POLICY) in row.role for row in rows[2:]), "a problem without the field is asked as it is"
 
 
@@ -120,7 +120,7 @@ def test_noisy_rows_train_from_the_trainer_s_own_log_probabilities(tmp_path, sta
     rows, _ = made.collect(0)
     columns = made._pack(rows, 0)
     made.learner.fill(columns["token"], columns)
-    assert sorted({row.noise for row in rows}) == [0.0, 0.3, 0.6, 0.9]
+    assert sorted({row.extras.get("noise", 0.0) for row in rows}) == [0.0, 0.3, 0.6, 0.9]
     assert torch.equal(columns["teacher_forced"].any(1), columns["noise"] > 0)
     with torch.no_grad():
         own = made.learner.passes.per_token(made.learner.passes.log_probs, columns["token"], columns["mask"])

@@ -181,7 +181,7 @@ def test_the_next_step_edits_what_the_last_one_wrote():
         method.on_rollouts(method.run([problem_request(rollouts=1)], context(script, max_tokens=200)))[0]
         for _ in range(2)
     ]
-    assert [row.passed_on["parent"] for row in results] == [[START, 0.25], [START.replace(first, better), 1.0]]
+    assert [row.extras["parent"] for row in results] == [[START, 0.25], [START.replace(first, better), 1.0]]
     assert [row.score for row in results] == [1.0, -0.3] and [row.components["changed"] for row in results] == [1, 0]
     assert len(method.databases[results[0].uid].programs) == 2
 
