@@ -40,7 +40,7 @@ class Card:
     crosses_groups: str = ""
     """Why rows of other groups may change a row's result; empty where, with the default settings, they may not."""
     batch_coupled: bool = False
-    """For objectives, divergences and auxiliary losses: its loss is no sum over rows; it is computed over a whole update at once."""
+    """For objectives, divergences and auxiliary losses: its loss is not a sum over rows; it is computed over a whole update at once."""
     normalise_separately: bool = False
     """For objectives: teacher-forced tokens have denominators of their own. What a replay adds says so itself (`PolicyUpdate`)."""
     shapes_turns: bool = False

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken, PerTurn
-from pipelines.rlvr.common.bonuses import Bonuses, Normalisation
+from pipelines.papers.common.bonuses import Bonuses, Normalisation
 
 
 @method(

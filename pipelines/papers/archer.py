@@ -22,8 +22,8 @@ from pipelines.contract.columns import Column, PerRow, PerToken, PerTurn, Phase
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine import distribution
 from pipelines.engine.critic import Critic
+from pipelines.papers.common.turn_critics import drawn, ended, mlp, stacked
 from pipelines.rlvr.common.learned_head import LearnedHead
-from pipelines.rlvr.common.turn_critics import drawn, ended, mlp, stacked
 from pipelines.rlvr.ops_turns import turn_ends, turn_starts, turns_taken, turns_to_tokens
 from pipelines.rlvr.turn_values import following_values
 

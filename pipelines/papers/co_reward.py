@@ -19,7 +19,7 @@ from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Prompting, Reward
 from pipelines.data.records import Problem, Stop, Trajectory
-from pipelines.rlvr.common.views import paraphrased
+from pipelines.papers.common.views import paraphrased
 from pipelines.rlvr.scoring import verify
 
 if TYPE_CHECKING:

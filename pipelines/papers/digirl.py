@@ -23,9 +23,9 @@ from pipelines.contract.columns import Column, PerRow, PerToken, PerTurn, Phase
 from pipelines.contract.method import PolicyUpdate, Replay
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine import distribution
+from pipelines.papers.common.turn_critics import Episode, drawn, ended, mlp, stacked
 from pipelines.rlvr.common.learned_head import LearnedHead
 from pipelines.rlvr.common.stored_rows import append, row_of
-from pipelines.rlvr.common.turn_critics import Episode, drawn, ended, mlp, stacked
 from pipelines.rlvr.ops_turns import returns_to_go, turn_starts, turns_taken, turns_to_tokens
 from pipelines.rlvr.turn_values import following_values, turn_payments
 

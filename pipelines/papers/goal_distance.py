@@ -11,8 +11,8 @@ from typing import Annotated
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.papers.common.state_graph import Potential
 from pipelines.rlvr.common.part_rules import telescoping_turns
-from pipelines.rlvr.common.state_graph import Potential
 
 
 @method(

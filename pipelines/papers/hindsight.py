@@ -28,9 +28,9 @@ from pipelines.contract.method import Rollout
 from pipelines.contract.rollout import Completion
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data.records import Role, Stop, Trajectory, by_group
+from pipelines.papers.common.groups import Groups
 from pipelines.recipe.stage_checks import feeding
 from pipelines.rlvr.common.answers import answers, teacher_forced
-from pipelines.rlvr.common.groups import Groups
 from pipelines.rlvr.ops import demonstrations
 from pipelines.rlvr.scoring import verify
 

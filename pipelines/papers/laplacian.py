@@ -13,8 +13,8 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.contract.catalogue import method
+from pipelines.papers.common.state_graph import Potential
 from pipelines.rlvr.common.part_rules import telescoping_turns
-from pipelines.rlvr.common.state_graph import Potential
 
 EQUAL = 1e-9
 """Eigenvalues that differ by no more are one."""

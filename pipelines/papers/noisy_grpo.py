@@ -18,8 +18,8 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import Column, PerRow, Phase
 from pipelines.contract.method import Rollout
+from pipelines.papers.common.masked_text import Unit, context_of, masked, with_text
 from pipelines.rlvr.common.answers import answers, teacher_forced
-from pipelines.rlvr.common.masked_text import Unit, context_of, masked, with_text
 from pipelines.rlvr.ops import group_std, standardised
 
 if TYPE_CHECKING:

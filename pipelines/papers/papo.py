@@ -23,7 +23,7 @@ from pipelines.contract.scorer import Passage, TokenStatistics
 from pipelines.data import chat
 from pipelines.data.records import Problem
 from pipelines.engine import distribution
-from pipelines.rlvr.common.masked_text import Unit, context_of, masked, with_text
+from pipelines.papers.common.masked_text import Unit, context_of, masked, with_text
 from pipelines.rlvr.common.scored_rows import scored_rows
 
 COLUMNS = {

@@ -21,7 +21,7 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
 from pipelines.contract.method import PolicyUpdate, Prompting, Replay
 from pipelines.data.records import Trajectory, by_group
-from pipelines.rlvr.common.views import paraphrased
+from pipelines.papers.common.views import paraphrased
 from pipelines.rlvr.ops import group_size, row_mean
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
 from pipelines.contract.method import Rollout
 from pipelines.data.records import by_group
+from pipelines.papers.common.groups import Groups
 from pipelines.rlvr.common.answers import answers, solution_tokens, teacher_forced
-from pipelines.rlvr.common.groups import Groups
 from pipelines.rlvr.ops import demonstrations, group_mean, group_size
 
 if TYPE_CHECKING:

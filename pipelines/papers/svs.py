@@ -16,8 +16,8 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
 from pipelines.data import chat
 from pipelines.data.records import Stop, Trajectory, by_group
+from pipelines.papers.common.groups import Groups
 from pipelines.rlvr.common.answers import answers
-from pipelines.rlvr.common.groups import Groups
 from pipelines.rlvr.scoring import verify
 
 if TYPE_CHECKING:

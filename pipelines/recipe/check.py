@@ -114,7 +114,7 @@ def _check_providers(rl: s.Rlvr, bound: dict[str, Any], providers: list[Bound]) 
         if unknown:
             known = f"Its terms are {', '.join(terms)}." if terms else "Give it as a list of terms that are added."
             raise RecipeError(
-                f"rlvr.providers: {each.name} asks for the term {unknown[0]} of the reward, which is no sum with such a term. {known}"
+                f"rlvr.providers: {each.name} asks for the term {unknown[0]} of the reward, which is not a sum with such a term. {known}"
             )
         if each.fn.warm_up >= rl.steps:
             raise RecipeError(

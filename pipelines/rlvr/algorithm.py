@@ -98,7 +98,7 @@ class Update:
         return column_options(self.bound())
 
     def batch_coupled(self) -> bool:
-        """Whether the loss is no sum over rows."""
+        """Whether the loss is not a sum over rows."""
         return any(
             part is not None and part.card.batch_coupled
             for part in (self.objective, self.divergence, *self.auxiliary_loss)

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipelines.base.errors import RecipeError
-from pipelines.data.edits import MIDDLE, REPLACE, SEARCH
 from pipelines.environments._answered import World
+from pipelines.papers.theta_evolve.edits import MIDDLE, REPLACE, SEARCH
 from pipelines.verifiers._constructions import circle_packing
 
 __all__ = ["World", "problems"]

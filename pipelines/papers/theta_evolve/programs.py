@@ -19,7 +19,7 @@ import random
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipelines.data.edits import essence
+from pipelines.papers.theta_evolve.edits import essence
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from pipelines.base.errors import DataError, RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Rollout
 from pipelines.data import chat
-from pipelines.data.edits import MIDDLE, REPLACE, SEARCH, edited, edits, essence
 from pipelines.data.records import Problem, Stop, Trajectory
+from pipelines.papers.theta_evolve.edits import MIDDLE, REPLACE, SEARCH, edited, edits, essence
 from pipelines.papers.theta_evolve.programs import Program, Programs
 from pipelines.rlvr.common.answers import answers
 
