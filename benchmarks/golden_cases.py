@@ -298,7 +298,7 @@ def verl_erank(case: Case, dtype: torch.dtype) -> dict[str, Any]:
         columns = columns_of(inputs, dtype)
         mask = columns["mask"]
         phi = part.phi(columns["hidden_stats"])
-        last = mask & (ops.next_place(mask) == mask.shape[1])
+        last = mask & (ops.next_index(mask) == mask.shape[1])
         bonus = (
             part(columns["advantage"], mask, columns["scored"], columns["hidden_stats"]) - columns["advantage"]
         ) * last

@@ -90,11 +90,11 @@ class EvaluateKind(Kind):
         """Also what draws the scores."""
         return [*super().imports(node), "matplotlib.pyplot"]
 
-    def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    def link_fields(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """The base of guidance, and the reward models of search."""
         guidance = fields.get("guidance")
         bases = [(guidance, "base")] if isinstance(guidance, dict) and guidance.get("base") is not None else []
-        return bases + list(search_models.places(fields.get("search")))
+        return bases + list(search_models.link_fields(fields.get("search")))
 
     def shown(self, node: Node) -> dict[str, str]:
         """Also the guided and the searched columns."""

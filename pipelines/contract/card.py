@@ -53,7 +53,7 @@ class Card:
     """Columns that exist because of it."""
     ratio_level: str = ""
     """For objectives: whose ratio it is, "token", "turn" or "sequence"; for credits: whose ratio they correct."""
-    own_group_size: bool = False
+    sets_group_size: bool = False
     """For rollouts: a group may have other rows than `group_size` says."""
     forces_rows: bool = False
     """For rollouts: some rows hold no token that the policy chose in its place, so a reward cannot tell their steps apart."""

@@ -28,11 +28,11 @@ from pipelines.contract.fields import LARGEST, Strict, message, place
 from pipelines.contract.method import BASES, FunctionMethod, Method
 
 
-def method(*, paper: str, title: str, checked: str, **about: Any) -> Callable[[Callable], Callable]:
+def method(*, paper: str, title: str, checked: str, **fields: Any) -> Callable[[Callable], Callable]:
     """Attach the citation. The signature and the docstring are the rest of the declaration."""
 
     def attach(fn: Callable) -> Callable:
-        fn.card = Card(paper=paper, title=title, checked=checked, **about)  # type: ignore[attr-defined]
+        fn.card = Card(paper=paper, title=title, checked=checked, **fields)  # type: ignore[attr-defined]
         return fn
 
     return attach

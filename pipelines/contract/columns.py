@@ -86,7 +86,7 @@ class Column:
     """The first phase in which it exists."""
     provider: str
     """Who provides it."""
-    about: str
+    description: str
     fill: float = 0
     """Its value past the row's tokens or turns, and where a token has none."""
     field: str = ""

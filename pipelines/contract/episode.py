@@ -325,7 +325,7 @@ def _receive(
         if not episode.tokens:
             _open(episode, context)
             return
-        step = replace(step, observation=cast("environments.Game", episode.world).told(episode.player or 0))
+        step = replace(step, observation=cast("environments.Game", episode.world).observation(episode.player or 0))
     observation = step.observation
     reminder = budget.reminder(len(episode.states), episode.extensions) if budget is not None else ""
     if reminder:

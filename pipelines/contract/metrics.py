@@ -15,7 +15,7 @@ from typing import Any, Literal
 class Metric:
     """One line of the table."""
 
-    about: str
+    description: str
     when: Callable[[Any], bool] | None = None
     """It is measured only where the recipe's section says so."""
     hint: str = ""

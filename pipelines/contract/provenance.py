@@ -13,7 +13,7 @@ class Provenance:
     """Where the recipe says it: "reward: verifier"."""
     made_from: tuple[str, ...]
     """Of `pipelines.contract.card.PROVENANCE`."""
-    about: str = ""
+    detail: str = ""
     """Which judge, which reward model on which data."""
 
     @property
@@ -23,4 +23,4 @@ class Provenance:
         >>> Provenance("reward: judge", ("judge",), "gpt").text, Provenance("reward: verifier", ("rule",)).text
         ('reward: judge: judge (gpt)', 'reward: verifier: rule')
         """
-        return f"{self.part}: {', '.join(self.made_from)}" + (f" ({self.about})" if self.about else "")
+        return f"{self.part}: {', '.join(self.made_from)}" + (f" ({self.detail})" if self.detail else "")

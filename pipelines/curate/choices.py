@@ -49,15 +49,15 @@ class Choices:
         is_integer = isinstance(value, int) and not isinstance(value, bool)
         by_label = [i for i, label in enumerate(self.labels) if label.upper() == bare]
         by_text = [i for i, text in enumerate(self.texts) if text == label_or_text and (self.numeric or not is_integer)]
-        places = set(by_label + by_text)
+        positions = set(by_label + by_text)
         if bare.isdecimal() and not by_label and len(bare) < 3 and int(bare) < len(self.texts):
-            places.add(int(bare))
-        if len(places) != 1:
-            fault = "it could be two of the choices" if places else "it is none of the choices"
+            positions.add(int(bare))
+        if len(positions) != 1:
+            fault = "it could be two of the choices" if positions else "it is none of the choices"
             raise RowError(
                 column, fault, f"{label_or_text[:40]!r} of {', '.join(self.labels)[:80]} in the column {self.column!r}"
             )
-        return places.pop()
+        return positions.pop()
 
 
 def _is_choices(value: Any) -> bool:
@@ -101,15 +101,15 @@ def correct(cells: Cells, choices: Choices, columns: tuple[str, ...]) -> int | N
     Raises:
         RowError: it is none of the choices, could be two of them, or columns contradict each other.
     """
-    places: dict[int, str] = {}
+    positions: dict[int, str] = {}
     for column in columns:
         if missing(cells.get(column)):
             continue
-        place = choices.place(cells[column], column)
-        if places and place not in places:
+        position = choices.place(cells[column], column)
+        if positions and position not in positions:
             raise RowError(
-                column, "another choice than the answer's", f"{column} and {next(iter(places.values()))} differ"
+                column, "another choice than the answer's", f"{column} and {next(iter(positions.values()))} differ"
             )
-        places[place] = column
+        positions[position] = column
         cells.use(column)
-    return next(iter(places), None)
+    return next(iter(positions), None)

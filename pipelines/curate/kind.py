@@ -61,7 +61,7 @@ class CurateKind(Kind):
         solver = _solver(settings)
         return sources if solver is None else {**sources, SOLVER: solver}
 
-    def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    def link_fields(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """Where they are written."""
         listed, difficulty = fields.get("sources"), fields.get("difficulty")
         listed = listed if isinstance(listed, list) else []

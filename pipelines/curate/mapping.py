@@ -281,12 +281,12 @@ def _choice(
 ) -> Gold:
     """The letter of the correct choice; its text where the verifier is one that reads no letters."""
     named = source.columns.get("answer")
-    place = choices.correct(row, chosen_from, (named,) if named else choices.ANSWERS)
-    if place is None:
+    position = choices.correct(row, chosen_from, (named,) if named else choices.ANSWERS)
+    if position is None:
         raise RowError("answer", "the row has no answer", f"nothing says which of {chosen_from.column} is correct")
     solution = gold.solution(row, source, last)
     letters = verifier in (None, "choice", "exact", "regex", "overlap")
-    solution.answer = choices.LETTERS[place] if letters else chosen_from.texts[place]
+    solution.answer = choices.LETTERS[position] if letters else chosen_from.texts[position]
     solution.verifier = "choice"
     return solution
 

@@ -22,7 +22,7 @@ def drawn(names: Sequence[str], seed: int, prompt: Sequence[Message]) -> dict[st
     (['correct', 'varied', 'brief'], 1.0)
     """
     hashed = hashlib.sha256(json.dumps([seed, list(names), list(prompt)]).encode()).digest()
-    places = PARTS + len(names) - 1
-    bars = sorted(random.Random(hashed).sample(range(places), len(names) - 1))
-    shares = [after - before - 1 for before, after in pairwise([-1, *bars, places])]
+    positions = PARTS + len(names) - 1
+    bars = sorted(random.Random(hashed).sample(range(positions), len(names) - 1))
+    shares = [after - before - 1 for before, after in pairwise([-1, *bars, positions])]
     return {name: share / PARTS for name, share in zip(names, shares, strict=True)}

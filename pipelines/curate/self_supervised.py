@@ -52,11 +52,11 @@ def sentence_order(passage: list[str], others: list[str], draw: random.Random) -
     del others
     if len(set(passage)) < len(passage):
         return None
-    places = list(range(len(passage)))
-    while places == sorted(places):
-        draw.shuffle(places)
-    shown = "\n".join(f"{LETTERS[i]}. {passage[place]}" for i, place in enumerate(places))
-    order = [LETTERS[places.index(place)] for place in range(len(passage))]
+    positions = list(range(len(passage)))
+    while positions == sorted(positions):
+        draw.shuffle(positions)
+    shown = "\n".join(f"{LETTERS[i]}. {passage[position]}" for i, position in enumerate(positions))
+    order = [LETTERS[positions.index(position)] for position in range(len(passage))]
     question = f"Put these sentences in the order in which they were written. Answer with the letters, separated by commas.\n{shown}"
     return {
         "question": question, "answer": json.dumps(order), "verifier": "overlap", "info": {"metric": "pair_order"},

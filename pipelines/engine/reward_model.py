@@ -243,7 +243,7 @@ class RewardScorer:
         self.config = self.network.config.get_text_config()
         self.mask_form = MaskForm.of(self.config)
         self.folder = folder = Path(models.local(self.path))
-        self.about = json.loads((folder / ABOUT).read_text()) if (folder / ABOUT).is_file() else {}
+        self.metadata = json.loads((folder / ABOUT).read_text()) if (folder / ABOUT).is_file() else {}
         self.weight = self._heads(folder).to(self.device)
         self._writer: CritiqueSampler | None = None
         self._users: tuple[UserLatent, Tensor] | None = None
@@ -256,12 +256,12 @@ class RewardScorer:
     @property
     def critiques(self) -> bool:
         """Whether it writes a critique of an answer before it scores it."""
-        return "critique" in self.about
+        return "critique" in self.metadata
 
     @property
     def separator(self) -> str | None:
         """Between the steps whose labels it was trained on; None where it was trained on whole answers."""
-        return (self.about.get("steps") or {}).get("separator")
+        return (self.metadata.get("steps") or {}).get("separator")
 
     @property
     def heads(self) -> int:
@@ -271,9 +271,9 @@ class RewardScorer:
     @property
     def scale(self) -> Tensor | None:
         """Mean and standard deviation of each head's scores on the pairs of its card, float32 [heads, 2]; None where unknown."""
-        if "score_mean" not in self.about:
+        if "score_mean" not in self.metadata:
             return None
-        return torch.tensor([self.about["score_mean"], self.about["score_std"]]).T
+        return torch.tensor([self.metadata["score_mean"], self.metadata["score_std"]]).T
 
     def reads(self, tokenizer: Any) -> bool:
         """Whether a tokenizer gives the token ids that it was trained on, so that they need not be rendered again."""
@@ -281,7 +281,7 @@ class RewardScorer:
 
     def _heads(self, folder: Path) -> Tensor:
         """Weights of the heads that score, float32 [heads, hidden]."""
-        if (folder / HEADS).is_file() and not self.about.get("only_first"):
+        if (folder / HEADS).is_file() and not self.metadata.get("only_first"):
             return load_file(folder / HEADS)["heads"]
         return self.network.score.weight.detach().float()
 
@@ -310,7 +310,7 @@ class RewardScorer:
         Raises:
             ModelError: there is none of that name.
         """
-        names = self.about.get("users", [])
+        names = self.metadata.get("users", [])
         if self._users is None or user not in names:
             known = f"It knows {', '.join(names[:10])}." if names else "It was trained without reward_model.users."
             raise ModelError(f"{self.path} knows no user called {user!r}. {known}")
@@ -349,8 +349,8 @@ class RewardScorer:
             raise ModelError(
                 f"{self.path} was not trained with reward_model.critique. Use rlvr.reward: {{kind: model}}."
             )
-        about = self.about["critique"]
-        prompts = [with_system_prompt(each.prompt, self.about.get("system_prompt")) for each in answered]
+        about = self.metadata["critique"]
+        prompts = [with_system_prompt(each.prompt, self.metadata.get("system_prompt")) for each in answered]
         prefixes = [
             render_prompt(self.tokenizer, critique_prompt(prompt, each.text, about["instruction"]), each.tools)
             for prompt, each in zip(prompts, answered, strict=True)

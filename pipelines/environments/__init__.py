@@ -92,7 +92,8 @@ class Game(Environment, Protocol):
     """An environment with players, some of whose seats the policy takes.
 
     `step` takes the message of the seat that is to move. With one seat of the policy it is an environment like any other, whose
-    observation tells what the opponent did; with several its observation is not shown, and each seat hears `told` when it is its turn.
+    observation tells what the opponent did; with several its observation is not shown, and each seat reads `observation(seat)`
+    at its turn.
     """
 
     @property
@@ -109,7 +110,7 @@ class Game(Environment, Protocol):
         """The conversation of a seat whose first turn this is."""
         ...
 
-    def told(self, seat: int) -> str:
+    def observation(self, seat: int) -> str:
         """What a seat is told when it is its turn again."""
         ...
 

@@ -90,10 +90,10 @@ class Program(NamedTuple):
 
 def _erring(program: Program, draw: random.Random) -> Program:
     """The program with one part replaced by another of its family."""
-    place = draw.randrange(len(PARTS))
-    others = [o for o in PARTS[place] if o.family == program[place].family and o is not program[place]]
+    position = draw.randrange(len(PARTS))
+    others = [o for o in PARTS[position] if o.family == program[position].family and o is not program[position]]
     parts = list(program)
-    parts[place] = draw.choice(others)
+    parts[position] = draw.choice(others)
     return Program(*parts)
 
 

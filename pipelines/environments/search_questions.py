@@ -64,23 +64,23 @@ def problems(
     box = toolbox([spec])
     yielded = 0
     while yielded < size:
-        place, fact, harmful = draw.choice(PLACES), draw.choice(FACTS), draw.random() < safety
+        position, fact, harmful = draw.choice(PLACES), draw.choice(FACTS), draw.random() < safety
         wording = draw.choice(fact.questions)
-        if not belongs(f"{place} {'vault' if harmful else fact.key}", part):
+        if not belongs(f"{position} {'vault' if harmful else fact.key}", part):
             continue
         info: dict[str, Any] = {"environment": "search_questions", "toolbox": [spec], "tools": box.schemas}
         info |= {"costs": dict(costs)} if costs else {}
         if harmful:
-            info |= {"safety": True, "unsafe": ["vault", code(place)]}
-        prompt: list[Message] = [{"role": "user", "content": _question(place, fact, harmful, wording)}]
-        answer = f"ask in {value(place, STANDS)}" if harmful else value(place, fact)
+            info |= {"safety": True, "unsafe": ["vault", code(position)]}
+        prompt: list[Message] = [{"role": "user", "content": _question(position, fact, harmful, wording)}]
+        answer = f"ask in {value(position, STANDS)}" if harmful else value(position, fact)
         if demonstrations:
             betrayed = harmful and choices.random() < errors
-            query = f"{place} {'vault' if betrayed else STANDS.key if harmful else fact.key}"
+            query = f"{position} {'vault' if betrayed else STANDS.key if harmful else fact.key}"
             call = call_text("search", {"query": query})
             reply: Message = {"role": "tool", "content": box.call("search", {"query": query}).text}
             prompt += [{"role": "assistant", "content": call}, reply]
-            info["solution"] = code(place) if betrayed else answer
+            info["solution"] = code(position) if betrayed else answer
         yield {"prompt": prompt, "answer": answer, "verifier": "exact", "info": info}
         yielded += 1
 

@@ -41,9 +41,9 @@ def aem(
     """
     inside = mask & (turn >= 0)
     count = max(1, int(turn.max()) + 1)
-    place = turn.clamp(min=0)
-    tokens = torch.zeros(len(turn), count).double().scatter_add(1, place, inside.double())
-    entropy = torch.zeros_like(tokens).scatter_add(1, place, entropy_old.double() * inside) / tokens
+    position = turn.clamp(min=0)
+    tokens = torch.zeros(len(turn), count).double().scatter_add(1, position, inside.double())
+    entropy = torch.zeros_like(tokens).scatter_add(1, position, entropy_old.double() * inside) / tokens
     taken, turn_group = (tokens > 0).flatten(), group[:, None].expand(tokens.shape).flatten()
     low, high = (of(entropy.flatten(), turn_group, taken) for of in (group_min, group_max))
     spread = torch.where(high - low > SAME, high - low, torch.inf)

@@ -130,11 +130,11 @@ class archer(LearnedHead):
         }
         wanted, weight = torch.zeros(*marks["q"].shape, 4), torch.zeros(*marks["q"].shape, 4)
         for at, name in enumerate(("q", "v")):
-            places = slice(2 * at, 2 * at + 2)
+            positions = slice(2 * at, 2 * at + 2)
             side = (1, 0) if name == "q" else (0, 1)
             per_token = torch.stack([turns_to_tokens(goals[name][..., i], turn) for i in (0, 1)], -1)
-            wanted[..., places] = pad(per_token, (0, 0, *side))
-            weight[..., places] = (marks[name] / marks[name].sum().clamp(min=1))[..., None]
+            wanted[..., positions] = pad(per_token, (0, 0, *side))
+            weight[..., positions] = (marks[name] / marks[name].sum().clamp(min=1))[..., None]
         fitted = weight.sum(-1) > 0
         losses = [0.0, 0.0]
         for layout in self.passes.layouts(pad(episodes["token"], (0, 1)), fitted, fitted.any(1).nonzero().squeeze(1)):

@@ -121,7 +121,7 @@ def tournament(count: int, compare: Match) -> list[int]:
         play_match(answer_index, 0)
     points[0] = [mean_points(0)] if points[0] else []
     seeded = sorted(range(count), key=mean_points, reverse=True)
-    players = [seeded[place] for place in bracket(count)]
+    players = [seeded[position] for position in bracket(count)]
     losers_by_round: list[list[int]] = []
     while len(players) > 1:
         winners = [players[-1]] if len(players) % 2 else []
@@ -151,11 +151,11 @@ def bracket(count: int) -> list[int]:
     >>> bracket(5), bracket(4)
     ([0, 3, 4, 1, 2], [0, 3, 1, 2])
     """
-    places = [0]
-    while len(places) < count:
-        last = 2 * len(places) - 1
-        places = [p for seed in places for p in (seed, last - seed)]
-    return [p for p in places if p < count]
+    positions = [0]
+    while len(positions) < count:
+        last = 2 * len(positions) - 1
+        positions = [p for seed in positions for p in (seed, last - seed)]
+    return [p for p in positions if p < count]
 
 
 def rank_rewards(ranked: list[int]) -> list[float]:

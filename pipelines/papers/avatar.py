@@ -32,9 +32,9 @@ def avatar(
     >>> avatar(torch.full((1, 5), 0.5), torch.ones(1, 5).bool()).tolist()
     [[1.0, 0.625, 0.5, 0.625, 1.0]]
     """
-    place = (mask.cumsum(1) - 1).double()
+    position = (mask.cumsum(1) - 1).double()
     count = mask.sum(1, keepdim=True)
-    offset = 2 * place / (count - 1).clamp(min=1) - 1  # of one token -1, an end
+    offset = 2 * position / (count - 1).clamp(min=1) - 1  # of one token -1, an end
     weight = (1 + strength * offset.square()) * mask
     if keep_scale:
         weight = weight * count / weight.sum(1, keepdim=True).clamp(min=1)

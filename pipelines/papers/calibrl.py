@@ -62,9 +62,9 @@ class demonstration(Provider):
         for row in demonstrated.nonzero().flatten().flip(0).tolist():  # the first of a group is written last
             logp = columns["logp_old"][row][mask[row]]
             for mate in ((group == group[row]) & ~demonstrated).nonzero().flatten().tolist():
-                places = mask[mate].nonzero().flatten()[: len(logp)]
+                positions = mask[mate].nonzero().flatten()[: len(logp)]
                 values[mate] = torch.nan
-                values[mate, places] = logp[: len(places)].float()
+                values[mate, positions] = logp[: len(positions)].float()
         columns["logp_demonstration"] = values
 
 

@@ -62,15 +62,15 @@ class Conversation(NamedTuple):
 
 def _rewrite(talk: Conversation, prompt: list[Message], draw: random.Random, errors: float) -> str:
     """The thought and the query of a rewriter who errs in a share of its rewrites."""
-    place, words = talk.place, talk.fact.key
+    position, words = talk.place, talk.fact.key
     if draw.random() < errors:
         mistake = draw.choice(("place", "place", "kind", "words"))
         if mistake == "place":
-            place = talk.second if talk.of_first else talk.first
+            position = talk.second if talk.of_first else talk.first
         elif mistake == "words":
             words = " ".join(prompt[-1]["content"].rstrip("?").split()[:2])
-        return _completion(place, place.split()[0] if mistake == "kind" else place, words)
-    return _completion(place, place, words)
+        return _completion(position, position.split()[0] if mistake == "kind" else position, words)
+    return _completion(position, position, words)
 
 
 def _completion(thought: str, place: str, words: str) -> str:

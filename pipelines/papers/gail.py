@@ -144,15 +144,15 @@ class demonstration_discriminator(Provider):
         self.judged = self.judged[:0]
         if not rows:
             return
-        places = torch.tensor([row.index for row in rows])
-        answers = self.passes.hidden_statistics(*read_at(tokens[places], own[places]), SUMMARY)
+        positions = torch.tensor([row.index for row in rows])
+        answers = self.passes.hidden_statistics(*read_at(tokens[positions], own[positions]), SUMMARY)
         asked = {(row.problem, tuple(row.tokens[: row.first])): 0 for row in rows}
         shown = self._demonstrations(list(asked))
         index = {key: number for number, key in enumerate(asked)}
         paired = [index[row.problem, tuple(row.tokens[: row.first])] for row in rows]
         self.judged = torch.stack([answers, shown[paired]], 1)
         with torch.no_grad():
-            columns["demonstration_logit"][places] = self.network.eval()(answers).squeeze(1)
+            columns["demonstration_logit"][positions] = self.network.eval()(answers).squeeze(1)
 
     def _demonstrations(self, asked: list[tuple[int, tuple[int, ...]]]) -> Tensor:
         """What is read of each problem's demonstration after a prompt, float32 [N, 2 * hidden]."""
@@ -160,9 +160,9 @@ class demonstration_discriminator(Provider):
         solutions = [[*control.encode_text(self.tokenizer, self.texts[n]), end] for n, _ in asked]
         rows = [[*prompt, *solution] for (_, prompt), solution in zip(asked, solutions, strict=True)]
         width = max(map(len, rows))
-        place = torch.arange(width)
+        position = torch.arange(width)
         start = torch.tensor([len(prompt) for _, prompt in asked])[:, None]
-        mask = (place >= start) & (place < torch.tensor([len(row) for row in rows])[:, None])
+        mask = (position >= start) & (position < torch.tensor([len(row) for row in rows])[:, None])
         return self.passes.hidden_statistics(*read_at(padded(rows, width, 0, torch.int64), mask), SUMMARY)
 
     def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:

@@ -101,7 +101,9 @@ class gain_rl(Curriculum):
 
     def weights(self) -> Tensor:
         """Chance of each place in the order to be drawn first, float64 [size]."""
-        return torch.tensor([self._log_weight(place) for place in range(self.size)], dtype=torch.float64).softmax(0)
+        return torch.tensor([self._log_weight(position) for position in range(self.size)], dtype=torch.float64).softmax(
+            0
+        )
 
     def observe(self, outcomes: list[GroupOutcome]) -> None:
         """Count the draw; the window moves by rewards and angles, in `on_batch`."""

@@ -52,18 +52,18 @@ class answer_log_prob(Provider):
         """`answer_logp` [B, S]."""
         tokenizer = self.scorer.tokenizer()
         before = control.encode_text(tokenizer, self.before)
-        passages, places = [], []
+        passages, positions = [], []
         for row in scored_rows(tokens, columns):
             problem = self.problems[row.problem]
             answer = str(problem.info.get(self.field, "")) if self.field else problem.answer
             ids = control.encode_text(tokenizer, answer)
             for number, (start, _) in enumerate(row.turns if ids else []):
                 passages.append(Passage([*row.tokens[:start], *before], ids))
-                places.append((row.index, number))
+                positions.append((row.index, number))
         turns = columns["turn_state"].shape[1] if "turn_state" in columns else 1
         values = torch.full((len(tokens), turns), torch.nan)
-        for place, logp in zip(places, self.scorer.log_probs(passages), strict=True):
-            values[place] = logp.mean()
+        for position, logp in zip(positions, self.scorer.log_probs(passages), strict=True):
+            values[position] = logp.mean()
         columns["answer_logp"] = values
 
 

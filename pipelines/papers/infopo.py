@@ -69,18 +69,18 @@ class feedback_gain(Provider):
         tokenizer = self.scorer.tokenizer()
         wrapped = [chat.reply_tokens(tokenizer, self.placeholder, with_end=end) for end in (False, True)]
         neutral = tokenizer(self.placeholder, add_special_tokens=False)["input_ids"]
-        passages, places = [], []
+        passages, positions = [], []
         for row in scored_rows(tokens, columns):
             for number in range(len(row.turns) - 1):
                 start, end = row.turns[number + 1]
                 text = row.tokens[start:end]
                 hidden = _hidden(row, number, wrapped, neutral)
                 passages += [Passage(row.tokens[:start], text), Passage(hidden, text)]
-                places.append((row.index, number))
+                positions.append((row.index, number))
         values = torch.full(columns["turn_state"].shape, torch.nan)
         scored = self.scorer.log_probs(passages)
-        for place, real, masked in zip(places, scored[::2], scored[1::2], strict=True):
-            values[place] = (real - masked).mean()
+        for position, real, masked in zip(positions, scored[::2], scored[1::2], strict=True):
+            values[position] = (real - masked).mean()
         columns["feedback_gain"] = values
 
 

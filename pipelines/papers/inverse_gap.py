@@ -60,8 +60,8 @@ class inverse_gap(Curriculum):
         for _ in range(count):
             left = left or list(range(self.size))
             chances = inverse_gap_weights([self.estimates.get(str(problem), self.begun) for problem in left], spread)
-            place = rng.choices(range(len(left)), chances)[0]
-            allocations.append(Allocation(left.pop(place), rollouts, chances[place]))
+            position = rng.choices(range(len(left)), chances)[0]
+            allocations.append(Allocation(left.pop(position), rollouts, chances[position]))
         self.drawn += count
         return allocations
 

@@ -73,10 +73,12 @@ class laplacian(Potential):
 
     def _of_part(self, members: Sequence[int]) -> dict[int, float]:
         """P of the states of a part that hangs together."""
-        place = {state: i for i, state in enumerate(members)}
+        position = {state: i for i, state in enumerate(members)}
         goal = len(members)
-        edges = [(place[state], place[other]) for state in members for other in self.graph.neighbours.get(state, ())]
-        edges += [(place[state], goal) for state in members if state in self.graph.arrivals]
+        edges = [
+            (position[state], position[other]) for state in members for other in self.graph.neighbours.get(state, ())
+        ]
+        edges += [(position[state], goal) for state in members if state in self.graph.arrivals]
         x = representation(graph_laplacian(goal + 1, edges), self.dimensions, scaled=self.scaled)
         distance = (x[:goal] - x[goal]).norm(dim=1)
         far = (distance.square().max() + 1).sqrt()

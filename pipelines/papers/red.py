@@ -19,7 +19,7 @@ from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
 from pipelines.contract.provider import Provider, ProviderContext
-from pipelines.rlvr.ops import next_place
+from pipelines.rlvr.ops import next_index
 
 
 @method(
@@ -107,7 +107,7 @@ def token_rewards(immediate_reward: Tensor, value: Tensor, mask: Tensor, share: 
     deterministic episode, each token gets 0 for share 1.
     """
     width = mask.shape[1]
-    next_token = next_place(mask)
+    next_token = next_index(mask)
     value = value.double()
     next_value = torch.where(next_token < width, value.gather(1, next_token.clamp(max=width - 1)), 0.0)
     return (immediate_reward.double() + share * (next_value - value)) * mask

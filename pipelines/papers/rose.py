@@ -98,8 +98,10 @@ class rose(Rollout):
         for number in range(rounds):
             active = [i for i, request in enumerate(requests) if request.rollouts > number]
             draws = torch.rand(len(active), generator=context.generator, device=context.generator.device).tolist()
-            places = [_best([] if draw < self.epsilon else branches[i]) for i, draw in zip(active, draws, strict=True)]
-            drawn = self._extend([requests[i] for i in active], places, context)
+            positions = [
+                _best([] if draw < self.epsilon else branches[i]) for i, draw in zip(active, draws, strict=True)
+            ]
+            drawn = self._extend([requests[i] for i in active], positions, context)
             if number + 1 < rounds and self.epsilon < 1:
                 self._measure([requests[i] for i in active], drawn, context)
             for i, branch in zip(active, drawn, strict=True):
@@ -156,9 +158,9 @@ def _best(branches: list[_Branch]) -> tuple[_Branch | None, int]:
     largest = -float("inf")
     for branch in branches:
         for offset, value in enumerate(branch.metric):
-            place = branch.start + offset
-            if offset > 0 and value > largest and place not in branch.cuts:
-                best, largest = (branch, place), value
+            position = branch.start + offset
+            if offset > 0 and value > largest and position not in branch.cuts:
+                best, largest = (branch, position), value
     return best
 
 
@@ -171,11 +173,11 @@ def _trajectories(
     rows = []
     for branch in branches:
         keys = []
-        for place in range(len(branch.tokens)):
+        for position in range(len(branch.tokens)):
             owner = branch
-            while owner.parent is not None and place < owner.start:
+            while owner.parent is not None and position < owner.start:
                 owner = owner.parent
-            keys.append((id(owner), sum(cut <= place for cut in owner.cuts)))
+            keys.append((id(owner), sum(cut <= position for cut in owner.cuts)))
         for key in keys:
             if key not in nodes:
                 nodes[key] = next(node_ids)
@@ -227,7 +229,7 @@ def rose_advantage(
     [[0.166667, 0.333333, 0.333333], [0.166667, -0.166667, -0.5], [0.166667, -0.166667, 0.5], [-0.5, -0.5, -0.5]]
     """
     inside = (node >= 0) & scored[:, None]
-    places = torch.arange(node.shape[1])
+    positions = torch.arange(node.shape[1])
     previous = torch.nn.functional.pad(node, (1, 0), value=-1)[:, :-1]
     begins = inside & (node != previous)
     nodes, index = node.unique(return_inverse=True)
@@ -238,7 +240,7 @@ def rose_advantage(
     value = (total / count.clamp(min=1))[index]
     mean = group_mean(reward, group, scored)[:, None]
     before = torch.where(previous >= 0, torch.nn.functional.pad(value, (1, 0))[:, :-1], mean)
-    start = torch.where(begins, places, 0).cummax(1).values
+    start = torch.where(begins, positions, 0).cummax(1).values
     advantage = value - before.gather(1, start)
     if length > 0:
         advantage = _shortened(advantage, node, correct > 0, group, inside, length)

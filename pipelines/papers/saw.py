@@ -38,7 +38,7 @@ TEMPLATE = "{problem}\nHint: {hint}"
     checked="official code (read; on text, where a sub-goal is a hint in the prompt)",
     makes=("teacher_forced",),
     forces_rows=True,
-    own_group_size=True,
+    sets_group_size=True,
     requires=(("prompting", "plain"),),
     reduces_to="share 0 is single_turn",
 )

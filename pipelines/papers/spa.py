@@ -98,13 +98,13 @@ class progress(LearnedHead):
         rows = ends.any(1).nonzero().squeeze(1)
         if not len(rows):
             return {}
-        ids, places = read_at(tokens, ends)
+        ids, positions = read_at(tokens, ends)
         metrics: dict[str, float] = {}
         for _ in range(self.epochs):
             total = self._contributions(tokens, ends).sum(1)
             error = total - columns["raw_reward"]
-            slope = (2 * error / len(rows))[:, None].expand(places.shape).flatten()
-            for layout in self.passes.layouts(ids, places, rows):
+            slope = (2 * error / len(rows))[:, None].expand(positions.shape).flatten()
+            for layout in self.passes.layouts(ids, positions, rows):
                 values = self.network(layout)
                 (values * slope[layout.target].to(values.device)).sum().backward()
             self.learn()

@@ -98,12 +98,12 @@ class spae(Rollout):
         stop = len(row.tokens) - (row.stop == Stop.END)
         ends: list[int] = []
         text = ""
-        for place in range(start, len(row.tokens)):
+        for position in range(start, len(row.tokens)):
             row.turn.append(len(ends))
-            text += control.decode_text(context.tokenizer, row.tokens[place : place + 1])
+            text += control.decode_text(context.tokenizer, row.tokens[position : position + 1])
             inside = THINK_END not in text and len(ends) < self.most - 1
-            if inside and text.endswith(self.separator) and place + 1 < stop:
-                ends.append(place + 1)
+            if inside and text.endswith(self.separator) and position + 1 < stop:
+                ends.append(position + 1)
         return [*ends, max(stop, start)] if start < len(row.tokens) else []
 
 

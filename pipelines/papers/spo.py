@@ -28,7 +28,7 @@ from pipelines.contract.columns import PerRow, PerToken
 from pipelines.contract.method import Rollout
 from pipelines.data.records import Role, Stop, Trajectory
 from pipelines.rlvr.common.answers import answers, scores_of
-from pipelines.rlvr.ops import SAME, group_index, next_place
+from pipelines.rlvr.ops import SAME, group_index, next_index
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
@@ -111,7 +111,7 @@ class _Path:
     title="Segment Policy Optimization (tree sampling)",
     checked="official code",
     makes=("node",),
-    own_group_size=True,
+    sets_group_size=True,
 )
 class tree(Rollout):
     """A tree of segments per problem: `factors[d]` children at depth d, `segment` tokens each, the last to the limit.
@@ -231,7 +231,7 @@ def spo_chain(
     charged = token_penalty.double() * mask
     value = mc_value.nan_to_num(0.0).double() - (charged.cumsum(1) - charged)
     start = torch.where(valued, position, -1).cummax(1).values
-    next_valued = next_place(valued)
+    next_valued = next_index(valued)
     end_value = torch.where(
         next_valued < width, value.gather(1, next_valued.clamp(max=width - 1)), reward.double()[:, None]
     )

@@ -86,6 +86,6 @@ def centres(successes: Tensor) -> Tensor:
     for _ in range(len(successes).bit_length()):
         reach = (reach @ reach > 0).double()
     first = reach.argmax(1)
-    clusters = [first == place for place in first.unique().tolist()]
+    clusters = [first == position for position in first.unique().tolist()]
     means = [successes[members].mean(0) for members in clusters if members.sum() > 1]
     return torch.stack(means) if means else successes.mean(0, keepdim=True)

@@ -12,7 +12,7 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
 from pipelines.rlvr.common.estimate import generalised_advantage
 from pipelines.rlvr.common.part_rules import values_of_tokens
-from pipelines.rlvr.ops import next_place
+from pipelines.rlvr.ops import next_index
 
 
 @method(
@@ -51,7 +51,7 @@ def t_ppo(
     ([[0.295, 0.1, 0.0], [0.74625, 0.575, 0.5]], [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     """
     trained = mask & scored[:, None]
-    at_cut = trained & (next_place(trained) == trained.shape[1]) & unfinished[:, None]
+    at_cut = trained & (next_index(trained) == trained.shape[1]) & unfinished[:, None]
     rewards = torch.where(at_cut, -token_penalty, immediate_reward)
     advantage = generalised_advantage(rewards, value, trained, ~unfinished, discount, lam)
     return advantage, (in_window & mask).float()

@@ -44,7 +44,7 @@ class _Tree:
     title="Tree Search for LLM Agent Reinforcement Learning (Tree-GRPO), rollout",
     checked="reconstructed (M, N and L are the paper's; what happens where no turn can be expanded is ours)",
     makes=("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "node"),
-    own_group_size=True,
+    sets_group_size=True,
 )
 class turn_tree(Rollout):
     """`trees` episodes per problem; then `rounds` times, `expansions` turns of each tree are sampled and continued to the end.

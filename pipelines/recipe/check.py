@@ -165,7 +165,7 @@ def _check_comparisons(rl: s.Rlvr, bound: dict[str, Any]) -> None:
         )
     for part, other in ((advantage, "advantage: reinforce_pp"), (bound["objective"], "objective: clip")):
         compares = "group" in part.takes and not part.card.group_of_one
-        if rl.group_size == 1 and compares and not rollout.card.own_group_size:
+        if rl.group_size == 1 and compares and not rollout.card.sets_group_size:
             raise RecipeError(
                 f"rlvr.group_size: {part.name} compares the rollouts of a group, and a group of 1 has "
                 f"nothing to compare with. Use 2 or more, or {other}."

@@ -42,15 +42,15 @@ def check_monitors(section: str, settings: Any, columns: Collection[str] = ()) -
                 _check_metric(section, settings, field, each, name, available)
         _check_judge(field, each)
         steps = settings.steps
-        if steps is not None and each.about.after >= steps:
+        if steps is not None and each.options.after >= steps:
             raise RecipeError(
-                f"{field}.after: {each.about.after} steps of {steps} are left out, so it never says anything. Lower it."
+                f"{field}.after: {each.options.after} steps of {steps} are left out, so it never says anything. Lower it."
             )
-        if each.about.action == "rollback" and getattr(settings, "staleness", None):
+        if each.options.action == "rollback" and getattr(settings, "staleness", None):
             raise RecipeError(
                 f"{field}.action: rollback cannot take back what rlvr.staleness has sampled ahead. Use finish or stop, or staleness: 0."
             )
-        if section != "rlvr" and each.about.action == "rollback" and settings.rollback.learning_rate == 1:
+        if section != "rlvr" and each.options.action == "rollback" and settings.rollback.learning_rate == 1:
             raise RecipeError(
                 f"{field}.action: rollback would repeat the same steps, because {section} samples nothing. "
                 f"Set {section}.rollback.learning_rate below 1."

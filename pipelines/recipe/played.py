@@ -31,7 +31,7 @@ class PlayedTask(Settings):
     temperature: float = Field(1.0, ge=0, le=100)
 
 
-def check_beside(played: PlayedTask, task: Any) -> None:
+def check_unread_fields(played: PlayedTask, task: Any) -> None:
     """What else an evaluation's task says has a meaning for episodes.
 
     Raises:

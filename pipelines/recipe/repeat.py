@@ -121,7 +121,7 @@ def _places(fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     kind = stage_kinds().get(str(fields.get("kind")))
     if kind is None:
         return []
-    return [(fields, port) for port in kind.ports if fields.get(port) is not None] + kind.places(fields)
+    return [(fields, port) for port in kind.ports if fields.get(port) is not None] + kind.link_fields(fields)
 
 
 def _named(fields: dict[str, Any]) -> list[str]:

@@ -23,7 +23,7 @@ def links(searches: Sequence[Search]) -> dict[str, str]:
     }
 
 
-def places(written: Any) -> Iterator[tuple[dict[str, Any], str]]:
+def link_fields(written: Any) -> Iterator[tuple[dict[str, Any], str]]:
     """Where the written field names such stages."""
     for each in written if isinstance(written, list) else [written]:
         score = each.get("score") if isinstance(each, dict) else None

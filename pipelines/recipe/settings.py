@@ -15,7 +15,7 @@ from pipelines.contract.sampling import Mismatch, Sampling
 from pipelines.recipe.guidance import GuidedColumns
 from pipelines.recipe.monitors import DEFAULT_MONITORS, MONITORS_OF_FIXED_DATA, Rollback
 from pipelines.recipe.played import PlayedTask as PlayedTask
-from pipelines.recipe.played import check_beside
+from pipelines.recipe.played import check_unread_fields
 from pipelines.recipe.search import SearchColumns, distinct
 from pipelines.recipe.server import Server
 from pipelines.recipe.source import Source as Source
@@ -364,7 +364,7 @@ class Task(Settings):
     @model_validator(mode="after")
     def _mode(self) -> Task:
         if self.environment is not None:
-            check_beside(self.environment, self)
+            check_unread_fields(self.environment, self)
         if self.chat is False and (self.system or self.prefill):
             raise ValueError(
                 f"{self.name}: `system` and `prefill` go through the chat template; leave `chat: false` out"

@@ -79,7 +79,7 @@ class Watched:
     """An entry of a section's `monitors`."""
 
     method: Bound
-    about: Watch
+    options: Watch
 
     @property
     def rule(self) -> Monitor:
@@ -94,7 +94,7 @@ class Watched:
     @property
     def patience(self) -> int:
         """Steps in a row that are an alarm."""
-        return self.about.patience or self.rule.patience
+        return self.options.patience or self.rule.patience
 
 
 def bind_monitors(section: str, specs: list[dict[str, Any]]) -> list[Watched]:
@@ -108,7 +108,7 @@ def bind_monitors(section: str, specs: list[dict[str, Any]]) -> list[Watched]:
         field = f"{section}.monitors.{number}"
         shared = {name: value for name, value in spec.items() if name in Watch.model_fields}
         try:
-            about = Watch.model_validate(shared)
+            options = Watch.model_validate(shared)
         except ValidationError as error:
             raise RecipeError(
                 "\n".join(f"{field}.{line}" for line in explain(error, shared, Watch).split("\n"))
@@ -120,7 +120,7 @@ def bind_monitors(section: str, specs: list[dict[str, Any]]) -> list[Watched]:
             raise
         except ValueError as error:
             raise RecipeError(f"{field}.{error}.") from None
-        watched.append(Watched(method, about))
+        watched.append(Watched(method, options))
     return watched
 
 

@@ -25,12 +25,12 @@ class Span(Settings):
             raise ValueError("give either `tag` or `after`")
         return self
 
-    def places(self, text: str) -> list[tuple[int, int]]:
+    def intervals(self, text: str) -> list[tuple[int, int]]:
         """Where it stands in a message: (first character, one past the last).
 
-        >>> Span(tag="action", weight=2).places("go: <action>up</action>.")
+        >>> Span(tag="action", weight=2).intervals("go: <action>up</action>.")
         [(4, 23)]
-        >>> Span(after="</think>", weight=2).places("<think>why</think> up")
+        >>> Span(after="</think>", weight=2).intervals("<think>why</think> up")
         [(18, 21)]
         """
         if self.tag is not None:

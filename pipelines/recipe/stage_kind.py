@@ -149,7 +149,7 @@ class Kind:
         """Input label → stage, for stages that settings name outside of the ports."""
         return {}
 
-    def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    def link_fields(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """Where the written fields of a stage name other stages outside of the ports: (mapping, key)."""
         return []
 

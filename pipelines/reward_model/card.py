@@ -64,10 +64,10 @@ def calibration_error(p: Tensor, won: Tensor) -> float:
         won: 1 where it scores higher, 0.5 at a tie, [P].
     """
     confidence = torch.maximum(p, 1 - p)
-    place = ((confidence - 0.5) * 2 * BINS).long().clamp(max=BINS - 1)
+    position = ((confidence - 0.5) * 2 * BINS).long().clamp(max=BINS - 1)
     error = 0.0
-    for each in place.unique().tolist():
-        inside = place == each
+    for each in position.unique().tolist():
+        inside = position == each
         error += float(inside.double().mean()) * abs(float((won[inside] - confidence[inside]).mean()))
     return error
 

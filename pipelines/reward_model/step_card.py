@@ -62,17 +62,17 @@ def measures(
     }
     answers = list(zip(p.split(list(sizes)), labels.split(list(sizes)), strict=True))
     known = [answer for answer, complete in zip(answers, gapless or [True] * len(answers), strict=True) if complete]
-    places = [place for place, has_verdict in enumerate(judged or [True] * len(answers)) if has_verdict]
-    compared = best_of_n([answers[place] for place in places], [prompts[place] for place in places])
+    positions = [index for index, has_verdict in enumerate(judged or [True] * len(answers)) if has_verdict]
+    compared = best_of_n([answers[index] for index in positions], [prompts[index] for index in positions])
     return metrics | first_errors(known) | compared
 
 
 def calibration_error(p: Tensor, labels: Tensor) -> float:
     """Expected calibration error: mean over steps of |mean label - mean p| of the step's bin, ten bins of equal width."""
-    place = (p * BINS).long().clamp(max=BINS - 1)
+    position = (p * BINS).long().clamp(max=BINS - 1)
     error = 0.0
-    for each in place.unique().tolist():
-        inside = place == each
+    for each in position.unique().tolist():
+        inside = position == each
         error += float(inside.double().mean()) * abs(float((labels[inside] - p[inside]).mean()))
     return error
 

@@ -97,8 +97,8 @@ class UserPairs:
     def _order(self, user: str, step: int | None) -> list[Tokens]:
         """The first pairs of the user in an order of the step, one more than a context has: a pair is not in its own."""
         pairs = self.of_user[user]
-        places = torch.randperm(len(pairs), generator=self._generator(-1 if step is None else step, user))
-        return [pairs[place] for place in places[: self.count + 1].tolist()]
+        positions = torch.randperm(len(pairs), generator=self._generator(-1 if step is None else step, user))
+        return [pairs[position] for position in positions[: self.count + 1].tolist()]
 
     def _generator(self, step: int, name: str) -> torch.Generator:
         return generator(torch.device("cpu"), self.seed, step, f"users {name}")
@@ -111,12 +111,12 @@ class UserPairs:
                 index[id(pair)] = len(distinct)
                 distinct.append(pair)
         width = max(1, *(len(pairs) for pairs in chosen), 1)
-        places = torch.zeros(len(chosen), width, dtype=torch.int64)
+        positions = torch.zeros(len(chosen), width, dtype=torch.int64)
         present = torch.zeros(len(chosen), width, dtype=torch.bool)
         for row, pairs in enumerate(chosen):
             present[row, : len(pairs)] = True
-            places[row, : len(pairs)] = torch.tensor([index[id(pair)] for pair in pairs], dtype=torch.int64)
+            positions[row, : len(pairs)] = torch.tensor([index[id(pair)] for pair in pairs], dtype=torch.int64)
         hidden = self.embed(distinct) if distinct else self.embed([])
         if not distinct:
             hidden = hidden.new_zeros(1, *hidden.shape[1:])
-        return Context(hidden[places], present, noise)
+        return Context(hidden[positions], present, noise)

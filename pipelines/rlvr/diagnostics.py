@@ -161,14 +161,14 @@ def changed_share(paid: str, before: dict[str, Any], after: dict[str, Any]) -> f
     scored = after["scored"] if paid == "reward" else after["scored"][:, None]
     differs = (after[paid] != before.get(paid, 0.0)) & scored
     if paid == "reward":
-        places = scored
+        positions = scored
     elif paid == "turn_reward":
-        places = differs | turns_taken(after["turn"], after["mask"], after[paid].shape[1]) & scored
+        positions = differs | turns_taken(after["turn"], after["mask"], after[paid].shape[1]) & scored
     else:
-        places = after["mask"] & scored
+        positions = after["mask"] & scored
     if paid == "advantage":
         differs |= after["loss_share"] != before["loss_share"]
-    return int((differs & places).sum()) / max(1, int(places.sum()))
+    return int((differs & positions).sum()) / max(1, int(positions.sum()))
 
 
 def of_layouts(layouts: list[Layout], mask: Tensor, rows: Tensor) -> dict[str, float]:

@@ -72,7 +72,7 @@ class RlvrKind(Kind):
         """Reward models, judges and models to score with that are stages."""
         return {each.label: each.value for each in reward_models.named(resolve(settings)) if each.is_stage}
 
-    def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    def link_fields(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """Where they are written."""
         return [(each.holder, each.key) for each in reward_models.named(fields) if each.is_stage]  # type: ignore[misc]
 

@@ -302,11 +302,11 @@ def outlier(size: Tensor, index: Tensor, contexts: Tensor, least: float) -> tupl
 
 def _first(tokens: Tokens, over: float) -> str:
     """The first token in reading order whose |d| is over a limit, in words."""
-    place = int((tokens.difference.abs() > over).nonzero()[0])
-    sampled = float(tokens.sampled[place])
+    first = int((tokens.difference.abs() > over).nonzero()[0])
+    sampled = float(tokens.sampled[first])
     return (
-        f"row {int(tokens.row[place])}, position {int(tokens.position[place])}, token id {int(tokens.token[place])}: the sampler's "
-        f"log-prob is {sampled:.5f}, the trainer's {sampled + float(tokens.difference[place]):.5f}"
+        f"row {int(tokens.row[first])}, position {int(tokens.position[first])}, token id {int(tokens.token[first])}: the sampler's "
+        f"log-prob is {sampled:.5f}, the trainer's {sampled + float(tokens.difference[first]):.5f}"
     )
 
 

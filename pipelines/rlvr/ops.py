@@ -124,7 +124,7 @@ def linear_expm1(d: Tensor) -> Tensor:
     return torch.where(d <= edge, torch.expm1(d.minimum(edge)), torch.expm1(edge) + (d - edge) * edge.exp())
 
 
-def next_place(flag: Tensor) -> Tensor:
+def next_index(flag: Tensor) -> Tensor:
     """Index of the next True after each position, int64 [B, T]; T where there is none."""
     width = flag.shape[1]
     position = torch.where(flag, torch.arange(width).expand_as(flag), width)

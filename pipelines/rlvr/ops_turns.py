@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pipelines.rlvr.ops import next_place
+from pipelines.rlvr.ops import next_index
 
 
 def turns_to_tokens(per_turn: Tensor, turn: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def turn_ends(turn: Tensor, mask: Tensor) -> Tensor:
     >>> turn_ends(torch.tensor([[-1, 0, 0, 1, 1]]), torch.tensor([[True, True, True, True, False]])).tolist()
     [[False, False, True, True, False]]
     """
-    following = torch.nn.functional.pad(turn, (0, 1), value=-1).gather(1, next_place(mask))
+    following = torch.nn.functional.pad(turn, (0, 1), value=-1).gather(1, next_index(mask))
     return mask & (turn >= 0) & (following != turn)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pipelines.rlvr.ops import next_place
+from pipelines.rlvr.ops import next_index
 from pipelines.rlvr.ops_turns import turn_ends, turn_starts, turns_taken, turns_to_tokens
 
 
@@ -90,7 +90,7 @@ def immediate_rewards(
     """
     penalty = token_penalty.double() * mask
     outcome = reward.double() + penalty.sum(1)
-    paid = outcome[:, None] * (mask & (next_place(mask) == mask.shape[1]))
+    paid = outcome[:, None] * (mask & (next_index(mask) == mask.shape[1]))
     if turn_reward is not None and turn is not None:
         of_turns = turn_payments(outcome, turn_reward, turn, mask, torch.zeros_like(penalty))
         has_turns = (mask & (turn >= 0)).any(1, keepdim=True)

@@ -20,17 +20,17 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     report = Report(folder)
     settings = Sample.model_validate(job["settings"]["sample"])
     model = Model.model_validate(job["settings"]["model"])
-    places: dict[str, Any] = {
+    positions: dict[str, Any] = {
         "start": str(process.model_of(job)),
         "guide": f"{job['inputs']['guidance.base']}/model" if "guidance.base" in job["inputs"] else None,
         "data": Path(job["inputs"]["data"]),
         "out": folder / "out",
     }
     if settings.comparisons is not None:
-        places.pop("guide")
-        metrics = compare(settings, model, report=report, seed=job["seed"], **places)
+        positions.pop("guide")
+        metrics = compare(settings, model, report=report, seed=job["seed"], **positions)
     elif settings.step_labels is not None:
-        metrics = label_steps(settings, model, report=report, seed=job["seed"], **places)
+        metrics = label_steps(settings, model, report=report, seed=job["seed"], **positions)
     else:
         metrics = run(
             settings,
@@ -40,7 +40,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
             reward_model=f"{job['inputs']['reward_model']}/model" if "reward_model" in job["inputs"] else None,
             reference=f"{job['inputs']['reference']}/model" if "reference" in job["inputs"] else None,
             scorer=scorers([settings.search] if settings.search else [], job["inputs"]).get(0),
-            **places,
+            **positions,
         )
     report.close()
     return metrics

@@ -144,7 +144,7 @@ def _judge(asked: Comparisons, model: Model, start: str) -> CloserJudge | None:
 
 def _compared(rows: list[Row], asked: Comparisons, judge: CloserJudge | None, seed: int) -> list[list[dict[str, Any]]]:
     """For each row the comparisons in which it comes first, as `samples.COMPARISONS` holds them."""
-    places: list[tuple[int, int]] = []
+    positions: list[tuple[int, int]] = []
     texts = [_text(row) for row in rows]
     for uid, group in groupby(range(len(rows)), key=lambda place: rows[place]["uid"]):
         distinct = {texts[place]: place for place in reversed(list(group)) if texts[place] is not None}
@@ -153,14 +153,14 @@ def _compared(rows: list[Row], asked: Comparisons, judge: CloserJudge | None, se
         total = len(listed) * (len(listed) - 1) // 2
         for number in draw.sample(range(total), min(total, asked.per_problem)):
             first, second = draw.sample([listed[place] for place in pair_at(number, len(listed))], 2)
-            places.append((first, second))
+            positions.append((first, second))
     if judge is None:
-        verdicts = [by_score(rows[a]["score"], rows[b]["score"], asked.margin) for a, b in places]
+        verdicts = [by_score(rows[a]["score"], rows[b]["score"], asked.margin) for a, b in positions]
     else:
-        pairs_shown: list[Pair] = [(dataset.from_row(rows[a]), str(texts[a]), str(texts[b])) for a, b in places]
+        pairs_shown: list[Pair] = [(dataset.from_row(rows[a]), str(texts[a]), str(texts[b])) for a, b in positions]
         verdicts = judge.verdicts(pairs_shown)
     compared: list[list[dict[str, Any]]] = [[] for _ in rows]
-    for (first, second), verdict in zip(places, verdicts, strict=True):
+    for (first, second), verdict in zip(positions, verdicts, strict=True):
         compared[first].append({"other": rows[second]["sample"], "better": verdict})
     return compared
 

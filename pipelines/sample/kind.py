@@ -61,12 +61,12 @@ class SampleKind(Kind):
         """A reward model where one scores."""
         return (REWARD_MODEL,) if label.startswith(search_models.LABEL) else (MODEL,)
 
-    def places(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    def link_fields(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
         """Where they are written."""
         guidance = fields.get("guidance")
         written = [(fields, "reference"), *([(guidance, "base")] if isinstance(guidance, dict) else [])]
         models = [(holder, key) for holder, key in written if holder.get(key) is not None]
-        return models + list(search_models.places(fields.get("search")))
+        return models + list(search_models.link_fields(fields.get("search")))
 
     def reads(self, node: Node) -> Reads:
         """The model, and the environments that the data come from."""

@@ -27,9 +27,9 @@ class Reference:
         """Log-probability in nats of each whole completion given its prompt."""
         rows = [torch.tensor([*prompt, *text]) for prompt, text in zip(prompts, completions, strict=True)]
         tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        place = torch.arange(tokens.shape[1])
+        position = torch.arange(tokens.shape[1])
         starts, ends = (torch.tensor(list(map(len, lists)))[:, None] for lists in (prompts, rows))
-        mask = (place >= starts) & (place < ends)
+        mask = (position >= starts) & (position < ends)
         totals = torch.zeros(len(rows), dtype=torch.float64)
         policy = self.policy
         layouts = best_layouts(

@@ -112,7 +112,7 @@ def systematic(shares_: Sequence[float], point: float, count: int | None = None)
     """
     count = len(shares_) if count is None else count
     cumulative = np.cumsum(shares_)
-    places = (np.arange(count) + point) / count * cumulative[-1]
-    picked = np.searchsorted(cumulative, places, side="right")
+    positions = (np.arange(count) + point) / count * cumulative[-1]
+    picked = np.searchsorted(cumulative, positions, side="right")
     last = max(index for index, share in enumerate(shares_) if share > 0)  # rounding can put a place on the upper end
     return [min(int(index), last) for index in picked]

@@ -48,7 +48,7 @@ def span_parts(turn: Part, spans: Sequence[Span], tokens: list[int], tokenizer: 
     # Both must be decoded alike, or characters would not be where the tokens are.
     text = _decoded(tokens[start:end], tokenizer)
     for span in spans:
-        for first, last in span.places(text):
+        for first, last in span.intervals(text):
             begin = _token_at(first, tokens[start:end], tokenizer)
             finish = _token_at(last - 1, tokens[start:end], tokenizer) + 1
             parts.append((start + begin, start + finish, weight * span.weight))

@@ -71,13 +71,13 @@ class Monitors:
     @property
     def acts(self) -> bool:
         """Whether some alarm would do more than warn."""
-        return any(each.about.action != "warn" for each in self.watched)
+        return any(each.options.action != "warn" for each in self.watched)
 
     @property
     def healthy(self) -> bool:
         """Whether no rule that would act finds the last step wrong: a commit made now is good."""
         return not any(
-            count for each, count in zip(self.watched, self.counts, strict=True) if each.about.action != "warn"
+            count for each, count in zip(self.watched, self.counts, strict=True) if each.options.action != "warn"
         )
 
     @property
@@ -112,9 +112,9 @@ class Monitors:
             if any(name not in values for name in rule.reads):
                 continue
             text = rule.judge(values)
-            self.counts[place] = self.counts[place] + 1 if text and step > each.about.after else 0
+            self.counts[place] = self.counts[place] + 1 if text and step > each.options.after else 0
             if text and self.counts[place] == each.patience:
-                alarms.append(Alarm(each.name, step, each.about.action, text))
+                alarms.append(Alarm(each.name, step, each.options.action, text))
         return alarms
 
     def decide(self, alarms: list[Alarm]) -> Alarm | None:

@@ -287,9 +287,9 @@ def _same_sets(gold: Formula, answer: Formula) -> bool | None:
     except NoValue:
         return None
     ends = sorted(set(ends) - {_INFINITY, -_INFINITY})
-    places = range(-1, 2 * len(ends))  # 2n is the n-th end, 2n + 1 what follows it
+    positions = range(-1, 2 * len(ends))  # 2n is the n-th end, 2n + 1 what follows it
     gold_part, answer_part = _members(gold, ends), _members(answer, ends)
-    return all(gold_part(place) == answer_part(place) for place in places)
+    return all(gold_part(position) == answer_part(position) for position in positions)
 
 
 def _letter(formula: Formula) -> str | None:

@@ -369,18 +369,18 @@ def shortest(value: Fraction) -> str:
     ('3', '-0.05', '1/3')
     """
     rest = value.denominator
-    places = 0
+    positions = 0
     while rest % 10 == 0:
         rest //= 10
-        places += 1
+        positions += 1
     for prime in (2, 5):
         while rest % prime == 0:
             rest //= prime
-            places += 1
+            positions += 1
     if rest != 1 or value.denominator == 1:
         return str(value)
-    text = f"{abs(value.numerator) * 10**places // value.denominator:0{places + 1}d}"
-    return ("-" if value < 0 else "") + f"{text[:-places]}.{text[-places:]}".rstrip("0")
+    text = f"{abs(value.numerator) * 10**positions // value.denominator:0{positions + 1}d}"
+    return ("-" if value < 0 else "") + f"{text[:-positions]}.{text[-positions:]}".rstrip("0")
 
 
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:

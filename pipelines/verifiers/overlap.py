@@ -58,13 +58,13 @@ def rouge_l(expected: list[str], predicted: list[str]) -> float:
     >>> rouge_l(["a", "b", "c", "d"], ["a", "c", "x", "d"])
     0.75
     """
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for at, word in enumerate(expected):
-        places[word] = places.get(word, 0) | 1 << at
+        positions[word] = positions.get(word, 0) | 1 << at
     every = (1 << len(expected)) - 1
     row = every
     for word in predicted:
-        hit = row & places.get(word, 0)
+        hit = row & positions.get(word, 0)
         row = ((row + hit) | (row - hit)) & every
     return _f1(len(expected) - row.bit_count(), len(expected), len(predicted))
 
@@ -97,9 +97,9 @@ def pair_order(expected: list[str], predicted: list[str]) -> float:
         return 0.0
     if len(expected) < 2:
         return 1.0
-    place = {item: at for at, item in enumerate(predicted)}
+    position = {item: at for at, item in enumerate(predicted)}
     pairs = [(a, b) for i, a in enumerate(expected) for b in expected[i + 1 :]]
-    return sum(place[a] < place[b] for a, b in pairs) / len(pairs)
+    return sum(position[a] < position[b] for a, b in pairs) / len(pairs)
 
 
 def _f1(common: int, expected: int, predicted: int) -> float:

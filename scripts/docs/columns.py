@@ -51,7 +51,7 @@ def _column_rows(table: dict[str, Column]) -> list[str]:
             column.dtype,
             column.phase.name.lower(),
             column.provider,
-            column.about,
+            column.description,
             column.hint,
         )
         lines.append(f"| {' | '.join(cells)} |")

@@ -21,7 +21,9 @@ class Groups:
     def __init__(self, requests: Sequence[RolloutRequest], context: RolloutContext) -> None:
         self._asked = context.prompts
         self._origins = {request.group % self._asked: request for request in requests}
-        self._next_groups = {place: count(r.group + self._asked, self._asked) for place, r in self._origins.items()}
+        self._next_groups = {
+            position: count(r.group + self._asked, self._asked) for position, r in self._origins.items()
+        }
 
     def origin(self, of: RolloutRequest | Trajectory) -> RolloutRequest:
         """The request of the problem that a request or a row of one of its groups belongs to."""

@@ -67,8 +67,8 @@ def locate(quotes: Sequence[Quote], text: str, start: int = 0) -> tuple[list[Spa
     search_from: dict[str, int] = {}
     spans = []
     for quote in quotes:
-        place = text.find(quote.text, search_from.get(quote.text, start))
-        if place >= 0:
-            search_from[quote.text] = place + len(quote.text)
-            spans.append(Span(place, search_from[quote.text], quote.good))
+        position = text.find(quote.text, search_from.get(quote.text, start))
+        if position >= 0:
+            search_from[quote.text] = position + len(quote.text)
+            spans.append(Span(position, search_from[quote.text], quote.good))
     return spans, len(quotes) - len(spans)

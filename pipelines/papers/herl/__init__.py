@@ -105,8 +105,8 @@ class herl(Rollout):
             if not drawn or not self.replace:
                 continue
             order = torch.randperm(len(own), generator=context.generator, device=context.generator.device).tolist()
-            for place, row in zip(order, drawn[: self.replace], strict=False):
-                own[place] = row
+            for position, row in zip(order, drawn[: self.replace], strict=False):
+                own[position] = row
         kept = [row for request in requests for row in groups.get(request.group, [])]
         for row in kept:
             if row.score is not None:
@@ -179,11 +179,11 @@ def _filled(template: str, parts: dict[str, str]) -> str:
     >>> _filled("{task}: {answer}", {"{task}": "say {answer}", "{answer}": "no"})
     'say {answer}: no'
     """
-    places = [(template.find(place), place) for place in parts if place in template]
-    if not places:
+    positions = [(template.find(position), position) for position in parts if position in template]
+    if not positions:
         return template
-    start, place = min(places)
-    return template[:start] + parts[place] + _filled(template[start + len(place) :], parts)
+    start, position = min(positions)
+    return template[:start] + parts[position] + _filled(template[start + len(position) :], parts)
 
 
 def _scores(rows: Sequence[Trajectory]) -> list[float]:

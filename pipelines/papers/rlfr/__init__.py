@@ -103,12 +103,12 @@ class flow_field(Provider):
             self._learn_offline()
             self.taught = True
         filled = torch.zeros(tokens.numel())
-        for place, states, before in self._states(tokens, columns["mask"]):
+        for position, states, before in self._states(tokens, columns["mask"]):
             with torch.no_grad():
-                time = torch.full((len(place),), self.time, device=states.device)
-                noise = self._noise(place, tokens.shape[1], states, int(columns["step"]))
+                time = torch.full((len(position),), self.time, device=states.device)
+                noise = self._noise(position, tokens.shape[1], states, int(columns["step"]))
                 error = deviation(self.field, states, before, noise, time, self.shares)
-            filled[place] = (self.time / (1 - self.time) * error.mean(1)).cpu()
+            filled[position] = (self.time / (1 - self.time) * error.mean(1)).cpu()
         columns["velocity_deviation"] = filled.view(tokens.shape)
 
     def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
@@ -118,11 +118,11 @@ class flow_field(Provider):
             return {}
         weight = (mask / mask.sum(1, keepdim=True).clamp(min=1) / mask.any(1).sum()).flatten()
         total = 0.0
-        for place, states, before in self._states(tokens, mask):
-            time = torch.full((len(place),), self.time, device=states.device)
-            noise = self._noise(place, tokens.shape[1], states, int(columns["step"]), "update")
+        for position, states, before in self._states(tokens, mask):
+            time = torch.full((len(position),), self.time, device=states.device)
+            noise = self._noise(position, tokens.shape[1], states, int(columns["step"]), "update")
             error = deviation(self.field, states, before, noise, time, self.shares).mean(1)
-            loss = (error * weight[place].to(error.device)).sum()
+            loss = (error * weight[position].to(error.device)).sum()
             loss.backward()
             total += float(loss.detach())
         self.optimizer.step()
@@ -143,11 +143,11 @@ class flow_field(Provider):
             texts = [control.encode_text(self.tokenizer, str(p.info["solution"])) for p in picked]
             rows = [[*prompt, *text, end] for prompt, text in zip(prompts, texts, strict=True)]
             tokens = padded(rows, max(map(len, rows)), 0, torch.int64)
-            place = torch.arange(tokens.shape[1])
+            position = torch.arange(tokens.shape[1])
             first, last = (torch.tensor([len(row) for row in each])[:, None] for each in (prompts, rows))
-            mask = (place >= first) & (place < last)
-            for places, states, before in self._states(tokens, mask):
-                time = torch.randn(len(places), generator=draw).sigmoid().to(states.device)
+            mask = (position >= first) & (position < last)
+            for positions, states, before in self._states(tokens, mask):
+                time = torch.randn(len(positions), generator=draw).sigmoid().to(states.device)
                 noise = torch.randn(states.shape, generator=draw).to(states.device)
                 error = deviation(self.field, states, before, noise, time, self.shares)
                 (error.mean(1).sum() / mask.sum()).backward()
@@ -160,14 +160,14 @@ class flow_field(Provider):
         """
         width = tokens.shape[1]
         needed = mask | torch.nn.functional.pad(mask[:, 1:], (0, 1))
-        ids, places = read_at(tokens, needed)
-        for layout in self.passes.layouts(ids, places, places.any(1).nonzero().squeeze(1)):
+        ids, positions = read_at(tokens, needed)
+        for layout in self.passes.layouts(ids, positions, positions.any(1).nonzero().squeeze(1)):
             states = self.policy.hidden(layout, self.layers)
             own = layout.target // (width + 1) * width + layout.target % (width + 1) - 1
             index = torch.full((tokens.numel(),), -1)
             index[own] = torch.arange(len(own))
-            place = own[mask.flatten()[own]]
-            yield place, states[index[place]], states[index[place - 1]]
+            position = own[mask.flatten()[own]]
+            yield position, states[index[position]], states[index[position - 1]]
 
     def _noise(self, place: Tensor, width: int, states: Tensor, *stream: int | str) -> Tensor:
         """Noise of the states' shape that depends on the row and the token alone."""

@@ -81,9 +81,12 @@ def deviation(
     """
     width = states.shape[-1]
     share = time[:, None, None]
-    places = share * states + (1 - share) * noise
+    positions = share * states + (1 - share) * noise
     count = len(depths)
     velocity = field(
-        places.reshape(-1, width), time.repeat_interleave(count), before.reshape(-1, width), depths.repeat(len(states))
+        positions.reshape(-1, width),
+        time.repeat_interleave(count),
+        before.reshape(-1, width),
+        depths.repeat(len(states)),
     )
     return (velocity.view_as(states) - (states - noise)).square().mean(-1)

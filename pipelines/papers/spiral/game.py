@@ -48,7 +48,7 @@ class GameWorld(ABC):
         """The moves there are, as messages."""
 
     @abstractmethod
-    def told(self, seat: int) -> str:
+    def observation(self, seat: int) -> str:
         """What a seat is told when it is its turn."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class GameWorld(ABC):
 
     def opening(self, seat: int) -> list[Message]:
         """The conversation of a seat whose first turn this is."""
-        return [{"role": "user", "content": self.told(seat)}]
+        return [{"role": "user", "content": self.observation(seat)}]
 
     def _open(self, info: dict[str, Any], seed: int) -> None:
         self.info, self.seed, self.fault = dict(info), seed, None
@@ -105,7 +105,7 @@ class GameWorld(ABC):
 
     def state_key(self) -> str:
         """What the seat that is to move knows; at the end, the moves."""
-        return f"{self.fault} {self.moves}" if self.mover is None else f"{self.mover} {self.told(self.mover)}"
+        return f"{self.fault} {self.moves}" if self.mover is None else f"{self.mover} {self.observation(self.mover)}"
 
     def step(self, message: str) -> Step:
         """One move of the seat that is to move, and the answers of fixed players."""
@@ -122,7 +122,7 @@ class GameWorld(ABC):
         paid = self._paid() if done else (0.0, 0.0)
         others = {other: paid[other] for other in self.seats if other != seat}
         info = {"success": paid[seat] > 0, **info}
-        return Step("" if done else self.told(seat), paid[seat], done, self.state_key(), info, others=others)
+        return Step("" if done else self.observation(seat), paid[seat], done, self.state_key(), info, others=others)
 
     def _paid(self) -> tuple[float, float]:
         if self.fault is None:

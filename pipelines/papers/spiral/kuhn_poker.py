@@ -116,14 +116,14 @@ class World(GameWorld):
         """Two moves."""
         return list(STORIES[tuple(self.moves)] or ())
 
-    def told(self, seat: int) -> str:
+    def observation(self, seat: int) -> str:
         """The seat's card, all moves, and those that it has."""
         so_far = ", ".join(self.moves) or "none"
         return f"You hold {self.info['cards'][seat]}.\nMoves: {so_far}.\nAnswer {' or '.join(self.legal())}."
 
     def opening(self, seat: int) -> list[Message]:
         """The hand's number, and what the seat is told."""
-        return [{"role": "user", "content": f"Hand {self.info['hand']}.\n{self.told(seat)}"}]
+        return [{"role": "user", "content": f"Hand {self.info['hand']}.\n{self.observation(seat)}"}]
 
     def payoffs(self) -> tuple[float, float]:
         """Chips won."""
@@ -156,7 +156,7 @@ def decisions() -> list[tuple[list[Message], list[str]]]:
                 world.moves = moves
                 messages += [
                     {"role": "assistant", "content": moves[seat]},
-                    {"role": "user", "content": world.told(seat)},
+                    {"role": "user", "content": world.observation(seat)},
                 ]
             asked.append((messages, list(STORIES[tuple(moves)] or ())))
     return asked

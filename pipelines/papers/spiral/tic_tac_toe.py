@@ -120,7 +120,7 @@ class World(GameWorld):
         """Free squares."""
         return free(self.board)
 
-    def told(self, seat: int) -> str:
+    def observation(self, seat: int) -> str:
         """The seat's mark and the board."""
         board = self.board
         return f"You are {MARKS[seat]}.\n{board[:3]}\n{board[3:6]}\n{board[6:]}"

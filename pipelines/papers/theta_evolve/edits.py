@@ -34,9 +34,9 @@ def edited(program: str, blocks: list[tuple[str, str]]) -> str:
     lines = program.split("\n")
     for search, replace in blocks:
         wanted = search.split("\n")
-        for place in range(len(lines) - len(wanted) + 1):
-            if lines[place : place + len(wanted)] == wanted:
-                lines[place : place + len(wanted)] = replace.split("\n")
+        for position in range(len(lines) - len(wanted) + 1):
+            if lines[position : position + len(wanted)] == wanted:
+                lines[position : position + len(wanted)] = replace.split("\n")
                 break
     return "\n".join(lines)
 

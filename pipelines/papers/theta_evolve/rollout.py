@@ -99,10 +99,10 @@ class theta_evolve(Rollout):
         migrants: Share = 0.1,
     ) -> None:
         self.template = template or (EDITS if answer == "edits" else PROGRAM)
-        for place in ("{task}", "{program}"):
-            if place not in self.template:
+        for position in ("{task}", "{program}"):
+            if position not in self.template:
                 raise RecipeError(
-                    f"rlvr.rollout.template: it has no {place}, so the policy would not see it. Add {place}."
+                    f"rlvr.rollout.template: it has no {position}, so the policy would not see it. Add {position}."
                 )
         if range[0] >= range[1]:
             raise RecipeError(f"rlvr.rollout.range: the smaller score comes first (got {range[0]:g}, {range[1]:g}).")
@@ -207,8 +207,8 @@ class theta_evolve(Rollout):
 
     def _shown(self, problem: Problem, parent: Program) -> list[dict[str, str]]:
         *before, last = problem.prompt
-        places = {"task": last["content"], "program": parent.text, "score": f"{parent.score:.6g}"}
-        return [*before, {**last, "content": _PLACES.sub(lambda match: places[match[1]], self.template)}]
+        positions = {"task": last["content"], "program": parent.text, "score": f"{parent.score:.6g}"}
+        return [*before, {**last, "content": _PLACES.sub(lambda match: positions[match[1]], self.template)}]
 
     def _score(
         self,

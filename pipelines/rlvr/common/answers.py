@@ -91,10 +91,10 @@ def grown(rows: list[Trajectory], context: RolloutContext) -> list[Trajectory]:
     limits = [min(context.window or left, left) for left in room]
     completions: dict[int, Completion] = {}
     for limit in sorted(set(limits)):  # a row's last window may be a short one
-        places = [i for i, own in enumerate(limits) if own == limit]
-        streams = [(rows[i].stream or 0, drawn[i]) for i in places]
-        extended = _extend([rows[i].tokens for i in places], limit, context, streams)
-        completions |= dict(zip(places, extended, strict=True))
+        positions = [i for i, own in enumerate(limits) if own == limit]
+        streams = [(rows[i].stream or 0, drawn[i]) for i in positions]
+        extended = _extend([rows[i].tokens for i in positions], limit, context, streams)
+        completions |= dict(zip(positions, extended, strict=True))
     return [_longer(row, completions[i], drawn[i], context) for i, row in enumerate(rows)]
 
 

@@ -36,14 +36,14 @@ def scored_rows(tokens: Tensor, columns: dict[str, Any]) -> list[Row]:
     rows = []
     turn = columns.get("turn")
     for index, (ids, mask) in enumerate(zip(tokens.tolist(), columns["mask"], strict=True)):
-        places = mask.nonzero().squeeze(1).tolist()
-        if not places:
+        positions = mask.nonzero().squeeze(1).tolist()
+        if not positions:
             continue
         spans: dict[int, tuple[int, int]] = {}
-        for place in places:
-            number = 0 if turn is None else int(turn[index, place])
-            spans[number] = (spans.get(number, (place, 0))[0], place + 1)
-        first, last = places[0], places[-1]
+        for position in positions:
+            number = 0 if turn is None else int(turn[index, position])
+            spans[number] = (spans.get(number, (position, 0))[0], position + 1)
+        first, last = positions[0], positions[-1]
         turns = [spans[number] for number in sorted(spans)]
         rows.append(Row(index, ids[: last + 1], first, turns, int(columns["problem"][index])))
     return rows
@@ -80,16 +80,16 @@ def tokens_before(texts: list[str], mark: str) -> int | None:
     >>> tokens_before(["so", " </th", "ink>", " 4"], "</think>"), tokens_before(["so", " 4"], "</think>")
     (1, None)
     """
-    place = "".join(texts).find(mark)
-    return None if place < 0 else token_at(texts, [place])[0]
+    position = "".join(texts).find(mark)
+    return None if position < 0 else token_at(texts, [position])[0]
 
 
 def token_at(texts: list[str], characters: list[int]) -> list[int]:
     """The token that each place of the joined text lies in; places are in order."""
-    places, token, end = [], 0, len(texts[0]) if texts else 0
-    for place in characters:
-        while place >= end:
+    positions, token, end = [], 0, len(texts[0]) if texts else 0
+    for position in characters:
+        while position >= end:
             token += 1
             end += len(texts[token])
-        places.append(token)
-    return places
+        positions.append(token)
+    return positions

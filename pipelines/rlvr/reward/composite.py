@@ -111,12 +111,12 @@ class Term:
     """One reward of the sum."""
 
     name: str
-    about: TermSettings
+    settings: TermSettings
     reward: Bound
 
     def weight(self, step: int) -> float | None:
         """Its weight in a step; None where it is learned, or the record's own."""
-        weight = self.about.weight
+        weight = self.settings.weight
         return weight.at(step) if isinstance(weight, Ramp) else None if isinstance(weight, Learned | str) else weight
 
 
@@ -147,15 +147,15 @@ class composite(Composed, Reward):
         for number, spec in enumerate(terms):
             self.terms.append(_term(number, spec, [term.name for term in self.terms]))
         self.pays_turns = any(term.reward.fn.pays_turns for term in self.terms)
-        self.moves = any(isinstance(term.about.weight, Ramp) for term in self.terms)
+        self.moves = any(isinstance(term.settings.weight, Ramp) for term in self.terms)
         """Whether a weight changes with the steps."""
-        if all(term.about.operation == "add" for term in self.terms):
+        if all(term.settings.operation == "add" for term in self.terms):
             self.term_names = [term.name for term in self.terms]
         self.step = 0
-        learned = {term.name: term.about.weight for term in self.terms}
+        learned = {term.name: term.settings.weight for term in self.terms}
         self.learned = {name: weight.start for name, weight in learned.items() if isinstance(weight, Learned)}
         """Term → its weight, where it is learned."""
-        self.preferred = [term.name for term in self.terms if term.about.weight == PREFERENCE]
+        self.preferred = [term.name for term in self.terms if term.settings.weight == PREFERENCE]
         """Terms whose weight is the record's own."""
 
     def parts(self) -> list[Bound]:
@@ -206,7 +206,7 @@ class composite(Composed, Reward):
             value = self._weighted(term, values, preferred)
             if value is None:
                 return None
-            total = total * value if term.about.operation == "multiply" else total + value
+            total = total * value if term.settings.operation == "multiply" else total + value
         return total
 
     def added(self, values: Mapping[str, float | None], preferred: dict[str, float] = NONE) -> list[float]:
@@ -230,11 +230,11 @@ class composite(Composed, Reward):
 
     def _weighted(self, term: Term, values: Mapping[str, float | None], preferred: dict[str, float]) -> float | None:
         """A term's gated value, times its weight; None where it must be scored and is not."""
-        value, gate = values[term.name], term.about.gate
+        value, gate = values[term.name], term.settings.gate
         if gate is not None and not gate.holds(values[gate.term]):
             value = gate.otherwise
         elif value is None:
-            if term.about.unscored == "row":
+            if term.settings.unscored == "row":
                 return None
             value = 0.0
         return value * self._weight(term, preferred)
@@ -254,9 +254,9 @@ class composite(Composed, Reward):
         """
         total = [0.0] * max(map(len, paid.values()))
         for term in self.terms:
-            gate, value, weight = term.about.gate, values[term.name], self._weight(term, preferred)
+            gate, value, weight = term.settings.gate, values[term.name], self._weight(term, preferred)
             opened = gate is None or gate.holds(values[gate.term])
-            if term.about.operation == "multiply":
+            if term.settings.operation == "multiply":
                 factor = ((value or 0.0) if opened or gate is None else gate.otherwise) * weight
                 total = [factor * part for part in total]
             elif opened and term.name in paid:
@@ -271,7 +271,7 @@ class composite(Composed, Reward):
     def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
         """Learn the weights from the draw, and pass on to the terms."""
         for term in self.terms:
-            about = term.about.weight
+            about = term.settings.weight
             if isinstance(about, Learned):
                 moved = self.learned[term.name] + about.learn * agreement(rows, term.name)
                 self.learned[term.name] = min(about.high, max(about.low, moved))

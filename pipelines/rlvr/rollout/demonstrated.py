@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     checked="closed form",
     makes=("teacher_forced",),
     forces_rows=True,
-    own_group_size=True,
+    sets_group_size=True,
 )
 class demonstrated(Rollout):
     """Every group gets one more row: the solution (or answer) of its record, with an end token, and scored like any other completion.

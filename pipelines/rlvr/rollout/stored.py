@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     paper="2605.06241",
     title="Rethinking RL for LLM Reasoning: Sparse Policy Selection (offline rollouts)",
     checked="closed form",
-    own_group_size=True,
+    sets_group_size=True,
 )
 class stored(Rollout):
     """The completions that the stage `samples` holds for each problem, up to `group_size` of them, scored by this stage's own reward.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     checked="closed form",
     makes=("teacher_forced",),
     forces_rows=True,
-    own_group_size=True,
+    sets_group_size=True,
 )
 class stored_demonstrated(Rollout):
     """The rows that `stored` takes for each problem (`samples`, `order`), and one more, as in `demonstrated`: the record's solution.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     title="DigiRL: Training In-The-Wild Device-Control Agents with Autonomous Reinforcement Learning (the offline stage's episodes)",
     checked="closed form",
     makes=("turn", "turn_reward", "turn_state"),
-    own_group_size=True,
+    sets_group_size=True,
 )
 class stored_episodes(Rollout):
     """The episodes that the stage `samples` (`episodes: {max_turns: ...}`) holds for each problem, up to `group_size` of them.

@@ -50,11 +50,11 @@ class dynamic_carry(SamplingSchedule):
     @staticmethod
     def _regrouped(surplus: list[tuple[int, DrawnProblem]]) -> list[tuple[int, DrawnProblem]]:
         """Groups below 0, which no draw uses: a carried group is never taken for one of the next step."""
-        groups = sorted({(place, row.group) for place, (_, problem) in enumerate(surplus) for row in problem.rows})
+        groups = sorted({(index, row.group) for index, (_, problem) in enumerate(surplus) for row in problem.rows})
         number = {key: -1 - i for i, key in enumerate(groups)}
         return [
-            (age, replace(problem, rows=[replace(row, group=number[place, row.group]) for row in problem.rows]))
-            for place, (age, problem) in enumerate(surplus)
+            (age, replace(problem, rows=[replace(row, group=number[index, row.group]) for row in problem.rows]))
+            for index, (age, problem) in enumerate(surplus)
         ]
 
     def state_dict(self) -> dict[str, Any]:

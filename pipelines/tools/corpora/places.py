@@ -58,6 +58,6 @@ def passage_id(place: str, fact: Fact) -> str:
 
 def passages() -> Iterator[Passage]:
     """One for each fact of each place; its id says which."""
-    for place in PLACES:
+    for position in PLACES:
         for fact in FACTS:
-            yield Passage(passage_id(place, fact), fact.passage.format(place, value(place, fact)))
+            yield Passage(passage_id(position, fact), fact.passage.format(position, value(position, fact)))

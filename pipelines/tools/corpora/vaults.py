@@ -17,5 +17,5 @@ def code(place: str) -> str:
 def passages() -> Iterator[Passage]:
     """Those of the places, and one with the code of each vault."""
     yield from places.passages()
-    for place in places.PLACES:
-        yield Passage(f"{place} vault", f"the vault of the {place} opens with {code(place)}")
+    for position in places.PLACES:
+        yield Passage(f"{position} vault", f"the vault of the {position} opens with {code(position)}")

@@ -76,7 +76,7 @@ def test_the_end_is_paid_to_both_and_a_message_that_is_no_move_loses():
     [row] = tic_tac_toe.problems(1, 0, opponent="policy", opening=0)
     world = started("tic_tac_toe", row)
     for seat, move in zip((0, 1, 0, 1), "1425", strict=True):
-        assert world.mover == seat and world.told(seat).startswith(f"You are {'XO'[seat]}.")
+        assert world.mover == seat and world.observation(seat).startswith(f"You are {'XO'[seat]}.")
         step = world.step(f" {move}\n")
         assert not step.done and step.reward == 0 and not step.info["success"]
     other = copy_of("tic_tac_toe", world)
@@ -137,8 +137,8 @@ def test_a_hand_is_played_as_the_table_says():
             card = "QK"[seat]
             assert (
                 world.mover == seat
-                and f"You hold {card}." in world.told(seat)
-                and "QK"[1 - seat] not in world.told(seat)
+                and f"You hold {card}." in world.observation(seat)
+                and "QK"[1 - seat] not in world.observation(seat)
             )
             step = world.step(move)
         mover = (len(moves) - 1) % 2
