@@ -55,6 +55,6 @@ def _of_model(node: Node, title: str, model: str) -> Provenance:
     if not is_stage_name(model):
         return Provenance(title, ("reward model",), redact(model))
     scorer = node.recipe.node(model)
-    told = list(scorer.kind.provenance(scorer))
-    made_from = tuple(dict.fromkeys(source for each in told for source in each.made_from))
-    return Provenance(title, made_from, "; ".join(f"{model}, {each.part}, {each.about}" for each in told))
+    sources = list(scorer.kind.provenance(scorer))
+    made_from = tuple(dict.fromkeys(source for each in sources for source in each.made_from))
+    return Provenance(title, made_from, "; ".join(f"{model}, {each.part}, {each.detail}" for each in sources))
