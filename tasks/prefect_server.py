@@ -11,7 +11,6 @@ which only processes of the same user can read.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import signal
@@ -124,12 +123,12 @@ def main() -> None:
     """Serve on the inherited socket until asked to stop, or until the owner is gone."""
     owner.bind(int(os.environ.pop(owner.PARENT)), signal.SIGTERM, _orphaned)
     import uvicorn
+    from filelock import FileLock
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             # two pipelines that start at once would both create the tables of a new database
-            with open(Path(os.environ["PREFECT_HOME"]) / "start.lock", "w") as handle:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+            with FileLock(Path(os.environ["PREFECT_HOME"]) / "start.lock", fallback_to_soft=False):
                 await super().startup(sockets)
 
     settings: dict[str, Any] = {"factory": True, "log_level": "error", "lifespan": "on", "timeout_graceful_shutdown": 1}

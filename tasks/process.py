@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -48,22 +47,22 @@ def lock(path: Path, run: str | None = None, waiting: Callable[[str], None] | No
         run: the holder's pipeline run, for those who wait.
         waiting: called at once and then every `WAITING_S` with who holds the lock, while somebody else does.
     """
+    from filelock import FileLock, Timeout
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+") as handle:
-        last_told = -WAITING_S
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if waiting and time.monotonic() - last_told >= WAITING_S:
-                    last_told = time.monotonic()
-                    waiting(holder(path))
-                time.sleep(POLL_S)
-        handle.truncate(0)
-        handle.write(json.dumps({"pid": os.getpid(), "since": time.time(), "run": run}))
-        handle.flush()
+    held, wait_s = FileLock(path, poll_interval=POLL_S, fallback_to_soft=False), 0.0
+    while not held.is_locked:
+        try:
+            held.acquire(wait_s)
+        except Timeout:
+            wait_s = WAITING_S
+            if waiting:
+                waiting(holder(path))
+    try:
+        path.write_text(json.dumps({"pid": os.getpid(), "since": time.time(), "run": run}))
         yield
+    finally:
+        held.release()
 
 
 def holder(path: Path) -> str:

@@ -8,7 +8,6 @@ kept in the project folder, under the digest of the file and of what converts it
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import importlib.metadata
 import importlib.util
@@ -122,7 +121,10 @@ def converted(file: Path) -> Path:
     """
     require_reader(file)
     folder = converted_folder(file)
-    with _lock(folder):
+    from filelock import FileLock
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f".{folder.name}.lock", fallback_to_soft=False):
         if damage(folder) is not None:
             check_header(file)
             # of a process that was killed
@@ -133,14 +135,6 @@ def converted(file: Path) -> Path:
                 _convert(file, building)
                 write_manifest(building, {"stage": "gguf", "key": folder.name, "source": file.name})
     return folder
-
-
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.parent / f".{folder.name}.lock", "w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 @contextlib.contextmanager

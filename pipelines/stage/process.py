@@ -9,7 +9,6 @@ WORK holds `job.json`. The stage fills `WORK/out`, commits under `WORK/checkpoin
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -70,7 +69,7 @@ def main(work: Work, argv: list[str] | None = None) -> None:
         _record_sandboxes(folder / "out" / REPORT / SANDBOX)
         write_atomic(folder / METRICS, json.dumps(metrics, sort_keys=True))
     if lock is not None:
-        lock.close()
+        lock.release()
     logging.shutdown()
     os._exit(0)  # skips the teardown of thread pools, which can hang on some builds
 
@@ -108,24 +107,19 @@ def _lock(folder: Path) -> Any:
 
     The pipeline holds a lock of its own, so a holder of this one is a stage that was started by hand.
     """
-    handle = open(folder / LOCK, "a+")  # noqa: SIM115
-    waited = 0
-    while True:
+    from filelock import FileLock, Timeout
+
+    held, began, wait_s = FileLock(folder / LOCK, poll_interval=1, fallback_to_soft=False), time.monotonic(), 0
+    while not held.is_locked:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if waited % 60 == 0:
-                handle.seek(0)
-                text = f"waiting for process {handle.read().strip() or '?'}, which works in {folder}"
-                logging.getLogger("whetstone").info("%s (since %d s)", text, waited)
-                write_atomic(folder / PROGRESS, json.dumps({"done": 0, "total": 1, "what": text}), durable=False)
-            waited += 1
-            time.sleep(1)
-    handle.truncate(0)
-    handle.write(str(os.getpid()))
-    handle.flush()
-    return handle
+            held.acquire(wait_s)
+        except Timeout:
+            wait_s = 60
+            text = f"waiting for process {(folder / LOCK).read_text().strip() or '?'}, which works in {folder}"
+            logging.getLogger("whetstone").info("%s (since %d s)", text, time.monotonic() - began)
+            write_atomic(folder / PROGRESS, json.dumps({"done": 0, "total": 1, "what": text}), durable=False)
+    (folder / LOCK).write_text(str(os.getpid()))
+    return held
 
 
 def _threads(job: dict[str, Any]) -> None:
