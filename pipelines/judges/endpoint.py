@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.cache import Cache
 from pipelines.base.errors import UserError
+from pipelines.base.files import digest
 from pipelines.base.project import make_home
 from pipelines.base.secrets import redact
 from pipelines.data.records import Message
-from pipelines.judges.cache import Cache
 
 URL_VARIABLE = "OPENAI_BASE_URL"
 """Where the endpoint is if the settings do not say."""
@@ -84,8 +85,8 @@ class ChatEndpoint:
         import httpx
 
         bodies = [self._body(messages) for messages in questions]
-        keys = [Cache.key(body) for body in bodies]
-        known = self.cache.read(list(dict.fromkeys(keys)))
+        keys = [digest([body]) for body in bodies]
+        known = self.cache.read(dict.fromkeys(keys))
         missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in known}
         replies = {key: Reply(body["text"], cached=True) for key, body in known.items()}
         if missing:

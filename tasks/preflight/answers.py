@@ -10,7 +10,8 @@ from typing import Any
 
 from pipelines import environments
 from pipelines.base import plugins
-from pipelines.base.files import digest, read_json, write_atomic
+from pipelines.base.cache import Cache
+from pipelines.base.files import digest
 from pipelines.base.project import make_home
 from tasks import environment
 from tasks.preflight import probe
@@ -18,19 +19,21 @@ from tasks.preflight import rules as preflight_rules
 
 ANSWERED_BY = ("tasks/preflight/*.py", "pipelines/data/*.py", "pipelines/engine/*.py", "pipelines/environments/*.py")
 """The code that answers: another version of it may say more."""
+MOST = 5000
+"""Answers that are remembered."""
 
 
 class Asked:
     """Questions and their answers in order; good ones from before are used where nothing that they depend on has changed."""
 
     def __init__(self, questions: list[dict[str, Any]]) -> None:
-        folder = environment.home() / ".checked"
         first: dict[str, int] = {}
         self._place = [first.setdefault(json.dumps(q, sort_keys=True), i) for i, q in enumerate(questions)]
         """Of each question the first that asks the same."""
-        self._files = [folder / f"{mark}.json" if (mark := mark_of(q)) else None for q in questions]
-        known = [read_json(f) if f is not None and f.exists() else None for f in self._files]
-        self._answers = [answer if isinstance(answer, dict) else None for answer in known]
+        self._marks = [mark_of(q) for q in questions]
+        self._cache = Cache(environment.home() / ".checked" / "answers.sqlite", MOST)
+        known = self._cache.read(filter(None, self._marks))
+        self._answers = [known.get(mark or "") for mark in self._marks]
         self._open = [i for i, answer in enumerate(self._answers) if answer is None and self._place[i] == i]
         self._asking = probe.Asking([questions[i] for i in self._open])
 
@@ -45,13 +48,15 @@ class Asked:
 
     def answers(self) -> list[dict[str, Any]]:
         """All answers; the new ones are remembered."""
+        good: dict[str, Any] = {}
         for i, told in zip(self._open, self._asking.result(), strict=True):
             self._answers[i] = told
-            file = self._files[i]
-            if file is not None and not told.get("problem"):
-                with contextlib.suppress(OSError):
-                    make_home()
-                    write_atomic(file, json.dumps(told), durable=False)
+            mark = self._marks[i]
+            if mark is not None and not told.get("problem"):
+                good[mark] = told
+        with contextlib.suppress(OSError):
+            make_home()
+            self._cache.write(good)
         return [answer for i in self._place if (answer := self._answers[i]) is not None]
 
 

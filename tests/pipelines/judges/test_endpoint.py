@@ -123,7 +123,7 @@ def test_a_damaged_entry_is_asked_again():
     with judge_server.running(echo) as judge:
         endpoint(judge).ask(ask("a"))
         with sqlite3.connect(cache_file()) as store:
-            store.execute("UPDATE answers SET body = '{'")
+            store.execute("UPDATE entries SET body = '{'")
         assert not endpoint(judge).ask(ask("a"))[0].cached
 
 

@@ -21,6 +21,7 @@ import yaml
 
 from pipelines import environments
 from pipelines.base import owner
+from pipelines.base.cache import Cache
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
 from tasks import machine
@@ -65,9 +66,9 @@ def problems(tmp_path, *overrides, stages=ALL, **changes):
 def test_the_toy_recipe_is_ready_and_good_answers_are_remembered(tmp_path, home):
     recipe = read_recipe(toys.recipe(tmp_path))
     assert preflight.examine(recipe, ALL) == []
-    remembered = list((home / ".checked").glob("*.json"))
+    remembered = Cache(home / ".checked" / "answers.sqlite").read().values()
     assert home.stat().st_mode & 0o077 == 0, "recipes and data are their user's alone, before the first run too"
-    assert len(remembered) == 4 and any("parameters" in json.loads(f.read_text()) for f in remembered)
+    assert len(remembered) == 4 and any("parameters" in answer for answer in remembered)
     began = time.monotonic()
     assert preflight.examine(recipe, ALL) == []
     assert time.monotonic() - began < 1.5
@@ -78,6 +79,7 @@ def test_rules_are_checked_by_another_process_and_told_as_ever(tmp_path, home):
     recipe = toys.recipe(tmp_path)
     code = f"""
 import sys
+from pipelines.base.cache import Cache
 from pipelines.recipe.read import read_recipe
 from tasks.preflight import check as preflight
 print(preflight.examine(read_recipe({str(recipe)!r}), {ALL}), "torch" in sys.modules)
@@ -126,6 +128,7 @@ def test_an_examination_that_nobody_waits_for_leaves_no_process(tmp_path, home):
 def test_who_answers_ends_with_who_asked(tmp_path, home):
     code = f"""
 import time
+from pipelines.base.cache import Cache
 from pipelines.recipe.read import read_recipe
 from tasks.preflight import check as preflight
 examination = preflight.PreflightCheck(read_recipe({str(toys.recipe(tmp_path))!r}), {ALL})
