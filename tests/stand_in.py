@@ -36,6 +36,9 @@ class StandIn(ThreadingHTTPServer):
         self.weights, self.about = weights, about
         self.calls, self.bodies, self.fail, self.busy = [], [], 0, 0
         self.deaf, self.mixed, self.drop_ids = False, False, False
+        self.base = None
+        """Folder of the weights that adapters belong to; None: it takes no adapters."""
+        self.adapters = {}
         self.noise = 0.0
         """Added to the log-probabilities of completions, as another engine's rounding is."""
         self.odd = {}
@@ -60,6 +63,17 @@ class StandIn(ThreadingHTTPServer):
     def dead(self):
         return self.dies_after is not None and self.dies_after <= 0
 
+    def load_adapter(self, name, folder):
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(self.base).eval()
+        tokenizer = models.load_tokenizer(self.base)
+        stop, pad = models.stop_ids(model, tokenizer), tokenizer.pad_token_id
+        self.adapters[name] = TorchSampler(
+            PeftModel.from_pretrained(model, folder).merge_and_unload(), stop=stop, pad=pad
+        )
+
     def load(self):
         from transformers import AutoModelForCausalLM
 
@@ -70,15 +84,16 @@ class StandIn(ThreadingHTTPServer):
         self.sampler = TorchSampler(model, stop=models.stop_ids(model, tokenizer), pad=tokenizer.pad_token_id)
 
     def complete(self, body):
+        sampler = self.adapters.get(body["model"], self.sampler)
         if "prompt_logprobs" in body:
-            return [{"index": 0, "prompt_logprobs": self.prompt_logps(body["prompt"])}]
+            return [{"index": 0, "prompt_logprobs": self.prompt_logps(sampler, body["prompt"])}]
         sampling = Sampling(
             temperature=body["temperature"], top_p=body["top_p"], top_k=max(0, body["top_k"]), min_p=body["min_p"],
             max_tokens=body["max_tokens"],
         )  # fmt: skip
         seed = body.get("seed", len(self.calls))
         completions = [  # as vLLM seeds: n answers of a prompt one apart
-            self.sampler.extend([body["prompt"]], sampling, generator(torch.device("cpu"), seed + i))[0]
+            sampler.extend([body["prompt"]], sampling, generator(torch.device("cpu"), seed + i))[0]
             for i in range(body["n"])
         ]
         choices = [
@@ -94,9 +109,9 @@ class StandIn(ThreadingHTTPServer):
         ]
         return choices[::-1]
 
-    def prompt_logps(self, tokens):
+    def prompt_logps(self, sampler, tokens):
         with torch.no_grad():
-            logp = self.sampler.model(input_ids=torch.tensor([tokens])).logits[0].log_softmax(-1)
+            logp = sampler.model(input_ids=torch.tensor([tokens])).logits[0].log_softmax(-1)
         return [None] + [{str(token): {"logprob": float(logp[i, token])}} for i, token in enumerate(tokens[1:])]
 
 
@@ -135,6 +150,15 @@ class Handler(BaseHTTPRequestHandler):
                 with server.lock, LOADING:
                     server.load()
             return self.answer(200, {"results": [None]})
+        if self.path == "/v1/load_lora_adapter" and server.base is not None:
+            if body["lora_name"] in server.adapters:
+                return self.answer(400, "already loaded")
+            with server.lock, LOADING:
+                server.load_adapter(body["lora_name"], body["lora_path"])
+            return self.answer(200, f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
+        if self.path == "/v1/unload_lora_adapter" and server.base is not None:
+            known = server.adapters.pop(body["lora_name"], None)
+            return self.answer(200 if known else 404, "removed" if known else "not found")
         if self.path == "/reset_prefix_cache":
             server.busy -= 1
             return self.answer(200, {"success": server.busy < 0})
@@ -179,7 +203,13 @@ def main(arguments):
         },
         device_config={"device": "cuda"},
         scheduler_config={"enable_chunked_prefill": "--no-enable-chunked-prefill" not in arguments},
+        **(
+            {"lora_config": {"max_lora_rank": int(arguments[arguments.index("--max-lora-rank") + 1])}}
+            if "--enable-lora" in arguments
+            else {}
+        ),
     )
+    server.base = weights if "--enable-lora" in arguments else None
     print("serving", server.weights, flush=True)
     threading.Event().wait()
 

@@ -9,6 +9,10 @@ docs/servers.md says how to start a server, and what has been run.
 
 from __future__ import annotations
 
+import os
+import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +26,7 @@ from pipelines.base.errors import Interrupted
 from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
-from pipelines.engine import server_endpoint, server_probe
+from pipelines.engine import parallel, server_endpoint, server_probe
 from pipelines.engine.server_endpoint import Endpoint, Unreachable
 from pipelines.engine.server_probe import Probe
 from pipelines.engine.server_process import ServerProcess
@@ -46,6 +50,9 @@ class ServerSampler:
         dtype: what the trainer computes in, "float32" or "bfloat16".
         work: the stage's folder, for the logs of servers that we start, and their weights.
         event: called with what happened to a server.
+        base: of LoRA adapters, the folder of the weights that they belong to.
+        lora_rank: of the adapters that are pushed; 0 where whole weights are.
+        world: the processes that share the work: the first one starts the servers and pushes, all of them decode.
 
     Raises:
         Interrupted: from any call, when every server stays away, or one answers something else than asked for.
@@ -61,14 +68,19 @@ class ServerSampler:
         dtype: str = "float32",
         work: Path | None = None,
         event: Callable[..., None] = _no_event,
+        base: str = "",
+        lora_rank: int = 0,
+        world: parallel.World | None = None,
     ) -> None:
+        self.lora_rank, self.world = lora_rank, world or parallel.World()
         self.settings, self.stop, self.context, self.dtype, self.event = settings, sorted(stop), context, dtype, event
         self.folder = server_endpoint.weights_folder(settings, work)
         self.endpoints = [Endpoint(settings, address=address) for address in settings.addresses]
-        if settings.serve is not None:
+        if settings.serve is not None and self.world.rank == 0:
+            weights = Path(base) if lora_rank else self.folder
             for number in range(settings.serve.count):
                 log = (work or Path.cwd()) / f"server-{number}.log"
-                process = ServerProcess(settings.serve, weights=self.folder, dtype=dtype, log=log)
+                process = ServerProcess(settings.serve, weights=weights, dtype=dtype, log=log, lora_rank=lora_rank)
                 self.endpoints.append(Endpoint(settings, process=process))
         self.probes: dict[str, Probe] = {}
         self.metrics: dict[str, float] = {}
@@ -87,10 +99,45 @@ class ServerSampler:
         return self._decoded_s + (time.perf_counter() - began if began is not None else 0.0)
 
     def push(self, model: Any, tokenizer: Any) -> None:
-        """Write the weights where the servers read them, have them loaded, and check that they are."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(self.folder)
-        tokenizer.save_pretrained(self.folder)
+        """Write the weights where the servers read them, have them loaded, and check that they are; every process must call."""
+        if self.world.rank == 0:
+            self._push(model, tokenizer)
+        if self.world.size > 1:  # where the first process failed, the others wait here until they are ended with it
+            self._follow(self.world.gather(self._state() if self.world.rank == 0 else None)[0])
+
+    def _state(self) -> dict[str, Any]:
+        """What the other processes need to ask the servers too."""
+        endpoints = [(e.address, e.socket, e.name, e.alive, e.about, e.adapter) for e in self.endpoints]
+        return {"endpoints": endpoints, "metrics": self.metrics, "context": self.context}
+
+    def _follow(self, state: dict[str, Any]) -> None:
+        """Take over what the first process knows of the servers."""
+        if self.world.rank == 0:
+            return
+        self.metrics, self.context = dict(state["metrics"]), state["context"]
+        for number, (address, socket, name, alive, about, adapter) in enumerate(state["endpoints"]):
+            if number == len(self.endpoints):
+                self.endpoints.append(Endpoint(self.settings, address=address, socket=socket, name=name))
+            endpoint = self.endpoints[number]
+            endpoint.alive, endpoint.about, endpoint.adapter = alive, about, adapter
+
+    def _write(self, model: Any, tokenizer: Any) -> str:
+        """Write what is trained to the servers' folder, file by file at once; the adapters' name, "" for whole weights."""
+        adapter = f"push-{secrets.token_hex(4)}" if self.lora_rank else ""
+        target = self.folder / adapter
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".push-", dir=self.folder) as building:
+            if self.lora_rank:
+                model.save_pretrained(building, save_embedding_layers=False)
+            else:
+                model.save_pretrained(building)
+                tokenizer.save_pretrained(building)
+            for path in sorted(Path(building).iterdir()):
+                os.replace(path, target / path.name)
+        return adapter
+
+    def _push(self, model: Any, tokenizer: Any) -> None:
+        adapter = self._write(model, tokenizer)
         self._bring_up(model.config)
         self.metrics = {"server/dropped": float(sum(not endpoint.alive for endpoint in self.endpoints))}
         tokens = server_probe.sequences(model.config.get_text_config().vocab_size, self.context)
@@ -100,7 +147,10 @@ class ServerSampler:
 
         def weights_mismatch(endpoint: Endpoint) -> float | None:
             try:
-                endpoint.reload(self._patience())
+                if adapter:
+                    endpoint.load_adapter(adapter, self.folder / adapter, self._patience())
+                else:
+                    endpoint.reload(self._patience())
                 answer = [endpoint.prompt_logps(ids, self._patience()) for ids in tokens]
             except Unreachable as problem:
                 self._drop(endpoint, problem)
@@ -112,6 +162,9 @@ class ServerSampler:
             differences = [d for d in pool.map(weights_mismatch, self._living()) if d is not None]
         self._living()
         self.metrics["server/weights_mismatch"] = max(differences)
+        for older in self.folder.glob("push-*"):
+            if older.name != adapter:
+                shutil.rmtree(older, ignore_errors=True)
 
     def _bring_up(self, config: Any) -> None:
         """Start our servers that do not run, take back others that answer again, and examine those that are new."""
@@ -121,14 +174,14 @@ class ServerSampler:
                     "starting a decoding server", command=endpoint.process.command, log=str(endpoint.process.log)
                 )
                 endpoint.process.start()
-                endpoint.about, endpoint.alive = None, False
+                endpoint.about, endpoint.alive, endpoint.adapter = None, False, ""
         for endpoint in self.endpoints:
             if endpoint.process is not None and not endpoint.alive:
                 assert self.settings.serve is not None
                 endpoint.wait_until_ready(self.settings.serve.startup_s)
                 endpoint.alive = True
             elif not endpoint.alive and endpoint.ready():
-                endpoint.alive, endpoint.about = True, None
+                endpoint.alive, endpoint.about, endpoint.adapter = True, None, ""
                 self.event("a decoding server is back", server=endpoint.name)
         for endpoint in self._living():
             if endpoint.about is None:
@@ -141,7 +194,7 @@ class ServerSampler:
             self._drop(endpoint, Unreachable(f"{endpoint.name} does not answer"))
             return
         try:
-            endpoint.examine(config, self._patience())
+            endpoint.examine(config, self._patience(), lora_rank=self.lora_rank)
         except Unreachable as problem:
             self._drop(endpoint, problem)
             return

@@ -33,28 +33,41 @@ class Endpoint:
 
     Args:
         settings: timeout, key and name.
-        address: where it is; None for one that we run.
-        process: the one that we run.
+        address: where it is; None for one that the stage runs.
+        process: the one that this process runs.
+        socket: of one that another process of the stage runs.
+        name: of that one.
     """
 
-    def __init__(self, settings: Server, *, address: str | None = None, process: ServerProcess | None = None) -> None:
+    def __init__(
+        self,
+        settings: Server,
+        *,
+        address: str | None = None,
+        process: ServerProcess | None = None,
+        socket: Path | None = None,
+        name: str = "",
+    ) -> None:
         import httpx
 
-        self.settings, self.process = settings, process
-        self.name = address or (f"the server of {process.log.name}" if process else "")
+        self.settings, self.process, self.address = settings, process, address
+        self.socket = process.socket if process else socket
+        self.name = address or (f"the server of {process.log.name}" if process else name)
         self.alive = True
         """Whether requests go to it; a dead one is tried again at the next push."""
         self.under_way = 0
         """Requests it is working on."""
         self.about: dict[str, Any] | None = None
         """What it says of itself, section by section; empty where it does not say."""
+        self.adapter = ""
+        """Name under which it has this step's LoRA adapters; empty where it is sent whole weights."""
         self.client = httpx.Client(
             base_url=address or "http://server",
             timeout=settings.timeout_s,
             headers=authorization(settings),
             limits=httpx.Limits(max_connections=None),
-            transport=httpx.HTTPTransport(uds=str(process.socket), limits=httpx.Limits(max_connections=None))
-            if process
+            transport=httpx.HTTPTransport(uds=str(self.socket), limits=httpx.Limits(max_connections=None))
+            if self.socket
             else None,
         )
 
@@ -67,11 +80,13 @@ class Endpoint:
     @property
     def field(self) -> str:
         """Of the recipe, where the server comes from."""
-        return "sampler.serve" if self.process else "sampler.url" if self.name == self.settings.url else "sampler.urls"
+        return "sampler.serve" if self.socket else "sampler.url" if self.name == self.settings.url else "sampler.urls"
 
     @property
     def model(self) -> str:
-        """The model's name in requests."""
+        """The model's name in requests: the adapters', or the whole model's."""
+        if self.adapter:
+            return self.adapter
         served = self.reported("model_config", "served_model_name")
         served = served[0] if isinstance(served, list) and served else served
         return self.settings.model or served or str(self.settings.weights)
@@ -126,12 +141,13 @@ class Endpoint:
                 )
             time.sleep(0.2)
 
-    def examine(self, config: Any, patience: tuple[float, ...] = ()) -> None:
+    def examine(self, config: Any, patience: tuple[float, ...] = (), *, lora_rank: int = 0) -> None:
         """Ask the server for its configuration, and refuse what would give wrong log-probabilities or end it.
 
         Args:
             config: the model's, of transformers.
             patience: seconds before each further attempt.
+            lora_rank: of the adapters that it will be sent; 0 where it is sent whole weights.
 
         Raises:
             Unreachable: no answer.
@@ -158,10 +174,22 @@ class Endpoint:
                 f"its CPU kernels do not know attention heads of {head}, and it would end at the first request",
                 f"Heads of {', '.join(map(str, CPU_HEAD_SIZES))} are known.",
             )
-        if self.on_cpu and text.tie_word_embeddings and self.reload_method == "reload_weights":
+        if lora_rank and self.about:
+            self._examine_lora(lora_rank)
+        elif self.on_cpu and text.tie_word_embeddings and self.reload_method == "reload_weights":
             self._refuse(
                 "a CPU build keeps its packed copy of a tied output head when it reloads weights",
                 f"Start it with --worker-extension-cls {EXTENSION} (docs/servers.md), or set serve: true.",
+            )
+
+    def _examine_lora(self, rank: int) -> None:
+        most = self.reported("lora_config", "max_lora_rank", 0)
+        options = f"--enable-lora --max-lora-rank {rank} and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+        if not most:
+            self._refuse("it takes no LoRA adapters", f"Start it with {options}.")
+        if rank > int(most):
+            self._refuse(
+                f"it takes adapters up to rank {most}, and rlvr.lora.rank is {rank}", f"Start it with {options}."
             )
 
     def _information(self, patience: tuple[float, ...]) -> dict[str, Any]:
@@ -208,6 +236,20 @@ class Endpoint:
             if self.post("/reset_prefix_cache", {}, patience).get("success", True):  # older servers return no status
                 return
         raise Interrupted(f"sampler: {self.name} keeps its old prefix cache; something else is using it.")
+
+    def load_adapter(self, name: str, folder: Path, patience: tuple[float, ...]) -> None:
+        """Have it load LoRA adapters under a name that it does not know yet, and unload those before them.
+
+        Raises:
+            Unreachable: no answer.
+            Interrupted: it refuses.
+        """
+        self.post(
+            "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder.absolute())}, patience, as_text=True
+        )
+        before, self.adapter = self.adapter, name
+        if before:
+            self.post("/v1/unload_lora_adapter", {"lora_name": before}, patience, as_text=True)
 
     def prompt_logps(self, tokens: list[int], patience: tuple[float, ...]) -> list[float]:
         """Log-probability of each token but the first, at temperature 1, nats."""
@@ -276,11 +318,14 @@ class Endpoint:
             )
         return sorted(choices, key=lambda choice: int(choice["index"]))
 
-    def post(self, path: str, body: dict[str, Any], patience: tuple[float, ...]) -> dict[str, Any]:
+    def post(
+        self, path: str, body: dict[str, Any], patience: tuple[float, ...], *, as_text: bool = False
+    ) -> dict[str, Any]:
         """Ask, and ask again while it does not answer.
 
         Args:
             patience: seconds before each further attempt.
+            as_text: it answers with a sentence, which is not looked at.
 
         Raises:
             Unreachable: no answer, or only errors of its own (5xx).
@@ -300,10 +345,11 @@ class Endpoint:
                     break
             else:
                 if answer.is_success:
-                    return self._object(answer, path)
+                    return {} if as_text else self._object(answer, path)
                 problem = f"status {answer.status_code}: {answer.text[:300]}"
                 if answer.status_code < 500:
-                    hint = " It must run with VLLM_SERVER_DEV_MODE=1." if answer.status_code == 404 else ""
+                    setting = "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" if as_text else "VLLM_SERVER_DEV_MODE=1"
+                    hint = f" It must run with {setting}." if answer.status_code == 404 else ""
                     if answer.has_redirect_location:
                         hint = f" It is elsewhere ({answer.headers['location'][:200]}): correct {self.field}."
                     raise Interrupted(f"sampler: {self.name} refused {path} with {problem}{hint}")

@@ -23,6 +23,8 @@ LOG_LINES = 12
 """Of a log, in an error."""
 EXTENSION = "whetstone_worker.Reload"
 STOP_S = 10.0
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values that vLLM 0.32 takes for --max-lora-rank."""
 
 
 class ServerProcess:
@@ -34,10 +36,11 @@ class ServerProcess:
         weights: checkpoint folder, complete before `start`.
         dtype: "float32" or "bfloat16", what the server computes in.
         log: file its output is appended to.
+        lora_rank: of the adapters that it will be sent; 0 where it is sent whole weights.
     """
 
-    def __init__(self, settings: Serve, *, weights: Path, dtype: str, log: Path) -> None:
-        self.settings, self.weights, self.dtype, self.log = settings, weights, dtype, log
+    def __init__(self, settings: Serve, *, weights: Path, dtype: str, log: Path, lora_rank: int = 0) -> None:
+        self.settings, self.weights, self.dtype, self.log, self.lora_rank = settings, weights, dtype, log, lora_rank
         self.folder = Path(tempfile.mkdtemp(prefix="whetstone-"))  # short: a socket's path has at most 107 bytes
         self.socket = self.folder / "s"
         self.process: subprocess.Popen[bytes] | None = None
@@ -47,6 +50,9 @@ class ServerProcess:
         """What is run."""
         fixed = ["--uds", str(self.socket), "--dtype", self.dtype, "--logprobs-mode", "processed_logprobs"]
         fixed += ["--generation-config", "vllm", "--worker-extension-cls", EXTENSION]
+        if self.lora_rank:
+            most = next((rank for rank in LORA_RANKS if rank >= self.lora_rank), LORA_RANKS[-1])
+            fixed += ["--enable-lora", "--max-lora-rank", str(most)]
         if not torch.cuda.is_available():
             fixed += ["--no-enable-chunked-prefill"]  # with it, a request's seed ends the CPU build
         return [*self.settings.command, str(self.weights), *fixed, *self.settings.arguments]
@@ -61,6 +67,7 @@ class ServerProcess:
         environment = os.environ | {
             owner.PARENT: str(os.getpid()),
             "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
             "VLLM_NO_USAGE_STATS": "1",
             "PYTHONPATH": str(Path(vllm_worker.__file__).parent),  # and nothing of our own environment
         }

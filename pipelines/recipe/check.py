@@ -263,8 +263,6 @@ def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
     """What a decoding server cannot do."""
     if rl.sampler is None:
         return
-    if rl.processes > 1 or rl.lora:
-        raise RecipeError("rlvr.sampler: a server takes whole weights from one process; remove `processes` or `lora`.")
     if rl.sampling.adaptive is not None:
         raise RecipeError(
             "rlvr.sampler: a server has one temperature for all tokens, and rlvr.sampling.adaptive sets it per token."

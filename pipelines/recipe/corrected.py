@@ -39,6 +39,8 @@ def check_staleness(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> 
     if rlvr.staleness == 0:
         return
     field = f"rlvr.staleness: {rlvr.staleness}"
+    if rlvr.processes > 1:
+        raise RecipeError(f"{field}: one process samples ahead. Set processes: 1, or staleness: 0.")
     if rlvr.sampler is None:
         raise RecipeError(
             f"{field} decodes while the trainer trains, and without `rlvr.sampler` both take turns on one device with one set of "

@@ -78,7 +78,7 @@ class Trainer:
             fixed=None if rlvr.cuda_graphs else False,
         )  # fmt: skip
         self.learner.release_memory = own.release
-        self.server = self._server(stop, own.context) if rlvr.sampler else None
+        self.server = self._server(stop, own.context, start) if rlvr.sampler else None
         self.sampler: Sampler = self.server or own
         self.log = OutputLog(work / "out" / REPORT)
         self.start_step = 0
@@ -110,7 +110,7 @@ class Trainer:
             if rlvr.staleness:
                 self.overlap = Overlap(rlvr, model, self.collector, self.learner, self.server)
 
-    def _server(self, stop: list[int], context: int) -> ServerSampler:
+    def _server(self, stop: list[int], context: int, start: str) -> ServerSampler:
         """The sampler on a decoding server; its code is loaded only where a recipe names one."""
         from pipelines.engine.server import ServerSampler
 
@@ -122,6 +122,9 @@ class Trainer:
             dtype=self.settings.dtype,
             work=self.work,
             event=self.report.event,
+            base=models.local(start),
+            lora_rank=self.rlvr.lora.rank if self.rlvr.lora else 0,
+            world=self.world,
         )
 
     def _monitors(self) -> Monitors:

@@ -81,6 +81,17 @@ def test_twenty_steps_whose_mismatch_does_not_grow(tmp_path, wide):
     assert not process.running
 
 
+def test_adapters_alone_are_followed(tmp_path, wide):
+    run = trainer(tmp_path, wide, "rlvr.steps=4", "rlvr.lora={rank: 4, alpha: 8}", "rlvr.optimizer.learning_rate=0.02")
+    run.run()
+    weights, mismatch = values(tmp_path, "server/weights_mismatch"), [m for m in values(tmp_path, "mismatch/mean") if m]
+    print("weights", weights, "mismatch", mismatch)
+    assert len(weights) == 4 and max(weights) < 1e-4 and max(mismatch) < 1e-4
+    probe = run.server.probes[run.server.endpoints[0].name]
+    assert float((probe.previous - probe.first).abs().mean()) > 1e-2, "the adapters that the server followed did change"
+    assert len(list((tmp_path / "work" / "served").glob("push-*"))) == 1
+
+
 def test_a_reload_that_leaves_the_old_head_is_refused_and_caught(tmp_path, wide, monkeypatch):
     monkeypatch.setattr(Endpoint, "reload_method", "reload_weights")
     with pytest.raises(Interrupted, match="packed copy of a tied output head"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 import torch
 import toys
@@ -158,6 +160,68 @@ def test_servers_that_cannot_decode_right_are_refused(about, words, tmp_path, st
         run.server.push(run.learner.weights.full, run.tokenizer)
 
 
+LORA = "rlvr.lora={rank: 4, alpha: 8}"
+
+
+def test_adapters_alone_are_pushed_each_under_a_name_of_its_own(tmp_path, start, stand_in):
+    stand_in.base = start / "sft/out/model"
+    run = trainer(tmp_path, start, stand_in, LORA, "rlvr.optimizer.learning_rate=0.05")
+    run.run()
+    metrics = [b["values"] for b in bodies(tmp_path, "metrics")]
+    assert len(metrics) == 4 and max(v.get("mismatch/max", 0) for v in metrics) < 1e-3
+    assert max(v["server/weights_mismatch"] for v in metrics) < 1e-5
+    probe = next(iter(run.server.probes.values()))
+    assert float((probe.previous - probe.first).abs().mean()) > 1e-3, "the adapters that the server followed did change"
+    asked = list(zip(stand_in.calls, stand_in.bodies, strict=True))
+    names = [body["lora_name"] for path, body in asked if path == "/v1/load_lora_adapter"]
+    assert len(set(names)) == 4 and "/collective_rpc" not in stand_in.calls
+    assert [body["lora_name"] for path, body in asked if path == "/v1/unload_lora_adapter"] == names[:-1]
+    assert {body["model"] for path, body in asked if path == "/v1/completions"} == set(names)
+    written = [path.name for path in stand_in.weights.iterdir()]
+    assert written == [names[-1]], "older adapters are gone, and the base was not written"
+    assert not list(stand_in.weights.rglob("model*.safetensors"))
+
+
+def test_old_adapters_stop_the_run(tmp_path, start, stand_in, monkeypatch):
+    stand_in.base = start / "sft/out/model"
+    load = stand_in.load_adapter
+    first = []
+    monkeypatch.setattr(
+        stand_in, "load_adapter", lambda name, folder: load(name, (first or first.append(folder) or first)[0])
+    )
+    monkeypatch.setattr("pipelines.engine.server.shutil.rmtree", lambda *_, **__: None)
+    with pytest.raises(StaleWeights, match="still holds the weights of an earlier push"):
+        trainer(tmp_path, start, stand_in, LORA, "rlvr.optimizer.learning_rate=0.05").run()
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({"lora_config": None}, "takes no LoRA adapters. Start it with --enable-lora --max-lora-rank 4"),
+        ({"lora_config": {"max_lora_rank": 2}}, "adapters up to rank 2, and rlvr.lora.rank is 4"),
+        ({"lora_config": {"max_lora_rank": 8}}, "It must run with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
+    ],
+)
+def test_a_server_without_adapters_is_refused_beside_lora(about, words, tmp_path, start, stand_in):
+    stand_in.about = about
+    run = trainer(tmp_path, start, stand_in, LORA)
+    with pytest.raises(Interrupted, match=words):
+        run.server.push(run.learner.weights.full, run.tokenizer)
+
+
+def test_sampling_ahead_with_adapters(tmp_path, start, stand_in):
+    stand_in.base = start / "sft/out/model"
+    more = (
+        "rlvr.staleness=1",
+        "rlvr.old_logp=trainer",
+        "rlvr.credit=[{kind: truncated_is}]",
+        "rlvr.optimizer.learning_rate=0.05",
+    )
+    trainer(tmp_path, start, stand_in, LORA, *more).run()
+    metrics = [b["values"] for b in bodies(tmp_path, "metrics")]
+    assert len(metrics) == 4 and max(v.get("mismatch/max", 0) for v in metrics) < 1e-3
+
+
 @pytest.mark.parametrize(
     ("path", "answer", "words"),
     [
@@ -221,7 +285,7 @@ def test_an_absent_server_is_named(monkeypatch, start):
     [
         (["rlvr.advantage=rl_zvp"], "no entropies, which rl_zvp needs"),
         (["rlvr.objective=hapo"], "hapo sets it per token"),
-        (["rlvr.processes=2"], "remove `processes` or `lora`"),
+        (["rlvr.processes=2", "rlvr.staleness=1"], "one process samples ahead. Set processes: 1"),
         (
             ["rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]", "rlvr.objective=gspo"],
             "gspo's ratio belongs",
@@ -259,9 +323,34 @@ def test_the_key_comes_from_the_environment(monkeypatch):
     assert "abc-def" not in settings.model_dump_json()
 
 
-def served(tmp_path, start, *arguments):
+def serving(*arguments):
     command = [sys.executable, str(toys.ROOT / "tests" / "stand_in.py")]
-    where = f"rlvr.sampler={{serve: {{command: {command}, arguments: {list(arguments)}, startup_s: 120}}}}"
+    return f"rlvr.sampler={{serve: {{command: {command}, arguments: {list(arguments)}, startup_s: 120}}}}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [False, True], ids=["whole weights", "adapters"])
+def test_two_processes_decode_on_the_server_that_the_first_one_started(tmp_path, start, lora):
+    """Sharded weights are gathered and pushed by the first; both ranks' prompts are answered with them."""
+    more = ["rlvr.processes=2", "rlvr.steps=3", "rlvr.optimizer.learning_rate=0.01", *([LORA] if lora else [])]
+    work = toys.job(tmp_path / "w", start, serving(), *more)
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.stage.launch", "pipelines.rlvr", work],
+        capture_output=True, text=True, timeout=300, env=toys.environment(OMP_NUM_THREADS="1"), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-6000:]
+    metrics = [line["values"] for line in toys.spool(work) if line["kind"] == "metrics"]
+    assert len(metrics) == 3 and max(v.get("mismatch/max", 0) for v in metrics) < 1e-3
+    assert max(v["server/weights_mismatch"] for v in metrics) < 1e-5
+    assert [line["text"] for line in toys.spool(work) if line["kind"] == "event"].count(
+        "starting a decoding server"
+    ) == 1
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(work) in " ".join(p.info["cmdline"] or [])]
+    assert (work / "out/model/model.safetensors").exists()
+
+
+def served(tmp_path, start, *arguments):
+    where = serving(*arguments)
     body = toys.recipe(tmp_path)
     return toys.trainer(tmp_path, start, body, where, "rlvr.commit.every=1", "rlvr.steps=2")
 
