@@ -29,8 +29,8 @@ from pipelines.base.errors import UserError
 from pipelines.base.project import ROOT
 
 GROUP = "whetstone.plugins"
-MODULES = ("environments", "verifiers")
-"""Slots whose parts are modules, not methods."""
+WITHOUT_CARD = ("environments", "verifiers", "curate.self_supervised")
+"""Slots whose parts are no methods: modules, and functions that make problems of texts."""
 _named: dict[str, ModuleType] = {}
 """The plug-ins that this process's recipe names: as the recipe spells them → module."""
 

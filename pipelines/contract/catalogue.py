@@ -100,7 +100,7 @@ def load(slot: str, name: str, field: str | None = None) -> Callable:
 def load_plugins() -> None:
     """Import every method of the plug-ins, so that the table of columns has theirs too."""
     for slot, methods in plugins.origins().items():
-        for name in methods if slot not in plugins.MODULES else ():
+        for name in methods if slot not in plugins.WITHOUT_CARD else ():
             load(slot, name)
 
 

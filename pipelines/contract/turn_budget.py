@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,16 +87,3 @@ class TurnBudget:
         left = self.limit(taken) - played
         offer = f"; go on for {self.extension} more" if left == 0 and taken < self.extensions else ""
         return f"[turns left: {left}{offer}]"
-
-
-def percentile_limit(turns: Sequence[int], share: float = 0.75) -> int:
-    """The limit that a baseline run's turn counts give: their 75th percentile, rounded down, 1 at least.
-
-    >>> percentile_limit([5, 8, 9, 12, 15, 20, 30, 40])
-    22
-    """
-    ordered = sorted(turns)
-    at = share * (len(ordered) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(ordered) - 1)
-    return max(1, math.floor(ordered[low] + (at - low) * (ordered[high] - ordered[low])))

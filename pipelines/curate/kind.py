@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, ClassVar
 
+from pipelines.base import plugins
 from pipelines.base.errors import DataError, RecipeError, did_you_mean
 from pipelines.recipe.model_path import PATHS, is_stage_name
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Curate, Source
-from pipelines.recipe.stage_checks import environment_settings, plays_episodes, verifiers_used
+from pipelines.recipe.source import SELF_SUPERVISED
+from pipelines.recipe.stage_checks import environment_settings, part_reads, plays_episodes, verifiers_used
 from pipelines.recipe.stage_kind import (
     DATA,
     MODEL,
@@ -87,6 +89,7 @@ class CurateKind(Kind):
         ]
         reads = Reads(
             settings,
+            **part_reads((SELF_SUPERVISED, s.self_supervised) for s in curate.sources if s.self_supervised),
             models={"model": ModelFiles(node.recipe.model.path, ("model", "path"), weights=False)},
             skip=frozenset() if curate.difficulty is not None else frozenset({"pipelines.curate.difficulty"}),
             environments=made_in.copy(),
@@ -152,6 +155,8 @@ class CurateKind(Kind):
             field = f"curate.sources.{number}"
             if source.kind == "file":
                 _check_files(str(source.path), field)
+            if source.self_supervised is not None:
+                _check_self_supervised(source.self_supervised, field)
             if source.select is not None:
                 _check_selection(node, source, f"{field}.select")
             if source.verifier is not None:
@@ -160,6 +165,14 @@ class CurateKind(Kind):
                 if source.verifier not in verifiers.known():
                     hint = did_you_mean(source.verifier, verifiers.known())
                     raise RecipeError(f"{field}.verifier: unknown verifier {source.verifier!r}. {hint}")
+
+
+def _check_self_supervised(name: str, field: str) -> None:
+    known = plugins.names(SELF_SUPERVISED)
+    if name not in known:
+        raise RecipeError(
+            f"{field}.self_supervised: no problems called {name!r} are made of texts. {did_you_mean(name, known)}"
+        )
 
 
 def _check_selection(node: Node, source: Source, field: str) -> None:

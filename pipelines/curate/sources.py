@@ -10,12 +10,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipelines.base import plugins
 from pipelines.base.errors import DataError, did_you_mean
-from pipelines.curate import selected, self_supervised
+from pipelines.curate import selected
 from pipelines.curate.formats import ENDINGS, Limits, Row, narrow, read_file, shorten
+from pipelines.curate.values import RowError
 from pipelines.data.dataset import to_row
 from pipelines.data.files import data_files, shown_names
 from pipelines.recipe.settings import Source
+from pipelines.recipe.source import SELF_SUPERVISED
 from pipelines.verifiers.reasoning_gym import refusal
 
 ROWS_TO_FIND_COLUMNS = 1000
@@ -37,7 +40,24 @@ def rows(source: Source, folder: Path | None = None) -> Iterator[Row]:
         return
     limit = source.size if source.kind in ("file", "hub") else None
     read = _with_columns(source, itertools.islice(readers[source.kind](source), limit))
-    yield from self_supervised.records(read, source) if source.self_supervised else read
+    yield from of_texts(read, source) if source.self_supervised else read
+
+
+def of_texts(texts: Iterator[Row], source: Source) -> Iterator[Row]:
+    """The problems that are made of each text, in order; a row without text becomes an error."""
+    make = plugins.origins()[SELF_SUPERVISED][str(source.self_supervised)].load()
+    column = source.columns.get("prompt", "text")
+    names = {"question": source.columns.get("prompt", "question"), "answer": source.columns.get("answer", "answer")}
+    for row in texts:
+        text = (row.columns or {}).get(column)
+        if row.columns is None:
+            yield row
+        elif not isinstance(text, str) or not text.strip():
+            error = RowError(column, "no text to make problems of")
+            yield Row(row.file, row.number, None, error, str(row.columns)[:80])
+        else:
+            for problem in make(text, source.seed):
+                yield Row(row.file, row.number, {names.get(name, name): value for name, value in problem.items()})
 
 
 def _with_columns(source: Source, raw_rows: Iterator[Row]) -> Iterator[Row]:

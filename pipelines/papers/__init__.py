@@ -8,6 +8,11 @@ package is a plug-in like anybody's (`pipelines.base.plugins`): nothing in the c
 from __future__ import annotations
 
 PARTS: dict[str, dict[str, str]] = {
+    "curate.self_supervised": {
+        "masked_span": "pipelines.papers.ssl4rl:masked_span",
+        "next_sentence": "pipelines.papers.ssl4rl:next_sentence",
+        "sentence_order": "pipelines.papers.ssl4rl:sentence_order",
+    },
     "environments": {
         "bandit": "pipelines.papers.ragen.bandit",
         "circle_packing": "pipelines.papers.theta_evolve.circle_packing",

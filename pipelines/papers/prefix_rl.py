@@ -16,7 +16,7 @@ from pipelines.base.errors import RecipeError
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Prompting
-from pipelines.rlvr.common.answers import score_of, solution_tokens
+from pipelines.rlvr.common.answers import scores_of, solution_tokens
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
@@ -71,7 +71,7 @@ class prefix_rl(Prompting):
         """Token ids of a prefix of the solution, short enough not to verify by itself."""
         tokens = solution_tokens(request, context)
         length = min(cut(len(tokens), share), len(tokens) - 1)
-        while length > 0 and (score_of(request, context.decode(tokens[:length])) or 0) >= 1:
+        while length > 0 and (scores_of(request, [context.decode(tokens[:length])])[0] or 0) >= 1:
             length -= 1
         return tokens[: max(0, length)]
 

@@ -3,14 +3,33 @@
 Presets: turn_clip.
 """
 
+from __future__ import annotations
+
 from typing import Annotated
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
 from pipelines.rlvr.ops import clipped
-from pipelines.rlvr.ops_turns import segment_mean
+
+
+def segment_mean(x: Tensor, segment: Tensor, mask: Tensor) -> Tensor:
+    """Mean over a row's masked tokens of the same segment, returned per token; 0 outside the mask.
+
+    Args:
+        x: float [B, T], may carry a gradient.
+        segment: int64 [B, T]; negative outside segments.
+        mask: bool [B, T].
+    """
+    inside = mask & (segment >= 0)
+    width = int(segment.max().clamp(min=0)) + 1
+    segment_index = segment.clamp(min=0)
+    total = torch.zeros(len(x), width, dtype=x.dtype).scatter_add(1, segment_index, x * inside)
+    count = torch.zeros(len(x), width, dtype=x.dtype).scatter_add(1, segment_index, inside.to(x.dtype))
+    return (total / count.clamp(min=1)).gather(1, segment_index) * inside
 
 
 @method(

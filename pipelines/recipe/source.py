@@ -37,6 +37,8 @@ OF_QUESTIONS = ("columns", "verifier", "answer_from", "prompt_template", "system
 """Those that say which problem a row is."""
 
 
+SELF_SUPERVISED = "curate.self_supervised"
+"""Under this name plug-ins bring functions (text, seed) → columns of the problems that are made of it."""
 OBSERVATIONS = "observations"
 """The column of texts that an environment's sources have."""
 _FILLED = re.compile(r"\{(?:prompt|metadata\.\w+)\}")
@@ -119,8 +121,9 @@ class Source(Settings):
     text_column: Line | None = None
     """file, hub: the column of raw texts, for continued pre-training. Each becomes a record without a question (`info.text`), which
     an sft stage trains whole; every other column stays unread. environment: `observations`, what its expert is shown in an episode."""
-    self_supervised: Literal["sentence_order", "masked_span", "next_sentence"] | None = None
-    """file, hub: such problems are made of the texts in the column `columns.prompt` (default: text); none needs a label."""
+    self_supervised: Label | None = None
+    """file, hub: such problems are made of the texts in the column `columns.prompt` (default: text); none needs a label. sentence_order,
+    masked_span, next_sentence, or one of a plug-in's."""
     prompt_template: str | None = None
     """Text put around every question, with `{prompt}`, or with `{metadata.KEY}` from a reasoning-gym entry."""
     system: str | None = None

@@ -110,20 +110,6 @@ def ratio(logp: Tensor, logp_old: Tensor) -> Tensor:
     return (logp - logp_old).clamp(-20, 20).exp()
 
 
-def linear_expm1(d: Tensor) -> Tensor:
-    """expm1(d), going on linearly from 10 on.
-
-    The two branches are chosen, never added: in float32 a derivative of e^10 that is added and taken off again leaves
-    an error as large as the derivative near 0.
-
-    >>> x = torch.tensor([0.0, 12.0], requires_grad=True); linear_expm1(x).sum().backward()
-    >>> x.grad.log().tolist()
-    [0.0, 10.0]
-    """
-    edge = torch.tensor(10.0, dtype=d.dtype, device=d.device)
-    return torch.where(d <= edge, torch.expm1(d.minimum(edge)), torch.expm1(edge) + (d - edge) * edge.exp())
-
-
 def next_index(flag: Tensor) -> Tensor:
     """Index of the next True after each position, int64 [B, T]; T where there is none."""
     width = flag.shape[1]

@@ -78,19 +78,3 @@ def returns_to_go(turn_reward: Tensor, discount: float) -> Tensor:
 def pair_index(*keys: Tensor) -> Tensor:
     """One int64 id per entry; entries are equal where all keys are."""
     return torch.stack([k.long() for k in keys]).unique(dim=1, return_inverse=True)[1]
-
-
-def segment_mean(x: Tensor, segment: Tensor, mask: Tensor) -> Tensor:
-    """Mean over a row's masked tokens of the same segment, returned per token; 0 outside the mask.
-
-    Args:
-        x: float [B, T], may carry a gradient.
-        segment: int64 [B, T]; negative outside segments.
-        mask: bool [B, T].
-    """
-    inside = mask & (segment >= 0)
-    width = int(segment.max().clamp(min=0)) + 1
-    segment_index = segment.clamp(min=0)
-    total = torch.zeros(len(x), width, dtype=x.dtype).scatter_add(1, segment_index, x * inside)
-    count = torch.zeros(len(x), width, dtype=x.dtype).scatter_add(1, segment_index, inside.to(x.dtype))
-    return (total / count.clamp(min=1)).gather(1, segment_index) * inside

@@ -27,10 +27,6 @@ _STRINGS = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*")
 _ORDER = re.compile(r"\border\s{1,9}by\b", re.I)
 
 
-class GoldFailed(ValueError):
-    """The gold query or the schema does not run."""
-
-
 def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """1, 0.1 or 0.
 

@@ -138,11 +138,6 @@ def _stop(completion: Completion, drawn: int, context: RolloutContext) -> Stop:
     return Stop.WINDOW if cut else completion.stop
 
 
-def score_of(request: RolloutRequest, text: str) -> float | None:
-    """What the problem's verifier gives a text; None where it fails."""
-    return scores_of(request, [text])[0]
-
-
 def scores_of(request: RolloutRequest, texts: list[str]) -> list[float | None]:
     """What the problem's verifier gives each text; None where it fails."""
     problem = request.problem

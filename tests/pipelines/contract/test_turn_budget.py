@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.contract.episode import play
-from pipelines.contract.turn_budget import TurnBudget, percentile_limit
+from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data.records import Role, Stop
 
 WALK = {"environment": "frozen_lake", "map": ["SFF", "FFF", "FFG"]}
@@ -32,13 +32,6 @@ def test_never_more_turns_than_the_most(turns, extension, extensions, needed):
     assert length == min(needed, turns + extension * extensions) and taken <= extensions
     assert length <= budget.limit(taken) and (taken == 0 or length > budget.limit(taken - 1))
     assert TurnBudget(turns, extension, 0).played(needed) == (min(needed, turns), 0)
-
-
-@given(st.lists(st.integers(1, 100), min_size=1, max_size=30))
-def test_the_limit_of_a_baseline_run(turns):
-    import numpy
-
-    assert percentile_limit(turns) == int(numpy.percentile(turns, 75))
 
 
 def test_an_episode_takes_its_extensions_and_pays():

@@ -34,7 +34,7 @@ def test_rehearsal_divergences_are_those_of_their_names(first, second):
 
 def test_chi_squared_over_whole_answers_is_unbiased():
     """By enumeration of three answers; and it is never below the KL."""
-    from pipelines.rlvr.ops import linear_expm1
+    from pipelines.papers.chi2 import linear_expm1
 
     pi, ref = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.5, 0.3, 0.2])
     d = (pi / ref).log()

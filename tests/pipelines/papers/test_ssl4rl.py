@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 from pipelines import verifiers
 from pipelines.base.errors import RecipeError
-from pipelines.curate import self_supervised
 from pipelines.curate.formats import Row
 from pipelines.curate.run import run
+from pipelines.curate.sources import of_texts
 from pipelines.data.dataset import read_split
+from pipelines.papers import PARTS, ssl4rl
+from pipelines.recipe.check import check_stage
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
 from pipelines.stage.report import Report
 
-TASKS = sorted(self_supervised.TASKS)
+TASKS = sorted(PARTS["curate.self_supervised"])
 words = st.lists(st.from_regex(r"[a-z]{2,7}", fullmatch=True), min_size=4, max_size=9)
 texts = st.lists(words, min_size=12, max_size=16, unique_by=tuple).map(
     lambda listed: " ".join(" ".join(each).capitalize() + "." for each in listed)
@@ -30,7 +32,7 @@ texts = st.lists(words, min_size=12, max_size=16, unique_by=tuple).map(
 
 def problems(task, text, seed=0, **fields):
     source = Source(kind="file", path="x.jsonl", self_supervised=task, seed=seed, **fields)
-    return list(self_supervised.records(iter([Row("x", 1, {"text": text})]), source))
+    return list(of_texts(iter([Row("x", 1, {"text": text})]), source))
 
 
 def shown(question):
@@ -40,13 +42,13 @@ def shown(question):
 @given(texts)
 def test_the_gold_order_rebuilds_the_text(text):
     rows = problems("sentence_order", text)
-    assert len(rows) == len(self_supervised.sentences(text)) // 4
+    assert len(rows) == len(ssl4rl.sentences(text)) // 4
     rebuilt = []
     for row in rows:
         options, order = shown(row.columns["question"]), json.loads(row.columns["answer"])
         assert order != sorted(order), "the order of the letters is never the answer"
         rebuilt += [options[letter] for letter in order]
-    assert " ".join(rebuilt) == " ".join(self_supervised.sentences(text)[: 4 * len(rows)])
+    assert " ".join(rebuilt) == " ".join(ssl4rl.sentences(text)[: 4 * len(rows)])
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -84,7 +86,7 @@ def test_half_an_order_is_half_paid():
 @pytest.mark.parametrize("columns", [{"text": " "}, {"text": 4}, {"other": "x"}])
 def test_a_row_without_text_is_named(columns):
     source = Source(kind="file", path="x.jsonl", self_supervised="next_sentence")
-    (row,) = self_supervised.records(iter([Row("x", 7, columns)]), source)
+    (row,) = of_texts(iter([Row("x", 7, columns)]), source)
     assert row.columns is None and row.error.field == "text" and row.place == "x:7"
 
 
@@ -120,3 +122,16 @@ def test_only_texts_can_be_made_into_problems(tmp_path):
     source = {"kind": "reasoning_gym", "task": "chain_sum", "size": 4, "self_supervised": "next_sentence"}
     with pytest.raises(RecipeError, match="of a file or hub source"):
         read_recipe(toys.recipe(tmp_path, curate={"sources": [source]}))
+
+
+def test_an_unknown_name_is_refused_and_the_key_holds_the_paper_s_code(tmp_path):
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "One. Two."}) + "\n")
+    source = {"kind": "file", "path": str(tmp_path / "texts.jsonl"), "self_supervised": "masked_spans"}
+    recipe = read_recipe(toys.recipe(tmp_path, curate={"sources": [source]}))
+    with pytest.raises(
+        RecipeError, match=r"sources\.0\.self_supervised: no problems called 'masked_spans'.*masked_span"
+    ):
+        check_stage(recipe.node("curate"))
+    recipe = read_recipe(toys.recipe(tmp_path, curate={"sources": [source | {"self_supervised": "masked_span"}]}))
+    check_stage(recipe.node("curate"))
+    assert "pipelines.papers.ssl4rl" in recipe.node("curate").kind.reads(recipe.node("curate")).modules

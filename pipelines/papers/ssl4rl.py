@@ -1,7 +1,8 @@
 """Verifiable problems out of plain text: sentences in order, a masked span, the sentence that follows.
 
 After "SSL4RL: Revisiting Self-supervised Learning as Intrinsic Reward for Visual-Language Reasoning" (2510.16416), whose tasks are made
-of images; these are their counterparts for text, and ours. The text is its own gold answer, so nobody labels anything.
+of images; these are their counterparts for text, and ours. The text is its own gold answer, so nobody labels anything. A curate source
+chooses one by `self_supervised`. No preset uses it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pipelines.curate.formats import Row
-from pipelines.curate.values import RowError
-from pipelines.recipe.settings import Source
-
-TEXT = "text"
-"""Column of the texts where the recipe's `columns.prompt` names none."""
 SENTENCES = 4
 """Sentences of a problem."""
 SPAN = 3
@@ -47,8 +42,7 @@ def sentences(text: str) -> list[str]:
     return parts
 
 
-def sentence_order(passage: list[str], others: list[str], draw: random.Random) -> ProblemColumns:
-    """Shuffled sentences; the score is the share of pairs in their right order, and all of them are correct."""
+def _shuffled(passage: list[str], others: list[str], draw: random.Random) -> ProblemColumns:
     del others
     if len(set(passage)) < len(passage):
         return None
@@ -63,8 +57,7 @@ def sentence_order(passage: list[str], others: list[str], draw: random.Random) -
     }  # fmt: skip
 
 
-def masked_span(passage: list[str], others: list[str], draw: random.Random) -> ProblemColumns:
-    """Words that are missing, among spans of the same length from elsewhere in the text."""
+def _masked(passage: list[str], others: list[str], draw: random.Random) -> ProblemColumns:
     words = " ".join(passage).split()
     elsewhere = " ".join(others).split()
     at = draw.randrange(len(words) - SPAN)
@@ -74,8 +67,7 @@ def masked_span(passage: list[str], others: list[str], draw: random.Random) -> P
     return _choice(f"Which words are missing at ____?\n{masked}", gold, spans, draw)
 
 
-def next_sentence(passage: list[str], others: list[str], draw: random.Random) -> ProblemColumns:
-    """The sentence that follows, among others of the text."""
+def _followed(passage: list[str], others: list[str], draw: random.Random) -> ProblemColumns:
     *before, gold = passage
     return _choice(f"Which sentence comes next?\n{' '.join(before)}", gold, set(others) - set(passage), draw)
 
@@ -93,40 +85,27 @@ def _choice(question: str, gold: str, distractors: set[str], draw: random.Random
     }
 
 
-TASKS: dict[str, Callable[[list[str], list[str], random.Random], ProblemColumns]] = {
-    "sentence_order": sentence_order,
-    "masked_span": masked_span,
-    "next_sentence": next_sentence,
-}
-"""Called with a passage of `SENTENCES`, the other sentences of its text, and the random numbers of this passage."""
+def _problems(name: str, make: Callable[..., ProblemColumns], text: str, seed: int) -> Iterator[dict[str, Any]]:
+    """A problem for each passage of `SENTENCES` sentences, in order; what is drawn depends on the seed and on the passage alone."""
+    listed = sentences(text)
+    for start in range(0, len(listed) - SENTENCES + 1, SENTENCES):
+        passage, others = listed[start : start + SENTENCES], listed[:start] + listed[start + SENTENCES :]
+        hashed = hashlib.sha256(json.dumps([seed, name, passage]).encode()).digest()
+        problem = make(passage, others, random.Random(hashed))
+        if problem is not None:
+            yield problem
 
 
-def records(rows: Iterator[Row], source: Source) -> Iterator[Row]:
-    """A problem for each passage of `SENTENCES` sentences of each text, in order; a row without text becomes an error.
+def sentence_order(text: str, seed: int) -> Iterator[dict[str, Any]]:
+    """Shuffled sentences; the score is the share of pairs in their right order, and all of them are correct."""
+    return _problems("sentence_order", _shuffled, text, seed)
 
-    What is drawn depends on the source's seed and on the passage alone.
-    """
-    assert source.self_supervised is not None
-    column = source.columns.get("prompt", TEXT)
-    for row in rows:
-        if row.columns is None:
-            yield row
-            continue
-        text = row.columns.get(column)
-        if not isinstance(text, str) or not text.strip():
-            yield Row(
-                row.file, row.number, None, RowError(column, "no text to make problems of"), str(row.columns)[:80]
-            )
-            continue
-        listed = sentences(text)
-        for start in range(0, len(listed) - SENTENCES + 1, SENTENCES):
-            passage, others = listed[start : start + SENTENCES], listed[:start] + listed[start + SENTENCES :]
-            hashed = hashlib.sha256(json.dumps([source.seed, source.self_supervised, passage]).encode()).digest()
-            problem = TASKS[source.self_supervised](passage, others, random.Random(hashed))
-            if problem is not None:
-                question = {source.columns.get("prompt", "question"): problem.pop("question")}
-                yield Row(
-                    row.file,
-                    row.number,
-                    question | {source.columns.get("answer", "answer"): problem.pop("answer")} | problem,
-                )
+
+def masked_span(text: str, seed: int) -> Iterator[dict[str, Any]]:
+    """Words that are missing, among spans of the same length from elsewhere in the text."""
+    return _problems("masked_span", _masked, text, seed)
+
+
+def next_sentence(text: str, seed: int) -> Iterator[dict[str, Any]]:
+    """The sentence that follows, among others of the text."""
+    return _problems("next_sentence", _followed, text, seed)
