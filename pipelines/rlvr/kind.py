@@ -186,8 +186,16 @@ def _parts(rl: Rlvr) -> list[tuple[str, Any]]:
         for part in spec if isinstance(spec, list) else [] if spec is None else [spec]:
             chosen += [(f"rlvr.{slot}", each.get("kind")) for _, each in terms_of(slot, part)]
     chosen += [(PROVIDERS, part.get("kind")) for part in rl.providers]
-    chosen += [(PROVIDERS, each.name) for each in bind_providers(rl, bound_list(bind_slots(rl)))]
+    chosen += [(PROVIDERS, name) for name in _joining(rl)]
     return [*dict.fromkeys([*chosen, *monitors(rl)])]
+
+
+def _joining(rl: Rlvr) -> list[str]:
+    """The providers of the columns that the chosen methods read; none where a method is not right, which the check says."""
+    try:
+        return [each.name for each in bind_providers(rl, bound_list(bind_slots(rl)))]
+    except RecipeError:
+        return []
 
 
 def _reward_infos(rl: Rlvr) -> list[dict[str, Any]]:
