@@ -22,13 +22,14 @@ from typing import Any
 
 import torch
 
-from benchmarks import examples, sides
+from benchmarks import sides
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind, names
 from pipelines.contract.columns import Phase
 from pipelines.contract.sampling import Sampling
 from pipelines.engine.layout import padded_layouts
 from pipelines.engine.policy import Policy
+from pipelines.laws import example_columns
 
 ROWS, WIDTH, GROUP = 256, 512, 8
 REPEATS = 3
@@ -42,7 +43,7 @@ def batch() -> dict[str, Any]:
     mask = (place >= 128) & (place < 128 + length[:, None])
     reward = (torch.rand(ROWS, generator=draw) < 0.4).float()
     turn = torch.where(mask, ((place - 128) // 100).clamp(0, 3), -1)
-    columns = examples.columns(mask, torch.arange(ROWS) // GROUP, reward, turn, phase=Phase.LOSS)
+    columns = example_columns.columns(mask, torch.arange(ROWS) // GROUP, reward, turn, phase=Phase.LOSS)
     return columns | {
         "token": torch.randint(4, 32_000, (ROWS, WIDTH), generator=draw),
         "max_tokens": torch.full((ROWS,), 384.0),

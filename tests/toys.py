@@ -18,12 +18,12 @@ import pytest
 import torch
 import yaml
 
-from benchmarks import examples
 from pipelines.base.project import python_path
 from pipelines.contract.columns import COLUMNS, Phase
 from pipelines.contract.metrics import metric
 from pipelines.contract.sampling import Sampling
 from pipelines.engine.distribution import generator
+from pipelines.laws import example_columns as examples
 from pipelines.recipe.slots import bind_monitors
 
 TRAINED = ("sft.steps=300", "sft.tokens_per_step=1024")
@@ -359,31 +359,8 @@ def whetstone(
     return done
 
 
-def setup_context(problems: Sequence[int]):
-    """What a method is told before the first step: four rollouts of each problem, one of them right."""
-    from pipelines.contract.rollout import SetupContext
-    from pipelines.data.records import Stop, Trajectory
-    from pipelines.rlvr.pack import pack
-
-    def sample(numbers, count):
-        return [
-            Trajectory(
-                uid=f"{problems[n]:015x}" + "0" * 17, group=place, tokens=[1, 3, 4 + i % 3, 2], role=[0, 3, 3, 3],
-                logp_old=[0.0, -0.5, -0.1 * (i + 1), -0.2], max_tokens=8, stop=Stop.END, version=0,
-                score=float(i == 0), correct=i == 0, text=str(i),
-            )
-            for place, n in enumerate(numbers)
-            for i in range(count)
-        ]  # fmt: skip
-
-    return SetupContext(
-        problems=len(problems),
-        seed=0,
-        prompts=lambda: [[1, 5, 6 + n % 3, 4] for n in range(len(problems))],
-        rollouts=sample,
-        columns=lambda rows: pack(rows, step=0, total_steps=10),
-        hidden=lambda sequences, statistics: [[float(n % 5)] for n, _ in enumerate(sequences)],
-    )
+setup_context = examples.setup_context
+"""What a method is told before the first step: four rollouts of each problem, one of them right."""
 
 
 def as_batch(**columns: Any) -> Any:
@@ -397,16 +374,7 @@ def as_batch(**columns: Any) -> Any:
 
 def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Any:
     """A random step: ragged masks, unequal groups, rewards that differ between groups."""
-    draw = torch.Generator().manual_seed(seed)
-    length = torch.randint(2, width, (rows,), generator=draw)
-    place = torch.arange(width)
-    mask = (place > 0) & (place <= length[:, None])
-    group = torch.arange(rows) % groups
-    reward = (torch.rand(rows, generator=draw) < 0.4 + 0.1 * group).float()
-    reward[:groups] = 1.0
-    reward[groups : 2 * groups] = 0.0
-    turn = torch.where(mask, (place > 4).long(), -1)
-    return as_batch(**examples.columns(mask, group, reward, turn, seed=seed))
+    return as_batch(**examples.random_step(rows, width, groups, seed))
 
 
 @functools.cache

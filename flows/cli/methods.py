@@ -1,4 +1,4 @@
-"""`whetstone methods`: the catalogue as a table or as JSON, or the page of one method or preset."""
+"""`whetstone methods`: the catalogue as a table or as JSON, the page of one method or preset, or the laws tried on a plug-in."""
 
 from __future__ import annotations
 
@@ -13,10 +13,22 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?")
     parser.add_argument("--slot", help="only this slot")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--check", metavar="PLUGIN", help="try the laws on a .py file, a module or an installed plug-in"
+    )
+    parser.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="METHOD.SETTING=VALUE",
+        help="with --check: a setting that has no default",
+    )  # fmt: skip
+    parser.add_argument("--without", action="append", default=[], metavar="LAW", help="with --check: leave a law out")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print the table, or the page of the preset and of every method with the name."""
+    """Print the table, the page of the preset and of every method with the name, or what came of the laws."""
+    if arguments.check is not None:
+        from flows.cli.check_methods import check
+
+        return check(arguments.check, settings=arguments.settings, without=arguments.without, as_json=arguments.json)
     from flows.cli import catalogue
 
     methods = catalogue.entries(arguments.slot)

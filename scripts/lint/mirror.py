@@ -20,7 +20,7 @@ SEVERAL = {
     "tests/pipelines/papers": "inclusion near_goals reward_model_columns reweighted scored_columns tool_rewards",
     "tests/pipelines/papers/ragen": "worlds",
     "tests/pipelines/reward_model": "critiques preference_models process_recipe segments",
-    "tests/pipelines/rlvr": "exact golden hooks laws masked",
+    "tests/pipelines/rlvr": "exact golden hooks laws masked plain_loop",
     "tests/pipelines/verifiers": "form",
     "tests/tasks/keys": "graph_keys reuse_matrix",
     "tests/tasks/tracking": "graph",

@@ -9,12 +9,12 @@ import pytest
 import torch
 import toys
 
-from benchmarks import examples
 from pipelines.base import plugins
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import load, names, needs
 from pipelines.contract.columns import COLUMNS, HOOK_PHASE, SLOT_PHASE, Phase, phase_of
 from pipelines.data.records import Role, Stop, Trajectory
+from pipelines.laws import example_columns as examples
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.slots import SLOTS

@@ -8,10 +8,10 @@ import toys
 from method_toys import spec
 from toys import columns_of
 
-from benchmarks import examples
 from pipelines.contract.catalogue import bind, load, names, needs
 from pipelines.contract.columns import COLUMNS, Phase
 from pipelines.contract.method import BASES
+from pipelines.laws import example_columns as examples
 from pipelines.recipe.slots import SLOTS
 
 CALLED = [(slot, name) for slot in SLOTS for name in names(f"rlvr.{slot}") if f"rlvr.{slot}" not in BASES]

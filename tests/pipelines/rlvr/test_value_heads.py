@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from provider_toys import provider_context, rows
 
-from benchmarks import examples
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
+from pipelines.laws import example_columns as examples
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Rlvr

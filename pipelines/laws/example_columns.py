@@ -1,8 +1,12 @@
-"""Random columns of a step, drawn from the table of columns: whatever is added there, or by a plug-in, exists here too."""
+"""Random columns of a step, drawn from the table of columns: whatever is added there, or by a plug-in, exists here too.
+
+The laws of methods and benchmarks are tried on them.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +14,10 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import load_plugins
 from pipelines.contract.columns import COLUMNS, PLUGINS, Column, Phase
+from pipelines.contract.rollout import SetupContext
+from pipelines.data.records import Stop, Trajectory
 from pipelines.rlvr.algorithm import immediate_reward
+from pipelines.rlvr.pack import pack
 
 ADDED = (
     "answer_logp", "step_potential", "reward_terms", "turn_reward_terms", "turn_value", "turn_valid",
@@ -61,13 +68,63 @@ def columns(
     out["weight"] = mask / mask.sum()
     for name in ADDED:
         out[name] = _drawn(COLUMNS[name], mask, taken, draw)
-    for name in sorted(PLUGINS.keys() - out):
+    for name in sorted((PLUGINS.keys() & COLUMNS.keys()) - out.keys()):
         own = torch.Generator().manual_seed(
             seed + int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest())
         )
         out[name] = _drawn(COLUMNS[name], mask, taken, own)
     out["immediate_reward"] = immediate_reward(out)
     return {name: out[name] for name, column in COLUMNS.items() if column.phase <= phase}
+
+
+def random_step(
+    rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0, phase: Phase = Phase.ADVANTAGE
+) -> dict[str, Any]:
+    """The columns of a random step: ragged masks, rewards 0 and 1 that differ between groups and inside each.
+
+    Args:
+        rows: B.
+        width: T.
+        groups: number of groups, whose rows take turns.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    length = torch.randint(2, width, (rows,), generator=draw)
+    place = torch.arange(width)
+    mask = (place > 0) & (place <= length[:, None])  # [B, T]
+    group = torch.arange(rows) % groups
+    reward = (torch.rand(rows, generator=draw) < 0.4 + 0.1 * group).float()
+    reward[:groups] = 1.0
+    reward[groups : 2 * groups] = 0.0
+    turn = torch.where(mask, (place > 4).long(), -1)
+    return columns(mask, group, reward, turn, seed=seed, phase=phase)
+
+
+def setup_context(problems: Sequence[int]) -> SetupContext:
+    """What a method may ask for before the first step: four rollouts of each problem, one of them correct.
+
+    Args:
+        problems: values of the column `problem`.
+    """
+
+    def sample(drawn: list[int], count: int) -> list[Trajectory]:
+        return [
+            Trajectory(
+                uid=f"{problems[n]:015x}" + "0" * 17, group=place, tokens=[1, 3, 4 + i % 3, 2], role=[0, 3, 3, 3],
+                logp_old=[0.0, -0.5, -0.1 * (i + 1), -0.2], max_tokens=8, stop=Stop.END, version=0,
+                score=float(i == 0), correct=i == 0, text=str(i),
+            )
+            for place, n in enumerate(drawn)
+            for i in range(count)
+        ]  # fmt: skip
+
+    return SetupContext(
+        problems=len(problems),
+        seed=0,
+        prompts=lambda: [[1, 5, 6 + n % 3, 4] for n in range(len(problems))],
+        rollouts=sample,
+        columns=lambda rows: pack(rows, step=0, total_steps=10),
+        hidden=lambda sequences, statistics: [[float(n % 5)] for n, _ in enumerate(sequences)],
+    )
 
 
 def _drawn(column: Column, mask: Tensor, taken: Tensor, draw: torch.Generator) -> Tensor:
