@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -92,6 +93,22 @@ def test_every_room_of_pipelines_imports_lower_floors_alone():
     assert height.keys() == {name for name in between if name.startswith("pipelines.")}
     up = [(a, b) for a in height for b in between[a] if b not in height or height[b] >= height[a]]
     assert up == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/design.md"])
+def test_the_file_tree_names_every_room(page):
+    """One line a room, and no room that is gone."""
+    text = (toys.ROOT / page).read_text()
+    (tree,) = re.findall(r"^```\n(flows/\n.*?)^```$", text, re.M | re.S)
+    named: list[str] = []
+    top = ""
+    for line in tree.splitlines():
+        entries = re.findall(r"(?:^ *|(?<=/)  )(\w+)/", line)
+        if not line.startswith(" "):
+            top = entries[0]
+        else:
+            named += [f"{top}.{entry}" for entry in entries]
+    assert sorted(named) == sorted(name for name in rooms(GRAPH, toys.ROOT) if "." in name)
 
 
 def test_nothing_of_the_core_imports_a_paper():

@@ -36,6 +36,7 @@ def test_it_is_short():
     assert max(len(line) for line in CODE.splitlines()) <= 120
 
 
+@pytest.mark.slow
 def test_its_steps_are_the_trainer_s(plain, begun, tmp_path):
     """With the trainer's own tokens: the same scores, advantages, loss, gradient and weights, in float32, over three steps.
 
