@@ -27,7 +27,8 @@ from torch import Tensor
 from benchmarks import sides
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Mismatch, Sampling
-from pipelines.recipe.settings import Lora, Optimizer, Rlvr
+from pipelines.recipe.settings import Rlvr
+from pipelines.recipe.training import Lora, Optimizer
 from pipelines.rlvr.mismatch import BOUNDS, MismatchMonitor, Tokens, measure
 from pipelines.rlvr.train import Trainer
 from pipelines.stage.report import Report

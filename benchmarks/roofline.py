@@ -40,7 +40,7 @@ from pipelines.engine import models, optimizer
 from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Optimizer
+from pipelines.recipe.training import Optimizer
 from pipelines.sft.pack import Document, micro_batches
 
 BYTES = {"float32": 4, "bfloat16": 2}

@@ -22,7 +22,8 @@ from pipelines.engine.distribution import generator
 from pipelines.engine.models import device, load_model, load_tokenizer, local, stop_ids
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.read import read_recipe
-from pipelines.recipe.settings import Curate, Optimizer, Rlvr
+from pipelines.recipe.settings import Curate, Rlvr
+from pipelines.recipe.training import Optimizer
 from pipelines.rlvr.train import Trainer
 from pipelines.sft.run import Trainer as SftTrainer
 from pipelines.stage.report import Report

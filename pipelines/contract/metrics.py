@@ -115,16 +115,26 @@ RLVR = {
     "monitor/alarms": Metric("Alarms so far."),
     **OPTIMIZER,
 }  # fmt: skip
+SPEED = {
+    "tokens/per_s": Metric("Speed of training."),
+    "time/step_s": Metric("Seconds of the step."),
+    "monitor/alarms": Metric("Alarms so far."),
+    **OPTIMIZER,
+}
+FIXED_DATA = {
+    "loss/train": Metric("Loss of the step.", outcome="loss"),
+    "loss/heldout": Metric("Loss of the held-out rows, every `evaluate_every` steps.", outcome="held-out loss",
+                           when=lambda section: section.heldout is not None, hint="Name a heldout split."),
+    **SPEED,
+}  # fmt: skip
+"""Of a kind of stage that trains on fixed data and has no table of its own."""
 SFT = {
     "loss/train": Metric("Nats per trained token of the step.", better="lower", outcome="loss"),
     "loss/heldout": Metric("Nats per token of the held-out rows, every `evaluate_every` steps.", better="lower", outcome="held-out loss",
                            when=lambda sft: sft.heldout is not None, hint="Name a heldout split."),
     "tokens/trained": Metric("Tokens in the loss."),
     "tokens/padding_share": Metric("Padding in the forward pass."),
-    "tokens/per_s": Metric("Speed of training."),
-    "time/step_s": Metric("Seconds of the step."),
-    "monitor/alarms": Metric("Alarms so far."),
-    **OPTIMIZER,
+    **SPEED,
 }  # fmt: skip
 REWARD_MODEL = {
     "loss/train": Metric("Loss of the step's pairs, or labelled steps.", outcome="loss"),
@@ -140,10 +150,7 @@ REWARD_MODEL = {
                                when=lambda section: section.heldout is not None, hint="Name a heldout split."),
     "heldout/*": Metric("Of the card: brier, ece, length_correlation, std_within_prompt, first_error_f1, ...",
                         when=lambda section: section.heldout is not None, hint="Name a heldout split."),
-    "tokens/per_s": Metric("Speed of training."),
-    "time/step_s": Metric("Seconds of the step."),
-    "monitor/alarms": Metric("Alarms so far."),
-    **OPTIMIZER,
+    **SPEED,
 }  # fmt: skip
 OF_PAIRS = "Of pairs; a loss that reads labels has none."
 ACCURACY = ("Share of pairs whose chosen answer has the larger reward; of labelled answers, share on their side of 0 (of the KL, where the "
@@ -174,18 +181,15 @@ PREFERENCE = {
     "tokens/trained": Metric("Tokens in the loss."),
     "tokens/padding_share": Metric("Padding in the forward pass."),
     "tokens/computed_share": Metric("Share of the answers' and prompts' tokens that the forward pass computes."),
-    "tokens/per_s": Metric("Speed of training."),
-    "time/step_s": Metric("Seconds of the step."),
-    "monitor/alarms": Metric("Alarms so far."),
-    **OPTIMIZER,
+    **SPEED,
 }  # fmt: skip
 METRICS = {"rlvr": RLVR, "sft": SFT, "preference": PREFERENCE, "reward_model": REWARD_MODEL}
-"""Section of the recipe → metric → what it is."""
+"""Section of the recipe → metric → what it is; other sections that train have `FIXED_DATA`."""
 
 
 def metric(section: str, name: str) -> Metric | None:
     """The table's line for a metric; None where no such metric is measured."""
-    table = METRICS[section]
+    table = METRICS.get(section, FIXED_DATA)
     if name in table:
         return None if name.endswith("*") else table[name]
     return next((line for family, line in table.items() if family.endswith("*") and fnmatchcase(name, family)), None)

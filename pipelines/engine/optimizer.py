@@ -8,7 +8,7 @@ import torch
 
 from pipelines.base.errors import Interrupted
 from pipelines.engine import adamw
-from pipelines.recipe.settings import Optimizer
+from pipelines.recipe.training import Optimizer
 
 
 def make(model: torch.nn.Module, settings: Optimizer) -> torch.optim.Optimizer:

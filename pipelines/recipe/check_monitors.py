@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from pipelines.base.errors import RecipeError, did_you_mean
-from pipelines.contract.metrics import METRICS, metric
+from pipelines.contract.metrics import FIXED_DATA, METRICS, metric
 from pipelines.recipe.slots import Watched, bind_monitors
 
 
@@ -63,7 +63,9 @@ def _check_metric(
     line = metric(section, name)
     if line is None:
         setting = ".metric" if "metric" in each.method.settings else ""
-        raise RecipeError(f"{field}{setting}: {section} measures no {name}. {did_you_mean(name, METRICS[section])}")
+        raise RecipeError(
+            f"{field}{setting}: {section} measures no {name}. {did_you_mean(name, METRICS.get(section, FIXED_DATA))}"
+        )
     if (line.when is not None and not line.when(settings)) or (line.column and line.column not in available):
         raise RecipeError(f"{field}: {each.method.name} reads {name}, which nothing here measures. {line.hint}")
 

@@ -13,34 +13,20 @@ from pydantic import BeforeValidator, Field, model_validator
 from pipelines.contract.fields import Label, Line, Seed, Settings, free
 from pipelines.contract.sampling import Mismatch, Sampling
 from pipelines.recipe.guidance import GuidedColumns
-from pipelines.recipe.monitors import DEFAULT_MONITORS, MONITORS_OF_FIXED_DATA, Rollback
+from pipelines.recipe.monitors import DEFAULT_MONITORS
 from pipelines.recipe.played import PlayedTask as PlayedTask
 from pipelines.recipe.played import check_unread_fields
 from pipelines.recipe.search import SearchColumns, distinct
 from pipelines.recipe.server import Server
 from pipelines.recipe.source import Source as Source
 from pipelines.recipe.spans import Span as Span
-
-
-def _part(value: Any) -> Any:
-    if not isinstance(value, str | dict):
-        raise ValueError("the name of a method is wanted, or a section with its `kind` and settings")
-    return {"kind": value} if isinstance(value, str) else value
+from pipelines.recipe.training import FixedDataSettings, Optimizer, Part, Parts, TrainSettings, named_part
 
 
 def _reward(value: Any) -> Any:
     if value == []:
         raise ValueError("the list is empty; name a reward, such as verifier")
-    return {"kind": "composite", "terms": value} if isinstance(value, list) else _part(value)
-
-
-def _parts(value: Any) -> Any:
-    return [] if value is None else [_part(v) for v in (value if isinstance(value, list) else [value])]
-
-
-Part = Annotated[dict[str, Any], BeforeValidator(_part)]
-"""One method with its settings: `grpo` or `{kind: grpo, scale: none}`."""
-Parts = Annotated[list[dict[str, Any]], BeforeValidator(_parts)]
+    return {"kind": "composite", "terms": value} if isinstance(value, list) else named_part(value)
 
 
 class NearDuplicates(Settings):
@@ -112,52 +98,13 @@ class Curate(Settings):
         return self
 
 
-class Lora(Settings):
-    """Low-rank adapters through peft; merged into the weights when the stage ends."""
-
-    rank: int = Field(16, ge=1, le=65_536)
-    alpha: float = Field(32, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1)
-    target_modules: Annotated[list[Line], Field(min_length=1)] | Literal["all-linear"] = "all-linear"
-
-
-Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Optimizer(Settings):
-    """AdamW and its schedule."""
-
-    learning_rate: float = Field(1e-5, gt=0, le=1000)
-    warmup: float = Field(0.03, ge=0)
-    """Steps of linear warm-up: a share of all steps below 1, a number of steps from 1."""
-    schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    final_share: float = Field(0.0, ge=0, le=1)
-    """The learning rate at the end, as a share of its peak."""
-    betas: tuple[Share, Share] = (0.9, 0.95)
-    eps: float = Field(1e-8, gt=0, le=1)
-    weight_decay: float = Field(0.0, ge=0, le=1000)
-    max_grad_norm: float = Field(1.0, gt=0)
-
-
-class Commit(Settings):
-    """When to write checkpoints and how many to keep. None of it changes a result."""
-
-    every: int = free(1, ge=1)
-    """Steps between commits; a killed run repeats at most this many."""
-    keep_last: int = free(2, ge=1)
-    keep_best: int = free(1, ge=1)
-    """Best commits kept beside the newest, where checkpoint_selection is best."""
-
-
 MixtureShare = Annotated[float, Field(ge=0, le=1e6)]
 SharesOverTime = MixtureShare | tuple[MixtureShare, MixtureShare]
 
 
-class Sft(Settings):
+class Sft(FixedDataSettings):
     """Supervised cold start."""
 
-    split: Label = "train"
-    heldout: Label | None = "heldout"
     target: Literal["auto", "solution", "answer"] = "auto"
     """What the assistant says: the record's solution, its answer, or the solution where there is one."""
     turns: Literal["last", "all", "marked"] = "last"
@@ -175,40 +122,22 @@ class Sft(Settings):
     loss: Part = {"kind": "cross_entropy"}
     """One of pipelines/sft/loss, with its settings: `dft` or `{kind: psft, high: 0.28}`. The held-out loss is the cross-entropy whatever
     this says."""
-    epochs: float | None = Field(None, gt=0)
-    steps: int | None = Field(None, ge=1)
     tokens_per_step: int = Field(16_384, ge=1)
     """Packed tokens per step; the loss of an optimizer update is divided by its own count of trained tokens."""
     mini_batches: int = Field(1, ge=1, le=100_000)
     """Optimizer updates that a step's rows are split over, at most one a row; the learning rate's schedule counts updates."""
-    micro_batch_tokens: int = Field(8_192, ge=1)
     max_length: int = Field(2048, ge=2)
     """Length of a packed row; longer conversations are dropped and counted."""
     packing: bool = True
     optimizer: Optimizer = Optimizer(learning_rate=2e-5)
-    lora: Lora | None = None
-    gradient_checkpointing: bool = False
-    evaluate_every: int = Field(50, ge=1)
-    """Steps between held-out loss measurements."""
-    max_bad_steps: int = Field(5, ge=1)
-    checkpoint_selection: Literal["last", "best"] = "last"
-    """Which weights the stage returns: the last, or those with the lowest held-out loss measured."""
-    commit: Commit = Commit(every=20)
-    monitors: Parts = MONITORS_OF_FIXED_DATA
-    """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor); [] for none."""
-    rollback: Rollback = Rollback()
 
     @model_validator(mode="after")
-    def _length(self) -> Sft:
-        if (self.epochs is None) == (self.steps is None):
-            raise ValueError("give either `epochs` or `steps`")
+    def _rows(self) -> Sft:
         if self.mixture and self.steps is None:
             raise ValueError("mixture: its shares change over `steps`; give them, and leave `epochs` out")
         ends = [(share, share) if isinstance(share, float) else share for share in self.mixture.values()]
         if self.mixture and not (any(first for first, _ in ends) and any(last for _, last in ends)):
             raise ValueError("mixture: some source needs a share over 0 at the first step, and some one at the last")
-        if self.checkpoint_selection == "best" and self.heldout is None:
-            raise ValueError("checkpoint_selection: best compares held-out losses; name a `heldout` split")
         if self.micro_batch_tokens < self.max_length:
             raise ValueError("micro_batch_tokens must hold at least one row of max_length tokens")
         return self
@@ -228,10 +157,9 @@ class Budget(Settings):
     """Time in steps, over all restarts. Not reproducible: how many steps fit depends on the machine."""
 
 
-class Rlvr(Settings):
+class Rlvr(TrainSettings):
     """Reinforcement learning with verifiable rewards."""
 
-    split: Label = "train"
     seed: Seed | None = free(None)  # in the stage's key as its seed
     """Of this stage; default: the recipe's. Runs that differ in it alone share their data and SFT."""
     steps: int = Field(100, ge=1)
@@ -272,8 +200,6 @@ class Rlvr(Settings):
     """Optimizer updates per pass, at most one a group; the learning rate's schedule counts updates, at most one a prompt and pass."""
     micro_batch_tokens: int = Field(16_384, ge=1)
     optimizer: Optimizer = Optimizer(learning_rate=1e-6, schedule="constant", warmup=0)
-    lora: Lora | None = None
-    gradient_checkpointing: bool = False
     mismatch: Mismatch = Mismatch()
     old_logp: Literal["sampler", "trainer"] = "sampler"
     """Whose log-probabilities the objective's ratio starts from. `trainer` recomputes them before the first update, for
@@ -287,8 +213,6 @@ class Rlvr(Settings):
     """Models that fill columns which methods read: `critic` (advantage: gae), `teacher`, `implicit_prm`, ..."""
     processes: int = Field(1, ge=1, le=100_000)
     """Processes of the stage, one per GPU: weights sharded with FSDP2, rollouts and forward passes sharded."""
-    max_bad_steps: int = Field(5, ge=1)
-    """Stop after this many steps in a row without a finite gradient."""
     skip_zero_advantage_rows: bool = True
     """Leave rows without gradient out of the forward pass where the parts allow it; never changes the gradient."""
     share_prefixes: bool = True
@@ -297,12 +221,8 @@ class Rlvr(Settings):
     """Rows decoded side by side."""
     cuda_graphs: bool = True
     """On a GPU, replay decoding steps as CUDA graphs; their buffers stay in memory between steps."""
-    checkpoint_selection: Literal["last", "best"] = "last"
-    """Which weights the stage returns: the last, or those with the best mean reward over ten steps."""
-    commit: Commit = Commit()
     monitors: Parts = DEFAULT_MONITORS
     """Rules over metrics and rollouts, each with what to do when it is broken (files of pipelines/monitor); [] for none."""
-    rollback: Rollback = Rollback()
     no_effect_steps: int | None = free(20, ge=1)
     """Steps in a row in which a shaping or credit part changes nothing before the run warns of it, once; null: it never does."""
     log_rollouts: int = free(8, ge=0)

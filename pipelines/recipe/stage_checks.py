@@ -105,20 +105,25 @@ def environment_settings(node: Node) -> list[dict[str, Any]]:
     return [settings for each in data for settings in each.rows_settings]
 
 
+def data_sources(node: Node) -> Iterator[tuple[str, int, Source]]:
+    """(stage of data, number, source) of everything that the stage's data come from directly."""
+    for name in node.named("data"):
+        for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
+            yield name, number, source
+
+
 def feeding(node: Node, split: str | None) -> Iterator[tuple[str, Source]]:
     """(field, source) of the data that a stage reads, of those sources whose records go to a split.
 
     Sources that are sample stages are followed to the data that these answer.
     """
-    for name in node.named("data"):
-        data = node.recipe.node(name)
-        for number, source in enumerate(getattr(data.settings, "sources", ())):
-            if source.splits is not None and split not in source.splits:
-                continue
-            yield f"{name}.sources.{number}", source
-            if source.kind == "stage":
-                sampled = node.recipe.node(str(source.path))
-                yield from feeding(sampled, sampled.settings.split)
+    for name, number, source in data_sources(node):
+        if source.splits is not None and split not in source.splits:
+            continue
+        yield f"{name}.sources.{number}", source
+        if source.kind == "stage":
+            sampled = node.recipe.node(str(source.path))
+            yield from feeding(sampled, sampled.settings.split)
 
 
 def check_episodes(node: Node, field_name: str, split: str, plays: bool) -> None:
@@ -171,16 +176,15 @@ def check_pairs(section: str, node: Node) -> None:
     Raises:
         RecipeError: a source of its split makes other records.
     """
-    for name in node.named("data"):
-        for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
-            if source.splits is not None and node.settings.split not in source.splits:
-                continue
-            chosen = source.select.kind if source.select is not None else None
-            if source.kind in ("reasoning_gym", "environment") or source.text_column or chosen not in (None, *PAIRED):
-                raise RecipeError(
-                    f"{section}.data: {name}.sources.{number} ({source.task or source.path}) makes no pairs of answers. Read a sample "
-                    "stage with select: pairs, or a file with chosen and rejected."
-                )
+    for name, number, source in data_sources(node):
+        if source.splits is not None and node.settings.split not in source.splits:
+            continue
+        chosen = source.select.kind if source.select is not None else None
+        if source.kind in ("reasoning_gym", "environment") or source.text_column or chosen not in (None, *PAIRED):
+            raise RecipeError(
+                f"{section}.data: {name}.sources.{number} ({source.task or source.path}) makes no pairs of answers. Read a sample "
+                "stage with select: pairs, or a file with chosen and rejected."
+            )
 
 
 def check_heldout(section: str, settings: Any) -> None:

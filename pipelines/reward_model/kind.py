@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pipelines.base.errors import RecipeError
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind
 from pipelines.contract.provenance import Provenance
-from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.provenance import of_labels
-from pipelines.recipe.resolve import resolve
-from pipelines.recipe.stage_checks import (
-    base_files,
-    check_heldout,
-    check_pairs,
-    check_split,
-    check_trained,
-    model_settings,
-    monitors,
-    part_reads,
-    plays_episodes,
-)
-from pipelines.recipe.stage_kind import DATA, MODEL, REWARD_MODEL, TEXT, TORCH, Kind, Node, Port, Reads
+from pipelines.recipe.stage_checks import check_pairs, data_sources, plays_episodes
+from pipelines.recipe.stage_kind import REWARD_MODEL, Node
+from pipelines.recipe.train_kind import FixedDataKind
 from pipelines.reward_model.settings import RewardModel
 
 LOSS = "reward_model.loss"
@@ -41,37 +28,20 @@ STEP_LABEL = "step_label"
 """A loss that reads this column learns from labelled steps, any other from pairs."""
 
 
-class RewardModelKind(Kind):
+class RewardModelKind(FixedDataKind):
     """A model that scores answers, trained on pairs of them or on labels of their steps."""
 
     name, settings, module, makes = "reward_model", RewardModel, "pipelines.reward_model", REWARD_MODEL
     slots = (LOSS,)
-    ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
-    trains = True
     headlines = ("accuracy/heldout", "loss/heldout", "loss/train")
-
-    def reads(self, node: Node) -> Reads:
-        """The loss, and the model that it starts from."""
-        model, in_key = model_settings(node)
-        settings: RewardModel = node.settings
-        return Reads(
-            {"reward_model": resolve(settings), "model": model},
-            in_key=in_key,
-            models=base_files(node),
-            **part_reads([(LOSS, settings.loss.get("kind")), *monitors(settings)]),
-            libraries=(*TEXT, *TORCH),
-        )
 
     def provenance(self, node: Node) -> tuple[Provenance]:
         """What its scores are learned from."""
         return (of_labels(node, "preferences" if node.settings.step_labels is None else "step labels"),)
 
     def check(self, node: Node) -> None:
-        """Its splits exist, it starts from a trained model, its loss and monitors can work."""
-        for field in ("split", "heldout"):
-            check_split(node, f"reward_model.{field}", getattr(node.settings, field))
-        check_heldout("reward_model", node.settings)
-        check_trained(node)
+        """Its data are what its loss learns from, and its other settings fit the loss."""
+        super().check(node)
         loss = bound_loss(node.settings)
         if LENGTH_HEAD in loss.needs and node.settings.heads > 1:
             raise RecipeError(
@@ -84,7 +54,6 @@ class RewardModelKind(Kind):
             _check_turns(loss, node)
         _check_critique(loss, node.settings)
         _check_users(loss, node.settings)
-        check_monitors("reward_model", node.settings)
 
 
 def _check_steps(loss: Bound, node: Node) -> None:
@@ -101,32 +70,25 @@ def _check_steps(loss: Bound, node: Node) -> None:
         )
     if settings.step_labels is None:
         return
-    for name in node.named("data"):
-        for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
-            kind = (
-                source.select.kind
-                if source.select is not None
-                else "steps"
-                if source.kind in ("file", "hub")
-                else source.kind
+    for name, number, source in data_sources(node):
+        of_rows = "steps" if source.kind in ("file", "hub") else source.kind
+        kind = source.select.kind if source.select is not None else of_rows
+        if kind != "steps":
+            raise RecipeError(
+                f"reward_model.data: {name} makes records of {kind} (sources.{number}), and {loss.name} learns from steps. Use select: "
+                "steps, or a file with completions and labels."
             )
-            if kind != "steps":
-                raise RecipeError(
-                    f"reward_model.data: {name} makes records of {kind} (sources.{number}), and {loss.name} learns from steps. Use select: "
-                    "steps, or a file with completions and labels."
-                )
 
 
 def _check_turns(loss: Bound, node: Node) -> None:
     """Some pairs of the split may have turns: those of files, and of stages that hold episodes."""
     single = []
-    for name in node.named("data"):
-        for source in getattr(node.recipe.node(name).settings, "sources", ()):
-            if source.splits is not None and node.settings.split not in source.splits:
-                continue
-            if source.select is None or plays_episodes(node.recipe.node(str(source.path))):
-                return
-            single.append(name)
+    for name, _, source in data_sources(node):
+        if source.splits is not None and node.settings.split not in source.splits:
+            continue
+        if source.select is None or plays_episodes(node.recipe.node(str(source.path))):
+            return
+        single.append(name)
     if single:
         raise RecipeError(
             f"reward_model.loss: {loss.name} is about the turns of episodes, and {single[0]} makes pairs of single answers. Use loss: "

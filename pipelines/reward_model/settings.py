@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from pipelines.contract.fields import Label, Settings
 from pipelines.contract.sampling import Sampling
-from pipelines.recipe.monitors import MONITORS_OF_FIXED_DATA, Rollback
-from pipelines.recipe.settings import Commit, Lora, Optimizer, Part, Parts
+from pipelines.recipe.training import FixedDataSettings, Lora, Part
 
 
 class Critique(Settings):
@@ -43,10 +42,9 @@ class StepLabels(Settings):
     """soft: as they are, shares too; any: every label above 0 is 1 (one correct continuation shows that a step can be right)."""
 
 
-class RewardModel(Settings):
+class RewardModel(FixedDataSettings):
     """Scalar heads on the policy's architecture, learned from pairs of answers or from labelled steps."""
 
-    split: Label = "train"
     heldout: Label | None = "heldout"
     """Split of the pairs that accuracy, calibration and the rest of the card are measured on."""
     loss: Part = Field({"kind": "bradley_terry"})
@@ -59,34 +57,17 @@ class RewardModel(Settings):
     """Rewards depend on who the pair's user is (VPL)."""
     step_labels: StepLabels | None = None
     """Learn from answers with labelled steps instead of pairs: a process reward model, with `loss: step_bce`."""
-    epochs: float | None = Field(None, gt=0)
-    steps: int | None = Field(None, ge=1)
     pairs_per_step: int = Field(64, ge=1, le=10_000_000)
     """Pairs of an update, or answers with labelled steps."""
     micro_batch_tokens: int = Field(8_192, ge=1)
     """Tokens of a forward pass; a pair's two answers share the prompt's."""
     max_length: int = Field(2048, ge=2)
     """Pairs, or answers, with a longer conversation are dropped and counted."""
-    optimizer: Optimizer = Optimizer(learning_rate=1e-5)
     lora: Lora | None = None
     """Adapters on the decoder; the heads are trained whole."""
-    gradient_checkpointing: bool = False
-    evaluate_every: int = Field(50, ge=1)
-    """Steps between measurements on the held-out pairs."""
-    max_bad_steps: int = Field(5, ge=1)
-    checkpoint_selection: Literal["last", "best"] = "last"
-    """Which weights the stage returns: the last, or those with the lowest held-out loss measured."""
-    commit: Commit = Commit(every=20)
-    monitors: Parts = MONITORS_OF_FIXED_DATA
-    """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor); [] for none."""
-    rollback: Rollback = Rollback()
 
     @model_validator(mode="after")
-    def _length(self) -> RewardModel:
-        if (self.epochs is None) == (self.steps is None):
-            raise ValueError("give either `epochs` or `steps`")
-        if self.checkpoint_selection == "best" and self.heldout is None:
-            raise ValueError("checkpoint_selection: best compares held-out losses; name a `heldout` split")
+    def _parts(self) -> RewardModel:
         if self.users is not None and (self.heads > 1 or self.critique is not None):
             raise ValueError("users works with one head and without `critique`: make an ensemble of several stages")
         if self.step_labels is not None and (self.users is not None or self.critique is not None):

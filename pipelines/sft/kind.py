@@ -2,60 +2,34 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.contract.catalogue import bind
-from pipelines.recipe.check_monitors import check_monitors
-from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Sft
-from pipelines.recipe.stage_checks import (
-    base_files,
-    check_heldout,
-    check_split,
-    feeding,
-    model_settings,
-    monitors,
-    part_reads,
-)
-from pipelines.recipe.stage_kind import DATA, MODEL, TEXT, TORCH, Kind, Node, Port, Reads
+from pipelines.recipe.stage_checks import feeding
+from pipelines.recipe.stage_kind import Node
+from pipelines.recipe.train_kind import FixedDataKind
 
 SLOT = "sft.loss"
 
 
-class SftKind(Kind):
+class SftKind(FixedDataKind):
     """A model trained on the solutions of the data."""
 
-    name, settings, module, makes = "sft", Sft, "pipelines.sft", MODEL
-    ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
-    trains = makes_base = True
+    name, settings, module = "sft", Sft, "pipelines.sft"
+    makes_base = True
     slots = (SLOT,)
     headlines = ("loss/heldout", "loss/train")
 
-    def reads(self, node: Node) -> Reads:
-        """The whole model section where it starts from the recipe's own model; the loss by its name, and the monitors."""
-        model, in_key = model_settings(node, initialises=True)
-        return Reads(
-            {"sft": resolve(node.settings), "model": model},
-            in_key=in_key,
-            models=base_files(node),
-            **part_reads([(SLOT, node.settings.loss.get("kind")), *monitors(node.settings)]),
-            libraries=(*TEXT, *TORCH),
-        )
-
     def check(self, node: Node) -> None:
-        """The loss exists and has what it compares with, the splits exist too, and its monitors can watch."""
+        """The loss has what it compares with, and the sources that are named exist."""
+        super().check(node)
         loss = bind(SLOT, node.settings.loss)
         if "logp_old" in loss.takes and node.settings.mini_batches == 1:
             raise RecipeError(
                 f"sft.loss: {loss.name} compares with the model before the step, and with mini_batches: 1 it is that model still: nothing "
                 "is ever clipped. Set sft.mini_batches, such as 8, or use loss: cross_entropy."
             )
-        for field in ("split", "heldout"):
-            check_split(node, f"sft.{field}", getattr(node.settings, field))
-        check_heldout("sft", node.settings)
         _check_sources(node)
-        check_monitors("sft", node.settings)
 
     def info_fields(self, settings: Sft) -> dict[str, str]:
         """Where records have weights of their own."""

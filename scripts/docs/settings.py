@@ -68,7 +68,7 @@ def _tree(module: str) -> ast.Module:
 def explanations(cls: type[BaseModel]) -> dict[str, str]:
     """Field → the text below it in its class, in one line.
 
-    >>> from pipelines.recipe.settings import Optimizer
+    >>> from pipelines.recipe.training import Optimizer
     >>> explanations(Optimizer)["final_share"]
     'The learning rate at the end, as a share of its peak.'
     """

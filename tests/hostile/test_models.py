@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.engine import models
-from pipelines.recipe.settings import Lora
+from pipelines.recipe.training import Lora
 
 pytestmark = pytest.mark.hostile
 PROMPT = torch.tensor([[1, 5, 6, 7, 3]])

@@ -8,7 +8,8 @@ from pipelines.base.errors import did_you_mean
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.recipe.read import preset_names
-from pipelines.recipe.settings import Optimizer, Rlvr
+from pipelines.recipe.settings import Rlvr
+from pipelines.recipe.training import Optimizer
 
 RLVR, OPTIMIZER, SAMPLING, MODEL = (list(each.model_fields) for each in (Rlvr, Optimizer, Sampling, Model))
 

@@ -13,7 +13,7 @@ from pipelines.engine.distribution import generator
 from pipelines.engine.models import autocast, with_lora
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
-from pipelines.recipe.settings import Lora
+from pipelines.recipe.training import Lora
 
 CPU = torch.device("cpu")
 IDS = torch.arange(5, 25)[None]

@@ -1,0 +1,105 @@
+"""The fields that every stage that trains has: optimizer, adapters, commits, monitors; and those of training on fixed data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from pipelines.contract.fields import Label, Line, Settings, free
+from pipelines.recipe.monitors import MONITORS_OF_FIXED_DATA, Rollback
+
+
+def named_part(value: Any) -> Any:
+    """A method as a section with its `kind`, from its name or such a section."""
+    if not isinstance(value, str | dict):
+        raise ValueError("the name of a method is wanted, or a section with its `kind` and settings")
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _parts(value: Any) -> Any:
+    return [] if value is None else [named_part(v) for v in (value if isinstance(value, list) else [value])]
+
+
+Part = Annotated[dict[str, Any], BeforeValidator(named_part)]
+"""One method with its settings: `grpo` or `{kind: grpo, scale: none}`."""
+Parts = Annotated[list[dict[str, Any]], BeforeValidator(_parts)]
+
+
+class Lora(Settings):
+    """Low-rank adapters through peft; merged into the weights when the stage ends."""
+
+    rank: int = Field(16, ge=1, le=65_536)
+    alpha: float = Field(32, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    target_modules: Annotated[list[Line], Field(min_length=1)] | Literal["all-linear"] = "all-linear"
+
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Optimizer(Settings):
+    """AdamW and its schedule."""
+
+    learning_rate: float = Field(1e-5, gt=0, le=1000)
+    warmup: float = Field(0.03, ge=0)
+    """Steps of linear warm-up: a share of all steps below 1, a number of steps from 1."""
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    final_share: float = Field(0.0, ge=0, le=1)
+    """The learning rate at the end, as a share of its peak."""
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    eps: float = Field(1e-8, gt=0, le=1)
+    weight_decay: float = Field(0.0, ge=0, le=1000)
+    max_grad_norm: float = Field(1.0, gt=0)
+
+
+class Commit(Settings):
+    """When to write checkpoints and how many to keep. None of it changes a result."""
+
+    every: int = free(1, ge=1)
+    """Steps between commits; a killed run repeats at most this many."""
+    keep_last: int = free(2, ge=1)
+    keep_best: int = free(1, ge=1)
+    """Best commits kept beside the newest, where checkpoint_selection is best."""
+
+
+class TrainSettings(Settings):
+    """What every stage that trains has; a kind of stage extends it, with defaults of its own."""
+
+    split: Label = "train"
+    steps: int | None = Field(None, ge=1)
+    micro_batch_tokens: int = Field(8_192, ge=1)
+    """Tokens of a forward pass."""
+    optimizer: Optimizer = Optimizer()
+    lora: Lora | None = None
+    gradient_checkpointing: bool = False
+    max_bad_steps: int = Field(5, ge=1)
+    """Stop after this many steps in a row without a finite gradient."""
+    checkpoint_selection: Literal["last", "best"] = "last"
+    """Which weights the stage returns: the last, or the best: those with the lowest held-out loss measured, of RLVR those with the best
+    mean reward over ten steps."""
+    commit: Commit = Commit()
+    monitors: Parts = []
+    """Rules over the metrics, each with what to do when it is broken (files of pipelines/monitor); [] for none."""
+    rollback: Rollback = Rollback()
+
+
+class FixedDataSettings(TrainSettings):
+    """What every stage has that trains on rows which do not change: passes over them, and held-out rows to measure on."""
+
+    heldout: Label | None = "heldout"
+    epochs: float | None = Field(None, gt=0)
+    max_length: int = Field(2048, ge=2)
+    """Tokens of a row; longer ones are dropped and counted."""
+    evaluate_every: int = Field(50, ge=1)
+    """Steps between measurements on the held-out rows."""
+    commit: Commit = Commit(every=20)
+    monitors: Parts = MONITORS_OF_FIXED_DATA
+
+    @model_validator(mode="after")
+    def _length(self) -> FixedDataSettings:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give either `epochs` or `steps`")
+        if self.checkpoint_selection == "best" and self.heldout is None:
+            raise ValueError("checkpoint_selection: best compares held-out losses; name a `heldout` split")
+        return self
