@@ -52,11 +52,11 @@ def run_whetstone(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
         seconds, metrics = side.step()
         times.append(seconds)
         rewards.append(metrics["reward/correct"])
-    side.trainer.learner.save(side.trainer.tokenizer, work / "model", None, {})
+    side.trainer.save()
     return {
         "times": times,
         "rewards": rewards,
-        "scores": sides.heldout_scores(work / "model", job.data, problems, job.max_tokens),
+        "scores": sides.heldout_scores(work / "out" / "model", job.data, problems, job.max_tokens),
     }
 
 
@@ -66,7 +66,7 @@ def run_trl(job: sides.Work, work: Path, problems: int) -> dict[str, Any]:
     trainer.train()
     trainer.model.save_pretrained(work / "model")
     trainer.processing_class.save_pretrained(work / "model")
-    scores = sides.heldout_scores(work / "model", job.data, problems, job.max_tokens)
+    scores = sides.heldout_scores(work / "out" / "model", job.data, problems, job.max_tokens)
     return {"times": [t for t, _ in steps], "rewards": [r for _, r in steps], "scores": scores}
 
 

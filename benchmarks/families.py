@@ -257,7 +257,7 @@ def run(family: Family, base: Path, folder: Path, lora: bool) -> dict[str, Any]:
     report = Report(rlvr, committed=True)
     second = Rlvr(recipe.rlvr, recipe.model, start=start, data=data, out=rlvr / "out", work=rlvr, report=report, seed=0)
     steps = [second.step(step) for step in range(2)]
-    second.learner.save(second.tokenizer, rlvr / "out" / "model", None, {})
+    second.save()
     out = {"rlvr": str(rlvr / "out" / "model")}
     evaluation.run(recipe.evaluate, recipe.model, checkpoints=out, out=folder / "evaluate", report=report, seed=0)
     return {

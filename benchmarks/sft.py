@@ -55,7 +55,7 @@ def whetstone_blocks(case: str, data: Path, work: Path, dtype: str) -> Any:
     def block(steps: int) -> list[float]:
         rates = []
         for _ in range(steps):
-            rates.append(trainer._step(state["step"])["tokens/per_s"])
+            rates.append(trainer.make_step(state["step"])["tokens/per_s"])
             state["step"] += 1
         return rates
 

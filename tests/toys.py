@@ -264,7 +264,7 @@ class Stopped(BaseException):
 
 def stop(run: Any, step: int, part: str | None = None) -> None:
     """Run a trainer until it begins this step: an RLVR trainer until it begins this part of it."""
-    make_step = None if part else run._step
+    make_step = None if part else run.make_step
 
     def phase(*reached: Any) -> None:
         if reached == (part, step):
@@ -278,7 +278,7 @@ def stop(run: Any, step: int, part: str | None = None) -> None:
     if part:
         run.phase = phase
     else:
-        run._step = step_or_stop
+        run.make_step = step_or_stop
     with pytest.raises(Stopped):
         run.run()
     run.committer.wait()

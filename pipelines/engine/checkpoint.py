@@ -210,16 +210,6 @@ def trainable_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {n: t for n, t in model.state_dict().items() if n in names}
 
 
-def load_trainable(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """Take back what `trainable_state` gave.
-
-    Raises:
-        ModelError: the commit holds other weights than those that are trained here.
-    """
-    check_names(model, state)
-    model.load_state_dict(state, strict=False)
-
-
 def check_names(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Refuse a commit that holds other weights than those that are trained.
 

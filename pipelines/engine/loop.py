@@ -1,271 +1,336 @@
-"""The loop of a stage that trains on fixed data: steps, held-out measurements, monitors, commits, exact resume, the weights handed on.
+"""The loop of every stage that trains: steps, monitors, rollbacks, commits, exact resume, the weights handed on.
 
-Subclasses say what a step and a measurement are. What a step trains on is a pure function of seed and step, so that a restart needs no
-state of the data: a commit holds the weights, the optimizer and what the subclass adds.
+Subclasses say what a step is, how good the weights are after it, and what a commit holds beside weights, optimizer and monitors. The
+three layers are `Loop`, which RLVR drives directly, `pipelines.engine.fixed_data.FixedDataLoop`, and the stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from pipelines.base.errors import DataError
 from pipelines.contract.model_settings import Model
-from pipelines.contract.sampling import Sampling
-from pipelines.engine import checkpoint, models, optimizer
-from pipelines.engine.policy import Policy
+from pipelines.data import dataset
+from pipelines.engine import checkpoint, models, parallel
+from pipelines.engine.optimizer import Stepper
+from pipelines.engine.policy import without_dropout
+from pipelines.recipe.training import TrainSettings
+from pipelines.stage import process
 from pipelines.stage.monitors import Alarm, Monitors
 from pipelines.stage.report import Report
 
-HELDOUT = "loss/heldout"
-"""The metric that `checkpoint_selection: best` compares."""
-
 
 class Loop:
-    """One run of a training stage on fixed data.
+    """One run of a stage that trains.
+
+    Subclasses set `section`, and in `prepare` also `weights`, `optimizer`, `stepper` and `total`.
 
     Args:
-        section: the recipe's name for the kind of stage, for messages.
-        settings: its settings: an `Sft`, or another with the same fields for optimizer, commits, monitors and selection.
-        model: the recipe's model section.
+        settings: the stage's section of the recipe.
+        model_settings: the recipe's model section.
         data: the curated folder.
         out: where `model/` and, for randomly initialised models, `base/` are written.
         work: where the commits live.
         report: metrics and progress.
-        seed: of data order and initial weights.
+        seed: of everything that is drawn.
         start: model folder to continue with; default: the recipe's own model.
+        inputs: label → folder of every input of the stage.
     """
+
+    section: ClassVar[str]
+    """The recipe's name for the kind of stage, for messages."""
+    dropout: ClassVar[bool] = False
+    """Whether the network keeps its dropout."""
+    weights: parallel.Weights
+    optimizer: torch.optim.Optimizer
+    stepper: Stepper
+    total: int
+    """Steps of the run."""
 
     def __init__(
         self,
-        section: str,
         settings: Any,
-        model: Model,
+        model_settings: Model,
         *,
         data: Path,
         out: Path,
         work: Path,
         report: Report,
         seed: int,
-        start: str | None,
+        start: str | None = None,
+        inputs: Mapping[str, Path] | None = None,
     ) -> None:
-        self.section, self.run_settings, self.settings = section, settings, model
-        self.out, self.report, self.seed = out, report, seed
-        self.commits = work / "checkpoints"
+        self.settings, self.model_settings, self.inputs = settings, model_settings, inputs or {}
+        self.out, self.work, self.report, self.seed = out, work, report, seed
+        self.origin = start or model_settings.path
+        self.device = models.device()
+        self.world = parallel.World.join()
+        self.tokenizer = models.load_tokenizer(self.origin or data / "tokenizer", model_settings)
+        models.check_template(dataset.about(data).get("template"), self.tokenizer, self.section)
+        self.monitors = Monitors(self.section, settings.monitors, settings.rollback)
         best = settings.commit.keep_best if settings.checkpoint_selection == "best" else 0
-        self.monitors = Monitors(section, settings.monitors, settings.rollback)
         self.committer = checkpoint.Committer(
-            self.commits, keep_last=settings.commit.keep_last, keep_best=best, written=report.publish,
+            work / "checkpoints", keep_last=settings.commit.keep_last, keep_best=best, written=report.publish,
             keep_good=int(self.monitors.acts),
         )  # fmt: skip
-        self.best, self.start, self.tokens_seen = float("inf"), 0, 0
-        self.origin = start or model.path
-        self.tokenizer = models.load_tokenizer(self.origin or data / "tokenizer", model)
+        self.best = float("-inf")
+        """The highest score of the run."""
+        self.start_step, self.resumed = 0, False
+        self.phase: Callable[[str, int], None] = lambda name, step: None
+        """Called when a part of a step begins, with its name: `commit`, and those of the stage."""
+        self.prepare(data)
 
-    def load(self) -> None:
-        """Load or make the model, and its optimizer."""
-        self.model = self._model()
-        self.device = models.device()
-        self.model.to(self.device)
-        self.policy = Policy(self.model, Sampling(), dtype=self.settings.dtype)
-        self.optimizer = optimizer.make(self.model, self.run_settings.optimizer)
-
-    def schedule(self, total: int, updates: int = 1) -> None:
-        """Set the number of steps, and of the optimizer updates in each, over which the learning rate's schedule runs."""
-        self.total = total
-        self.stepper = optimizer.Stepper(
-            self.optimizer, self.run_settings.optimizer, total * updates, self.run_settings.max_bad_steps
-        )
-
-    def _model(self) -> Any:
-        settings = self.run_settings
-        if self.origin is not None:
-            model = models.load_model(self.origin, self.settings)
-        else:
-            model = models.fresh_model(self.settings, self.tokenizer, self.seed)
-            models.save_model(model, self.tokenizer, self.out / "base", {"stage": "base"})
-        context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        if context and settings.max_length > context:
-            raise DataError(
-                f"{self.section}.max_length: {settings.max_length} is more than the model's context of {context} tokens."
-            )
-        if settings.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        torch.manual_seed(self.seed)
-        return models.with_lora(model, settings.lora) if settings.lora else model
-
-    def run(self) -> dict[str, float]:
-        """Train from the last commit to the end, and write the model folder."""
-        self.last_heldout_loss = float("nan")
-        self._resume()
-        self.begin()
-        heldout_loss, step = self.last_heldout_loss, self.start
-        if step == 0 and (self.monitors.acts or self.commits_start):
-            self._commit(0, heldout_loss, False)
-        while step < self.total and not self.monitors.ended:
-            metrics = self._step(step)
-            last, improved = step + 1 == self.total, False
-            if self.measures and ((step + 1) % self.run_settings.evaluate_every == 0 or last):
-                metrics |= self.measure()
-                heldout_loss = metrics[HELDOUT]
-                improved = heldout_loss < self.best and self.run_settings.checkpoint_selection == "best"
-                self.best = min(heldout_loss, self.best)
-            alarm = self._watch(step + 1, metrics)
-            self.report.progress(step + 1, self.total, f"loss {metrics['loss/train']:.3f}")
-            if alarm is not None and alarm.action == "rollback":
-                step, heldout_loss = self._go_back(alarm)
-                continue
-            if (step + 1) % self.run_settings.commit.every == 0 or last or improved or self.monitors.ended:
-                self._commit(step + 1, heldout_loss, improved)
-            step += 1
-        self.committer.wait()
-        self.monitors.check_stopped()
-        state = checkpoint.selected(
-            self.commits, self.monitors.ended, self.run_settings.checkpoint_selection, self.report,
-            lambda best: {"heldout": best["heldout"]},
-        )  # fmt: skip
-        if state is not None:
-            checkpoint.load_trainable(self.model, state["model"])
-            heldout_loss = state["heldout"]
-        self._save()
-        final = {
-            "loss_heldout": heldout_loss if self.measures else float("nan"),
-            "steps": step,
-            "tokens": self.tokens_seen,
-        }
-        return {k: float(v) for k, v in (final | self.summary()).items() if v == v}
-
-    measures = False
-    """Whether there are held-out rows."""
-    commits_start = False
-    """Whether what `begin` made is to be on the disk before the first step, beside what a first alarm can go back to."""
+    def prepare(self, data: Path) -> None:
+        """Read the data and make what is trained: the end of the constructor."""
+        raise NotImplementedError
 
     def begin(self) -> None:
-        """After a commit, if there is one, was taken up; before the first step."""
+        """After a commit, if there is one, was taken up (`resumed`); before the first step."""
 
-    def _step(self, step: int) -> dict[str, float]:
-        """One step; its metrics, `loss/train` among them."""
+    @property
+    def commits_start(self) -> bool:
+        """Whether the state after `begin` is committed before the first step; a first alarm goes back to it."""
+        return self.monitors.acts
+
+    def ended(self, steps: int) -> bool:
+        """Whether a run that has done so many steps is over."""
+        return bool(self.monitors.ended) or steps >= self.total
+
+    def make_step(self, step: int) -> dict[str, float]:
+        """One step, from 0; its metrics."""
         raise NotImplementedError
 
-    def measure(self) -> dict[str, float]:
-        """Metrics of the held-out rows, `loss/heldout` among them."""
+    def score(self, step: int, metrics: dict[str, float]) -> float | None:
+        """How good the weights are after a step, higher is better; None where it is not known.
+
+        Args:
+            metrics: of the step; what is measured for the score is added.
+        """
         raise NotImplementedError
 
-    def summary(self) -> dict[str, float]:
-        """More metrics of the finished run; those that are NaN are left out."""
+    def note(self, metrics: dict[str, float]) -> str:
+        """What the progress line says of a step."""
+        raise NotImplementedError
+
+    def finish(self, steps: int) -> None:
+        """After the last step, before weights are selected."""
+
+    def summary(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Numbers of the finished run; those that are NaN are left out.
+
+        Args:
+            metrics: of its last step; empty where none was made since the restart.
+        """
         return {}
 
-    def extra_state(self) -> dict[str, Any]:
-        """What a commit holds of the subclass: tensors, numbers, text."""
+    def extra_state(self, step: int) -> dict[str, Any]:
+        """What a commit holds of the subclass: tensors, numbers, text. Every process calls it."""
         return {}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """Take up what `extra_state` gave; `state` is the whole commit."""
 
-    def _watch(self, step: int, metrics: dict[str, float]) -> Alarm | None:
-        """Report a step and the alarms of its monitors; what is to be done now."""
-        return self.monitors.report(self.report, step, metrics, self.monitors.judge(step, metrics))
+    def load_resumed_state(self, state: dict[str, Any]) -> None:
+        """Take up what a restart gets from its commit and a rollback does not."""
 
-    def _go_back(self, alarm: Alarm) -> tuple[int, float]:
-        """Go on from the last good commit with a lower learning rate; returns its step and held-out loss."""
+    def describe_best(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What the event about the best commit says of it."""
+        raise NotImplementedError
+
+    def run(self) -> dict[str, float]:
+        """Train from the last commit to the end, and write the model folder."""
+        try:
+            return self._run()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End what runs beside the loop."""
+
+    def _run(self) -> dict[str, float]:
+        self._resume()
+        self.begin()
+        metrics: dict[str, float] = {}
+        step = self.start_step
+        if step == 0 and self.commits_start:
+            self._commit(0)
+        while not self.ended(step):
+            metrics = self.make_step(step)
+            score = self._improved(step, metrics)
+            alarm = self._watch(step + 1, metrics)
+            self.report.progress(step + 1, self.total, self.note(metrics))
+            if alarm is not None and alarm.action == "rollback":
+                step = self._go_back(alarm)
+                continue
+            if (step + 1) % self.settings.commit.every == 0 or self.ended(step + 1) or score is not None:
+                self.phase("commit", step)
+                self._commit(step + 1, score)
+            step += 1
+        self.committer.wait()
+        self.monitors.check_stopped()
+        self.finish(step)
+        self._select()
+        self.save()
+        final = {"steps": float(step), **self.summary(metrics)}
+        return {name: float(value) for name, value in final.items() if value == value}
+
+    def _improved(self, step: int, metrics: dict[str, float]) -> float | None:
+        """The score of a step's weights where they are to be kept as the best so far."""
+        score = self.score(step, metrics)
+        if self.settings.checkpoint_selection == "last" or score is None or not score > self.best:
+            return None
+        self.best = score
+        return score
+
+    def _watch(self, step: int, metrics: dict[str, float]) -> Alarm | None:
+        """Report a step, let the monitors judge it, and report their alarms; what is to be done now, the same on every process."""
+        alarms = self.monitors.judge(step, metrics) if self.world.rank == 0 else []
+        alarms = self.world.gather(alarms)[0] if self.monitors.watched else []
+        return self.monitors.report(self.report, step, metrics, alarms)
+
+    def _go_back(self, alarm: Alarm) -> int:
+        """Go on from the last good commit, on another branch; returns its step. What was reported stays reported."""
         self.committer.wait()
         raised, rollbacks = self.monitors.raised, self.monitors.rollbacks + 1
-        state = checkpoint.last_good(self.commits)
+        self.world.gather(None)  # nobody reads before the first process has written
+        state = checkpoint.last_good(self.committer.folder)
         assert state is not None, "the first step commits the start"
         self._restore(state)
-        step, heldout = int(state["step"]), float(state["heldout"])
-        self.monitors.went_back(step, raised, rollbacks)
+        self.monitors.went_back(state["step"], raised, rollbacks)
+        self.branch_off()
+        self.monitors.report_rollback(self.report, alarm, state["step"])
+        self._commit(state["step"])
+        return int(state["step"])
+
+    def branch_off(self) -> None:
+        """Set what the number of rollbacks decides: the factor of the learning rate."""
         self.stepper.scale = self.monitors.learning_rate_scale
-        self.monitors.report_rollback(self.report, alarm, step)
-        self._commit(step, heldout, False)
-        return step, heldout
 
     def _resume(self) -> None:
-        state = checkpoint.load(self.commits)
+        state = checkpoint.load(self.committer.folder)
         if state is None:
             self.report.rewind(0)
             return
         self._restore(state)
-        self.start, self.last_heldout_loss = state["step"], state["heldout"]
-        self.report.rewind(state["cursor"])
+        self.load_resumed_state(state)
+        self.start_step, self.resumed = state["step"], True
+        self.report.rewind(state["cursor"] if self.world.rank == 0 else 0)
         self.monitors.check_stopped()
-        self.report.event("resumed from a commit", step=self.start)
+        self.report.event("resumed from a commit", step=self.start_step)
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Everything as a commit has it, the spool apart."""
-        checkpoint.load_trainable(self.model, state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.weights.load(state["model"])
+        parallel.load_optimizer(self.optimizer, state["optimizer"])
         self.stepper.load_state_dict(state["stepper"])
         torch.set_rng_state(state["rng"])
         if self.device.type == "cuda" and "device_rng" in state:
             torch.cuda.set_rng_state(state["device_rng"], self.device)
-        self.tokens_seen, self.best = state["tokens"], state["best"]
+        self.best = state["best"]
         self.monitors.load_state_dict(state["monitors"])
-        self.stepper.scale = self.monitors.learning_rate_scale
         self.load_extra_state(state)
+        self.branch_off()
 
-    def _commit(self, step: int, heldout: float, improved: bool) -> None:
+    def state(self, step: int) -> dict[str, Any]:
+        """What a commit holds after so many steps. Every process must call."""
         state = {
             "step": step,
-            "tokens": self.tokens_seen,
-            "heldout": heldout,
             "best": self.best,
-            "model": checkpoint.trainable_state(self.model),
-            "optimizer": self.optimizer.state_dict(),
+            "model": self.weights.state(),
+            "optimizer": parallel.optimizer_state(self.optimizer),
             "stepper": self.stepper.state_dict(),
             "rng": torch.get_rng_state(),
+            **self.extra_state(step),
             "monitors": self.monitors.state_dict(),
             "cursor": self.report.cursor(),
-            **self.extra_state(),
         }
         if self.device.type == "cuda":
             state["device_rng"] = torch.cuda.get_rng_state(self.device)  # of dropout
-        branch = (self.monitors.rollbacks, self.monitors.origin)
-        self.committer.submit(
-            step, state, score=-heldout if improved else None, good=self.monitors.healthy, branch=branch
-        )
+        return state
+
+    def _commit(self, step: int, score: float | None = None) -> None:
+        state = self.state(step)
+        if self.world.rank == 0:
+            branch = (self.monitors.rollbacks, self.monitors.origin)
+            self.committer.submit(step, state, score, good=self.monitors.healthy, branch=branch)
+
+    def _select(self) -> None:
+        """Take up the commit whose weights are handed on, where it is not the last."""
+        ended, wanted = self.monitors.ended, self.settings.checkpoint_selection
+        state = checkpoint.selected(self.committer.folder, ended, wanted, self.report, self.describe_best)
+        if state is not None:
+            self.weights.load(state["model"])
+            self.selected(state)
+
+    def selected(self, state: dict[str, Any]) -> None:
+        """After the weights of a commit were taken up to be handed on."""
+
+    def load_network(self) -> Any:
+        """The network that is trained, on its device: the model to start from or a fresh one, with adapters where they are asked for."""
+        settings = self.settings
+        network: Any
+        if self.origin is not None:
+            network = models.load_model(self.origin, self.model_settings)
+        else:
+            network = models.fresh_model(self.model_settings, self.tokenizer, self.seed)
+            models.save_model(network, self.tokenizer, self.out / "base", {"stage": "base"})
+        if settings.gradient_checkpointing:
+            network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        torch.manual_seed(self.seed)
+        if settings.lora:
+            network = models.with_lora(network, settings.lora)
+        if not self.dropout:
+            without_dropout(network)
+        return network.to(self.device)
 
     def about(self) -> dict[str, Any]:
         """What is written beside the model."""
-        base = {"base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code}
+        base = {"base": self.model_settings.path, "trust_remote_code": self.model_settings.trust_remote_code}
         return {"stage": self.section, **base}
 
-    def _save(self) -> None:
-        model = self.model.merge_and_unload() if self.run_settings.lora else self.model
-        models.save_model(model, self.tokenizer, self.out / "model", self.about())
+    def save(self) -> None:
+        """Write the model folder."""
+        model = self.weights.full.merge_and_unload() if self.settings.lora else self.weights.full
+        if self.world.rank == 0:
+            models.save_model(model, self.tokenizer, self.out / "model", self.about())
 
 
-class Epochs:
-    """Rows of a step, out of passes over the data that each have an order of their own.
+def work(
+    section: str,
+    settings: type[TrainSettings],
+    trainer: Callable[..., Loop],
+    fields: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda fields, inputs: fields,
+) -> process.Work:
+    """What the process of a stage does: `process.main(work(...))`.
 
     Args:
-        rows_of: epoch → its rows, in order; a pure function.
-        per_step: rows of a step.
+        section: where the stage's fields are in the job's settings.
+        settings: their class.
+        trainer: makes the loop; arguments as in `Loop`.
+        fields: (fields, inputs of the job) → fields with what the recipe could not say.
     """
 
-    def __init__(self, rows_of: Any, per_step: int) -> None:
-        self.rows_of, self.per_step = rows_of, per_step
-        self._kept: dict[int, list[Any]] = {}
+    def run(job: dict[str, Any], folder: Path) -> dict[str, float]:
+        rank = int(os.environ.get("RANK", "0"))
+        report = Report(folder if rank == 0 else folder / f"rank{rank}", committed=True)
+        inputs = {label: Path(path) for label, path in job["inputs"].items() if path}
+        loop = trainer(
+            settings.model_validate(fields(job["settings"][section], job["inputs"])),
+            Model.model_validate(job["settings"]["model"]),
+            start=process.model_of(job),
+            data=inputs["data"],
+            out=folder / "out",
+            work=folder,
+            report=report,
+            seed=job["seed"],
+            inputs=inputs,
+        )
+        metrics = loop.run()
+        report.close()
+        return metrics
 
-    def step(self, number: int) -> list[Any]:
-        """Rows of step `number`; a step at the end of a pass goes on with the next."""
-        return self.take(number * self.per_step, self.per_step)
-
-    def take(self, start: int, count: int) -> list[Any]:
-        """`count` rows, from row `start` of all passes on."""
-        return list(islice(self._from(start), count)) if count else []
-
-    def _from(self, start: int) -> Iterator[Any]:
-        epoch = 0
-        while True:
-            if epoch not in self._kept:
-                self._kept = {k: v for k, v in self._kept.items() if k >= epoch - 1}
-                self._kept[epoch] = self.rows_of(epoch)
-            rows = self._kept[epoch]
-            for place in range(start, len(rows)):
-                yield rows[place]
-            start, epoch = max(0, start - len(rows)), epoch + 1
+    return run

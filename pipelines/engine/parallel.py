@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,9 @@ from pipelines.base.errors import ModelError
 from pipelines.engine import models
 from pipelines.engine.checkpoint import check_names, each_tensor, trainable_state
 from pipelines.stage.launch import STORE
+
+if TYPE_CHECKING:
+    from pipelines.engine.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,11 @@ class Weights:
 
     Args:
         model: a causal LM or a peft wrapper of one, on its device.
-        root: the module whose forward every training pass goes through; it holds all parameters of the model.
-        layers: the blocks that are gathered one at a time.
+        policy: what every training pass goes through: its scorer holds all parameters of the model.
         world: the processes.
     """
 
-    def __init__(self, model: Any, root: torch.nn.Module, layers: Sequence[torch.nn.Module], world: World) -> None:
+    def __init__(self, model: Any, policy: Policy, world: World) -> None:
         self.model, self.world = model, world
         self.full = model
         """The weights that decoding reads: the model itself, or a full copy that `refresh` updates."""
@@ -102,9 +104,9 @@ class Weights:
 
             self.full = copy.deepcopy(model).requires_grad_(False)
             mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
-            for layer in layers:
+            for layer in policy.layers:
                 fully_shard(layer, mesh=mesh)
-            fully_shard(root, mesh=mesh)
+            fully_shard(policy.scorer, mesh=mesh)
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -12,16 +12,12 @@ from torch import Tensor
 
 from pipelines.base.files import REPORT, write_atomic
 from pipelines.contract.catalogue import bind
-from pipelines.contract.model_settings import Model
-from pipelines.data import dataset
 from pipelines.engine import models
+from pipelines.engine.fixed_data import HELDOUT, Epochs, FixedDataLoop
 from pipelines.engine.layout import best_layouts
-from pipelines.engine.loop import HELDOUT, Epochs, Loop
-from pipelines.engine.policy import without_dropout
 from pipelines.preference import measures
 from pipelines.preference.examples import Examples, Reader, epoch_order, passes
 from pipelines.preference.settings import Preference
-from pipelines.stage.report import Report
 
 SLOT, CARD = "preference.loss", "card.md"
 HELDOUT_ITEMS = 512
@@ -30,47 +26,38 @@ REFERENCE = ("chosen_logp_ref", "rejected_logp_ref", "logp_ref", "kl")
 """Columns that need the reference."""
 
 
-class Trainer(Loop):
+class Trainer(FixedDataLoop):
     """One preference run; arguments as in `Loop`. The reference is the model that it starts from."""
 
-    def __init__(
-        self,
-        preference: Preference,
-        model: Model,
-        *,
-        data: Path,
-        out: Path,
-        work: Path,
-        report: Report,
-        seed: int,
-        start: str | None = None,
-    ) -> None:
-        super().__init__(
-            "preference", preference, model, data=data, out=out, work=work, report=report, seed=seed, start=start
-        )
-        self.preference = preference
+    section = "preference"
+
+    def prepare(self, data: Path) -> None:
+        """Read the pairs, make the model and plan the steps."""
+        preference: Preference = self.settings
         self.loss = bind(SLOT, preference.loss)
         self.labels = "desirable" in self.loss.takes
         self.uses_reference = preference.track_drift or any(name in self.loss.takes for name in REFERENCE)
-        models.check_template(dataset.about(data).get("template"), self.tokenizer, "preference")
         self.system = models.system_prompt_of(self.origin) if self.origin else None
         reader = self._reader()
         self.examples = reader.read(data, preference.split)
         self.heldout = reader.read(data, preference.heldout) if preference.heldout else Examples()
         self.measures = bool(self.heldout.items)
         self.load()
-        without_dropout(self.model)
         per_step = preference.pairs_per_step
-        self.epochs = Epochs(lambda epoch: epoch_order(len(self.examples), seed, epoch), per_step)
-        self.schedule(preference.steps or max(1, int(len(self.examples) * (preference.epochs or 1) / per_step)))
+        self.epochs = Epochs(lambda epoch: epoch_order(len(self.examples), self.seed, epoch), per_step)
+        self.schedule(len(self.examples), per_step)
         self.reference: dict[str, Tensor] = {}
-        self.commits_start = self.uses_reference
         self.last_measured: dict[str, float] = {}
+
+    @property
+    def commits_start(self) -> bool:
+        """Also what the reference has scored."""
+        return self.uses_reference or super().commits_start
 
     def _reader(self) -> Reader:
         return Reader(
             tokenizer=self.tokenizer,
-            max_length=self.preference.max_length,
+            max_length=self.settings.max_length,
             labels=self.labels,
             wanted=self.loss.takes,
             system=self.system,
@@ -84,7 +71,7 @@ class Trainer(Loop):
         if not self.uses_reference or self.reference:
             return
         needed = set(range(len(self.examples)))
-        if self.total * self.preference.pairs_per_step < len(self.examples):
+        if self.total * self.settings.pairs_per_step < len(self.examples):
             needed = {item for step in range(self.total) for item in self.epochs.step(step)}
         self.reference = {
             "train": self._score_all(self.examples, sorted(needed), "train"),
@@ -100,7 +87,7 @@ class Trainer(Loop):
         self.model.eval()
         scores = torch.full((len(examples.tokens),), float("nan"))
         done = 0
-        for part in passes(examples, items, self.preference.micro_batch_tokens):
+        for part in passes(examples, items, self.settings.micro_batch_tokens):
             for rows in self._rows_of(examples, part):
                 scores[rows] = self.log_probs(examples, rows)[0].cpu()
             done += len(part)
@@ -126,9 +113,9 @@ class Trainer(Loop):
             ids = examples.tokens[row]
             tokens[place, : len(ids)] = torch.tensor(ids)
             mask[place, examples.start[row] : len(ids)] = True
-        share = self.preference.share_prefixes
+        share = self.settings.share_prefixes
         layouts = best_layouts(
-            tokens, mask, torch.arange(len(rows)), self.preference.micro_batch_tokens,
+            tokens, mask, torch.arange(len(rows)), self.settings.micro_batch_tokens,
             allow_trees=share and self.policy.takes_masks, allow_prefixes=share and self.policy.takes_prefixes,
         )  # fmt: skip
         by_place = torch.zeros(tokens.numel(), device=self.device)
@@ -138,7 +125,8 @@ class Trainer(Loop):
         size, used = sum(layout.size for layout in layouts), sum(layout.used for layout in layouts)
         return by_place.view(tokens.shape).sum(1), size, used
 
-    def _step(self, step: int) -> dict[str, float]:
+    def make_step(self, step: int) -> dict[str, float]:
+        """One update."""
         began = time.perf_counter()
         self.model.train()
         items = self.epochs.step(step)
@@ -166,15 +154,17 @@ class Trainer(Loop):
         assert HELDOUT in self.last_measured
         return dict(self.last_measured)
 
-    def summary(self) -> dict[str, float]:
-        """What was measured last."""
-        return {name.replace("/", "_"): value for name, value in self.last_measured.items() if name != HELDOUT}
+    def summary(self, metrics: dict[str, float]) -> dict[str, float]:
+        """What was measured last too."""
+        return super().summary(metrics) | {
+            name.replace("/", "_"): value for name, value in self.last_measured.items() if name != HELDOUT
+        }
 
     def _pass(
         self, examples: Examples, items: Sequence[int], split: str, *, backward: bool
     ) -> tuple[measures.Tally, int, int]:
         """The loss of some items together, a forward pass at a time, with its gradient where it is asked for."""
-        parts = passes(examples, items, self.preference.micro_batch_tokens)
+        parts = passes(examples, items, self.settings.micro_batch_tokens)
         reference = self.reference.get(split)
         step = self._of_step(examples, items, parts, reference)
         tally = measures.Tally(count=len(items), beta=float(self.loss.settings.get("beta", 1.0)), labels=self.labels)
@@ -185,7 +175,7 @@ class Trainer(Loop):
             columns = self._columns(examples, part, logp, reference) | step
             losses = self.loss(columns)
             sft = -measures.chosen(columns)[0].sum() / step["chosen_tokens"]
-            loss = losses.sum() / len(items) + self.preference.sft_weight * sft
+            loss = losses.sum() / len(items) + self.settings.sft_weight * sft
             if backward:
                 loss.backward()
             tally.add(columns, losses.detach(), sft.detach(), loss.detach())
@@ -229,19 +219,20 @@ class Trainer(Loop):
                 columns[f"{name}logp_ref"] = reference[rows[:, place]].to(self.device)
         return columns | {name: value[part].to(self.device) for name, value in examples.values.items()}
 
-    def extra_state(self) -> dict[str, Any]:
-        """The reference's scores, which the weights cannot give again, and what was measured last."""
-        return {"reference": self.reference, "measured": self.last_measured}
+    def extra_state(self, step: int) -> dict[str, Any]:
+        """The reference's scores too, which the weights cannot give again, and what was measured last."""
+        return super().extra_state(step) | {"reference": self.reference, "measured": self.last_measured}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """Scores and measurements back."""
+        super().load_extra_state(state)
         self.reference, self.last_measured = dict(state["reference"]), dict(state["measured"])
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """The model, and a card with what it does to the held-out items."""
-        if self.measures and self.preference.checkpoint_selection == "best":
+        if self.measures and self.settings.checkpoint_selection == "best":
             self.measure()  # the last measurement was of other weights
-        super()._save()
+        super().save()
         described = {
             "loss": self.loss.name, "items": len(self.examples), "held-out items": len(self._heldout_items()), "steps": self.total,
         }  # fmt: skip

@@ -32,6 +32,7 @@ class Lora(Settings):
     rank: int = Field(16, ge=1, le=65_536)
     alpha: float = Field(32, gt=0)
     dropout: float = Field(0.0, ge=0, lt=1)
+    """In SFT; the other stages that train switch dropout off."""
     target_modules: Annotated[list[Line], Field(min_length=1)] | Literal["all-linear"] = "all-linear"
 
 

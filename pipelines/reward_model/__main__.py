@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from pipelines.contract.model_settings import Model
+from pipelines.engine import loop
 from pipelines.reward_model.base import RewardTrainer
 from pipelines.reward_model.run import Trainer
 from pipelines.reward_model.settings import RewardModel
 from pipelines.reward_model.steps import StepTrainer
 from pipelines.stage import process
-from pipelines.stage.report import Report
 
 
-def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
-    """The job's reward_model section on its pairs or labelled steps, from the model of another stage or the recipe's own."""
-    report = Report(folder, committed=True)
-    settings = RewardModel.model_validate(job["settings"]["reward_model"])
+def trainer(settings: RewardModel, *rest: Any, **named: Any) -> RewardTrainer:
+    """The trainer on pairs or on labelled steps; arguments as in `Loop`."""
     kind: type[RewardTrainer] = Trainer if settings.step_labels is None else StepTrainer
-    trainer = kind(
-        settings,
-        Model.model_validate(job["settings"]["model"]),
-        start=process.model_of(job),
-        data=Path(job["inputs"]["data"]),
-        out=folder / "out",
-        work=folder,
-        report=report,
-        seed=job["seed"],
-    )
-    metrics = trainer.run()
-    report.close()
-    return metrics
+    return kind(settings, *rest, **named)
 
+
+work = loop.work("reward_model", RewardModel, trainer)
 
 if __name__ == "__main__":
     process.main(work)

@@ -10,16 +10,12 @@ from typing import Any, TypeVar
 
 from pipelines.base.errors import DataError
 from pipelines.base.files import REPORT, write_atomic
-from pipelines.contract.model_settings import Model
-from pipelines.data import dataset
-from pipelines.engine import models, optimizer, reward_model
-from pipelines.engine.loop import Epochs, Loop
-from pipelines.engine.policy import without_dropout
+from pipelines.engine import models, reward_model
+from pipelines.engine.fixed_data import Epochs, FixedDataLoop
 from pipelines.reward_model import card
 from pipelines.reward_model.kind import bound_loss
 from pipelines.reward_model.pack import Example
 from pipelines.reward_model.settings import RewardModel
-from pipelines.stage.report import Report
 
 CARD, ABOUT = "card.md", "reward_model.json"
 HELDOUT_EXAMPLES = 2048
@@ -28,62 +24,42 @@ HELDOUT_EXAMPLES = 2048
 E = TypeVar("E", bound=Example)
 
 
-class RewardTrainer(Loop):
+class RewardTrainer(FixedDataLoop):
     """One run; arguments as in `Loop`."""
 
-    def __init__(
-        self,
-        settings: RewardModel,
-        model: Model,
-        *,
-        data: Path,
-        out: Path,
-        work: Path,
-        report: Report,
-        seed: int,
-        start: str | None = None,
-    ) -> None:
-        super().__init__(
-            "reward_model", settings, model, data=data, out=out, work=work, report=report, seed=seed, start=start
-        )
-        self.section_settings = settings
-        self.loss = bound_loss(settings)
-        models.check_template(dataset.about(data).get("template"), self.tokenizer, "reward_model")
+    section = "reward_model"
+    settings: RewardModel
+
+    def prepare(self, data: Path) -> None:
+        """Bind the loss, and read the examples."""
+        self.loss = bound_loss(self.settings)
         self.system = models.system_prompt_of(self.origin) if self.origin is not None else None
         self.final: dict[str, float] = {}
         """The card's metrics, of the weights that are handed on."""
-        self.prepare(data)
+        self.read(data)
 
-    def prepare(self, data: Path) -> None:
-        """Read the examples, make the network and plan the steps: the end of the constructor."""
+    def read(self, data: Path) -> None:
+        """Read the examples, make the network and plan the steps."""
         raise NotImplementedError
 
-    def load_network(self, heads: int, *, text: bool, users: tuple[int, int] | None = None) -> None:
+    def load_heads(self, heads: int, *, text: bool, users: tuple[int, int] | None = None) -> None:
         """The starting model with its heads, and the optimizer; arguments as in `RewardNetwork`."""
-        settings = self.section_settings
-        causal = self._model()
-        without_dropout(causal)
-        self.device = models.device()
-        causal.to(self.device)
-        causal.train(settings.gradient_checkpointing)
-        self.model = reward_model.RewardNetwork(
-            causal, heads, seed=self.seed, text=text, dtype=self.settings.dtype, users=users
+        causal = self.load_network().train(self.settings.gradient_checkpointing)
+        model = reward_model.RewardNetwork(
+            causal, heads, seed=self.seed, text=text, dtype=self.model_settings.dtype, users=users
         )
-        self.policy = self.model.policy
-        self.optimizer = optimizer.make(self.model, settings.optimizer)
+        self.optimise(model, model.policy)
 
     def plan_steps(self, count: int) -> None:
         """Passes over `count` examples, each in an order of its own, and the number of steps that they make."""
-        settings = self.section_settings
 
         def order(epoch: int) -> list[int]:
             places = list(range(count))
             random.Random(f"{self.seed} {epoch}").shuffle(places)
             return places
 
-        self.epochs = Epochs(order, settings.pairs_per_step)
-        per_epoch = count / settings.pairs_per_step
-        self.schedule(settings.steps or max(1, int(per_epoch * (settings.epochs or 1))))
+        self.epochs = Epochs(order, self.settings.pairs_per_step)
+        self.schedule(count, self.settings.pairs_per_step)
 
     def fitting(self, examples: Sequence[E], limit: int, named: str, split: str) -> list[E]:
         """Those with conversations of at most `limit` tokens; how many are dropped is an event.
@@ -101,9 +77,22 @@ class RewardTrainer(Loop):
             )
         return kept
 
-    def summary(self) -> dict[str, float]:
-        """The card's metrics."""
-        return self.final
+    def summary(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The card's metrics too."""
+        return super().summary(metrics) | self.final
+
+    def extra_state(self, step: int) -> dict[str, Any]:
+        """What the loss remembers too."""
+        return super().extra_state(step) | {"loss": self.loss.fn.state_dict()}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Take up what `extra_state` gave."""
+        super().load_extra_state(state)
+        self.loss.fn.load_state_dict(state["loss"])
+
+    def about(self) -> dict[str, Any]:
+        """The loss, and a system prompt that the model was trained with, too."""
+        return super().about() | {"loss": self.loss.name} | ({"system_prompt": self.system} if self.system else {})
 
     def write_card(self, counts: dict[str, Any], named: str) -> None:
         """`card.md` and `reward_model.json` of the report: what was learned from, and the metrics of the held-out examples."""

@@ -16,7 +16,7 @@ from pipelines.data import dataset, pairs
 from pipelines.data.records import Stop
 from pipelines.engine import reward_model
 from pipelines.engine.critiques import CritiqueSampler
-from pipelines.engine.loop import HELDOUT
+from pipelines.engine.fixed_data import HELDOUT
 from pipelines.reward_model import card
 from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
 from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, LENGTH_HEAD
@@ -28,9 +28,9 @@ from pipelines.reward_model.users import Context, UserPairs
 class Trainer(RewardTrainer):
     """One run on pairs; arguments as in `Loop`."""
 
-    def prepare(self, data: Path) -> None:
+    def read(self, data: Path) -> None:
         """Read the pairs, and make what the loss needs beside the network."""
-        settings = self.section_settings
+        settings = self.settings
         self.two_heads = LENGTH_HEAD in self.loss.needs
         self.text = bool({*ANSWER_TEXT, *CRITIQUE_TEXT} & set(self.loss.needs))
         self.own_critiques = settings.critique is not None and settings.critique.source == "own"
@@ -40,7 +40,6 @@ class Trainer(RewardTrainer):
         self.load()
         self.compares = "chosen_logp_ref" in self.loss.needs
         self.shares_turns = DISTANCES[0] in self.loss.needs
-        self.commits_start = self.compares or self.own_critiques
         self.critiques: dict[str, list[list[list[int]]]] = {}
         """train, heldout → for each pair the token ids of both critiques, where the starting model writes them."""
         self.reference: dict[str, Tensor] = {}
@@ -57,15 +56,15 @@ class Trainer(RewardTrainer):
         for number, problem in enumerate(read):
             tokens.append(self._tokens(pairs.pair_of(problem), problem.tools))
             self.report.progress(number + 1, len(read), f"tokenising {split}", unit="pair")
-        limit = self.section_settings.max_length
-        critique = self.section_settings.critique
+        limit = self.settings.max_length
+        critique = self.settings.critique
         if critique is not None and self.own_critiques:
             limit -= critique.sampling.max_tokens
         return self.fitting(tokens, limit, "pairs", split)
 
     def _tokens(self, pair: pairs.Pair, tools: list[dict[str, Any]] | None) -> Tokens:
-        critique = self.section_settings.critique
-        if pair.part is not None and self.section_settings.users is not None:
+        critique = self.settings.critique
+        if pair.part is not None and self.settings.users is not None:
             raise DataError(
                 f"record {pair.uid} is a pair of parts of episodes (info.{pair.part}), and a user's latent is inferred from pairs of whole "
                 "answers. Leave out reward_model.users."
@@ -77,9 +76,9 @@ class Trainer(RewardTrainer):
 
     def load(self) -> None:
         """The starting model with its heads, and the optimizer."""
-        users = self.section_settings.users
-        self.load_network(
-            2 if self.two_heads else self.section_settings.heads, text=self.text,
+        users = self.settings.users
+        self.load_heads(
+            2 if self.two_heads else self.settings.heads, text=self.text,
             users=(users.latent, users.hidden) if users else None,
         )  # fmt: skip
 
@@ -103,7 +102,7 @@ class Trainer(RewardTrainer):
         if not rows:
             return torch.zeros(0, 2, self.model.heads.in_features, device=self.device)
         packed, _ = answers(rows, self.tokenizer.pad_token_id)
-        return torch.stack(self.model.ends(packed, self.section_settings.micro_batch_tokens).chunk(2), 1)
+        return torch.stack(self.model.ends(packed, self.settings.micro_batch_tokens).chunk(2), 1)
 
     def _context(self, batch: Sequence[Tokens], step: int | None) -> Context | None:
         """What the latents of the pairs' users are inferred from; None where rewards depend on no user."""
@@ -113,10 +112,10 @@ class Trainer(RewardTrainer):
 
     def _write(self, rows: Sequence[Tokens]) -> list[list[list[int]]]:
         """Token ids of a critique of both answers of each pair, by the model as it is."""
-        critique = self.section_settings.critique
+        critique = self.settings.critique
         if critique is None or not rows:
             return []
-        writer = CritiqueSampler(self.policy.causal, self.tokenizer, dtype=self.settings.dtype)
+        writer = CritiqueSampler(self.policy.causal, self.tokenizer, dtype=self.model_settings.dtype)
         prefixes = [ids for pair in rows for ids in (pair.chosen, pair.rejected)]
         drawn = [each[0] for each in writer.write(prefixes, 1, critique.sampling, seed=self.seed)]
         cut = sum(each.stop == Stop.LENGTH for each in drawn)
@@ -126,7 +125,8 @@ class Trainer(RewardTrainer):
             )
         return [[first.tokens, second.tokens] for first, second in zip(drawn[::2], drawn[1::2], strict=True)]
 
-    def _step(self, step: int) -> dict[str, float]:
+    def make_step(self, step: int) -> dict[str, float]:
+        """One update."""
         began = time.perf_counter()
         indices = self.epochs.step(step)
         batch = [self.pairs[i] for i in indices]
@@ -145,7 +145,7 @@ class Trainer(RewardTrainer):
         }
         tokens = sum(pair.size for pair in batch)
         self.tokens_seen += tokens
-        per_step, count = self.section_settings.pairs_per_step, len(self.pairs)
+        per_step, count = self.settings.pairs_per_step, len(self.pairs)
         if hasattr(self.loss.fn, "on_epoch") and (step + 1) * per_step // count > step * per_step // count:
             self.loss.fn.on_epoch(self._all_columns(self.pairs, range(count)))
         seconds = time.perf_counter() - began
@@ -162,9 +162,9 @@ class Trainer(RewardTrainer):
         packed, owner = answers(batch, self.tokenizer.pad_token_id)
         rewards, logps = self.model.scores(
             packed,
-            self.section_settings.micro_batch_tokens,
+            self.settings.micro_batch_tokens,
             text=self.text,
-            prefixes=not self.section_settings.gradient_checkpointing,
+            prefixes=not self.settings.gradient_checkpointing,
             latents=None if latents is None else latents.repeat(2, 1)[owner],
         )
         count = 2 * len(batch)
@@ -188,7 +188,7 @@ class Trainer(RewardTrainer):
         rewards, logps = scores.rewards, scores.logps
         shared: dict[str, Any] = dict(data_columns(batch, indices))
         if logps is not None:
-            names = ANSWER_TEXT if self.section_settings.critique is None else CRITIQUE_TEXT
+            names = ANSWER_TEXT if self.settings.critique is None else CRITIQUE_TEXT
             shared |= dict(zip(names, logps.chunk(2), strict=True))
         if self.compares and with_reference:
             trained = min(indices) >= 0
@@ -224,7 +224,7 @@ class Trainer(RewardTrainer):
         total = 0.0
         context = self._context(batch, step)
         scored = []
-        for part in chunks(batch, self.section_settings.micro_batch_tokens):
+        for part in chunks(batch, self.settings.micro_batch_tokens):
             some = [batch[i] for i in part]
             latents, divergence = (None, None) if context is None else context.of(part).latents(self.model.users)
             scores = self._scores(some, latents)
@@ -237,7 +237,7 @@ class Trainer(RewardTrainer):
 
     def _coupled(self, batch: Sequence[Tokens], indices: Sequence[int]) -> tuple[float, Tensor]:
         """As `_summed`, for a loss that couples pairs: its derivatives by the scores first, then these as factors (2101.06983)."""
-        parts = list(chunks(batch, self.section_settings.micro_batch_tokens))
+        parts = list(chunks(batch, self.settings.micro_batch_tokens))
         with torch.no_grad():
             rewards = joined([self._scores([batch[i] for i in part]).rewards for part in parts])
         free = rewards.requires_grad_()
@@ -254,7 +254,7 @@ class Trainer(RewardTrainer):
         self, batch: Sequence[Tokens], indices: Sequence[int], *, with_reference: bool = True
     ) -> list[dict[str, Any]]:
         """The columns of many pairs, without gradient, for each head."""
-        parts = chunks(batch, self.section_settings.micro_batch_tokens)
+        parts = chunks(batch, self.settings.micro_batch_tokens)
         context = self._context(batch, None)
         latents, divergence = (None, None) if context is None else context.latents(self.model.users)
         scored = [self._scores([batch[i] for i in part], None if latents is None else latents[part]) for part in parts]
@@ -279,16 +279,21 @@ class Trainer(RewardTrainer):
         lengths = columns[0]["chosen_length"], columns[0]["rejected_length"]
         return card.measures(chosen, rejected, *lengths, prompts)
 
-    def extra_state(self) -> dict[str, Any]:
-        """What the loss remembers, and what the starting model found and wrote."""
-        return {"loss": self.loss.fn.state_dict(), "reference": self.reference, "critiques": self.critiques}
+    @property
+    def commits_start(self) -> bool:
+        """Also what the starting model has scored and written."""
+        return self.compares or self.own_critiques or super().commits_start
+
+    def extra_state(self, step: int) -> dict[str, Any]:
+        """What the starting model has scored and written too."""
+        return super().extra_state(step) | {"reference": self.reference, "critiques": self.critiques}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """Take up what `extra_state` gave."""
-        self.loss.fn.load_state_dict(state["loss"])
+        super().load_extra_state(state)
         self.reference, self.critiques = state["reference"], state["critiques"]
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """The checkpoint, and its card."""
         measured, indices = (self.heldout, [-1] * len(self.heldout)) if self.heldout else (
             self.pairs[:HELDOUT_EXAMPLES], list(range(len(self.pairs[:HELDOUT_EXAMPLES])))
@@ -296,18 +301,16 @@ class Trainer(RewardTrainer):
         columns = self._all_columns(measured, indices)
         scores = torch.stack([torch.cat([each["chosen_reward"], each["rejected_reward"]]) for each in columns])
         self.final = self._card(columns) if self.heldout else {}
-        critique, latents, users = self.section_settings.critique, None, {}
+        critique, latents, users = self.settings.critique, None, {}
         if self.user_pairs is not None and self.model.users is not None:
             context = self.user_pairs.of_users(self.model.users.size).to(self.device)
             with torch.no_grad():
                 latents, users = context.latents(self.model.users)[0], {"users": self.user_pairs.trained}
         about = {
-            "stage": "reward_model", "base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code,
-            "loss": self.loss.name, "score_mean": scores.mean(1).tolist(), "score_std": scores.std(1, correction=0).tolist(),
-            **({"system_prompt": self.system} if self.system else {}),
+            **self.about(), "score_mean": scores.mean(1).tolist(), "score_std": scores.std(1, correction=0).tolist(),
             **({"critique": critique.model_dump(exclude={"source"})} if critique else {}), **users,
         }  # fmt: skip
-        lora = self.section_settings.lora is not None
+        lora = self.settings.lora is not None
         folder = self.out / "model"
         reward_model.save(
             self.model, self.tokenizer, folder, about, lora=lora, only_first=self.two_heads, language_head=critique is not None,

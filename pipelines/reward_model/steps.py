@@ -17,7 +17,7 @@ from pipelines.data import control, dataset
 from pipelines.data.chat import render_answer, with_system_prompt
 from pipelines.data.steps import StepAnswer, steps_of, token_at
 from pipelines.engine import reward_model
-from pipelines.engine.loop import HELDOUT
+from pipelines.engine.fixed_data import HELDOUT
 from pipelines.reward_model import step_card
 from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
 from pipelines.reward_model.pack import chunks
@@ -89,9 +89,9 @@ def tokens_of(
 class StepTrainer(RewardTrainer):
     """One run on answers with labelled steps; arguments as in `Loop`."""
 
-    def prepare(self, data: Path) -> None:
+    def read(self, data: Path) -> None:
         """Read the answers, and make the network."""
-        settings = self.section_settings
+        settings = self.settings
         assert settings.step_labels is not None, "the plan refuses a loss of steps without it"
         self.labels = settings.step_labels
         self.answers = self._answers(data, settings.split)
@@ -102,7 +102,7 @@ class StepTrainer(RewardTrainer):
 
     def load(self) -> None:
         """The starting model with its heads, and the optimizer."""
-        self.load_network(self.section_settings.heads, text=False)
+        self.load_heads(self.settings.heads, text=False)
 
     def _answers(self, data: Path, split: str) -> list[Steps]:
         read = dataset.read_split(data, split)
@@ -122,14 +122,15 @@ class StepTrainer(RewardTrainer):
                 f"reward_model.data: none of the {len(answers)} answers of {split} has a labelled step that the chat template leaves as it "
                 "is. Look at the records' info.steps and info.step_labels, and at the template."
             )
-        return self.fitting(readable, self.section_settings.max_length, "answers", split)
+        return self.fitting(readable, self.settings.max_length, "answers", split)
 
-    def _step(self, step: int) -> dict[str, float]:
+    def make_step(self, step: int) -> dict[str, float]:
+        """One update."""
         began = time.perf_counter()
         batch = [self.answers[i] for i in self.epochs.step(step)]
         labels, count = self._labels(batch), sum(len(each.ends) for each in batch)
         rewards, total = [], 0.0
-        for part in chunks(batch, self.section_settings.micro_batch_tokens):
+        for part in chunks(batch, self.settings.micro_batch_tokens):
             some = [batch[i] for i in part]
             scored = self._rewards(some)
             loss = self._loss(scored, self._labels(some)).sum() / count
@@ -161,7 +162,7 @@ class StepTrainer(RewardTrainer):
         for row, each in enumerate(batch):
             tokens[row, : each.size] = torch.tensor(each.ids)
             read[row, each.ends] = True
-        settings = self.section_settings
+        settings = self.settings
         return self.model.scores_at(
             tokens, read, settings.micro_batch_tokens, prefixes=not settings.gradient_checkpointing
         )
@@ -175,7 +176,7 @@ class StepTrainer(RewardTrainer):
     @torch.no_grad()
     def _scored(self, answers: Sequence[Steps]) -> Tensor:
         """Rewards of all labelled steps without gradient, float32 [N, heads]."""
-        parts = chunks(answers, self.section_settings.micro_batch_tokens)
+        parts = chunks(answers, self.settings.micro_batch_tokens)
         return torch.cat([self._rewards([answers[i] for i in part]) for part in parts])
 
     def measure(self) -> dict[str, float]:
@@ -194,24 +195,15 @@ class StepTrainer(RewardTrainer):
         prompts = [each.prompt for each in self.heldout]
         return step_card.measures(p, labels, sizes, prompts, gapless, [each.judged for each in self.heldout])
 
-    def extra_state(self) -> dict[str, Any]:
-        """What the loss remembers."""
-        return {"loss": self.loss.fn.state_dict()}
-
-    def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Take up what `extra_state` gave."""
-        self.loss.fn.load_state_dict(state["loss"])
-
-    def _save(self) -> None:
+    def save(self) -> None:
         """The checkpoint, and its card."""
         scores = self._scored(self.heldout or self.answers[:HELDOUT_EXAMPLES])
         self.final = self._card(scores) if self.heldout else {}
         about = {
-            "stage": "reward_model", "base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code,
-            "loss": self.loss.name, "score_mean": scores.mean(0).tolist(), "score_std": scores.std(0, correction=0).tolist(),
-            "steps": {"separator": self.labels.separator}, **({"system_prompt": self.system} if self.system else {}),
+            **self.about(), "score_mean": scores.mean(0).tolist(), "score_std": scores.std(0, correction=0).tolist(),
+            "steps": {"separator": self.labels.separator},
         }  # fmt: skip
-        lora = self.section_settings.lora is not None
+        lora = self.settings.lora is not None
         reward_model.save(self.model, self.tokenizer, self.out / "model", about, lora=lora)
         counts = {"answers": len(self.answers), "steps of answers": sum(len(each.ends) for each in self.answers)}
         self.write_card(counts | {"heldout answers": len(self.heldout)}, "steps")

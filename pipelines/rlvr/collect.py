@@ -87,7 +87,7 @@ class Collector:
     """Collects batches, one after the other.
 
     Args:
-        rlvr: the recipe's section.
+        settings: the stage's section of the recipe.
         update: the bound methods.
         problems: of the split.
         tokenizer: for prompts and texts; one thread at a time may use it.
@@ -100,7 +100,7 @@ class Collector:
 
     def __init__(
         self,
-        rlvr: Rlvr,
+        settings: Rlvr,
         update: Update,
         problems: list[Problem],
         *,
@@ -111,12 +111,13 @@ class Collector:
         world: parallel.World,
         device: Any,
     ) -> None:
-        self.rlvr, self.update, self.problems, self.tokenizer, self.sampler = rlvr, update, problems, tokenizer, sampler
+        self.settings, self.update, self.problems = settings, update, problems
+        self.tokenizer, self.sampler = tokenizer, sampler
         self.scorer = scorer
         self.seed, self.world, self.device = seed, world, device
         self.by_uid = {p.uid: p for p in problems}
-        self.functions = scoring.load_functions(rlvr.reward_functions)
-        self.sampling = rlvr.sampling
+        self.functions = scoring.load_functions(settings.reward_functions)
+        self.sampling = settings.sampling
         """Of the batch that is being collected."""
         self.version = 0
         """Number of optimizer updates that the sampling weights have had."""
@@ -135,7 +136,7 @@ class Collector:
         """Draws of the batch so far."""
         self._asked = 0
         """Problems of the last draw."""
-        self._session = function_keywords.Session(0, rlvr.steps)
+        self._session = function_keywords.Session(0, settings.steps)
         """What reward functions see and log in this step."""
         self._groups = 0
         """The next draw's first group."""
@@ -143,7 +144,7 @@ class Collector:
 
     def begin(self, version: int) -> Sampling:
         """Ask the methods for the settings of the next batch, which weights of this version sample."""
-        sampling = self.rlvr.sampling
+        sampling = self.settings.sampling
         for method in self.update.methods():
             sampling = method.sampling(sampling)
         self.sampling, self.version = sampling, version
@@ -153,7 +154,7 @@ class Collector:
         """The batch of a step, after `begin`."""
         began = time.perf_counter()
         sampled: list[Trajectory] = []
-        self._session = function_keywords.Session(step, self.rlvr.steps)
+        self._session = function_keywords.Session(step, self.settings.steps)
 
         def draw() -> list[DrawnProblem]:
             rows = self._rollouts(step, self._draws, self._groups)
@@ -162,10 +163,10 @@ class Collector:
 
         self._step, self._tried = step, []
         self._draws = self._groups = 0
-        drawn = self.update.sampling_schedule.fn.collect(draw, self.rlvr.prompts)
+        drawn = self.update.sampling_schedule.fn.collect(draw, self.settings.prompts)
         rows = sorted((row for problem in drawn for row in problem.rows), key=lambda row: row.group)
         batch = Batch(step, self.version, self.sampling, sampled, rows, time.perf_counter() - began)
-        if self.rlvr.window:
+        if self.settings.window:
             batch.metrics = diagnostics.of_windows(rows, self.version, len(self.open.unfinished()))
         batch.metrics |= self._logged_metrics() | diagnostics.of_tries(self._tried) | self.update.metrics(drawing=True)
         batch.lines = self.update.lines(drawing=True)
@@ -193,7 +194,7 @@ class Collector:
         problems: dict[int, tuple[list[Trajectory], list[bool]]] = {}
         for row, trains in zip(rows, verdict, strict=True):
             place = row.group - self._groups
-            members, votes = problems.setdefault(place if self.rlvr.window else place % self._asked, ([], []))
+            members, votes = problems.setdefault(place if self.settings.window else place % self._asked, ([], []))
             members.append(row)
             votes.append(trains)
         self._groups = max(row.group for row in rows) + 1
@@ -210,10 +211,10 @@ class Collector:
 
     def _rollouts(self, step: int, draw: int, first: int) -> list[Trajectory]:
         """Scored rollouts of the next problems, whose groups are numbered from `first` on."""
-        if self.rlvr.window:
+        if self.settings.window:
             return self._windowed(step, draw, first)
         curriculum = self.update.curriculum.fn
-        allocations = curriculum.propose(self.rlvr.prompts, self.rlvr.group_size)
+        allocations = curriculum.propose(self.settings.prompts, self.settings.group_size)
         self._asked = len(allocations)
         rows = self.sample(allocations, first, (step, draw, ROLLOUTS)) if allocations else []
         for row in rows:
@@ -228,11 +229,11 @@ class Collector:
         taken: list[OpenGroup] = []
         while not taken:
             unfinished = self.open.unfinished()
-            count = self.rlvr.prompts - -(-len(unfinished) // self.rlvr.group_size)
+            count = self.settings.prompts - -(-len(unfinished) // self.settings.group_size)
             if unfinished:
                 self.open.go_on(self.update.rollout.fn.resume(unfinished, context))
             if count > 0:
-                allocations = curriculum.propose(count, self.rlvr.group_size)
+                allocations = curriculum.propose(count, self.settings.group_size)
                 requests = self.update.prompting.fn.build_requests(self._requests(allocations, 0), context)
                 groups = by_group(self.update.rollout.fn.run(requests, context))
                 for i, allocation in enumerate(allocations):
@@ -285,10 +286,10 @@ class Collector:
             version=self.version,
             tokenizer=self.tokenizer,
             scorer=self.scorer,
-            window=self.rlvr.window_tokens,
+            window=self.settings.window_tokens,
             stored=self.stored,
-            progress=self._step / self.rlvr.steps,
-            on_timeout=self.rlvr.on_timeout,
+            progress=self._step / self.settings.steps,
+            on_timeout=self.settings.on_timeout,
         )
 
     def _score(self, rows: list[Trajectory]) -> None:
@@ -297,10 +298,10 @@ class Collector:
             return
         for row in rows:
             row.source = self.by_uid[row.uid].source
-        scoring.verify(rows, self.by_uid, on_timeout=self.rlvr.on_timeout)
+        scoring.verify(rows, self.by_uid, on_timeout=self.settings.on_timeout)
         with function_keywords.session(self._session):
             scoring.score(self.update.reward.fn, rows, self.by_uid)
-            scoring.add(self.functions, rows, self.by_uid, timeout_s=self.rlvr.reward_timeout_s)
+            scoring.add(self.functions, rows, self.by_uid, timeout_s=self.settings.reward_timeout_s)
 
     def forget(self) -> None:
         """Before what was packed last is replaced by rows of an earlier step."""
@@ -322,5 +323,5 @@ class Collector:
             or len(packed[0]) != len(rows)
             or any(a is not b for a, b in zip(packed[0], rows, strict=True))
         ):
-            packed = self._packed = (rows, pack(rows, step=step, total_steps=self.rlvr.steps, version=version))
+            packed = self._packed = (rows, pack(rows, step=step, total_steps=self.settings.steps, version=version))
         return dict(packed[1])

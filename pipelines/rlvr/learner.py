@@ -14,8 +14,8 @@ from pipelines.contract.method import PolicyUpdate, own_update
 from pipelines.contract.model_settings import Model
 from pipelines.contract.provider import ProviderContext
 from pipelines.data.records import Problem
-from pipelines.engine import distribution, models, optimizer, parallel
-from pipelines.engine.policy import Policy, without_dropout
+from pipelines.engine import distribution, optimizer, parallel
+from pipelines.engine.policy import Policy
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers
 from pipelines.rlvr import algorithm, diagnostics
@@ -47,10 +47,11 @@ class Learner:
     """The policy that is trained, its optimizer, and the providers of columns.
 
     Args:
-        rlvr: the recipe's section.
-        model: the recipe's model section.
+        settings: the stage's section of the recipe.
+        model_settings: the recipe's model section.
         update: the bound methods.
-        start: model folder to start from.
+        network: what is trained, on its device.
+        start: model folder that it comes from.
         report: for events.
         seed: of adapters and of the order of mini-batches.
         world: the processes that share the work.
@@ -60,10 +61,11 @@ class Learner:
 
     def __init__(
         self,
-        rlvr: Rlvr,
-        model: Model,
+        settings: Rlvr,
+        model_settings: Model,
         update: algorithm.Update,
         *,
+        network: Any,
         start: str,
         report: Report,
         seed: int,
@@ -71,21 +73,19 @@ class Learner:
         tokenizer: Any,
         problems: Mapping[int, Problem],
     ) -> None:
-        self.rlvr, self.settings, self.update, self.report, self.seed, self.world = (
-            rlvr, model, update, report, seed, world,
-        )  # fmt: skip
-        self.model = self._model(start)
-        self.policy = Policy(self.model, rlvr.sampling, dtype=model.dtype)
+        self.settings, self.update, self.report, self.seed, self.world = settings, update, report, seed, world
+        self.model = network
+        self.policy = Policy(self.model, settings.sampling, dtype=model_settings.dtype)
         self.policy.top_p_mass = update.column_options().get("entropy_top_p")
-        self.passes = ForwardPasses(self.policy, rlvr, world)
-        self.frozen = FrozenModels(model)
+        self.passes = ForwardPasses(self.policy, settings, world)
+        self.frozen = FrozenModels(model_settings)
         self.scorer = self.text_scorer(tokenizer, start, world)
-        self.providers = {bound.name: bound.fn for bound in bind_providers(rlvr, update.bound())}
+        self.providers = {bound.name: bound.fn for bound in bind_providers(settings, update.bound())}
         context = ProviderContext(
             policy=self.policy,
             passes=self.passes,
-            rlvr=rlvr,
-            model=model,
+            rlvr=settings,
+            model=model_settings,
             start=start,
             seed=seed,
             outcome_tokens=partial(algorithm.critic_tokens, update),
@@ -96,18 +96,18 @@ class Learner:
         )
         for provider in self.providers.values():
             provider.setup(context)
-        self.weights = parallel.Weights(self.model, self.policy.scorer, self.policy.layers, world)
-        self.optimizer = optimizer.make(self.model, rlvr.optimizer)
+        self.weights = parallel.Weights(self.model, self.policy, world)
+        self.optimizer = optimizer.make(self.model, settings.optimizer)
         self.warm_up = max((provider.warm_up for provider in self.providers.values()), default=0)
         """First steps in which the providers are fitted and the policy stands still: they have no place in its schedule."""
-        self.places_of_step = rlvr.epochs * min(rlvr.mini_batches, rlvr.prompts)
+        self.places_of_step = settings.epochs * min(settings.mini_batches, settings.prompts)
         """Most places that a step takes in the schedule."""
-        total = (rlvr.steps - self.warm_up) * self.places_of_step
-        self.stepper = optimizer.Stepper(self.optimizer, rlvr.optimizer, total, rlvr.max_bad_steps)
+        total = (settings.steps - self.warm_up) * self.places_of_step
+        self.stepper = optimizer.Stepper(self.optimizer, settings.optimizer, total, settings.max_bad_steps)
         self.updates_done = 0
         self.places_taken = 0
         """How far the schedule has come: the updates done, without those for which it has no place."""
-        self.mismatch = MismatchMonitor(rlvr.mismatch, model.dtype)
+        self.mismatch = MismatchMonitor(settings.mismatch, model_settings.dtype)
         self.sampled_by: Tokens | None = None
         """Where older weights sampled the step's rows: the difference between those weights' log-probs and the sampler's."""
         self.release_memory: Callable[[], None] = lambda: None
@@ -116,27 +116,16 @@ class Learner:
     def text_scorer(self, tokenizer: Any, start: str, world: parallel.World) -> TextScorer:
         """A scorer of text by the present weights and by frozen models; arguments as in `TextScorer`."""
         return TextScorer(
-            self.rlvr, lambda: self.weights.full, tokenizer=tokenizer, start=start, frozen=self.frozen, world=world,
+            self.settings, lambda: self.weights.full, tokenizer=tokenizer, start=start, frozen=self.frozen, world=world,
             budget=lambda: self.passes.budget,
         )  # fmt: skip
-
-    def _model(self, start: str) -> Any:
-        model = models.load_model(start, self.settings)
-        without_dropout(model)
-        if self.rlvr.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        torch.manual_seed(self.seed)
-        if self.rlvr.lora:
-            model = models.with_lora(model, self.rlvr.lora)
-        model.to(models.device())  # type: ignore[arg-type]
-        return model.train(self.rlvr.gradient_checkpointing)
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """Put the columns that a method asked for and only a forward pass gives into `columns`."""
         with torch.no_grad():
             if columns["teacher_forced"].any():
                 self._fill_teacher_forced(tokens, columns)
-            if self.rlvr.old_logp == "trainer":
+            if self.settings.old_logp == "trainer":
                 columns["logp_sampler"] = columns["logp_old"]
                 columns["logp_old"] = self.passes.per_token(self.passes.log_probs, tokens, columns["mask"])
         for provider in self.providers.values():
@@ -224,7 +213,7 @@ class Learner:
     def _live(self, columns: dict[str, Any], rows: Tensor) -> Tensor:
         """Those of the rows that a forward pass is made for."""
         live = columns["in_loss"][rows] & columns["mask"][rows].any(1)
-        if self.rlvr.skip_zero_advantage_rows and self.update.zero_advantage_rows_are_skippable():
+        if self.settings.skip_zero_advantage_rows and self.update.zero_advantage_rows_are_skippable():
             live &= (columns["advantage"][rows] != 0).any(1)
         return rows[live]
 
@@ -260,12 +249,12 @@ class Learner:
         """
         columns = update.columns
         groups = columns["group"][columns["in_loss"]].unique()
-        count = min(self.rlvr.mini_batches, len(groups)) if update.split else 1
+        count = min(self.settings.mini_batches, len(groups)) if update.split else 1
         stream = (SHUFFLES, place) if update.replayed else (SHUFFLES,)
         batches: list[Tensor] = []
-        for epoch in range(self.rlvr.epochs if update.split else 1):
+        for epoch in range(self.settings.epochs if update.split else 1):
             order = groups
-            if self.rlvr.mini_batches > 1:
+            if self.settings.mini_batches > 1:
                 draw = distribution.generator(torch.device("cpu"), self.seed, int(columns["step"]), epoch, *stream)
                 order = groups[torch.randperm(len(groups), generator=draw)]
             batches += [torch.isin(columns["group"], part).nonzero().squeeze(1) for part in order.tensor_split(count)]
@@ -337,7 +326,7 @@ class Learner:
         tokens, mask = columns["token"], torch.zeros_like(columns["mask"])
         mask[live] = columns["mask"][live]
         logp = columns["logp_old"]
-        if self.rlvr.old_logp != "trainer":
+        if self.settings.old_logp != "trainer":
             with torch.no_grad():
                 logp = self.passes.per_token(self.passes.log_probs, tokens, mask)
         compared = Tokens.of(algorithm.take(columns, live), logp[live], tokens[live], live)
@@ -359,39 +348,19 @@ class Learner:
         return {name.replace("mismatch/", "staleness/"): value for name, value in measured.items()}
 
     def state(self) -> dict[str, Any]:
-        """Weights, optimizer and counters, for a commit; every process must call."""
+        """Counters, and what is learned beside the weights, for a commit."""
         return {
             "updates": self.updates_done,
             "places": self.places_taken,
             "budget": self.passes.budget,
-            "model": self.weights.state(),
-            "optimizer": parallel.optimizer_state(self.optimizer),
-            "stepper": self.stepper.state_dict(),
             "mismatch": self.mismatch.state_dict(),
             "providers": {name: provider.state_dict() for name, provider in self.providers.items()},
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take up where `state` left off."""
-        self.weights.load(state["model"])
-        parallel.load_optimizer(self.optimizer, state["optimizer"])
-        self.stepper.load_state_dict(state["stepper"])
         self.mismatch.load_state_dict(state["mismatch"])
         self.updates_done, self.places_taken = state["updates"], state["places"]
         self.passes.budget = state["budget"]
         for name, provider in self.providers.items():
             provider.load_state_dict(state["providers"][name])
-
-    def save(self, tokenizer: Any, folder: Any, state: dict[str, Any] | None, about: dict[str, Any]) -> None:
-        """Write the model folder and what there is to know `about` it.
-
-        Args:
-            state: a commit whose weights are to be used instead of the present ones.
-        """
-        if state is not None:
-            self.weights.load(state["model"])
-        full_model = self.weights.full
-        model = full_model.merge_and_unload() if self.rlvr.lora else full_model
-        if self.world.rank == 0:
-            base = {"base": self.settings.path, "trust_remote_code": self.settings.trust_remote_code}
-            models.save_model(model, tokenizer, folder, {"stage": "rlvr", **base, **about})

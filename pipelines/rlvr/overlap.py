@@ -50,13 +50,13 @@ class Snapshot:
 
     Args:
         model: the one that is trained.
-        rlvr: for the sampling settings.
+        settings: for the sampling settings.
         dtype: of computation.
     """
 
-    def __init__(self, model: Any, rlvr: Rlvr, dtype: str) -> None:
+    def __init__(self, model: Any, settings: Rlvr, dtype: str) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
-        self.policy = Policy(self.model, rlvr.sampling, dtype=dtype)
+        self.policy = Policy(self.model, settings.sampling, dtype=dtype)
         self.step = 0
         """Number of steps that these weights have been trained for."""
         self.version = 0
@@ -93,15 +93,18 @@ class Overlap:
     """Samples ahead of the trainer.
 
     Args:
-        rlvr: the recipe's section.
-        model: the recipe's model section.
+        settings: the stage's section of the recipe.
+        model_settings: the recipe's model section.
         collector: collects the batches; only this object's thread uses it.
         learner: its weights are sampled from.
         server: what decodes.
     """
 
-    def __init__(self, rlvr: Rlvr, model: Model, collector: Collector, learner: Learner, server: ServerSampler) -> None:
-        self.rlvr, self.model, self.collector, self.learner, self.server = rlvr, model, collector, learner, server
+    def __init__(
+        self, settings: Rlvr, model_settings: Model, collector: Collector, learner: Learner, server: ServerSampler
+    ) -> None:
+        self.settings, self.model_settings = settings, model_settings
+        self.collector, self.learner, self.server = collector, learner, server
         self._jobs: dict[int, Job] = {}
         """By step, those that no step has taken yet."""
         self._taken: Job | None = None
@@ -147,7 +150,7 @@ class Overlap:
 
     def _start_jobs(self, step: int, version: int) -> None:
         self._next = max(self._next, step)
-        last = min(step + self.rlvr.staleness, self.rlvr.steps - 1)
+        last = min(step + self.settings.staleness, self.settings.steps - 1)
         if self._next <= last:
             snapshot = self._snapshot(dict(self.learner.weights.full.named_parameters()), step, version)
             for later in range(self._next, last + 1):
@@ -164,7 +167,7 @@ class Overlap:
 
     def _snapshot(self, weights: dict[str, torch.Tensor], step: int, version: int) -> Snapshot:
         if not self._free:
-            self._free.append(Snapshot(self.learner.weights.full, self.rlvr, self.model.dtype))
+            self._free.append(Snapshot(self.learner.weights.full, self.settings, self.model_settings.dtype))
         snapshot = self._free.pop()
         snapshot.load(weights, step, version)
         return snapshot

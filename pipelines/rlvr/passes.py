@@ -24,13 +24,13 @@ class ForwardPasses:
 
     Args:
         policy: says which layouts its attention takes.
-        rlvr: `micro_batch_tokens`, `share_prefixes`, `gradient_checkpointing`.
+        settings: `micro_batch_tokens`, `share_prefixes`, `gradient_checkpointing`.
         world: the processes that share the work.
     """
 
-    def __init__(self, policy: Policy, rlvr: Rlvr, world: parallel.World) -> None:
-        self.policy, self.rlvr, self.world = policy, rlvr, world
-        self.budget = rlvr.micro_batch_tokens
+    def __init__(self, policy: Policy, settings: Rlvr, world: parallel.World) -> None:
+        self.policy, self.settings, self.world = policy, settings, world
+        self.budget = settings.micro_batch_tokens
         """Tokens of a pass; halved when memory runs out."""
 
     def layouts(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
@@ -41,8 +41,8 @@ class ForwardPasses:
             mask: bool [B, T], the tokens to score.
             rows: int64 [N], rows with a True in the mask.
         """
-        trees = self.policy.takes_masks and self.rlvr.share_prefixes
-        prefixes = self.policy.takes_prefixes and self.world.size == 1 and not self.rlvr.gradient_checkpointing
+        trees = self.policy.takes_masks and self.settings.share_prefixes
+        prefixes = self.policy.takes_prefixes and self.world.size == 1 and not self.settings.gradient_checkpointing
         layouts = best_layouts(tokens, mask, rows, self.budget, allow_trees=trees, allow_prefixes=prefixes)
         if 0 < len(layouts) < self.world.size:
             smaller = max(1, sum(layout.size for layout in layouts) // self.world.size)

@@ -112,7 +112,7 @@ class TextScorer:
     """A `Scorer` (pipelines/contract/scorer.py) over a policy and frozen models.
 
     Args:
-        rlvr: the recipe's section.
+        settings: the stage's section of the recipe.
         weights: the model that is trained, unsharded, whenever it is asked.
         tokenizer: the policy's.
         start: model folder that the run started from.
@@ -123,7 +123,7 @@ class TextScorer:
 
     def __init__(
         self,
-        rlvr: Rlvr,
+        settings: Rlvr,
         weights: Callable[[], Any],
         *,
         tokenizer: Any,
@@ -132,7 +132,7 @@ class TextScorer:
         world: parallel.World,
         budget: Callable[[], int],
     ) -> None:
-        self.rlvr, self.weights, self.own_tokenizer, self.start = rlvr, weights, tokenizer, start
+        self.settings, self.weights, self.own_tokenizer, self.start = settings, weights, tokenizer, start
         self.frozen, self.world, self.budget = frozen, world, budget
         self._policy: Policy | None = None
 
@@ -152,7 +152,7 @@ class TextScorer:
         """See `Scorer`."""
         if model not in (POLICY, REFERENCE):
             self.frozen.policy(model)
-        elif model == REFERENCE and not self.rlvr.lora:
+        elif model == REFERENCE and not self.settings.lora:
             self.frozen.policy(self.start)
 
     def log_probs(self, passages: Sequence[Passage], *, model: str = POLICY) -> list[Tensor]:
@@ -185,7 +185,7 @@ class TextScorer:
         if model not in (POLICY, REFERENCE):
             yield self.frozen.policy(model)
             return
-        if model == REFERENCE and not self.rlvr.lora:
+        if model == REFERENCE and not self.settings.lora:
             yield self.frozen.policy(self.start)
             return
         weights = self.weights()
@@ -206,7 +206,7 @@ class TextScorer:
         limit = int(getattr(policy.config, "max_position_embeddings", 0) or 1 << 30)
         long = [sequence for sequence in sequences if len(sequence[0]) > limit]
         values_of = {(ids, start): torch.full((len(ids) - start, statistics.width), torch.nan) for ids, start in long}
-        passes = ForwardPasses(policy, self.rlvr, parallel.World())
+        passes = ForwardPasses(policy, self.settings, parallel.World())
         passes.budget = self.budget()
         embeddings = policy.head.weight.detach()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,12 @@ import torch
 from pipelines.base.files import REPORT
 from pipelines.contract.hidden_statistics import HiddenStatistics
 from pipelines.contract.method import PolicyUpdate, own_update
-from pipelines.contract.model_settings import Model
 from pipelines.contract.monitor import StepRollouts
 from pipelines.contract.rollout import Allocation, Sampler, SetupContext
 from pipelines.data import dataset
 from pipelines.data.records import Stop, Trajectory
-from pipelines.engine import checkpoint, distribution, models, parallel
+from pipelines.engine import distribution, models, parallel
+from pipelines.engine.loop import Loop
 from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.corrected import samples as samples_with
@@ -31,8 +30,6 @@ from pipelines.rlvr.output_log import DRAWS, METHODS, MONITORED, OutputLog, draw
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.pack import pack, padded
 from pipelines.rlvr.windows import OPEN_ROWS
-from pipelines.stage.monitors import Alarm, Monitors
-from pipelines.stage.report import Report
 
 if TYPE_CHECKING:
     from pipelines.engine.server import ServerSampler
@@ -45,33 +42,33 @@ BRANCH = 1 << 20
 SMOOTH = 10
 """Steps over which the mean reward is taken when the best weights are looked for."""
 PHASES = ("rollout", "credit", "update", "metrics", "commit")
-"""Parts of a step, in order."""
+"""Parts of a step, in order, as `phase` hears of them."""
 PER_PROCESS = ("rlvr.prompting", "rlvr.rollout", "rlvr.reward")
 """Slots that see the rollouts of their own process alone, so what they remember differs from rank to rank."""
 
 
-class Trainer:
-    """One RLVR run; arguments as in `pipelines.sft.run.Trainer`, plus the model folder to start from and the artifact of a sample stage."""
+class Trainer(Loop):
+    """One RLVR run; arguments as in `Loop`. Its input `samples`, if it has one, is the artifact of a sample stage."""
 
-    def __init__(
-        self, rlvr: Rlvr, model: Model, *, start: str, data: Path, out: Path, work: Path, report: Report, seed: int,
-        samples: Path | None = None,
-    ) -> None:  # fmt: skip
-        self.rlvr, self.settings, self.out, self.work, self.report, self.seed = rlvr, model, out, work, report, seed
+    section = "rlvr"
+    settings: Rlvr
+
+    def prepare(self, data: Path) -> None:
+        """Read the problems, and make what samples, scores and learns."""
+        rlvr, model, start = self.settings, self.model_settings, str(self.origin)
+        self.total = rlvr.steps
         self.update = algorithm.Update.of(rlvr)
-        self.tokenizer = models.load_tokenizer(start, model)
-        models.check_template(dataset.about(data).get("template"), self.tokenizer, "rlvr")
         self.problems = dataset.read_split(data, rlvr.split)
         gold_answers.require(self.problems, rlvr.reward, rlvr.split)
         info_fields.require(self.problems, rlvr)
         self.by_uid = {p.uid: p for p in self.problems}
-        self.device = models.device()
-        self.world = parallel.World.join()
         self.learner = Learner(
-            rlvr, model, self.update, start=start, report=report, seed=seed, world=self.world, tokenizer=self.tokenizer,
+            rlvr, model, self.update, network=self.load_network().train(rlvr.gradient_checkpointing), start=start,
+            report=self.report, seed=self.seed, world=self.world, tokenizer=self.tokenizer,
             problems={int(p.uid[:15], 16): p for p in self.problems},
         )  # fmt: skip
-        decoded = causal_lm(self.learner.weights.full)
+        self.weights, self.optimizer, self.stepper = self.learner.weights, self.learner.optimizer, self.learner.stepper
+        decoded = causal_lm(self.weights.full)
         stop = models.stop_ids(decoded, self.tokenizer)
         own = TorchSampler(
             decoded, stop=stop, pad=self.tokenizer.pad_token_id, dtype=model.dtype, rows=rlvr.decode_rows,
@@ -80,26 +77,19 @@ class Trainer:
         self.learner.release_memory = own.release
         self.server = self._server(stop, own.context, start) if rlvr.sampler else None
         self.sampler: Sampler = self.server or own
-        self.log = OutputLog(work / "out" / REPORT)
-        self.start_step = 0
-        best = rlvr.commit.keep_best if rlvr.checkpoint_selection == "best" else 0
-        self.monitors = self._monitors()
-        self.effects = Effects(rlvr.no_effect_steps, report.event)
+        self.log = OutputLog(self.work / "out" / REPORT)
+        for each in self.monitors.watched:
+            if each.method.settings.get("function"):  # what cannot be loaded is known now
+                scoring.load_function(each.method.settings["function"], "rlvr.monitors")
+        self.effects = Effects(rlvr.no_effect_steps, self.report.event)
         self.monitor_scorer = self.learner.text_scorer(self.tokenizer, start, parallel.World())  # one process measures
-        self.committer = checkpoint.Committer(
-            work / "checkpoints", keep_last=rlvr.commit.keep_last, keep_best=best, written=report.publish,
-            keep_good=int(self.monitors.acts),
-        )  # fmt: skip
-        self.phase: Callable[[str, int], None] = lambda name, step: None
-        """Called when a part of a step begins, with one of `PHASES`."""
         self.spent: dict[str, float] = {"tokens": 0, "seconds": 0.0}
         """Completion tokens sampled and seconds of steps so far."""
         self.recent: list[float] = []
-        self.best = float("-inf")
         self._set_up = False
         self.collector = self._collector(start)
-        if samples is not None:
-            rows = stored.read(samples, self.by_uid, self.tokenizer)
+        if "samples" in self.inputs:
+            rows = stored.read(self.inputs["samples"], self.by_uid, self.tokenizer)
             self.collector.stored = rows.__getitem__
         self.idle: Idle | None = None
         self.overlap: Overlap | None = None
@@ -114,26 +104,18 @@ class Trainer:
         """The sampler on a decoding server; its code is loaded only where a recipe names one."""
         from pipelines.engine.server import ServerSampler
 
-        assert self.rlvr.sampler is not None
+        assert self.settings.sampler is not None
         return ServerSampler(
-            self.rlvr.sampler,
+            self.settings.sampler,
             stop=stop,
             context=context,
-            dtype=self.settings.dtype,
+            dtype=self.model_settings.dtype,
             work=self.work,
             event=self.report.event,
             base=models.local(start),
-            lora_rank=self.rlvr.lora.rank if self.rlvr.lora else 0,
+            lora_rank=self.settings.lora.rank if self.settings.lora else 0,
             world=self.world,
         )
-
-    def _monitors(self) -> Monitors:
-        """The run's monitors; functions of theirs that cannot be loaded are known now."""
-        monitors = Monitors("rlvr", self.rlvr.monitors, self.rlvr.rollback)
-        for each in monitors.watched:
-            if each.method.settings.get("function"):
-                scoring.load_function(each.method.settings["function"], "rlvr.monitors")
-        return monitors
 
     def _collector(self, start: str) -> Collector:
         """The sampling side of a step, its scorer of text, and the methods connected to theirs.
@@ -141,9 +123,9 @@ class Trainer:
         Args:
             start: model folder that the run started from.
         """
-        tokenizer = copy.deepcopy(self.tokenizer) if self.rlvr.staleness else self.tokenizer
+        tokenizer = copy.deepcopy(self.tokenizer) if self.settings.staleness else self.tokenizer
         collector = Collector(
-            self.rlvr,
+            self.settings,
             self.update,
             self.problems,
             tokenizer=tokenizer,
@@ -165,55 +147,64 @@ class Trainer:
         """
         return "bitwise" if self.server is None and self.device.type == "cpu" else "exactly_once"
 
-    def run(self) -> dict[str, float]:
-        """Train from the last commit to the end, and write the model folder."""
-        try:
-            return self._run()
-        finally:
-            if self.server is not None:
-                self.server.close()
-            if self.overlap is not None:
-                self.overlap.close()
+    @property
+    def commits_start(self) -> bool:
+        """False: the first step commits what the methods' `setup` has made."""
+        return False
 
-    def _run(self) -> dict[str, float]:
-        self._resume()
-        metrics: dict[str, float] = {}
-        step = self.start_step
-        while not self._ended(step):
-            metrics = self.step(step)
-            self._spend(metrics)
-            alarm = self._watch(step + 1, metrics)
-            note = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "no row has ended"
-            self.report.progress(step + 1, self.rlvr.steps, note)
-            if alarm is not None and alarm.action == "rollback":
-                step = self._go_back(alarm)
-                continue
-            score = self._score(metrics["reward/mean"]) if "reward/mean" in metrics else None
-            if (step + 1) % self.rlvr.commit.every == 0 or self._ended(step + 1) or score is not None:
-                self.phase("commit", step)
-                self._commit(step + 1, score)
-            step += 1
-        self.committer.wait()
-        self.monitors.check_stopped()
-        if step < self.rlvr.steps and not self.monitors.ended:
-            self.report.event("the budget is spent", step=step, **self.spent)
-        state = checkpoint.selected(
-            self.committer.folder, self.monitors.ended, self.rlvr.checkpoint_selection, self.report,
-            lambda best: {"reward": best["best"]},
-        )  # fmt: skip
-        about: dict[str, Any] = {"resume": self.resumes}
-        if self.update.prompting.fn.system_prompt:
-            about["system_prompt"] = self.update.prompting.fn.system_prompt
-        self.learner.save(self.tokenizer, self.out / "model", state, about)
+    def close(self) -> None:
+        """End the decoding server, and what samples ahead."""
+        if self.server is not None:
+            self.server.close()
+        if self.overlap is not None:
+            self.overlap.close()
+
+    def begin(self) -> None:
+        """A run from its start begins its outputs anew.
+
+        A split with fewer problems than a step draws is soon known by heart, and the training reward does not show it: an event warns.
+        """
+        if self.resumed:
+            return
+        if self.world.rank == 0:
+            self.log.rewind({})
+        count, wanted = len(self.problems), self.settings.prompts
+        if count < wanted:
+            text = (
+                f"the split {self.settings.split} has {count} problems and a step draws {wanted} (rlvr.prompts), so the policy may "
+                "learn their answers by heart"
+            )
+            self.report.event(text, step=0, monitor="problems", action="warn")
+
+    def make_step(self, step: int) -> dict[str, float]:
+        """One step, and what it costs."""
+        metrics = self.step(step)
+        self._spend(metrics)
+        return metrics
+
+    def note(self, metrics: dict[str, float]) -> str:
+        """The reward."""
+        return f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "no row has ended"
+
+    def finish(self, steps: int) -> None:
+        """Say why the run has fewer steps than the recipe."""
+        if steps < self.total and not self.monitors.ended:
+            self.report.event("the budget is spent", step=steps, **self.spent)
+
+    def about(self) -> dict[str, Any]:
+        """How exact a restart is, and the system prompt that the model was trained with, too."""
+        system = self.update.prompting.fn.system_prompt
+        return super().about() | {"resume": self.resumes} | ({"system_prompt": system} if system else {})
+
+    def summary(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Completion tokens, and some metrics of the last step."""
         wanted = ("reward/mean", "rollout/length_mean", "policy/entropy")
-        done = {"steps": float(step), "tokens_sampled": float(self.spent["tokens"])}
-        return {**done, **{k.replace("/", "_"): metrics[k] for k in wanted if k in metrics}}
+        shown = {name.replace("/", "_"): metrics[name] for name in wanted if name in metrics}
+        return {"tokens_sampled": float(self.spent["tokens"]), **shown}
 
-    def _watch(self, step: int, metrics: dict[str, float]) -> Alarm | None:
-        """Report a step, let the monitors judge it, and report their alarms; what is to be done now, the same on every process."""
-        alarms = self.monitors.judge(step, metrics) if self.world.rank == 0 else []
-        alarms = self.world.gather(alarms)[0] if self.monitors.watched else []
-        return self.monitors.report(self.report, step, metrics, alarms)
+    def describe_best(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Its mean reward."""
+        return {"reward": state["best"]}
 
     def _measured(self, sampled: list[Trajectory]) -> dict[str, float]:
         """What the monitors measure on the step's rollouts; one process does it for all."""
@@ -222,42 +213,21 @@ class Trainer:
         rollouts = StepRollouts(
             rows=sampled,
             verify=lambda name, rows: scoring.hidden_scores(name, rows, self.by_uid),
-            call=lambda name, rows: scoring.hidden_values(name, rows, self.by_uid, self.rlvr.reward_timeout_s),
+            call=lambda name, rows: scoring.hidden_values(name, rows, self.by_uid, self.settings.reward_timeout_s),
             scorer=self.monitor_scorer,
         )
         return self.world.gather(self.monitors.measure(rollouts) if self.world.rank == 0 else {})[0]
 
-    def _go_back(self, alarm: Alarm) -> int:
-        """Go on from the last good commit, on another branch of random numbers; returns its step.
-
-        What was spent stays spent, and what was reported stays reported; the rows that the forgotten steps drew do not.
-        """
-        self.committer.wait()
-        raised, rollbacks, spent = self.monitors.raised, self.monitors.rollbacks + 1, dict(self.spent)
-        self.world.gather(None)  # nobody reads before the first process has written
-        state = checkpoint.last_good(self.committer.folder)
-        assert state is not None, "the first step commits the start"
-        self._restore(state)
-        self.spent = spent
-        self.monitors.went_back(state["step"], raised, rollbacks)
-        self._branch_off()
-        self.monitors.report_rollback(self.report, alarm, state["step"])
-        self._commit(state["step"])
-        return int(state["step"])
-
-    def _branch_off(self) -> None:
-        """What is different after a rollback: the random numbers of rollouts, and the learning rate."""
-        self.learner.stepper.scale = self.monitors.learning_rate_scale
+    def branch_off(self) -> None:
+        """After a rollback, rollouts have other random numbers too."""
+        super().branch_off()
         self.collector.branch = (BRANCH, self.monitors.rollbacks) if self.monitors.rollbacks else ()
 
-    def _ended(self, steps: int) -> bool:
-        """Whether a run that has done so many steps is over."""
-        if self.monitors.ended:
-            return True
-        budget = self.rlvr.budget
-        limits = {"tokens": budget.tokens, "seconds": budget.seconds}
-        over = any(limit is not None and self.spent[what] >= limit for what, limit in limits.items())
-        return over or steps >= self.rlvr.steps
+    def ended(self, steps: int) -> bool:
+        """As in `Loop`, or the budget is spent."""
+        limits = {"tokens": self.settings.budget.tokens, "seconds": self.settings.budget.seconds}
+        spent = any(limit is not None and self.spent[what] >= limit for what, limit in limits.items())
+        return spent or super().ended(steps)
 
     def _spend(self, metrics: dict[str, float]) -> None:
         """Add a step's cost beside what it drew; every process must come to the same sum."""
@@ -265,18 +235,12 @@ class Trainer:
         self.spent["seconds"] += self.world.gather(metrics["time/step_s"])[0]
         metrics |= {"tokens/sampled_so_far": float(self.spent["tokens"]), "time/so_far_s": self.spent["seconds"]}
 
-    def _score(self, reward: float) -> float | None:
-        """Mean reward of the last `SMOOTH` steps where it is the best so far and the best weights are asked for."""
-        self.recent = [*self.recent, reward][-SMOOTH:]
-        mean = sum(self.recent) / len(self.recent)
-        if (
-            self.rlvr.checkpoint_selection == "last"
-            or len(self.recent) < min(SMOOTH, self.rlvr.steps)
-            or mean <= self.best
-        ):
+    def score(self, step: int, metrics: dict[str, float]) -> float | None:
+        """Mean reward of the last `SMOOTH` steps that have one."""
+        if "reward/mean" not in metrics:
             return None
-        self.best = mean
-        return mean
+        self.recent = [*self.recent, metrics["reward/mean"]][-SMOOTH:]
+        return sum(self.recent) / len(self.recent) if len(self.recent) >= min(SMOOTH, self.total) else None
 
     def step(self, step: int) -> dict[str, float]:
         """One step: sample, score, assign credit, update."""
@@ -362,7 +326,7 @@ class Trainer:
             seed=self.seed,
             prompts=lambda: self.collector.rendered(self.problems),
             rollouts=self._setup_rollouts,
-            columns=lambda rows: pack(rows, step=0, total_steps=self.rlvr.steps),
+            columns=lambda rows: pack(rows, step=0, total_steps=self.settings.steps),
             hidden=self._setup_hidden,
         )
         for method in self.update.methods():
@@ -373,8 +337,8 @@ class Trainer:
     def _setup_rollouts(self, problems: list[int], count: int) -> list[Trajectory]:
         self.report.event("before the first step: rollouts of the starting policy", problems=len(problems), each=count)
         rows: list[Trajectory] = []
-        for at in range(0, len(problems), self.rlvr.prompts):
-            part = [Allocation(problem, count) for problem in problems[at : at + self.rlvr.prompts]]
+        for at in range(0, len(problems), self.settings.prompts):
+            part = [Allocation(problem, count) for problem in problems[at : at + self.settings.prompts]]
             sampled = self.collector.sample(part, at, (at, SETUP))
             rows += [row for row in sampled if row.group < at + len(part)]  # no paraphrases
         return rows
@@ -402,7 +366,7 @@ class Trainer:
 
     def _logged(self, rows: list[Trajectory]) -> list[Trajectory]:
         """The rollouts to log: those of the lowest uids, so that a problem is logged whenever it is met."""
-        return sorted(rows, key=lambda row: (row.uid, row.group))[: self.rlvr.log_rollouts]
+        return sorted(rows, key=lambda row: (row.uid, row.group))[: self.settings.log_rollouts]
 
     def _advantages(
         self, sampled: list[Trajectory], rows: list[Trajectory], columns: dict[str, Any]
@@ -429,41 +393,34 @@ class Trainer:
             self.log.append(MONITORED, monitored)
         if lines:
             self.log.append(METHODS, [{"step": step, **line} for line in lines])
-        if self.rlvr.log_rollouts:
+        if self.settings.log_rollouts:
             chosen = self._logged(rows)
             self.log.append(
                 ROLLOUTS_FILE,
                 rollout_log.entries(step, chosen, self.by_uid, advantages, lambda ids: str(self.tokenizer.decode(ids))),
             )
 
-    def _resume(self) -> None:
-        state = checkpoint.load(self.work / "checkpoints")
-        if state is None:
-            if self.world.rank == 0:
-                self.log.rewind({})
-            self.report.rewind(0)
-            self._warn_of_few_problems()
-            return
-        self._restore(state)
+    def extra_state(self, step: int) -> dict[str, Any]:
+        """What learner, methods and outputs have come to, and what is sampled ahead."""
+        ahead: dict[str, Any] = {}
         if self.overlap is not None:
-            self.overlap.load_state_dict(state["overlap"])
-        self.start_step = state["step"]
-        self.report.rewind(state["cursor"] if self.world.rank == 0 else 0)
-        self.monitors.check_stopped()
-        self.report.event("resumed from a commit", step=self.start_step)
+            ahead, methods = self.overlap.state_dict(step, last=self.ended(step))
+        else:
+            methods = self.update.state_dict() | {OPEN_ROWS: self.collector.open.state_dict()}
+        own = {name: state for name, state in methods.items() if name.split("/")[0] in PER_PROCESS}
+        return {
+            "spent": dict(self.spent),
+            "recent": self.recent,
+            **self.learner.state(),
+            "methods": methods,
+            "methods_of_ranks": self.world.gather(own),
+            "overlap": ahead,
+            "effects": self.effects.state_dict(),
+            "log_bytes": self.log.sizes(),
+        }
 
-    def _warn_of_few_problems(self) -> None:
-        """A split with fewer problems than a step draws is soon known by heart, and the training reward does not tell."""
-        count, wanted = len(self.problems), self.rlvr.prompts
-        if count < wanted:
-            text = (
-                f"the split {self.rlvr.split} has {count} problems and a step draws {wanted} (rlvr.prompts), so the policy may "
-                "learn their answers by heart"
-            )
-            self.report.event(text, step=0, monitor="problems", action="warn")
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        """Everything as a commit has it, the spool and what is sampled ahead apart."""
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Take up what `extra_state` gave, apart from what a rollback does not undo: the rows that the forgotten steps drew go."""
         if self.world.rank == 0:
             self.log.rewind(state["log_bytes"])
         self.learner.load_state(state)
@@ -471,33 +428,11 @@ class Trainer:
         self.collector.open.load_state_dict(state["methods"][OPEN_ROWS])
         self._set_up = True
         self.collector.forget()
-        self.spent = dict(state["spent"])
-        self.recent, self.best = state["recent"], state["best"]
-        self.monitors.load_state_dict(state["monitors"])
+        self.recent = state["recent"]
         self.effects.load_state_dict(state["effects"])
-        self._branch_off()
 
-    def _commit(self, step: int, score: float | None = None) -> None:
-        ahead: dict[str, Any] = {}
+    def load_resumed_state(self, state: dict[str, Any]) -> None:
+        """What is spent stays spent after a rollback, which runs with staleness do not have."""
+        self.spent = dict(state["spent"])
         if self.overlap is not None:
-            ahead, methods = self.overlap.state_dict(step, last=self._ended(step))
-        else:
-            methods = self.update.state_dict() | {OPEN_ROWS: self.collector.open.state_dict()}
-        own = {name: state for name, state in methods.items() if name.split("/")[0] in PER_PROCESS}
-        state = {
-            "step": step,
-            "spent": dict(self.spent),
-            "recent": self.recent,
-            "best": self.best,
-            **self.learner.state(),
-            "methods": methods,
-            "methods_of_ranks": self.world.gather(own),
-            "overlap": ahead,
-            "monitors": self.monitors.state_dict(),
-            "effects": self.effects.state_dict(),
-            "log_bytes": self.log.sizes(),
-            "cursor": self.report.cursor(),
-        }
-        if self.world.rank == 0:
-            branch = (self.monitors.rollbacks, self.monitors.origin)
-            self.committer.submit(step, state, score, good=self.monitors.healthy, branch=branch)
+            self.overlap.load_state_dict(state["overlap"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.engine.loop import Epochs
+from pipelines.engine.fixed_data import Epochs
 
 
 def planned_rows(shares: Sequence[tuple[float, float]], per_step: int, steps: int) -> np.ndarray:

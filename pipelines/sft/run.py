@@ -12,11 +12,9 @@ from torch import Tensor
 
 from pipelines.base.errors import DataError, did_you_mean
 from pipelines.contract.catalogue import bind
-from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
 from pipelines.data.records import Problem
-from pipelines.engine import models
-from pipelines.engine.loop import HELDOUT, Epochs, Loop
+from pipelines.engine.fixed_data import HELDOUT, Epochs, FixedDataLoop
 from pipelines.recipe.settings import Sft
 from pipelines.sft.mixture import Mixture
 from pipelines.sft.pack import (
@@ -29,7 +27,6 @@ from pipelines.sft.pack import (
     token_weights,
     weight,
 )
-from pipelines.stage.report import Report
 
 SLOT = "sft.loss"
 LEAST = 1e-9
@@ -53,65 +50,57 @@ class _Tally:
     """Those that are not padding."""
 
 
-class Trainer(Loop):
+class Trainer(FixedDataLoop):
     """One SFT run; arguments as in `Loop`."""
 
-    def __init__(
-        self,
-        sft: Sft,
-        model: Model,
-        *,
-        data: Path,
-        out: Path,
-        work: Path,
-        report: Report,
-        seed: int,
-        start: str | None = None,
-    ) -> None:
-        super().__init__("sft", sft, model, data=data, out=out, work=work, report=report, seed=seed, start=start)
-        self.sft = sft
+    section, dropout = "sft", True
+
+    def prepare(self, data: Path) -> None:
+        """Read the documents, make the model and plan the steps."""
+        sft: Sft = self.settings
         self.loss = bind(SLOT, sft.loss)
         self.compares = "logp_old" in self.loss.takes
-        models.check_template(dataset.about(data).get("template"), self.tokenizer, "sft")
         self.documents = self._documents(data, sft.split)
         self.heldout = self._documents(data, sft.heldout)[:HELDOUT_ROWS] if sft.heldout else []
         self.measures = bool(self.heldout)
         self.load()
         self.packing = sft.packing and self.policy.takes_masks
         if sft.packing and not self.packing:
-            report.event(
-                "packing is off: the model's attention takes no masks of packed rows", attention=model.attention
+            self.report.event(
+                "packing is off: the model's attention takes no masks of packed rows",
+                attention=self.model_settings.attention,
             )
-        self.updates = min(sft.mini_batches, self._rows_per_step())
+        per_step = self._rows_per_step()
+        self.updates = min(sft.mini_batches, per_step)
         if self.compares and self.updates == 1:
             raise DataError(
                 f"sft.tokens_per_step: a step of {sft.tokens_per_step} tokens has one row, so one update, and {self.loss.name} compares "
                 "with the model before the step. Raise tokens_per_step, or lower max_length."
             )
         if self.updates < sft.mini_batches:
-            report.event("a step has fewer rows than sft.mini_batches asks updates", updates=self.updates)
-        self.schedule(self._total_steps(), self.updates)
-        self.epochs = self._mixture() if sft.mixture else Epochs(self._rows_of, self._rows_per_step())
+            self.report.event("a step has fewer rows than sft.mini_batches asks updates", updates=self.updates)
+        self.schedule(0 if sft.steps else len(self._rows_of(0)), per_step, self.updates)
+        self.epochs = self._mixture() if sft.mixture else Epochs(self._rows_of, per_step)
 
     def _documents(self, data: Path, split: str) -> list[Document]:
         problems = dataset.read_split(data, split, raw_texts=True)
         conversation = next((problem for problem in problems if problem.raw_text is None), None)
         if conversation is not None:
-            check_assistant_mask(conversation, self.sft.target, self.tokenizer)
-        if split == self.sft.split:
+            check_assistant_mask(conversation, self.settings.target, self.tokenizer)
+        if split == self.settings.split:
             self._check_sources({problem.source for problem in problems})
         documents = []
         for index, problem in enumerate(problems):
-            documents += self._documents_of(problem, weighted=split == self.sft.split)
+            documents += self._documents_of(problem, weighted=split == self.settings.split)
             self.report.progress(index + 1, len(problems), f"tokenising {split}", unit="row")
-        fitting = [d for d in documents if len(d.tokens) <= self.sft.max_length]
+        fitting = [d for d in documents if len(d.tokens) <= self.settings.max_length]
         if len(fitting) < len(documents):
             self.report.event(
                 "dropped conversations longer than sft.max_length", split=split, rows=len(documents) - len(fitting)
             )
         if not fitting:
             raise DataError(
-                f"sft.max_length: all {len(documents)} conversations of {split} are longer than {self.sft.max_length} tokens."
+                f"sft.max_length: all {len(documents)} conversations of {split} are longer than {self.settings.max_length} tokens."
             )
         trained = [d for d in fitting if d.trained_count]
         if not trained:
@@ -124,27 +113,29 @@ class Trainer(Loop):
 
     def _documents_of(self, problem: Problem, *, weighted: bool) -> list[Document]:
         """The documents of a record, with the weights of the recipe unless they are held out."""
-        spans = self.sft.spans if weighted else []
+        spans = self.settings.spans if weighted else []
         if problem.raw_text is not None:
-            documents = text_documents(problem, self.tokenizer, self.sft.max_length)
+            documents = text_documents(problem, self.tokenizer, self.settings.max_length)
         else:
-            documents = [document(problem, self.sft.target, self.tokenizer, self.sft.turns, spans)]
-        if weighted and (self.sft.weights or self.sft.weight_from):
-            own = weight(problem, self.sft.weights, self.sft.weight_from)
+            documents = [document(problem, self.settings.target, self.tokenizer, self.settings.turns, spans)]
+        if weighted and (self.settings.weights or self.settings.weight_from):
+            own = weight(problem, self.settings.weights, self.settings.weight_from)
             documents = [replace(rendered, weight=own) for rendered in documents]
         return documents
 
     def _check_sources(self, sources: set[str]) -> None:
         """The recipe names sources that the split has, and in a mix all of them."""
         for field in ("weights", "mixture"):
-            unknown = set(getattr(self.sft, field)) - sources
+            unknown = set(getattr(self.settings, field)) - sources
             if unknown:
                 hint = did_you_mean(min(unknown), sources)
-                raise DataError(f"sft.{field}: {self.sft.split} has no record of the source {min(unknown)!r}. {hint}")
-        left_out = sources - set(self.sft.mixture)
-        if self.sft.mixture and left_out:
+                raise DataError(
+                    f"sft.{field}: {self.settings.split} has no record of the source {min(unknown)!r}. {hint}"
+                )
+        left_out = sources - set(self.settings.mixture)
+        if self.settings.mixture and left_out:
             raise DataError(
-                f"sft.mixture: {self.sft.split} has records of the source {min(left_out)!r} too. Give it a share; 0 leaves it out."
+                f"sft.mixture: {self.settings.split} has records of the source {min(left_out)!r} too. Give it a share; 0 leaves it out."
             )
 
     def _mixture(self) -> Mixture:
@@ -153,7 +144,7 @@ class Trainer(Loop):
         for index, each in enumerate(self.documents):
             members.setdefault(each.source, []).append(index)
         shares = {
-            name: share if isinstance(share, tuple) else (share, share) for name, share in self.sft.mixture.items()
+            name: share if isinstance(share, tuple) else (share, share) for name, share in self.settings.mixture.items()
         }
         empty = [name for name, ends in shares.items() if any(ends) and name not in members]
         if empty:
@@ -170,25 +161,21 @@ class Trainer(Loop):
 
     def _rows_per_step(self) -> int:
         if self.packing:
-            return max(1, round(self.sft.tokens_per_step / self.sft.max_length))
+            return max(1, round(self.settings.tokens_per_step / self.settings.max_length))
         mean = sum(len(d.tokens) for d in self.documents) / len(self.documents)
-        return max(1, round(self.sft.tokens_per_step / mean))
-
-    def _total_steps(self) -> int:
-        if self.sft.steps is not None:
-            return self.sft.steps
-        return max(1, int(len(self._rows_of(0)) * (self.sft.epochs or 1) / self._rows_per_step()))
+        return max(1, round(self.settings.tokens_per_step / mean))
 
     def _rows_of(self, epoch: int, members: list[int] | None = None) -> list[list[int]]:
         documents = self.documents if members is None else [self.documents[i] for i in members]
-        rows = epoch_rows(documents, self.sft.max_length, self.packing, self.seed, epoch)
+        rows = epoch_rows(documents, self.settings.max_length, self.packing, self.seed, epoch)
         return rows if members is None else [[members[i] for i in row] for row in rows]
 
     def step_rows(self, step: int) -> list[list[int]]:
         """Rows of one optimizer step: a pure function of seed and step, so a resume needs no data state."""
         return self.epochs.step(step)
 
-    def _step(self, step: int) -> dict[str, float]:
+    def make_step(self, step: int) -> dict[str, float]:
+        """One step of one or several updates."""
         began = time.perf_counter()
         rows = self.step_rows(step)
         # strided, so that a part has rows of all sources of a mixture
@@ -224,7 +211,9 @@ class Trainer(Loop):
         if weights is not None:
             denominator = sum(self.documents[i].trained_weight for row in rows for i in row)
         total = torch.zeros((), device=self.device)
-        for number, (layout, targets) in enumerate(micro_batches(self.documents, rows, self.sft.micro_batch_tokens)):
+        for number, (layout, targets) in enumerate(
+            micro_batches(self.documents, rows, self.settings.micro_batch_tokens)
+        ):
             logp, _ = self.policy.score(layout, targets)
             losses = self.loss({"logp": logp, "logp_old": logp_old[number] if logp_old else None})
             if weights is not None:
@@ -241,7 +230,7 @@ class Trainer(Loop):
     def _log_probs(self, rows: list[list[int]]) -> list[Tensor]:
         """The trained tokens' log-probabilities, float32 [M] for each forward pass of an update; without dropout."""
         self.model.eval()
-        passes = micro_batches(self.documents, rows, self.sft.micro_batch_tokens)
+        passes = micro_batches(self.documents, rows, self.settings.micro_batch_tokens)
         return [self.policy.score(layout, targets)[0] for layout, targets in passes]
 
     def _weights(self, rows: list[list[int]]) -> Tensor | None:
@@ -260,7 +249,7 @@ class Trainer(Loop):
         self.model.eval()
         total, count = 0.0, 0
         rows = [[i] for i in range(len(self.heldout))]
-        for layout, targets in micro_batches(self.heldout, rows, self.sft.micro_batch_tokens):
+        for layout, targets in micro_batches(self.heldout, rows, self.settings.micro_batch_tokens):
             logp, _ = self.policy.score(layout, targets)
             total -= float(logp.sum())
             count += len(targets)

@@ -554,10 +554,13 @@ def test_evaluation_and_difficulty_refuse_it_too(tmp_path, whole):
 
 
 def test_a_commit_of_other_weights_is_refused(whole):
-    from pipelines.engine import checkpoint
+    from pipelines.contract.sampling import Sampling
+    from pipelines.engine import parallel
+    from pipelines.engine.policy import Policy
 
     model = models.load_model(whole["llama"][0], Model(path=str(whole["llama"][0])))
-    state = checkpoint.trainable_state(model)
-    checkpoint.load_trainable(model, state)
+    weights = parallel.Weights(model, Policy(model, Sampling()), parallel.World())
+    state = weights.state()
+    weights.load(state)
     with pytest.raises(ModelError, match="does not fit"):
-        checkpoint.load_trainable(model, {f"base.{n}": t for n, t in state.items()})
+        weights.load({f"base.{n}": t for n, t in state.items()})

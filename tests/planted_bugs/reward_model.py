@@ -18,7 +18,7 @@ PLANTED = {
     "the reward is read a token early": ("pipelines/engine/answers.py", "ends = [max((i + 1 for i, token in enumerate(row) if token != pad), default=1) for row in sequences]", "ends = [max(1, len(row) - 1) for row in sequences]", [f"{MODEL}::test_a_score_is_what_transformers_reads_at_the_last_token"]),
     "a mean over each part": (RUN, "divergence, step)).sum() / len(batch)", "divergence, step)).mean()", [TRL]),
     "each part has a correlation of its own": (RUN, "factors = free.grad[[*part, *(len(batch) + i for i in part)]]", "factors = free.grad[: 2 * len(part)]", [f"{LOSSES}::test_a_step_in_parts_has_the_gradient_of_the_whole_step"]),
-    "labels are forgotten at a restart": (RUN, '        self.loss.fn.load_state_dict(state["loss"])\n', "", [f"{LOSSES}::test_every_loss_trains_and_resumes_to_the_same_bytes[iterative_smoothing]"]),
+    "labels are forgotten at a restart": ("pipelines/reward_model/base.py", '        self.loss.fn.load_state_dict(state["loss"])\n', "", [f"{LOSSES}::test_every_loss_trains_and_resumes_to_the_same_bytes[iterative_smoothing]"]),
     "both heads of ODIN are handed on": (RUN, "only_first=self.two_heads", "only_first=False", [f"{LOSSES}::test_every_loss_trains_and_resumes_to_the_same_bytes[odin]"]),
     "the ensemble's minimum is its mean": ("pipelines/rlvr/common/ensemble.py", '"min": known.min()', '"min": known.mean()', [f"{REWARD}::test_members_are_all_heads_of_all_models_and_normalised_each"]),
     "a reward model's stage is no input": ("pipelines/rlvr/kind.py", "return {each.label: each.value for each in reward_models.named(resolve(settings)) if each.is_stage}", "return {}", [f"{REWARD}::test_a_stage_is_an_input_and_a_path_is_in_the_key"]),

@@ -9,6 +9,7 @@ EPOCHS = f"{SFT}::test_every_epoch_reads_every_conversation_once_in_an_order_of_
 BEST = f"{SFT}::test_the_best_checkpoint_is_handed_on"
 RESUME = f"{SFT}::test_interrupted_run_ends_with_the_same_bytes[4]"
 RUN, PACK, LOOP = "pipelines/sft/run.py", "pipelines/sft/pack.py", "pipelines/engine/loop.py"
+FIXED = "pipelines/engine/fixed_data.py"
 CHAT = "pipelines/data/chat.py"
 WHICH, MIXTURE = "pipelines/sft/turns.py", "pipelines/sft/mixture.py"
 TURNS, MIXED = "tests/pipelines/sft/test_turns.py", "tests/pipelines/sft/test_mixture.py"
@@ -22,13 +23,13 @@ PLANTED = {
     "held-out rows are training rows": (RUN, "self._documents(data, sft.heldout)[:HELDOUT_ROWS]", "self._documents(data, sft.split)[:HELDOUT_ROWS]", [HELD]),
     "held-out loss per micro-batch": (RUN, "count += len(targets)", "count += 1", [HELD]),
     "every epoch in the same order": (PACK, 'random.Random(f"{seed} {epoch}")', 'random.Random(f"{seed}")', [EPOCHS]),
-    "rows are drawn again": (LOOP, "start, epoch = max(0, start - len(rows)), epoch + 1", "start, epoch = 0, epoch + 1", [EPOCHS]),
-    "the last checkpoint is handed on, not the best": (LOOP, 'checkpoint.load_trainable(self.model, state["model"])\n            heldout_loss = state["heldout"]', 'heldout_loss = state["heldout"]', [BEST]),
-    "the worst checkpoint is the best": (LOOP, "score=-heldout if improved", "score=heldout if improved", [BEST]),
-    "the optimizer forgets at a restart": (LOOP, '        self.optimizer.load_state_dict(state["optimizer"])\n', "", [RESUME]),
-    "the schedule starts over at a restart": (LOOP, 'self.start, self.last_heldout_loss = state["step"],', 'self.start, self.last_heldout_loss = state["step"] - 1,', [RESUME]),
+    "rows are drawn again": (FIXED, "start, epoch = max(0, start - len(rows)), epoch + 1", "start, epoch = 0, epoch + 1", [EPOCHS]),
+    "the last checkpoint is handed on, not the best": (LOOP, '            self.weights.load(state["model"])\n            self.selected(state)', '            self.selected(state)', [BEST]),
+    "the worst checkpoint is the best": (FIXED, "return -self.last_heldout_loss", "return self.last_heldout_loss", [BEST]),
+    "the optimizer forgets at a restart": (LOOP, '        parallel.load_optimizer(self.optimizer, state["optimizer"])\n', "", [RESUME]),
+    "the schedule starts over at a restart": (LOOP, 'self.start_step, self.resumed = state["step"], True', 'self.start_step, self.resumed = state["step"] - 1, True', [RESUME]),
     "the answer instead of the solution": (PACK, 'text = str(solution) if solution and which != "answer" else problem.answer', "text = problem.answer", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
-    "conversations that are too long are cut, not dropped": (RUN, "fitting = [d for d in documents if len(d.tokens) <= self.sft.max_length]", "fitting = [Document(d.tokens[: self.sft.max_length], d.trained_from) for d in documents]", [f"{SFT}::test_long_conversations_are_dropped_whole"]),
+    "conversations that are too long are cut, not dropped": (RUN, "fitting = [d for d in documents if len(d.tokens) <= self.settings.max_length]", "fitting = [Document(d.tokens[: self.settings.max_length], d.trained_from) for d in documents]", [f"{SFT}::test_long_conversations_are_dropped_whole"]),
     "a template that rewrites the prompt passes": (CHAT, "elif mark and before.startswith(head) and (opened or not before[len(head) :].strip()):", "elif True:", [f"{SFT}::test_template_that_rewrites_the_prompt_is_refused"]),
     "weights are not in the denominator": (RUN, "denominator = sum(self.documents[i].trained_weight for", "denominator = sum(self.documents[i].trained_count for", [f"{SFT}::test_weights_of_sources_and_records"]),
     "weights of other documents": (PACK, "[documents[i].token_weights() for i in members]", "[documents[i].token_weights() for i in reversed(members)]", [f"{SFT}::test_weights_of_sources_and_records"]),

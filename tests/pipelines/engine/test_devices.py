@@ -80,7 +80,7 @@ def test_a_step_of_rlvr(tmp_path, start, more, gpu):
 
 def test_a_step_of_sft(tmp_path, start, gpu):
     trainer = toys.sft_trainer(tmp_path, start / "data", "sft.steps=2")
-    trainer._step(0)
+    trainer.make_step(0)
     assert trainer.heldout_loss() > 0
 
 

@@ -46,8 +46,8 @@ def main() -> None:
 
     learner.stepper.step = watched
     numbers = learner.learn([PolicyUpdate(columns)])
-    state = learner.state()
-    learner.load_state(state)
+    state = made.state(1)
+    made._restore(state)
     rows, kept = made.collect(0)
     if made.world.rank == 0:
         body = {"gradients": seen, "state": state, "numbers": numbers, "rows": len(rows), "kept": len(kept)}

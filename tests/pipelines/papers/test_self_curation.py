@@ -46,14 +46,14 @@ def test_only_what_greedy_decoding_does_not_solve_is_sampled(tmp_path, start):
 
         about = made.problems[problem]
         [prompt] = made.collector.rendered([about])
-        answer = toys.greedy(made.learner.model, prompt, made.rlvr.sampling.max_tokens)
+        answer = toys.greedy(made.learner.model, prompt, made.settings.sampling.max_tokens)
         answer = (
             answer[: answer.index(made.tokenizer.eos_token_id)] if made.tokenizer.eos_token_id in answer else answer
         )
         [verdict] = verify_many([(about.verifier, made.tokenizer.decode(answer), about.answer, about.info)])
         assert bool(verdict.correct) == (about.uid in solved)
     assert {row.uid for row in rows} == failed and len(rows) == 3 * len(failed)
-    assert made.collector.sampling == made.rlvr.sampling, "groups are sampled with the recipe's own settings"
+    assert made.collector.sampling == made.settings.sampling, "groups are sampled with the recipe's own settings"
 
 
 def test_a_run_tells_what_was_tried_and_pays_for_it(tmp_path, start):

@@ -55,7 +55,7 @@ def test_a_step_s_loss_is_the_mean_over_its_pairs(pairs, trainer, monkeypatch):
         with torch.no_grad():
             for weight in made.model.parameters():
                 weight += 0.05 * torch.sin(torch.arange(weight.numel()).view(weight.shape))
-        values = made._step(0)
+        values = made.make_step(0)
         results.append((values["loss/train"], gradient(made)))
     reference = models.load_model(pairs / "model", Model(path=str(pairs / "model")))
     made.model.zero_grad()
@@ -82,14 +82,14 @@ def test_a_step_s_loss_is_the_mean_over_its_pairs(pairs, trainer, monkeypatch):
 def test_prompts_are_computed_once_for_both_answers(pairs, trainer):
     shared, padded = trainer(pairs, "a"), trainer(pairs, "b", share_prefixes=False)
     assert shared.run() and padded.run()
-    share = [values["tokens/computed_share"] for _, values in metrics(shared.commits.parent)]
-    assert max(share) < 0.7 < min(values["tokens/computed_share"] for _, values in metrics(padded.commits.parent))
+    share = [values["tokens/computed_share"] for _, values in metrics(shared.work)]
+    assert max(share) < 0.7 < min(values["tokens/computed_share"] for _, values in metrics(padded.work))
 
 
 def test_it_learns_what_is_preferred(pairs, trainer):
     made = trainer(pairs, steps=40)
     result = made.run()
-    first, last = metrics(made.commits.parent)[0][1], metrics(made.commits.parent)[-1][1]
+    first, last = metrics(made.work)[0][1], metrics(made.work)[-1][1]
     assert first["loss/train"] == pytest.approx(0.693147, abs=1e-5) and first["rewards/margin"] == pytest.approx(
         0, abs=1e-5
     )
@@ -151,10 +151,10 @@ def test_rankings_without_a_reference_or_shares_are_left_out(pairs, trainer):
 def test_every_sort_of_loss_goes_through_the_stage(pairs, trainer, loss):
     made = trainer(pairs, loss=loss, steps=30)
     made.run()
-    history = [values["loss/train"] for _, values in metrics(made.commits.parent)]
+    history = [values["loss/train"] for _, values in metrics(made.work)]
     assert sum(history[-5:]) < sum(history[:5])
     assert made.uses_reference == (loss in ("kto", "rpo", "mpo"))
-    assert ("drift/kl" in metrics(made.commits.parent)[-1][1]) == (loss == "kto")
+    assert ("drift/kl" in metrics(made.work)[-1][1]) == (loss == "kto")
 
 
 def test_labelled_answers_are_learned(labels, trainer):
@@ -189,13 +189,13 @@ def test_an_interrupted_run_ends_with_the_same_bytes(pairs, trainer, monkeypatch
     again = trainer(pairs, "part", **changes)
     monkeypatch.setattr(again, "_score_all", lambda *args: pytest.fail("the reference was scored again"))
     again.run()
-    whole = again.commits.parent.parent / "whole"
+    whole = again.work.parent / "whole"
     assert contents(whole / "out") == contents(again.out)
 
     def history(work):
         return [(step, values["loss/train"], values.get("loss/heldout")) for step, values in metrics(work)]
 
-    assert history(whole) == history(again.commits.parent) and len(history(whole)) == 6
+    assert history(whole) == history(again.work) and len(history(whole)) == 6
 
 
 def job(begun: Path, folder: Path, **changes) -> list[str]:
@@ -277,7 +277,7 @@ def test_long_pairs_are_left_out_whole_and_said(pairs, trainer):
     longest = max(len(tokens) for tokens in every.tokens)
     made = trainer(pairs, "b", max_length=longest - 1)
     assert max(len(tokens) for tokens in made.examples.tokens) < longest and len(made.examples) < len(every)
-    events = [line for line in toys.spool(made.commits.parent) if line["kind"] == "event"]
+    events = [line for line in toys.spool(made.work) if line["kind"] == "event"]
     assert events[0]["rows"] == len(every) - len(made.examples)
     with pytest.raises(DataError, match=r"preference\.max_length: all \d+ rows of train"):
         trainer(pairs, "c", max_length=4)

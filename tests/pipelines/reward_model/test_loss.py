@@ -118,7 +118,7 @@ def test_a_step_in_parts_has_the_gradient_of_the_whole_step(trainer, tmp_path, s
     indices = list(range(10))
     batch = [run.pairs[i] for i in indices]
     loss, rewards, parts = gradients(run, True, batch, indices)
-    run.section_settings = run.section_settings.model_copy(update={"micro_batch_tokens": 100_000})
+    run.settings = run.settings.model_copy(update={"micro_batch_tokens": 100_000})
     direct, direct_rewards, whole_step = gradients(run, False, batch, indices)
     assert loss == pytest.approx(direct, abs=1e-5)
     torch.testing.assert_close(rewards, direct_rewards, atol=1e-5, rtol=1e-5)

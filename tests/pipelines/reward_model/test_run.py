@@ -41,7 +41,7 @@ class OnTrlBatch(Trainer):
 
     def __init__(self, budget: int, **loss) -> None:
         settings = RewardModel.model_validate(SETTINGS | {"loss": {"kind": "bradley_terry", **loss}, "max_length": 32})
-        self.section_settings = settings.model_copy(update={"micro_batch_tokens": budget})
+        self.settings = settings.model_copy(update={"micro_batch_tokens": budget})
         from pipelines.reward_model.kind import bound_loss
 
         self.loss, self.two_heads, self.text = bound_loss(settings), False, False

@@ -170,7 +170,7 @@ def test_a_step_is_one_update_however_it_is_divided(labelled, tmp_path):
     for budget in (128, 4096):
         run = trainer(labelled, tmp_path / str(budget), micro_batch_tokens=budget, heads=2)
         run.stepper.step = lambda step: {}
-        metrics = run._step(0)
+        metrics = run.make_step(0)
         gradients.append(torch.cat([p.grad.flatten() for p in run.model.parameters() if p.grad is not None]))
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-6, rtol=1e-4)
     batch = [run.answers[i] for i in run.epochs.step(0)]

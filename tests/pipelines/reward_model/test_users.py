@@ -155,7 +155,7 @@ def test_parts_of_a_step_have_the_gradient_of_the_whole(divided, tmp_path):
     batch = [run.pairs[i] for i in range(8)]
     gradients = []
     for budget in (128, 100_000):
-        run.section_settings = run.section_settings.model_copy(update={"micro_batch_tokens": budget})
+        run.settings = run.settings.model_copy(update={"micro_batch_tokens": budget})
         run.model.zero_grad(set_to_none=True)
         loss, _ = run._summed(batch, range(8), 5)
         gradients.append((loss, {n: p.grad.clone() for n, p in run.model.named_parameters() if p.grad is not None}))

@@ -329,13 +329,13 @@ def test_a_temperature_per_token_is_the_trainer_s_too(tmp_path, start):
     sampling = made.learner.policy.sampling
     assert sampling.adaptive.tau == 0.5 and sampling.adaptive.top > 0
     logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0)) * 3
-    spread = distribution.entropy(logits, made.rlvr.sampling)
+    spread = distribution.entropy(logits, made.settings.sampling)
     kind = made.update.objective.fn.normalised(spread)
-    plain = [made.rlvr.sampling.model_copy(update={"temperature": 1 + 0.5 * float(k)}) for k in kind]
+    plain = [made.settings.sampling.model_copy(update={"temperature": 1 + 0.5 * float(k)}) for k in kind]
     tokens = torch.arange(50) % 30
     wanted = [float(distribution.log_prob(logits[i : i + 1], tokens[i : i + 1], plain[i])) for i in range(50)]
     # the statistics have moved since this step's sampling was made
-    now = made.update.objective.fn.sampling(made.rlvr.sampling)
+    now = made.update.objective.fn.sampling(made.settings.sampling)
     torch.testing.assert_close(distribution.log_prob(logits, tokens, now), torch.tensor(wanted), atol=1e-4, rtol=1e-4)
 
 

@@ -86,7 +86,7 @@ def test_reference_is_the_starting_policy(tmp_path, start):
             weight.add_(0.05 * torch.randn_like(weight))
     tokens, batch = packed(made)
     at_start = AutoModelForCausalLM.from_pretrained(start / "sft/out/model")
-    expected = Policy(at_start.eval(), made.rlvr.sampling).logp(tokens, batch.mask).logp.detach()
+    expected = Policy(at_start.eval(), made.settings.sampling).logp(tokens, batch.mask).logp.detach()
     torch.testing.assert_close(batch.logp_ref, expected, atol=2e-5, rtol=0)
     assert (batch.logp_ref - batch.logp_old)[batch.mask].abs().max() > 0.01
 
@@ -106,7 +106,7 @@ def test_teacher_is_another_model_and_distillation_draws_near_to_it(tmp_path, st
         "rlvr.prompts=32", "rlvr.optimizer.learning_rate=0.001", "rlvr.steps=40", "rlvr.commit.every=40",
     )  # fmt: skip
     tokens, batch = packed(made)
-    expected = Policy(student.eval(), made.rlvr.sampling).logp(tokens, batch.mask).logp.detach()
+    expected = Policy(student.eval(), made.settings.sampling).logp(tokens, batch.mask).logp.detach()
     torch.testing.assert_close(batch.logp_teacher, expected, atol=2e-5, rtol=0)
 
     made.run()

@@ -70,7 +70,7 @@ def test_presets_train(tmp_path, start, preset):
     assert torch.isfinite(after).all() and not torch.equal(before, after)
     seen = {k: v for _, values in toys.history(tmp_path / "work") for k, v in values.items()}
     assert seen["mismatch/max"] < 1e-4
-    assert toys.unlisted_metrics(made.rlvr, seen) == set(), "monitors could not read them"
+    assert toys.unlisted_metrics(made.settings, seen) == set(), "monitors could not read them"
     assert {"reward/mean", "rollout/length_mean", "signal/zero_variance_group_share", "optimizer/grad_norm"} <= set(
         seen
     )
@@ -348,7 +348,7 @@ def test_reward_functions_plug_in(tmp_path, start, monkeypatch):
         n = sum(r == 3 for r in row.role)
         assert row.components.get("shorter") == (None if i % 2 else -n) and row.logged == {"place": i}
     batch = made.collector.collect(1)
-    assert batch.metrics["logged/steps"] == 1 + made.rlvr.steps
+    assert batch.metrics["logged/steps"] == 1 + made.settings.steps
     from pipelines.base.errors import RecipeError
 
     with pytest.raises(RecipeError, match="nope:x"):

@@ -73,11 +73,11 @@ def test_a_rollback_returns_to_the_committed_weights(tmp_path, start):
 
     def remember(step, score=None):
         commit(step, score)
-        committed.setdefault(step, checkpoint.each_tensor(made.learner.state(), torch.clone))
+        committed.setdefault(step, checkpoint.each_tensor(made.state(step), torch.clone))
 
     def compare(alarm):
         step = back(alarm)
-        after, before = made.learner.state(), committed[step]
+        after, before = made.state(step), committed[step]
         assert after["model"].keys() == before["model"].keys()
         assert all(torch.equal(value, before["model"][name]) for name, value in after["model"].items())
         moments = [entry["exp_avg"] for entry in after["optimizer"]["state"].values()]

@@ -46,7 +46,7 @@ def test_a_policy_learns_offline_from_a_reward_model_s_view_of_turns(tmp_path, l
     (tmp_path / "work/out").mkdir(parents=True)
     made = Trainer(
         recipe.rlvr, recipe.model, start=model, data=few, out=tmp_path / "work/out", work=tmp_path / "work",
-        report=Report(tmp_path / "work", committed=True), seed=0, samples=drafts,
+        report=Report(tmp_path / "work", committed=True), seed=0, inputs={"samples": drafts},
     )  # fmt: skip
     monkeypatch.setattr(made.sampler, "extend", None)
     made.run()

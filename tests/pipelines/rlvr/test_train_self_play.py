@@ -177,7 +177,7 @@ def test_both_seats_train_in_groups_of_their_own(tmp_path, start):
     rows, _ = made.collect(0)
     columns = made.collector.pack(rows, 0, 0)
     assert sorted(set(columns["player"].tolist())) == [0, 1]
-    assert {(row.group // made.rlvr.prompts, row.player) for row in rows} <= {(0, 0), (1, 1)}
+    assert {(row.group // made.settings.prompts, row.player) for row in rows} <= {(0, 0), (1, 1)}
     for group in columns["group"].unique():
         same = columns["group"] == group
         assert len(columns["player"][same].unique()) == len(columns["problem"][same].unique()) == 1

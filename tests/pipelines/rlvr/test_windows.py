@@ -183,7 +183,7 @@ def test_unfinished_rows_survive_a_restart_to_the_byte(tmp_path, start, more):
 
 def test_t_ppo_trains_each_window_once_and_its_critic_on_rows_that_have_ended(tmp_path, start):
     run = trainer(tmp_path, start, "presets=[t_ppo]", "rlvr.steps=9")
-    assert run.rlvr.window_tokens == 2, "the recipe beats the preset's quarter"
+    assert run.settings.window_tokens == 2, "the recipe beats the preset's quarter"
     fitted = []
     critic = run.learner.providers["critic"]
     outcome_tokens = critic.outcome_tokens
@@ -254,7 +254,7 @@ def test_with_a_server_that_is_a_step_ahead(tmp_path, start, monkeypatch):
     metrics = [values for _, values in toys.history(tmp_path / "work")]
     assert len(metrics) == 7 and max(v.get("mismatch/max", 0) for v in metrics) < 1e-3
     assert max(v["window/age_max"] for v in metrics) >= 1 and metrics[-1]["staleness/steps"] == 1
-    assert toys.unlisted_metrics(made.rlvr, {name for values in metrics for name in values}) == set()
+    assert toys.unlisted_metrics(made.settings, {name for values in metrics for name in values}) == set()
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_step_s_updates_see_the_model_before_it(tmp_path, data):
         tmp_path / "hand", data, *PSFT, "sft.optimizer.learning_rate=0.01", "sft.optimizer.warmup=0", "sft.steps=3"
     )
     assert made.updates == 4 and made.stepper.total == 12
-    made._step(0)
+    made.make_step(0)
     rows = hand.step_rows(0)
     parts = [rows[i::4] for i in range(4)]
     assert sorted(map(tuple, rows)) == sorted(tuple(row) for part in parts for row in part)
@@ -98,7 +98,7 @@ def test_a_step_s_updates_see_the_model_before_it(tmp_path, data):
         [(layout, targets)] = micro_batches(hand.documents, part, 10_000)
         return hand.policy.score(layout, targets)[0]
 
-    hand.sft = hand.sft.model_copy(update={"micro_batch_tokens": 10_000})
+    hand.settings = hand.settings.model_copy(update={"micro_batch_tokens": 10_000})
     with torch.no_grad():
         old = [scores(part) for part in parts]
     clipped = 0
@@ -119,9 +119,9 @@ def test_several_updates_of_cross_entropy_are_as_many_smaller_steps(tmp_path, da
     rows = [few.step_rows(step) for step in range(16)]
     few.step_rows = lambda step: rows[step]
     for step in range(2):
-        many._step(step)
+        many.make_step(step)
     for step in range(16):
-        few._step(step)
+        few.make_step(step)
     torch.testing.assert_close(weights(many), weights(few))
 
 

@@ -101,7 +101,7 @@ def test_texts_become_records_that_only_sft_reads(data):
 def test_every_token_of_a_text_is_trained_once_and_long_texts_are_cut_into_parts(tmp_path, data):
     folder, file, texts = data
     made = stage(tmp_path, folder)
-    tokenizer, size = made.tokenizer, made.sft.max_length
+    tokenizer, size = made.tokenizer, made.settings.max_length
     records = [p for split in ("train", "heldout") for p in dataset.read_split(folder, split, raw_texts=True)]
     long = next(p for p in records if p.raw_text == texts[0])
     parts = text_documents(long, tokenizer, size)

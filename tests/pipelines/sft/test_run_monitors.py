@@ -45,8 +45,8 @@ def test_a_rollback_lowers_the_learning_rate_and_a_restart_knows_it(tmp_path, st
     stopped = trainer(tmp_path / "b", start, "rollback")
     commit = stopped._commit
 
-    def killed(step, heldout, improved):
-        commit(step, heldout, improved)
+    def killed(step, score=None):
+        commit(step, score)
         if step == 6:
             raise KeyboardInterrupt
 

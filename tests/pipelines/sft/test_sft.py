@@ -157,7 +157,7 @@ def one_step(made, monkeypatch):
         return {}
 
     monkeypatch.setattr(made.stepper, "step", keep)
-    return made._step(0), taken[0]
+    return made.make_step(0), taken[0]
 
 
 def test_the_loss_is_the_mean_over_the_step_s_answer_tokens(tmp_path, data, monkeypatch):

@@ -195,7 +195,7 @@ def test_the_loss_of_a_step_is_that_of_transformers_with_labels_and_weights(tmp_
             return {}
 
         monkeypatch.setattr(made.stepper, "step", keep)
-        metrics = made._step(0)
+        metrics = made.make_step(0)
         made.model.zero_grad()
         documents = [made.documents[i] for row in made.step_rows(0) for i in row]
         width = max(len(doc.tokens) for doc in documents)

@@ -116,7 +116,7 @@ def trainer(tmp_path, begun, *overrides, data="few"):
     (work / "out").mkdir(parents=True, exist_ok=True)
     return Trainer(
         recipe.rlvr, recipe.model, start=str(begun / "sft/out/model"), data=begun / data, out=work / "out", work=work,
-        report=Report(work, committed=True), seed=0, samples=begun / "drafts",
+        report=Report(work, committed=True), seed=0, inputs={"samples": begun / "drafts"},
     )  # fmt: skip
 
 

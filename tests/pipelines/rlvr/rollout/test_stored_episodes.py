@@ -54,7 +54,7 @@ def trainer(tmp_path, lake, played, *more):
     (work / "out").mkdir(parents=True, exist_ok=True)
     return Trainer(
         recipe.rlvr, recipe.model, start=str(lake / "sft/out/model"), data=played / "few", out=work / "out", work=work,
-        report=Report(work, committed=True), seed=0, samples=played / "drafts",
+        report=Report(work, committed=True), seed=0, inputs={"samples": played / "drafts"},
     )  # fmt: skip
 
 
