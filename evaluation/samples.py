@@ -31,7 +31,7 @@ class Sample:
     prompt: str | None = None
     """Digest of the rendered prompt, with template and examples."""
     truncated: float | None = None
-    """Share of its answers that were cut at the token limit; None where nothing was drawn, or an older evaluation did not say."""
+    """Share of its answers that were cut at the token limit; None where nothing was drawn."""
 
 
 def read(path: Path) -> dict[str, Sample]:

@@ -57,7 +57,7 @@ def stages(run: dict[str, Any], names: Iterable[str], progress: Progress = lambd
     came = False
     for name in names:
         about = entries[name]
-        kind, key = str(about.get("kind", name)), str(about.get("key"))
+        kind, key = str(about["kind"]), str(about.get("key"))
         if about.get("run_id") and not artifacts.folder(runs_folder(), kind, key).is_dir() and _asks():
             came |= artifact(kind, key, experiment_of(run), progress) is not None
     return came

@@ -37,7 +37,8 @@ def write(stage: str, recipe, folder: Path) -> None:
         model(recipe, folder / "model", 1)
     elif stage == "rlvr":
         model(recipe, folder / "model", 2)
-        (folder / "rollouts.jsonl").write_text(json.dumps({"step": 1, "uid": "u", "text": "abba"}) + "\n")
+        (folder / "report").mkdir(exist_ok=True)
+        (folder / "report/rollouts.jsonl").write_text(json.dumps({"step": 1, "uid": "u", "text": "abba"}) + "\n")
     else:
         evaluation(folder)
 

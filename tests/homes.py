@@ -67,7 +67,9 @@ def run(
     evaluated = stage("evaluate", parts, files | {"results.json": json.dumps({"evaluation": {}})}, run_id)
     made = {"rlvr": trained, "evaluate": evaluated}
     summary = {"seconds": 20.0, "evaluation": {}, "differences": {}, "stages": {
-        s: {"status": "ran", "key": a.key, "seconds": 10.0, "artifact": str(a.path), "run_id": None, "why": ""} for s, a in made.items()
+        s: {
+            "status": "ran", "kind": a.stage, "key": a.key, "seconds": 10.0, "artifact": str(a.path), "run_id": None, "why": "",
+        } for s, a in made.items()
     }}  # fmt: skip
     index.start(run_id, name, experiment, {})
     index.end(run_id, "FINISHED", summary, {})

@@ -28,7 +28,7 @@ def command(arguments: argparse.Namespace) -> int:
     body = report_data.run_of(arguments.run)
     stages = body["summary"]["stages"]
     pairs = report_data.last_flips(stages)
-    rewarded = [Path(about["artifact"]) for name, about in stages.items() if report_data.kind_of(name, about).rewards]
+    rewarded = [Path(about["artifact"]) for name, about in stages.items() if report_data.kind_of(about).rewards]
     rows = rollouts.read(rewarded[-1]) if rewarded else []
     steps = rollouts.spread(sorted({row["step"] for row in rows}), SAMPLED_STEPS)
     out = Path(arguments.out or f"report-{body['run_id'][:8]}.html")

@@ -80,12 +80,12 @@ def run_of(prefix: str) -> dict[str, Any]:
         raise UserError(
             f"run {body['run_id']} has no stages in this store; `whetstone show {prefix}` says what it has."
         )
-    shown = [n for n, about in stages.items() if kind_of(n, about).rewards or kind_of(n, about).makes == SCORES]
+    shown = [n for n, about in stages.items() if kind_of(about).rewards or kind_of(about).makes == SCORES]
     with Status() as status:
         brought.stages(body, [n for n in shown if not Path(stages[n]["artifact"]).is_dir()], status)
     for name in shown:
         about = stages[name]
-        here = artifacts.folder(environment.runs_folder(), about.get("kind", name), str(about.get("key")))
+        here = artifacts.folder(environment.runs_folder(), about["kind"], str(about.get("key")))
         if here.is_dir():
             about["artifact"] = str(here)
         elif not Path(about["artifact"]).is_dir():
@@ -93,15 +93,15 @@ def run_of(prefix: str) -> dict[str, Any]:
     return body
 
 
-def kind_of(name: str, about: dict[str, Any]) -> Kind:
-    """Of a stage in a run's summary; summaries of older versions have stages by their kinds."""
-    return kind_named(about.get("kind", name))
+def kind_of(about: dict[str, Any]) -> Kind:
+    """The kind of a stage of a run's summary."""
+    return kind_named(about["kind"])
 
 
 def last_flips(stages: dict[str, Any]) -> list[Flips]:
     """The answers of the last model of the last evaluation against those of the one that it was made from."""
-    for name, about in reversed(stages.items()):
-        if kind_of(name, about).makes == SCORES:
+    for about in reversed(list(stages.values())):
+        if kind_of(about).makes == SCORES:
             artifact, names = Path(about["artifact"]), about.get("checkpoints") or {}
             results = benchmarks.results(artifact)
             last = next(reversed(results["evaluation"]), None)

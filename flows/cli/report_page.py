@@ -68,7 +68,7 @@ def _scores(run: dict[str, Any]) -> str:
 
 def _stages(stages: dict[str, dict[str, Any]]) -> str:
     """What each stage read, drawn from the last stage down to the data."""
-    if not any(entry.get("inputs") for entry in stages.values()):  # older runs do not say
+    if not any(entry.get("inputs") for entry in stages.values()):
         return ""
     nodes = [
         {"id": name, "title": name, "about": [_did(name, entry)], "faults": []}
@@ -90,7 +90,7 @@ def _rewards(stages: dict[str, dict[str, Any]]) -> str:
 
 
 def _did(name: str, entry: dict[str, Any]) -> str:
-    kind = "" if entry.get("kind", name) == name else f"{entry['kind']}, "
+    kind = "" if entry["kind"] == name else f"{entry['kind']}, "
     return f"{kind}{entry['status']}, {entry['seconds']:.0f} s"
 
 

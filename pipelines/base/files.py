@@ -22,9 +22,8 @@ pictures), and what tells how the rest was made (cards, rows that were dropped, 
 
 
 def reported(artifact: Path, name: str) -> Path:
-    """A file of an artifact's report; artifacts of older versions have it beside the report folder."""
-    inside = artifact / REPORT / name
-    return inside if inside.exists() else artifact / name
+    """A file of an artifact's report."""
+    return artifact / REPORT / name
 
 
 def dumps(value: Any) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pipelines.contract.fields import Settings
 
@@ -51,10 +51,3 @@ class Mismatch(Settings):
     ess: float | None = Field(None, gt=0, le=1)
     """Least effective sample size of the importance weights, as a share of the tokens."""
     on_breach: Literal["stop", "warn"] = "stop"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _old_name(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "bound" in data:
-            data = {"max": data["bound"], **{k: v for k, v in data.items() if k != "bound"}}
-        return data

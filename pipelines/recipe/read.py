@@ -20,7 +20,6 @@ from pipelines.recipe.explain import cut as _cut
 from pipelines.recipe.explain import explain
 from pipelines.recipe.explain import shown as _shown
 from pipelines.recipe.graph import StageField, arranged, of_sections
-from pipelines.recipe.renamed import FIELDS, renamed, renamed_override
 from pipelines.recipe.repeat import unrolled
 from pipelines.recipe.slots import SLOTS
 from pipelines.recipe.stage_kind import Node, Stage, stage_kinds
@@ -96,7 +95,7 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     """
     body = yaml_text.load(Path(path))
     named = _named_stages(body)
-    changes = [_unprefixed(text) if named is not None else renamed_override(text) for text in overrides or []]
+    changes = [_unprefixed(text) if named is not None else text for text in overrides or []]
     for change in changes:
         if _field_of(change).split(".")[0] in FIRST:
             apply_override(body, change)
@@ -138,12 +137,10 @@ def _unlinked(recipe: Recipe) -> Recipe:
 
 def _read_sections(body: dict[str, Any], preset: dict[str, Any], changes: list[str]) -> None:
     """Presets and overrides of the four plain sections, in place."""
-    for section in FIELDS:
+    for section in ("sft", "rlvr"):
         fields = body.get(section)
         if fields is not None and not isinstance(fields, dict):
             raise RecipeError(f"{section}: expected a section with fields (got {_shown(fields)}).")
-        if fields is not None:
-            body[section] = renamed(section, fields)
     if preset or body.get("rlvr") is not None:
         body["rlvr"] = {**preset, **(body.get("rlvr") or {})}
     for change in changes:
@@ -191,8 +188,7 @@ def _read_named(
     for name, fields in named.items():
         kind = stage_kinds().get(str(fields.get("kind")))
         if kind is not None and kind.methods:
-            fields = {**preset, **fields}
-        named[name] = _in_words_of(name, kind.name, lambda k, f=fields: renamed(k, f)) if kind else fields
+            named[name] = {**preset, **fields}
     for change in changes:
         _override_named(body, named, change)
     named = {name: fields for name, fields in named.items() if fields is not None}
@@ -219,7 +215,7 @@ def _override_named(body: dict[str, Any], named: dict[str, Any], change: str) ->
 
     def apply(section: str) -> None:
         holder = {section: fields}
-        apply_override(holder, renamed_override(f"{section}.{rest}"))
+        apply_override(holder, f"{section}.{rest}")
         named[name] = holder[section]
 
     _in_words_of(name, kind, apply)
@@ -279,7 +275,7 @@ def read_preset(name: str) -> dict[str, Any]:
         raise RecipeError(f"presets: no preset called {_shown(name)}. {did_you_mean(name[:120], known)}")
     path = PRESETS / f"{name}.yaml"
     body = yaml_text.load(path)
-    return renamed("rlvr", {key: value for key, value in body.items() if key not in ("paper", "title", "about")})
+    return {key: value for key, value in body.items() if key not in ("paper", "title", "about")}
 
 
 def apply_override(body: dict[str, Any], override: str) -> None:

@@ -94,13 +94,13 @@ class Known:
         about = ((run.get("summary") or {}).get("stages") or {}).get(stage)
         if not isinstance(about, dict):
             return None
-        kind = about.get("kind", stage)
+        kind = about["kind"]
         return next((a for a in self.artifacts if a.stage == kind and a.key == str(about.get("key"))), None)
 
     def evaluation_of(self, run: dict[str, Any], checkpoint: str = "") -> str | None:
         """The name of a run's last evaluation, of those that hold a checkpoint where one is named; None where it has none."""
         stages = ((run.get("summary") or {}).get("stages") or {}).items()
-        names = [n for n, about in stages if isinstance(about, dict) and what_makes(about.get("kind", n)) == SCORES]
+        names = [n for n, about in stages if isinstance(about, dict) and what_makes(about["kind"]) == SCORES]
         holding = [n for n in names if checkpoint in self.labels(run, n)]
         return ([*names, *holding] or [None])[-1]
 

@@ -137,7 +137,7 @@ def waiting() -> bool:
     """Whether there may be something to send; looks at names only."""
     runs = runs_folder()
     left_behind = (w for w in runs.glob(".work/*") if (runs / w.name).is_dir() and (w / UPLOAD).exists())
-    return any(e.name != "refused" for e in folder().glob("*")) or any(left_behind) or any(runs.glob(".owed/*"))
+    return any(e.name != "refused" for e in folder().glob("*")) or any(left_behind)
 
 
 def _age(entry: Path) -> float:
@@ -154,8 +154,6 @@ def _send(entry: Path, patience: TimeBudget) -> None:
         summary=dict, metrics=dict, checkpoints=dict, artifact=str, limit=int, steps=dict, model_params=dict,
     )  # fmt: skip
     kind = (body or {}).get("kind", "stage")
-    if body is not None and kind == "pipeline" and "metrics" not in body:  # written by an older version
-        body |= {"metrics": body.get("final"), "time": int(_age(entry) * 1000)}
     needed = {
         "stage": ("stage", "key"),
         "close": ("run_id", "status"),
@@ -179,7 +177,6 @@ def _send(entry: Path, patience: TimeBudget) -> None:
         ):  # a run that MLflow got later than its artifact's manifest
             told["run_id"] = told.get("run_id") or uploaded(Path(told["artifact"])).run_id
         evaluated = body.get("evaluated") or {}
-        evaluated = {evaluated: {}} if isinstance(evaluated, str) else evaluated  # written by an older version
         answers = {
             names.get(label, label): run
             for name, names in evaluated.items()
@@ -280,14 +277,8 @@ def _set_aside(entry: Path, reason: str) -> None:
 
 
 def _adopt() -> None:
-    """Take over what a killed run left between publishing an artifact and sending it, and the entries of older versions."""
+    """Take over what a killed run left between publishing an artifact and sending it."""
     runs = runs_folder()
-    for old in runs.glob(".owed/*"):
-        body = read_object(old / "debt.json", stage=str, key=str) if old.is_dir() else None
-        if body is not None:
-            note(old, {"kind": "stage", **{k: body[k] for k in ("stage", "key", "upload_models") if k in body}})
-        folder().mkdir(parents=True, exist_ok=True)
-        old.rename(folder() / old.name)
     for work in runs.glob(".work/*"):
         body = read_object(work / UPLOAD, stage=str, key=str) if work.is_dir() else None
         if body is None or not (runs / work.name).is_dir() or not body.get("stage"):

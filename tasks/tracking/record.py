@@ -172,7 +172,7 @@ def headline(tasks: dict[str, Any]) -> list[tuple[str, str]]:
 
 def last_of(summary: dict[str, Any], what: str) -> dict[str, Any] | None:
     """What a run's summary tells of its last stage that makes something; None where it has none."""
-    stages = {name: about.get("kind", name) for name, about in summary["stages"].items()}
+    stages = {name: about["kind"] for name, about in summary["stages"].items()}
     names = [name for name, kind in stages.items() if kind_named(kind).makes == what]
     return summary["stages"][names[-1]] if names else None
 

@@ -21,20 +21,21 @@ def run(home, tmp_path):
     """A run of the index with an evaluation and logged rollouts."""
     evaluated, trained = tmp_path / "evaluate", tmp_path / "rlvr"
     evaluated.mkdir()
-    trained.mkdir()
+    (trained / "report").mkdir(parents=True)
     chain.evaluation(evaluated)
     lines = [
         {**ROW, "step": 1, "text": "ab", "prompt": [{"role": "user", "content": "<b>go</b>"}], "advantage": -0.5},
         {**ROW, "step": 9, "text": "ba", "tokens": [["b", 1.0], ["a", -1.0], ["!", None]]},
         {**ROW, "uid": "v" * 32, "step": 9, "text": "x", "turns": [["policy", "le\u202eft"], ["environment", "wall"]]},
     ]
-    (trained / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
+    (trained / "report/rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
     home.mkdir(parents=True)
     index.start("a" * 32, "toy seed=3", "toy", {})
     results = json.loads((evaluated / "results.json").read_text())
     stages = {
         name: {
             "status": "ran",
+            "kind": name,
             "artifact": str(path),
             "seconds": 1.0,
             "key": "k",
@@ -79,7 +80,8 @@ def test_rows_of_a_problem_may_answer_several_prompts(tmp_path):
         {**ROW, "step": 1, "group": group, "prompt": prompt} for group, prompt in ((0, ["a"]), (0, None), (4, ["b"]))
     ]
     lines.append({**ROW, "step": 2, "group": 3})
-    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report/rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [row["prompt"] for row in rollouts.read(tmp_path)] == [["a"], ["a"], ["b"], ["a"]]
 
 

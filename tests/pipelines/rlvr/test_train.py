@@ -247,16 +247,6 @@ def test_rows_out_of_the_loss_stay_in_the_statistics(tmp_path, start, kind, sign
     assert len(own) and (sign * own > 0).all()
 
 
-def test_old_names_of_the_filters_and_of_dynamic_sampling_are_read(tmp_path, start):
-    recipe = read_recipe(toys.recipe(tmp_path, rlvr={"filter": "right", "max_draws": 3}))
-    assert recipe.rlvr.filter == {"kind": "correct"}
-    assert recipe.rlvr.sampling_schedule == {"kind": "dynamic", "max_draws": 3}
-    recipe = read_recipe(toys.recipe(tmp_path), ["rlvr.max_draws=4", "rlvr.filter=wrong"])
-    assert recipe.rlvr.sampling_schedule == {"kind": "dynamic", "max_draws": 4} and recipe.rlvr.filter == {
-        "kind": "incorrect"
-    }
-
-
 def test_surplus_groups_train_in_the_next_step_as_they_were_sampled(tmp_path, start):
     made = trainer(
         tmp_path,
