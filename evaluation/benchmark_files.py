@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,22 @@ import yaml
 from pipelines import verifiers
 from pipelines.base.errors import UserError, did_you_mean
 
+BENCHMARKS = Path(__file__).parent / "benchmarks"
 ROWS = "test.jsonl"
 MOST = 5
 """Faults that are told of; the rest are of the same kinds."""
+
+
+def verifiers_of(name: str) -> frozenset[str] | None:
+    """The verifiers that the rows of one of the project's benchmarks name; None where rows do not say, and for other benchmarks."""
+    rows = BENCHMARKS / name / ROWS
+    return _verifiers_in(rows, rows.stat().st_mtime_ns) if rows.is_file() else None
+
+
+@cache
+def _verifiers_in(rows: Path, _changed: int) -> frozenset[str] | None:
+    named = frozenset(json.loads(line).get("verifier") for line in rows.read_text().splitlines() if line.strip())
+    return None if None in named else named
 
 
 def require(folder: Path, name: str) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from evaluation import intervals, programs, statistics
+from evaluation.benchmark_files import BENCHMARKS
 from evaluation.samples import TRUNCATED
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.recipe.settings import Evaluate, Task
 
-BENCHMARKS = Path(__file__).parent / "benchmarks"
 DRAWN, SCORED = "drawn_tokens", "scored_tokens"
 """Of an answer, in a stage that searches: metrics, and in a question's log the mean over its answers."""
 

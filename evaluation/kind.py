@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from evaluation import generation
+from evaluation import benchmark_files, generation
+from pipelines import environments, verifiers
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.recipe import search_models
 from pipelines.recipe.graph import numbered
@@ -152,11 +153,13 @@ class EvaluateKind(Kind):
                 if task["environment"]
             ],
             modules=["evaluation.scoring"],
+            skip=frozenset() if evaluate.search is not None else frozenset({"evaluation.searching"}),
             environments={t.environment.task for t in evaluate.tasks if t.environment is not None},
             environment_settings=[
                 t.environment.config for t in evaluate.tasks if t.environment and t.environment.config
             ],
             verifies=True,
+            verifiers=_verifiers(evaluate),
             libraries=(*VERIFIERS, *TEXT, *TORCH, "datasets", "lm_eval"),
         )
 
@@ -171,6 +174,20 @@ class EvaluateKind(Kind):
             "guided": [asdict(each) for each in guided(node)],
             "searched": [asdict(each) for each in searched(node)],
         }
+
+
+def _verifiers(settings: Evaluate) -> frozenset[str] | None:
+    """The verifiers that the tasks' problems name; None where they may name any."""
+    named: set[str] = set()
+    for task in settings.tasks:
+        if task.environment is not None:
+            declared = environments.verifiers_of(task.environment.task)
+        else:
+            declared = None if settings.include else benchmark_files.verifiers_of(task.asks)
+        if declared is None:
+            return None
+        named.update(declared)
+    return None if named & {*verifiers.COMPOUND} else frozenset(named)
 
 
 def _check_decoding(settings: Evaluate) -> None:

@@ -171,6 +171,11 @@ def corpus_of(name: str) -> str | None:
     return getattr(_module(name), "CORPUS", None) if name in known() else None
 
 
+def libraries_of(name: str) -> tuple[str, ...]:
+    """The libraries that play it (`LIBRARIES` in its module)."""
+    return getattr(_module(name), "LIBRARIES", ()) if name in known() else ()
+
+
 def can_relabel(name: str) -> bool:
     """Whether it says what a lost episode did reach: its module has a function `relabel`."""
     return _says(name, "relabel")

@@ -24,6 +24,7 @@ MAX_REFUSED = 100_000
 ACTIONS = ("left", "down", "right", "up")
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 
+LIBRARIES = ("gymnasium",)
 PLAYED = True
 
 

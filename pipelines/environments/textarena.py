@@ -18,6 +18,7 @@ from pipelines.environments._rows import starting_row
 
 Result = TypeVar("Result")
 
+LIBRARIES = ("TextArena",)
 PLAYED = True
 
 

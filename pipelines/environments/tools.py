@@ -24,6 +24,7 @@ from pipelines.environments._answered import scored_answer
 from pipelines.tools import Outcome, Spec, Toolbox, calculator, call_text, function, mcp_server, python, search, toolbox
 from pipelines.verifiers.tool_calls import CLOSE, OPEN, NoCalls, calls
 
+LIBRARIES = ("bm25s", "mcp")
 KINDS = (calculator, function, mcp_server, python, search)
 """Imported by name, so that their code is in the key of every stage that plays episodes."""
 MOST_CALLS = 8

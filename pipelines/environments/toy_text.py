@@ -20,6 +20,7 @@ ACTIONS = {
 }
 STANDS = ("red", "green", "yellow", "blue", "the taxi")
 
+LIBRARIES = ("gymnasium",)
 PLAYED = True
 
 

@@ -27,6 +27,7 @@ Part = Literal["train", "eval"]
 ROW = ("prompt", "answer", "info", "task", "example_id")
 """What of a row of its data set an environment reads."""
 
+LIBRARIES = ("verifiers",)
 OUTSIDE = True
 
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+
+def changes_result(field: FieldInfo) -> bool:
+    """Whether a field can change a result; those that are declared with `free()` cannot."""
+    extra = field.json_schema_extra
+    return not (isinstance(extra, dict) and extra.get("changes_result") is False)
 
 
 def resolve(section: BaseModel) -> dict[str, Any]:
     """The fields of a section that can change a result, as plain values."""
-    fields: dict[str, Any] = {}
-    for name, field in type(section).model_fields.items():
-        extra = field.json_schema_extra
-        if isinstance(extra, dict) and extra.get("changes_result") is False:
-            continue
-        fields[name] = _plain(getattr(section, name))
-    return fields
+    fields = type(section).model_fields
+    return {name: plain(getattr(section, name)) for name, field in fields.items() if changes_result(field)}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A setting's value as sections, lists and dicts of plain values."""
     if isinstance(value, BaseModel):
         return resolve(value)
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     return value

@@ -13,9 +13,9 @@ from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind
 from pipelines.contract.columns import COLUMNS, Phase, phase_of
 from pipelines.contract.monitor import Monitor
-from pipelines.recipe import settings as s
 from pipelines.recipe.explain import explain
 from pipelines.recipe.monitors import Watch
+from pipelines.recipe.settings import Rlvr
 
 SLOTS = (
     "curriculum",
@@ -37,7 +37,7 @@ PROVIDERS = "rlvr.providers"
 MONITORS = "monitor"
 
 
-def bind_slots(rlvr: s.Rlvr) -> dict[str, Any]:
+def bind_slots(rlvr: Rlvr) -> dict[str, Any]:
     """Every slot's method(s), bound; lists stay lists, an absent divergence is None.
 
     Raises:
@@ -124,7 +124,7 @@ def bind_monitors(section: str, specs: list[dict[str, Any]]) -> list[Watched]:
     return watched
 
 
-def bind_providers(rlvr: s.Rlvr, methods: list[Bound]) -> list[Bound]:
+def bind_providers(rlvr: Rlvr, methods: list[Bound]) -> list[Bound]:
     """The providers of columns that these methods read: those of the recipe, and those that come by themselves.
 
     Raises:

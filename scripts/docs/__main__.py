@@ -1,11 +1,16 @@
-"""Write the generated pages into a folder: `python -m scripts.docs [FOLDER]`; the folder is docs unless given."""
+"""Write the generated pages into a folder: `python -m scripts.docs [FOLDER]`; the folder is docs unless given.
+
+Into docs it also brings the first defaults of new fields into the record that keys are made with.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 from scripts.docs import columns, methods, settings, systems
+from tasks.keys import sections
 
 PAGES = {
     "methods.md": methods.markdown,
@@ -19,3 +24,5 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
     for name, markdown in PAGES.items():
         (folder / name).write_text(markdown())
+    if len(sys.argv) == 1:
+        sections.RECORD.write_text(json.dumps(sections.first_defaults(), indent=1) + "\n")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -16,8 +16,10 @@ from pydantic_core import PydanticUndefined
 from flows.cli import setting_types
 from pipelines.contract.model_settings import Model
 from pipelines.recipe.read import Recipe
+from pipelines.recipe.resolve import changes_result
 from pipelines.recipe.settings import Tracking
 from pipelines.recipe.stage_kind import stage_kinds
+from tasks.keys.sections import inner
 
 INTRODUCTION = """# Settings
 
@@ -38,26 +40,13 @@ def classes() -> dict[type[BaseModel], str]:
     ordered: dict[type[BaseModel], str] = {}
     for name, top in tops:
         ordered[top] = name
-        waiting = list(_inner(top))
+        waiting = list(inner(top))
         while waiting:
             cls = waiting.pop(0)
             if cls not in ordered and cls not in own:
                 ordered[cls] = cls.__name__
-                waiting += _inner(cls)
+                waiting += inner(cls)
     return ordered
-
-
-def _inner(cls: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """Classes of settings among the types of a class's fields."""
-    for field in cls.model_fields.values():
-        yield from _classes_of(field.annotation)
-
-
-def _classes_of(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _classes_of(part)
 
 
 @cache
@@ -103,8 +92,7 @@ def _row(cls: type[BaseModel], name: str, text: str) -> str:
     field = cls.model_fields[name]
     limits = ", ".join(setting_types.bounds(field.annotation, field.metadata))
     default = _default(field.get_default(call_default_factory=True) if not field.is_required() else PydanticUndefined)
-    extra = field.json_schema_extra
-    if isinstance(extra, dict) and extra.get("changes_result") is False:
+    if not changes_result(field):
         text = f"{text} (not in the key)".strip()
     cells = (f"`{name}`", f"`{setting_types.type_name(field.annotation)}`", limits, default, text)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -12,7 +12,7 @@ from pipelines.base.files import digest
 from pipelines.base.project import ROOT
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import Node, Place, Reads
-from tasks.keys import files, source, versions
+from tasks.keys import files, sections, source, versions
 from tasks.keys.source import reach
 from tasks.keys.words import difference
 
@@ -40,7 +40,7 @@ def key_parts(
     root: Path = ROOT,
     installed: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Everything the key is made of, and under `where` the paths of its files, which are for messages only.
+    """Everything the key is made of; under `where` the paths of its files and under `settings` also those that are not in it, for messages.
 
     Args:
         inputs: name → content digest of the artifacts the stage reads.
@@ -59,8 +59,14 @@ def key_parts(
     project = source.of_stage(node.kind.module, reads, root)
     for path in (*user.values(), *code, *brought.values()):
         project |= source.project_imports(path, root)
+    settings = _key_settings(recipe, reads)
+    classes = {node.kind.name: node.settings, "model": recipe.model}
+    chosen = {
+        name: sections.chosen(classes[name], each) if name in classes else each for name, each in settings.items()
+    }
     parts = {
-        "settings": _key_settings(recipe, reads),
+        "settings": settings,
+        "chosen": chosen,
         "inputs": dict(inputs),
         "seed": node.seed,
         "source": dict(sorted(project.items())),
@@ -134,8 +140,9 @@ def _set(settings: dict[str, Any], place: Place, value: Any) -> None:
 
 
 def stage_key(parts: dict[str, Any]) -> str:
-    """16 hexadecimal characters."""
-    return digest({name: part for name, part in parts.items() if name != "where"})[:16]
+    """16 hexadecimal characters. Of the settings those count that were chosen (`tasks.keys.sections`)."""
+    shown = ("where", "settings") if "chosen" in parts else ("where",)
+    return digest({name: part for name, part in parts.items() if name not in shown})[:16]
 
 
 @cache

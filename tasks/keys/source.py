@@ -17,12 +17,16 @@ from pipelines.base.plugins import Origin
 from pipelines.base.project import ROOT
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import Reads
-from tasks.keys import parsed
-from tasks.keys.syntax import parse
+from tasks.keys import parsed, sections
+from tasks.keys.syntax import Definition, definitions, parse
 
 PROJECT = ("pipelines", "evaluation")
 PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """`package.module:name`, as recipes name a user's functions and classes."""
+NO_RESULT = ("pipelines.recipe.explain", "pipelines.papers")
+"""Modules that no result comes of: words about what is wrong with a recipe, and a table of where methods are defined."""
+ALL = "*"
+"""Stands for every definition of a module."""
 
 
 def of_stage(module: str, reads: Reads, root: Path = ROOT) -> dict[str, str]:
@@ -65,28 +69,71 @@ def brought(reads: Reads) -> list[Origin]:
 def reach(modules: Iterable[str], root: Path = ROOT, skip: Collection[str] = ()) -> dict[str, str]:
     """The modules and all project modules that they import, directly or not: name → digest of the code, comments left out.
 
-    The files are read again every time: they may change while a command runs.
+    Of the recipe's reader only those definitions count that the others use, and of classes of settings neither fields nor validators:
+    what these decide is in the settings. The files are read again every time: they may change while a command runs.
 
     Args:
         root: the folder that holds the project's packages.
         skip: modules that are not entered.
     """
     digests: dict[str, str] = {}
-    queue, visited = [*modules], set(skip)
+    reader: dict[str, dict[str, str]] = {}
+    queue, visited = _wanted(modules), {*skip, *NO_RESULT}
     while queue:
         name = queue.pop()
-        if name in visited:
+        parent = name.rpartition(".")[0]
+        if name in visited or (_is_reader(parent) and parent in NO_RESULT):
             continue
         visited.add(name)
-        path = _file(root, name)
-        if path is None:
+        path = _file(root, parent if _is_reader(parent) else name)
+        if path is None or (_is_reader(name) and not _is_reader(parent)):
             continue
-        digests[name], imported = _read(path, name)
-        queue += [name for name in imported if name.split(".")[0] in PROJECT]
-        parent = name.rpartition(".")[0]
+        if _is_reader(parent):
+            used = _definition(path, name)
+            reader.setdefault(parent, {})[name] = used.code
+            queue += [f"{parent}.{each}" for each in used.uses] + _wanted(used.imports)
+        else:
+            digests[name], imported = _read(path, name)
+            queue += _wanted(imported)
         if parent:
             queue.append(parent)
+    for module, codes in reader.items():
+        text = "\n".join(code for _, code in sorted(codes.items()) if code)
+        digests |= {module: hashlib.sha256(text.encode()).hexdigest()} if text else {}
     return dict(sorted(digests.items()))
+
+
+def _is_reader(module: str) -> bool:
+    """Whether a module reads recipes: its classes of settings count by what they resolve to, and stages use single definitions of it."""
+    return module.startswith("pipelines.recipe.") or (module.endswith("settings") and module.split(".")[0] in PROJECT)
+
+
+def _wanted(imported: Iterable[str]) -> list[str]:
+    """The project's among imported names; a module of the reader that is imported as a whole is used as a whole."""
+    names = [name for name in imported if name.split(".")[0] in PROJECT]
+    above = {name: name.rpartition(".")[0] for name in names}
+    whole = [name for name in names if _is_reader(name) and not _is_reader(above[name]) and name not in above.values()]
+    return [f"{name}.{ALL}" if name in whole else name for name in names]
+
+
+def _definition(path: Path, name: str) -> Definition:
+    """What a name of a module of the reader stands for, with what runs whenever the module is imported."""
+    module, _, wanted = name.rpartition(".")
+    try:
+        defined = _definitions(path.read_bytes(), module, sections.names_in(module))
+    except (SyntaxError, ValueError):
+        return Definition(code_digest(path))
+    used = [defined[each] for each in (defined if wanted == ALL else ("", wanted)) if each in defined]
+    return Definition(
+        "".join(each.code for each in used),
+        {each for entry in used for each in entry.uses & defined.keys()},
+        [each for entry in used for each in entry.imports],
+    )
+
+
+@cache
+def _definitions(text: bytes, module: str, classes: frozenset[str]) -> dict[str, Definition]:
+    return definitions(text, module.rpartition(".")[0], classes)
 
 
 def _file(base: Path, module: str) -> Path | None:

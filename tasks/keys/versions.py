@@ -22,14 +22,7 @@ def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str,
     names |= {each.distribution for each in brought(reads) if each.distribution}
     if any(gguf_of(model.path) is not None for model in reads.models.values()):
         names.add("gguf")
-    if reads.environments:
-        names.add("gymnasium")
-    if "textarena" in reads.environments:
-        names.add("TextArena")
-    if "verifiers_package" in reads.environments:
-        names.add("verifiers")
-    if "tools" in reads.environments:
-        names |= {"bm25s", "mcp"}
+    names.update(*map(environments.libraries_of, reads.environments))
     if any(map(environments.corpus_of, reads.environments)) or any(True for _ in corpora(reads.environment_settings)):
         names.add("bm25s")
     return {name: (installed or {}).get(name) or _version(name) for name in sorted(names)}

@@ -12,6 +12,11 @@ def difference(old: Any, new: Any, path: str = "", limit: int = 3) -> list[str]:
     >>> difference({"settings": {"rlvr": {"steps": 3}}}, {"settings": {"rlvr": {"steps": 5}}})
     ['rlvr.steps changed 3 → 5']
     """
+    if path == "" and "chosen" in old and "chosen" in new:
+        old, new = (
+            {**one, "settings": _shown(one["chosen"], one["settings"], other["chosen"]), "chosen": None}
+            for one, other in ((old, new), (new, old))
+        )
     if isinstance(old, dict) and isinstance(new, dict):
         changes: list[str] = []
         where = {**(old.get("where") or {}), **(new.get("where") or {})} if path == "" else {}
@@ -35,6 +40,20 @@ def difference(old: Any, new: Any, path: str = "", limit: int = 3) -> list[str]:
     if top == "versions":
         return [f"{rest} changed {old} → {new}"]
     return [f"{path.removesuffix('.kind')} changed {_short(old)} → {_short(new)}"]
+
+
+def _shown(chosen: Any, settings: Any, other: Any) -> Any:
+    """The chosen settings, with the defaults of those that the other key holds and this one does not.
+
+    >>> _shown({"sft": {}}, {"sft": {"steps": 3, "seed": None}}, {"sft": {"steps": 5}})
+    {'sft': {'steps': 3}}
+    """
+    if not all(isinstance(each, dict) for each in (chosen, settings, other)):
+        return chosen
+    empty = {
+        name: {} if isinstance(settings[name], dict) else settings[name] for name in settings.keys() & other.keys()
+    }
+    return {name: _shown(each, settings.get(name), other.get(name)) for name, each in {**empty, **chosen}.items()}
 
 
 def _short(value: Any) -> str:

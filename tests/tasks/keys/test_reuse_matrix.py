@@ -158,6 +158,29 @@ def code(name, text="\nEDITED = 1\n"):
     return edit
 
 
+def replaced(name, old, new):
+    """Edit of a project's file: the one place where `old` is."""
+
+    def edit(world):
+        path = world.root / name
+        world.changed.setdefault(path, path.read_bytes())
+        assert path.read_text().count(old) == 1, f"{name}: {old}"
+        path.write_text(path.read_text().replace(old, new))
+
+    return edit
+
+
+def new_field(name, cls):
+    """Edit of a project's file: a field with a default, of a type of its own, and its check in a class of settings."""
+
+    def edit(world):
+        [head] = [line for line in (world.root / name).read_text().splitlines() if line.startswith(f"class {cls}(")]
+        check = '    @field_validator("spare")\n    def _spare(cls, value):\n        return value\n'
+        replaced(name, f"{head}\n", f"Spare = int | None\n\n\n{head}\n    spare: Spare = None\n{check}")(world)
+
+    return edit
+
+
 def field(*overrides):
     def edit(world):
         world.overrides += overrides
@@ -245,6 +268,21 @@ MATRIX = [
     ("an environment", code("pipelines/environments/frozen_lake.py"), VERIFIED), ("another environment", code("pipelines/environments/new_world.py", "x = 1\n"), {"rlvr"}),
     ("intervals", code("evaluation/statistics.py"), BENCHMARKED), ("difficulty", code("pipelines/curate/difficulty.py"), NONE),
     ("optimizer", code("pipelines/engine/optimizer.py"), {"sft", "rlvr"}),
+    # the recipe's reader
+    *((f"a new field of {cls}", new_field(f"pipelines/{name}.py", cls), NONE) for name, cls in (
+        ("recipe/settings", "Curate"), ("recipe/settings", "Sft"), ("recipe/settings", "Rlvr"), ("recipe/settings", "Evaluate"),
+        ("recipe/settings", "Task"), ("recipe/settings", "Optimizer"), ("recipe/settings", "Tracking"), ("recipe/source", "Source"),
+        ("recipe/read", "Recipe"), ("contract/model_settings", "Model"), ("preference/settings", "Preference"), ("sample/settings", "Sample"),
+    )),
+    *((f"the reader's {name}", code(f"pipelines/recipe/{name}.py"), NONE) for name in ("read", "check", "explain", "graph", "stage_kind")),
+    ("words about faults", code("pipelines/recipe/explain.py", "\ndef explain(*a):\n    return 1\n"), NONE),
+    ("what a section computes", replaced("pipelines/recipe/settings.py", "return self.benchmark or self.name", "return self.name"), BENCHMARKED),
+    ("a default that no section resolves", replaced("pipelines/recipe/monitors.py", 'action: Action = "warn"', 'action: Action = "stop"'), {"sft", "rlvr"}),
+    ("how methods are bound", replaced("pipelines/recipe/slots.py", "bound: dict[str, Any] = {}", "bound: dict[str, Any] = dict()"), {"rlvr"}),
+    # methods, verifiers and environments that the recipe does not name, and those that it names
+    ("a paper that is not named", code("pipelines/papers/prime.py"), NONE), ("the papers' table", code("pipelines/papers/__init__.py"), NONE),
+    ("the paper that is named", code("pipelines/papers/arena_tournament.py"), {"rlvr"}), ("a search that is not asked for", code("pipelines/search/particles.py"), NONE),
+    ("a loss that is not named", code("pipelines/preference/loss/dpo.py"), NONE), ("the sampler", code("pipelines/engine/sampler.py"), {"rlvr", "evaluate"}),
     # libraries
     *((f"version of {name}", version(name), VERIFIED) for name in (
         "sympy", "mpmath", "reasoning-gym", "gymnasium",
