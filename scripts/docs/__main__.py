@@ -25,4 +25,4 @@ if __name__ == "__main__":
     for name, markdown in PAGES.items():
         (folder / name).write_text(markdown())
     if len(sys.argv) == 1:
-        sections.RECORD.write_text(json.dumps(sections.first_defaults(), indent=1) + "\n")
+        sections.RECORD.write_text(json.dumps(sections.first_defaults(), indent=1, sort_keys=True) + "\n")

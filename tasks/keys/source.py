@@ -112,8 +112,10 @@ def _wanted(imported: Iterable[str]) -> list[str]:
     """The project's among imported names; a module of the reader that is imported as a whole is used as a whole."""
     names = [name for name in imported if name.split(".")[0] in PROJECT]
     above = {name: name.rpartition(".")[0] for name in names}
-    whole = [name for name in names if _is_reader(name) and not _is_reader(above[name]) and name not in above.values()]
-    return [f"{name}.{ALL}" if name in whole else name for name in names]
+    as_modules = [
+        name for name in names if _is_reader(name) and not _is_reader(above[name]) and name not in above.values()
+    ]
+    return [f"{name}.{ALL}" if name in as_modules else name for name in names]
 
 
 def _definition(path: Path, name: str) -> Definition:

@@ -65,11 +65,11 @@ def definitions(text: bytes, package: str, sections: Collection[str]) -> dict[st
     for statement in syntax_tree(text).body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             for alias in statement.names:
-                one = ast.Import([alias])
+                single: ast.stmt = ast.Import([alias])
                 if isinstance(statement, ast.ImportFrom):
-                    one = ast.ImportFrom(statement.module, [alias], statement.level)  # type: ignore[assignment]
+                    single = ast.ImportFrom(statement.module, [alias], statement.level)
                 name = alias.asname or alias.name.partition(".")[0]
-                defined.setdefault(name, Definition()).imports += imports(one, package)
+                defined.setdefault(name, Definition()).imports += imports(single, package)
             continue
         if _is_idle(statement):
             continue
@@ -105,5 +105,5 @@ def _names(statement: ast.stmt) -> list[str]:
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [statement.name]
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-    flat = [each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
-    return [each.id for each in flat if isinstance(each, ast.Name)] or [""]
+    named = [each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return [each.id for each in named if isinstance(each, ast.Name)] or [""]

@@ -14,8 +14,8 @@ def difference(old: Any, new: Any, path: str = "", limit: int = 3) -> list[str]:
     """
     if path == "" and "chosen" in old and "chosen" in new:
         old, new = (
-            {**one, "settings": _shown(one["chosen"], one["settings"], other["chosen"]), "chosen": None}
-            for one, other in ((old, new), (new, old))
+            {**each, "settings": _shown(each["chosen"], each["settings"], other["chosen"]), "chosen": None}
+            for each, other in ((old, new), (new, old))
         )
     if isinstance(old, dict) and isinstance(new, dict):
         changes: list[str] = []
