@@ -37,9 +37,8 @@ def _file() -> Path:
 @cache
 def _version() -> str:
     """Of what reads the text: another Python, or other code of ours, reads it again."""
-
-    own = [inspect.getsource(function) for function in (syntax.parse, syntax.imports)]
-    return digest([sys.version, *own])[:12]
+    functions = [each for each in vars(syntax).values() if getattr(each, "__module__", "") == syntax.__name__]
+    return digest([sys.version, *map(inspect.getsource, functions)])[:12]
 
 
 @cache

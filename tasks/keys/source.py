@@ -25,6 +25,7 @@ PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """`package.module:name`, as recipes name a user's functions and classes."""
 NO_RESULT = ("pipelines.recipe.explain", "pipelines.papers")
 """Modules that no result comes of: words about what is wrong with a recipe, and a table of where methods are defined."""
+NO_CODE = hashlib.sha256(b"").hexdigest()
 ALL = "*"
 """Stands for every definition of a module."""
 
@@ -89,16 +90,14 @@ def reach(modules: Iterable[str], root: Path = ROOT, skip: Collection[str] = ())
         if path is None or (_is_reader(name) and not _is_reader(parent)):
             continue
         if _is_reader(parent):
-            used = _definition(path, name)
-            reader.setdefault(parent, {})[name] = used.code
-            queue += [f"{parent}.{each}" for each in used.uses] + _wanted(used.imports)
+            reader.setdefault(parent, {})[name], imported = _definition(path, name)
         else:
             digests[name], imported = _read(path, name)
-            queue += _wanted(imported)
+        queue += _wanted(imported)
         if parent:
             queue.append(parent)
     for module, codes in reader.items():
-        text = "\n".join(code for _, code in sorted(codes.items()) if code)
+        text = " ".join(code for _, code in sorted(codes.items()) if code != NO_CODE)
         digests |= {module: hashlib.sha256(text.encode()).hexdigest()} if text else {}
     return dict(sorted(digests.items()))
 
@@ -118,24 +117,33 @@ def _wanted(imported: Iterable[str]) -> list[str]:
     return [f"{name}.{ALL}" if name in as_modules else name for name in names]
 
 
-def _definition(path: Path, name: str) -> Definition:
-    """What a name of a module of the reader stands for, with what runs whenever the module is imported."""
+def _definition(path: Path, name: str) -> tuple[str, tuple[str, ...]]:
+    """Digest of what a name of a module of the reader stands for, and what that uses and imports."""
     module, _, wanted = name.rpartition(".")
-    try:
-        defined = _definitions(path.read_bytes(), module, sections.names_in(module))
-    except (SyntaxError, ValueError):
-        return Definition(code_digest(path))
-    used = [defined[each] for each in (defined if wanted == ALL else ("", wanted)) if each in defined]
-    return Definition(
-        "".join(each.code for each in used),
-        {each for entry in used for each in entry.uses & defined.keys()},
-        [each for entry in used for each in entry.imports],
-    )
+    return _defined(path.read_bytes(), module, wanted, sections.names_in(module))
+
+
+@cache
+def _defined(text: bytes, module: str, wanted: str, classes: frozenset[str]) -> tuple[str, tuple[str, ...]]:
+    """What `_definition` returns, with what runs whenever the module is imported, as `_parsed` does."""
+    mark = " ".join([hashlib.sha256(text).hexdigest(), module, wanted, *sorted(classes)])
+    known = parsed.get(mark)
+    if known is None:
+        defined = _definitions(text, module, classes)
+        used = [defined[each] for each in (defined if wanted == ALL else ("", wanted)) if each in defined]
+        names = sorted({f"{module}.{name}" for each in used for name in each.uses & defined.keys()})
+        imported = [name for each in used for name in each.imports]
+        known = hashlib.sha256("".join(each.code for each in used).encode()).hexdigest(), (*names, *imported)
+        parsed.put(mark, *known)
+    return known
 
 
 @cache
 def _definitions(text: bytes, module: str, classes: frozenset[str]) -> dict[str, Definition]:
-    return definitions(text, module.rpartition(".")[0], classes)
+    try:
+        return definitions(text, module.rpartition(".")[0], classes)
+    except (SyntaxError, ValueError):
+        return {"": Definition(hashlib.sha256(text).hexdigest())}
 
 
 def _file(base: Path, module: str) -> Path | None:
