@@ -117,7 +117,7 @@ def rlvr_stage(recipe: Any, name: str | None) -> str:
         RecipeError: there is none.
         UserError: there are several and none is named, or none of that name.
     """
-    stages = [node.name for node in recipe.nodes() if node.stage.kind == "rlvr"]
+    stages = [node.name for node in recipe.nodes() if node.kind.rewards]
     if not stages:
         raise RecipeError("rlvr: this recipe has no RLVR, so no judge.")
     if name is None and len(stages) > 1:

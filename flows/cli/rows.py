@@ -48,8 +48,8 @@ def _row(body: dict[str, Any]) -> Iterator[str]:
         source = ", ".join(f"{k} {v}" for k, v in place["source"].items() if v and k != "files")
         yield f"  from: {source}{''.join(f', {f}' for f in place['source']['files'])}"
         yield f"  because: {'; '.join(place['kept'])}"
-    for model in body["sft"]:
-        yield f"in the SFT split of {model}"
+    for model in body["trained"]:
+        yield f"in the split that {model} was trained on"
     for draw in body["draws"]:
         yield f"drawn by {draw['model']}" + ("" if draw["complete"] else " (only the rollouts that were logged)")
         for step in draw["steps"][:50]:

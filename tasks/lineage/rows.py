@@ -10,7 +10,7 @@ from evaluation import samples
 from pipelines.base.errors import UserError
 from pipelines.base.files import json_lines, read_object, reported
 from pipelines.data import dataset
-from pipelines.recipe.stage_kind import DATA, MODEL, SCORES
+from pipelines.recipe.stage_kind import DATA, MODEL, SCORES, kind_named
 from tasks import brought, environment
 from tasks.store.artifacts import Artifact
 from tasks.store.known import Known, makes, what_makes
@@ -33,7 +33,7 @@ def describe(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]
 
     Returns:
         uid, row (as it was kept, or None), data (per curation: split or the step that dropped it, why kept), draws (per model:
-        steps with rewards), sft (models whose SFT split holds it), overlaps (benchmark, question).
+        steps with rewards), trained (models whose training split holds it), overlaps (benchmark, question).
 
     Raises:
         NoRow: no curation here has it, nor has one of MLflow's.
@@ -59,8 +59,8 @@ def describe(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]
         "uid": uids[0],
         "row": row,
         "data": [{k: v for k, v in p.items() if k not in ("row", "uid")} for p in places],
-        "draws": [d for model in readers if model.stage == "rlvr" for d in draws(model, uids[0])],
-        "sft": [m.name for m in readers if m.stage == "sft" and _split(m) in _splits_of(m, places, known)],
+        "draws": [d for model in readers if kind_named(model.stage).rewards for d in draws(model, uids[0])],
+        "trained": [m.name for m in readers if not kind_named(m.stage).rewards and _split(m) in _splits_of(m, places, known)],
         "overlaps": _overlaps(known, row, places) if row else [],
     }
 
@@ -76,8 +76,8 @@ def _fetched(uid: str, known: Known, here: int, progress: Progress) -> list[dict
     try:
         for run in brought.remote_runs():
             entries = (run.get("summary") or {}).get("stages") or {}
-            for name, about in entries.items():
-                kind, key = str(about.get("kind", name)), str(about.get("key"))
+            for about in entries.values():
+                kind, key = str(about["kind"]), str(about.get("key"))
                 if what_makes(kind) != DATA or key in tried or len(tried) == MOST_FETCHED:
                     continue
                 tried.add(key)
@@ -117,7 +117,7 @@ def _places(curation: Artifact, uid: str) -> Iterator[dict[str, Any]]:
 
 def _kept(curation: Artifact) -> list[str]:
     """The filters that the row passed, with what each of them dropped."""
-    settings = (curation.parts.get("settings") or {}).get("curate") or {}
+    settings = _settings(curation)
     card = read_object(reported(curation.path, "card.json"), rows=dict) or {}
     dropped = card.get("rows") or {}
     on = {"near_duplicate": settings.get("near_duplicates"), "contaminated": settings.get("decontaminate"),
@@ -136,7 +136,7 @@ def _kept(curation: Artifact) -> list[str]:
 
 def _source(curation: Artifact, name: str) -> dict[str, Any]:
     """The recipe's source of a row, as far as its name tells."""
-    sources = ((curation.parts.get("settings") or {}).get("curate") or {}).get("sources") or []
+    sources = _settings(curation).get("sources") or []
     where = curation.parts.get("where") or {}
     matching = [s for s in sources if name in (str(s.get("task")), str(s.get("path")), str(s.get("name")))]
     chosen = matching or (sources if len(sources) == 1 else [])
@@ -150,8 +150,13 @@ def _readers(known: Known, data: list[str]) -> list[Artifact]:
     return [a for a in known.artifacts if makes(a) == MODEL and (a.parts.get("inputs") or {}).get("data") in digests]
 
 
+def _settings(produced: Artifact) -> dict[str, Any]:
+    """The section of the stage that made an artifact."""
+    return (produced.parts.get("settings") or {}).get(produced.stage) or {}
+
+
 def _split(model: Artifact) -> str:
-    return str(((model.parts.get("settings") or {}).get(model.stage) or {}).get("split") or "train")
+    return str(_settings(model).get("split") or "train")
 
 
 def _splits_of(model: Artifact, places: list[dict[str, Any]], known: Known) -> set[str]:
@@ -186,7 +191,7 @@ def _overlaps(known: Known, row: dict[str, Any], places: list[dict[str, Any]]) -
         for path in evaluation.path.glob("samples/*/*.jsonl"):
             asked |= {(path.stem, samples.question_of(line)): None for line in json_lines(path)}
     curations = {p["artifact"] for p in places}
-    settings = [(a.parts.get("settings") or {}).get("curate") or {} for a in known.artifacts if a.name in curations]
+    settings = [_settings(a) for a in known.artifacts if a.name in curations]
     ngram = next((s["decontaminate"]["ngram"] for s in settings if s.get("decontaminate")), NGRAM)
     prompt = "\n".join(m["content"] for m in row["prompt"] if m["role"] != "assistant")
     task = Contamination(ngram, asked).hit(prompt) if asked else None
@@ -197,7 +202,7 @@ def _overlaps(known: Known, row: dict[str, Any], places: list[dict[str, Any]]) -
 
 
 def taint(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]:
-    """Models that saw a row: in their SFT split, in a rollout, or in a model that they were made from.
+    """Models that saw a row: in the split that they were trained on, in a rollout, or in a model that they were made from.
 
     Returns:
         uid, and models: model, run_id, how.
@@ -207,7 +212,7 @@ def taint(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]:
     """
     about = describe(uid, progress)
     known = Known()
-    how = dict.fromkeys(about["sft"], "in its SFT split")
+    how = dict.fromkeys(about["trained"], "in its training split")
     for draw in about["draws"]:
         steps = [s["step"] for s in draw["steps"]]
         certain = "" if draw["complete"] else ", of the rollouts that were logged"
@@ -225,6 +230,6 @@ def taint(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]:
     models = [{"model": name, "run_id": by_name[name].run_id, "how": text} for name, text in how.items()]
     unrecorded = [
         a.name for a in _readers(known, [p["artifact"] for p in about["data"] if "split" in p])
-        if a.stage == "rlvr" and a.name not in how and not reported(a.path, "draws.jsonl").is_file()
+        if kind_named(a.stage).rewards and a.name not in how and not reported(a.path, "draws.jsonl").is_file()
     ]  # fmt: skip
     return {"uid": about["uid"], "models": models, "unknown": unrecorded}

@@ -27,7 +27,7 @@ from pipelines.recipe.model_path import gguf_of, is_stage_name
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr
 from pipelines.recipe.slots import terms_of
-from pipelines.recipe.stage_kind import Node
+from pipelines.recipe.stage_kind import DATA, SCORES, Node
 from pipelines.sandbox import SandboxError, isolation
 from pipelines.verifiers import SANDBOXED
 from tasks import environment, machine
@@ -205,14 +205,14 @@ def _asks(node: Node, chosen: list[Node]) -> bool:
 def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     """What is particular to a stage's settings."""
     yield from preflight_corpora.problems(node)
-    if isinstance(node.settings, Curate):
+    if node.kind.makes == DATA:
         yield from _curate(node.name, node.settings, questions)
-    elif isinstance(node.settings, Rlvr):
+    elif node.kind.rewards:
         yield from _rlvr(node, node.settings, questions)
-    elif isinstance(node.settings, Evaluate):
+    elif node.kind.makes == SCORES:
         yield from _evaluate(node.name, node.settings, questions)
     for files in node.kind.reads(node).models.values():
-        if files.place[0] == node.kind.name and not isinstance(node.settings, Curate):
+        if files.place[0] == node.kind.name and node.kind.makes != DATA:
             yield from _hub(".".join(map(str, (node.name, *files.place[1:]))), str(files.path), "model")
     if getattr(node.settings, "sampler", None) is not None:
         yield from server.problems(f"{node.name}.sampler", node.settings.sampler)
@@ -256,9 +256,9 @@ def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
     """Where a verifier runs programs, they can be confined."""
     settings = [n.settings for n in recipe.nodes()]
     verifiers = [source.verifier for each in settings for source in getattr(each, "sources", [])]
-    rewards = [terms_of("", each.reward) for each in settings if isinstance(each, Rlvr)]
+    rewards = [terms_of("", n.settings.reward) for n in recipe.nodes() if n.kind.rewards]
     verifiers += [spec.get("verifier") for terms in rewards for _, spec in terms]
-    evaluated = [task.asks for n in nodes if isinstance(n.settings, Evaluate) for task in n.settings.tasks]
+    evaluated = [task.asks for n in nodes if n.kind.makes == SCORES for task in n.settings.tasks]
     verifiers += ["python" for name in evaluated if name in programs.TASKS]
     if any(v in SANDBOXED for v in verifiers) and any(n.kind.reads(n).verifies for n in nodes):
         try:
@@ -405,7 +405,7 @@ def _limits(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]])
             yield Problem(f"{node.name}.max_length", text, f"Use at most {positions}{alternative}.")
         if isinstance(getattr(node.settings, "sampling", None), Sampling):
             limits[f"{node.name}.sampling.max_tokens"] = node.settings.sampling.max_tokens
-        for number, task in enumerate(node.settings.tasks if isinstance(node.settings, Evaluate) else []):
+        for number, task in enumerate(node.settings.tasks if node.kind.makes == SCORES else []):
             asked = task.sampling.get("max_gen_toks")
             if isinstance(asked, int):
                 limits[f"{node.name}.tasks.{number}.sampling.max_gen_toks"] = asked

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipelines import environments
-from pipelines.recipe.settings import Curate, Evaluate, Rlvr
 from pipelines.recipe.slots import terms_of
-from pipelines.recipe.stage_kind import Node
+from pipelines.recipe.stage_kind import DATA, SCORES, Node
 from pipelines.tools import retrieval
 from tasks.preflight.problem import Problem
 
@@ -17,26 +16,27 @@ FIX = "Name a text file with a passage a line, or a .jsonl file of objects with 
 
 def problems(node: Node) -> Iterator[Problem]:
     """Corpora of a stage's settings that cannot be searched."""
-    for field, settings in _places(node.name, node.settings):
+    for field, settings in _places(node):
         for corpus in dict.fromkeys(retrieval.corpora(settings)):
             text = retrieval.refusal(corpus)
             if text:
                 yield Problem(field, text, "" if text == retrieval.MISSING else FIX)
 
 
-def _places(stage: str, settings: Any) -> Iterator[tuple[str, Any]]:
+def _places(node: Node) -> Iterator[tuple[str, Any]]:
     """(field, what may name corpora); an environment with a corpus of its own counts as naming it."""
-    if isinstance(settings, Curate):
+    stage, settings = node.name, node.settings
+    if node.kind.makes == DATA:
         for number, source in enumerate(settings.sources):
             field = f"{stage}.sources.{number}"
             if source.corpus is not None:
                 yield f"{field}.corpus", {"corpus": source.corpus}
             if source.kind == "environment":
                 yield f"{field}.config", _config(str(source.task), source.config)
-    elif isinstance(settings, Rlvr):
+    elif node.kind.rewards:
         for where, spec in terms_of(f"{stage}.reward", settings.reward):
             yield f"{where}.info", spec.get("info")
-    elif isinstance(settings, Evaluate):
+    elif node.kind.makes == SCORES:
         for number, task in enumerate(settings.tasks):
             if task.environment is not None:
                 field = f"{stage}.tasks.{number}.environment.config"

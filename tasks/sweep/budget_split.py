@@ -55,7 +55,7 @@ def read(text: str | None, budget: str | None, sft_price: float, base: Recipe, l
         raise UserError(
             f"--sft-price {sft_price:g}: a positive number, the price of an SFT token in completion tokens."
         )
-    sft = next((n for n in base.node(learner).ancestors() if n.kind.name == "sft"), None) if learner else None
+    sft = next((n for n in base.node(learner).ancestors() if n.kind.makes_base), None) if learner else None
     if learner is None or sft is None:
         raise UserError("--split: it needs an SFT stage and an RLVR stage that starts from its model.")
     try:

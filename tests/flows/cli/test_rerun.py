@@ -107,7 +107,7 @@ def test_a_row_tells_its_story_in_a_folder_that_has_nothing(ran):
     )
     keys = {stage: f"{stage}-{summary['stages'][stage]['key']}" for stage in ("curate", "sft", "rlvr")}
     assert body["uid"] == uid and keys["curate"] in [place["artifact"] for place in body["data"]]
-    assert keys["sft"] in body["sft"]
+    assert keys["sft"] in body["trained"]
     draw = next(draw for draw in body["draws"] if draw["model"] == keys["rlvr"])
     assert draw["steps"][0] == {"step": 1, "rewards": rewards}
     gone = f"sqlite:///{folder / 'gone' / 'mlflow.db'}"

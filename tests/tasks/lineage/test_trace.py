@@ -229,7 +229,7 @@ def test_a_row_tells_its_story(trained):
     assert body["uid"] == uid and body["row"]["prompt"][-1]["content"].startswith("palindrome")
     place = body["data"][0]
     assert place["split"] == "train" and any("no exact duplicate" in why for why in place["kept"])
-    assert place["source"]["kind"] == "reasoning_gym" and body["sft"] == [f"sft-{trained['sft'].key}"]
+    assert place["source"]["kind"] == "reasoning_gym" and body["trained"] == [f"sft-{trained['sft'].key}"]
     draw = body["draws"][0]
     assert draw["model"] == f"rlvr-{trained['rlvr'].key}" and draw["complete"] and draw["steps"][0]["step"] == 1
     assert len(draw["steps"][0]["rewards"]) == 4, "a group of four"
@@ -238,7 +238,7 @@ def test_a_row_tells_its_story(trained):
 def test_models_that_saw_a_row(trained):
     uid = drawn_uid(trained)
     how = {m["model"].partition("-")[0]: m["how"] for m in rows.taint(uid)["models"]}
-    assert set(how) == {"sft", "rlvr"} and "in its SFT split" in how["sft"] and "drew it" in how["rlvr"]
+    assert set(how) == {"sft", "rlvr"} and "in its training split" in how["sft"] and "drew it" in how["rlvr"]
     from pipelines.data import dataset
 
     heldout = dataset.read_split(trained["curate"].path, "heldout")[0].uid
