@@ -60,7 +60,9 @@ def describe(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]
         "row": row,
         "data": [{k: v for k, v in p.items() if k not in ("row", "uid")} for p in places],
         "draws": [d for model in readers if kind_named(model.stage).rewards for d in draws(model, uids[0])],
-        "trained": [m.name for m in readers if not kind_named(m.stage).rewards and _split(m) in _splits_of(m, places, known)],
+        "trained": [
+            m.name for m in readers if not kind_named(m.stage).rewards and _split(m) in _splits_of(m, places, known)
+        ],
         "overlaps": _overlaps(known, row, places) if row else [],
     }
 

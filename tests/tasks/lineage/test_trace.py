@@ -71,7 +71,10 @@ def make(folder: Path, recipe: Path) -> dict:
         json.dumps({"evaluation": {"rlvr": {"sums": {"pass@1": cell}}}, "differences": {}})
     )
     publish("evaluate", answers, {"sft": made["sft"], "rlvr": made["rlvr"]})
-    stages = {s: {"status": "ran", "kind": a.stage, "key": a.key, "seconds": 3.0, "artifact": str(a.path)} for s, a in made.items()}
+    stages = {
+        s: {"status": "ran", "kind": a.stage, "key": a.key, "seconds": 3.0, "artifact": str(a.path)}
+        for s, a in made.items()
+    }
     index.start(run_id, "toy", "toy", {})
     index.end(run_id, "FINISHED", {"stages": stages, "evaluation": {}, "differences": {}, "seconds": 9.0}, {})
     return made
