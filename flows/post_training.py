@@ -19,13 +19,13 @@ from prefect.futures import as_completed, wait  # noqa: E402
 from flows import page  # noqa: E402
 from flows.progress import Bar, Lines  # noqa: E402
 from flows.table import markdown  # noqa: E402
-from pipelines.recipe.read import Recipe, read_recipe  # noqa: E402
+from pipelines.recipe.read import Recipe  # noqa: E402
 from tasks import prestart as ahead  # noqa: E402
 from tasks import process  # noqa: E402
-from tasks.pipeline import Pipeline, Selection, needed_before  # noqa: E402
+from tasks.pipeline import Pipeline, Prepared, Selection, handed_on, needed_before  # noqa: E402
 from tasks.prefect_tasks import stage_task  # noqa: E402
 from tasks.preflight import check as preflight  # noqa: E402
-from tasks.stages import Show, StageResult, fetch_inputs, plan  # noqa: E402
+from tasks.stages import Show, StageResult, plan  # noqa: E402
 from tasks.store.artifacts import Artifact  # noqa: E402
 
 
@@ -53,13 +53,11 @@ def post_training(
     worker.enter()
     preflight.summary_file(summary)
     environment.check_reachable()
-    read = read_recipe(find_recipe(recipe), overrides)
-    chosen = Selection(from_stage, until, tuple(only or ())).of(read)
-    if chosen != read.stage_names():
-        fetch_inputs(read, chosen)
-    if not preflight.passed(read, chosen):  # the command line has looked already, in this process
-        planned = plan(read, fresh=fresh, only=chosen)
-        preflight.require(read, [p.stage for p in planned if p.stage in chosen and p.action == "run"])
+    selection = Selection(from_stage, until, tuple(only or ()))
+    prepared = handed_on.get() or Prepared.of(find_recipe(recipe), overrides, selection, fresh=fresh)
+    read, chosen = prepared.recipe, prepared.chosen
+    if not preflight.passed(read, chosen):  # a sweep has looked already, in this process
+        preflight.require(read, prepared.will_run)
     done = needed_before(read, chosen, plan(read)) if chosen != read.stage_names() else {}
     outbox.flush_all(read.tracking.timeout_s)
     pipeline = Pipeline.open(read, source=recipe, overrides=overrides)

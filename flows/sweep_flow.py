@@ -92,14 +92,7 @@ def run_cell(cell: Cell, path: str, benchmark: str, fresh: bool, store: str) -> 
 @flow(name="sweep", flow_run_name="sweep {recipe}", persist_result=False)
 def sweep(
     recipe: str,
-    settings: list[str] | None = None,
-    presets: str | None = None,
-    seeds: str = "1",
-    tune: str | None = None,
-    budget: str | None = None,
-    split: str | None = None,
-    sft_price: float = 1.0,
-    tune_full: bool = False,
+    axes: dict[str, Any] | None = None,
     fresh: bool = False,
     separate_homes: bool = False,
 ) -> dict[str, Any]:
@@ -110,15 +103,7 @@ def sweep(
 
     Args:
         recipe: path of a YAML file, relative to the project's root where it is not found as given.
-        settings: `field=value` for all runs, `field=value1,value2` for an axis.
-        presets: names of presets, comma separated, or `all`.
-        seeds: how many, or which, comma separated.
-        tune: `field=value1,value2`: every variant is judged at its own best value, found by successive halving on the reward
-            of short runs with another seed.
-        budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`; with `split`, its SFT and RLVR together.
-        split: shares of the budget that SFT spends, comma separated: an axis.
-        sft_price: what a token of SFT costs, a completion token of RLVR costing 1.
-        tune_full: with `tune`, in one round of runs as long as the ranked ones.
+        axes: what is compared, by the names of the arguments of `tasks.sweep.plan.read`: `{"presets": "all", "seeds": "3"}`.
         fresh: run every stage even where its artifact exists.
         separate_homes: the task runner's workers have project folders of their own, so what all runs share is made first.
 
@@ -130,9 +115,7 @@ def sweep(
         UserError: names the option or the field and the fix; or no run came to its end.
     """
     worker.enter()
-    read = sweeps.read(
-        str(find_recipe(recipe)), settings or [], presets, seeds, tune, budget, split, sft_price, tune_full
-    )
+    read = sweeps.read(str(find_recipe(recipe)), **(axes or {}))
     sweeps.check(read, fresh)
     # before there are threads: MLflow's import and its new database are not made for them
     with tracking_client.mlflow_errors():

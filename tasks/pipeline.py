@@ -8,7 +8,9 @@ import os
 import socket
 import time
 from collections.abc import Container
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ import yaml
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.base.files import digest, read_object, write_atomic
 from pipelines.base.secrets import redact
-from pipelines.recipe.read import SECTIONS, Recipe
+from pipelines.recipe.read import SECTIONS, Recipe, read_recipe
 from pipelines.recipe.stage_kind import DATA, MODEL, SCORES, kind_named
 from tasks.environment import Unreachable, home, tracking_uri
-from tasks.stages import Planned, StageResult, checkpoints_read, experiment_name, inputs_of, training_data
+from tasks.planning import Planned
+from tasks.stages import StageResult, checkpoints_read, experiment_name, fetch_inputs, inputs_of, plan, training_data
 from tasks.store import index
 from tasks.store.artifacts import Artifact
 from tasks.tracking import benchmarks, heartbeat, leases, outbox, record
@@ -71,6 +74,44 @@ class Selection:
         after = self.start in (None, stage) or self.start in [n.name for n in recipe.node(stage).ancestors()]
         before = self.until in (None, stage) or stage in [n.name for n in recipe.node(str(self.until)).ancestors()]
         return after and before
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe, the stages chosen of it, and what a run of them would do."""
+
+    recipe: Recipe
+    chosen: list[str]
+    fresh: bool = False
+
+    @classmethod
+    def of(
+        cls, path: str | Path, overrides: list[str] | None, selection: Selection, *, fresh: bool, fetch: bool = True
+    ) -> Prepared:
+        """Read a recipe and choose its stages; `fetch`: get from MLflow what a part of the recipe reads.
+
+        Raises:
+            RecipeError: names the field, or the option, and the fix.
+        """
+        recipe = read_recipe(path, overrides)
+        chosen = selection.of(recipe)
+        if fetch and chosen != recipe.stage_names():
+            fetch_inputs(recipe, chosen)
+        return cls(recipe, chosen, fresh)
+
+    @cached_property
+    def planned(self) -> list[Planned]:
+        """Of the chosen stages."""
+        return [p for p in plan(self.recipe, fresh=self.fresh, only=self.chosen) if p.stage in self.chosen]
+
+    @property
+    def will_run(self) -> list[str]:
+        """The chosen stages that are not reused."""
+        return [p.stage for p in self.planned if p.action == "run"]
+
+
+handed_on: ContextVar[Prepared | None] = ContextVar("handed_on", default=None)
+"""What the command line has prepared for the flow that it starts in its own process."""
 
 
 def needed_before(recipe: Recipe, chosen: list[str], planned: list[Planned]) -> dict[str, Artifact]:

@@ -43,21 +43,17 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _plan(arguments: argparse.Namespace) -> int:
     from pipelines.base.errors import UserError
-    from pipelines.recipe.read import read_recipe
-    from tasks.pipeline import Selection
     from tasks.preflight import check as preflight
-    from tasks.stages import plan
 
     if not arguments.memory and (arguments.limit or arguments.prompt_tokens):
         raise UserError("--limit, --prompt-tokens: they say how --memory counts. Add --memory.")
-    recipe = read_recipe(arguments.recipe, arguments.set)
-    chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
+    prepared = selection.prepare(arguments, fetch=False)
+    recipe = prepared.recipe
     if arguments.memory:
         from flows.cli import memory
 
-        return memory.show(recipe, chosen, arguments.json, arguments.limit, arguments.prompt_tokens)
-    planned = [p for p in plan(recipe, fresh=arguments.fresh, only=chosen) if p.stage in chosen]
-    will_run = [p.stage for p in planned if p.action == "run"]
+        return memory.show(recipe, prepared.chosen, arguments.json, arguments.limit, arguments.prompt_tokens)
+    planned, will_run = prepared.planned, prepared.will_run
     if arguments.json:
         preflight.require(recipe, will_run)  # before anything is printed: a program reads one document
         print(

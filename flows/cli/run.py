@@ -27,36 +27,27 @@ def add_summary(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Run what has changed: exit code 0."""
     from flows import table
-    from pipelines.recipe.read import read_recipe
     from tasks import environment
     from tasks.environment import folder as project_folder
-    from tasks.pipeline import Selection
     from tasks.preflight import check as preflight
-    from tasks.stages import fetch_inputs, plan
 
     preflight.summary_file(arguments.summary)
     environment.prepare()
     project_folder.check(environment.home())
     began = time.monotonic()
-    recipe = read_recipe(arguments.recipe, arguments.set)
-    chosen = Selection(arguments.start, arguments.until, tuple(arguments.only)).of(recipe)
-    if chosen != recipe.stage_names():
-        fetch_inputs(recipe, chosen)
-    planned = plan(recipe, fresh=arguments.fresh, only=chosen)
-    selected = [p for p in planned if p.stage in chosen]
+    prepared = selection.prepare(arguments)
 
     def told() -> None:
-        width = max(9, *(len(p.stage) for p in selected))
-        for p in selected if not arguments.json else []:
+        width = max(9, *(len(p.stage) for p in prepared.planned))
+        for p in prepared.planned if not arguments.json else []:
             print(f"{p.stage:<{width}} {p.action:<6} {p.why}", flush=True)
 
-    will_run = [p.stage for p in selected if p.action == "run"]
-    if will_run:
+    if prepared.will_run:
         environment.check_reachable()
-        body = _flow(arguments, recipe, will_run, told)
+        body = _flow(arguments, prepared, told)
     else:
         told()
-        body = _unchanged(recipe, selected, began, arguments)
+        body = _unchanged(prepared, began, arguments)
     if arguments.summary:
         Path(arguments.summary).write_text(json.dumps(body, indent=1))
     if arguments.json:
@@ -68,29 +59,31 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _unchanged(recipe: Any, planned: list[Any], began: float, arguments: argparse.Namespace) -> dict[str, Any]:
+def _unchanged(prepared: Any, began: float, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the result of a run in which every stage is reused, without starting Prefect or MLflow."""
     from tasks.pipeline import Pipeline
     from tasks.stages import StageResult
     from tasks.tracking import leases, outbox
 
     if outbox.waiting():
-        outbox.flush_all(recipe.tracking.timeout_s)
-    pipeline = Pipeline.unchanged(recipe, str(arguments.recipe), arguments.set)
+        outbox.flush_all(prepared.recipe.tracking.timeout_s)
+    pipeline = Pipeline.unchanged(prepared.recipe, str(arguments.recipe), arguments.set)
     pipeline.began = began
-    for p in planned:
+    for p in prepared.planned:
         pipeline.results[p.stage] = StageResult(p.stage, "reused", p.artifact, p.why, 0.0)
     body = pipeline.close()
     leases.close_abandoned()
     return body
 
 
-def _flow(arguments: argparse.Namespace, recipe: Any, will_run: list[str], told: Callable[[], None]) -> dict[str, Any]:
+def _flow(arguments: argparse.Namespace, prepared: Any, told: Callable[[], None]) -> dict[str, Any]:
     """Run the flow; what its stages need is looked at while Prefect and MLflow are imported."""
     from flows import embedded
     from tasks import prestart as ahead
+    from tasks.pipeline import handed_on
     from tasks.preflight import check as preflight
 
+    recipe, will_run = prepared.recipe, prepared.will_run
     examination: Any = None
 
     def check() -> None:
@@ -108,6 +101,7 @@ def _flow(arguments: argparse.Namespace, recipe: Any, will_run: list[str], told:
             looked.require()
             told()
 
+    reset = handed_on.set(prepared)
     try:
         body: dict[str, Any] = embedded.run_flow(
             "flows.post_training",
@@ -124,6 +118,7 @@ def _flow(arguments: argparse.Namespace, recipe: Any, will_run: list[str], told:
             confirm,
         )
     finally:
+        handed_on.reset(reset)
         ahead.end()
         if examination is not None:
             examination.close()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tasks.pipeline import Prepared
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -15,3 +19,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="STAGE", help="this stage only (repeatable)")
     parser.add_argument("--fresh", action="store_true", help="run the chosen stages even where nothing changed")
     parser.add_argument("--json", action="store_true", help="for machines: the result, or the error, as JSON")
+
+
+def prepare(arguments: argparse.Namespace, *, fetch: bool = True) -> Prepared:
+    """The recipe and the stages that these options choose; `fetch` and errors as for `Prepared.of`."""
+    from tasks.pipeline import Prepared, Selection
+
+    chosen = Selection(arguments.start, arguments.until, tuple(arguments.only))
+    return Prepared.of(arguments.recipe, arguments.set, chosen, fresh=arguments.fresh, fetch=fetch)

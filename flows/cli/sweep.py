@@ -74,16 +74,9 @@ def command(arguments: argparse.Namespace) -> int:
     project_folder.check(environment.home())
     preflight.summary_file(arguments.markdown, "--markdown")
     preflight.summary_file(arguments.html, "--html")
-    chosen = (
-        arguments.presets,
-        arguments.seeds,
-        arguments.tune,
-        arguments.budget,
-        arguments.split,
-        arguments.sft_price,
-        arguments.tune_full,
-    )
-    read = sweeps.read(arguments.recipe, arguments.set, *chosen)
+    names = ("presets", "seeds", "tune", "budget", "split", "sft_price", "tune_full")
+    axes = {"sets": arguments.set, **{name: getattr(arguments, name) for name in names}}
+    read = sweeps.read(arguments.recipe, **axes)
     sweeps.check(read, arguments.fresh)
     if not arguments.json:
         print(read.describe(), flush=True)
@@ -94,14 +87,7 @@ def command(arguments: argparse.Namespace) -> int:
             arguments.jobs,
             arguments.runner,
             recipe=str(arguments.recipe),
-            settings=arguments.set,
-            presets=arguments.presets,
-            seeds=arguments.seeds,
-            tune=arguments.tune,
-            budget=arguments.budget,
-            split=arguments.split,
-            sft_price=arguments.sft_price,
-            tune_full=arguments.tune_full,
+            axes=axes,
             fresh=arguments.fresh,
         ),
     )

@@ -25,6 +25,7 @@ ALLOWED = {
     "flows/post_training.py": {"fresh"},  # the parameter behind `--fresh`
     "flows/stages.py": {"fresh"},
     "flows/sweep_flow.py": {"fresh"},
+    "tasks/pipeline.py": {"fresh"},
     "tasks/prefect_tasks.py": {"fresh"},
     "tasks/stages.py": {"fresh"},
     "tasks/sweep/plan.py": {"fresh"},

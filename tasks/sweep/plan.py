@@ -16,9 +16,8 @@ from pipelines.recipe import yaml_text
 from pipelines.recipe.read import Recipe, preset_names, read_preset, read_recipe
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.stage_kind import SCORES
-from tasks.pipeline import Selection
+from tasks.pipeline import Prepared, Selection
 from tasks.preflight import check as preflight
-from tasks.stages import plan
 from tasks.sweep import budget_split as sweep_split
 
 _checked: set[str] = set()
@@ -204,11 +203,12 @@ def read(
         sets: `field=value`, or `field=value1,value2` for an axis.
         presets: names of presets, comma separated, or `all`: an axis.
         seeds: how many, from the recipe's own on; or which, comma separated.
-        tune: `field=value1,value2`: every variant is judged at its own best value.
+        tune: `field=value1,value2`: every variant is judged at its own best value, found by successive halving on the reward
+            of short runs with another seed.
         budget: what a run's RLVR may spend: `30m`, `90s`, `2h` or `1e6tokens`; with `split`, its SFT and RLVR together.
         split: shares of the budget that SFT spends, comma separated: an axis.
         sft_price: what a token of SFT costs, a completion token of RLVR costing 1.
-        tune_full: with `tune`, in runs as long as the ranked ones.
+        tune_full: with `tune`, in one round of runs as long as the ranked ones.
 
     Raises:
         UserError: names the option, or the run and its field, and the fix.
@@ -449,10 +449,9 @@ def check(read: Sweep, fresh: bool = False) -> None:
         mark = digest([recipe.model_dump(mode="json"), chosen, fresh])
         if mark in _checked:
             continue
-        planned = plan(recipe, fresh=fresh, only=chosen)
         marks.append(mark)
         names.append(cell.name)
-        runs.append((recipe, [p.stage for p in planned if p.stage in chosen and p.action == "run"]))
+        runs.append((recipe, Prepared(recipe, chosen, fresh).will_run))
     for mark, name, error in zip(marks, names, preflight.require_each(runs), strict=True):
         if error is not None:
             raise UserError(f"{name}: {error}")

@@ -10,6 +10,8 @@ import toys
 
 from flows import post_training, stages
 from flows.cli import main as cli
+from pipelines.recipe.read import read_recipe
+from tasks.pipeline import Prepared, handed_on
 from tasks.stages import Planned, StageResult
 
 FOUR = ["curate", "sft", "rlvr", "evaluate"]
@@ -36,10 +38,10 @@ def run(tmp_path, monkeypatch, home):
         "stage_task": SimpleNamespace(with_options=lambda **_: stage_task),
         "plan": lambda *_, **__: given,
         "progress": lambda: None,
-        "fetch_inputs": lambda *_: None,
         "Pipeline": SimpleNamespace(open=lambda *_, **__: pipeline),
     }.items():
         monkeypatch.setattr(post_training, name, value)
+    monkeypatch.setattr("tasks.pipeline.fetch_inputs", lambda *_: None)
     monkeypatch.setattr(post_training.preflight, "passed", lambda *_: True)
     monkeypatch.setattr(post_training.leases, "close_abandoned", lambda: None)
     monkeypatch.setattr(post_training.leases, "close_unresponsive", lambda: None)
@@ -61,6 +63,18 @@ def test_from_a_stage_on_the_earlier_artifacts_are_read(run):
 
 def test_until_and_only(run):
     assert [c[0] for c in run(until="sft")[1]] == ["curate", "sft"]
+
+
+def test_what_the_command_line_has_prepared_is_not_read_again(run, tmp_path, monkeypatch):
+    prepared = Prepared(read_recipe(toys.recipe(tmp_path), []), ["sft", "rlvr"])
+    monkeypatch.setattr(Prepared, "of", lambda *_, **__: pytest.fail("read again"))
+    reset = handed_on.set(prepared)
+    try:
+        assert [c[0] for c in run()[1]] == ["sft", "rlvr"]
+    finally:
+        handed_on.reset(reset)
+    with pytest.raises(pytest.fail.Exception):
+        run()
 
 
 def test_a_failure_closes_the_run_as_failed(run, monkeypatch):
