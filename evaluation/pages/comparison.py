@@ -187,13 +187,13 @@ def _scores(body: dict[str, Any], names: list[str]) -> Iterator[str]:
             ]
             chart = svg.lines(f"pass@k of {task}", series, x_label="k", log_x=True, share=True)
             cards.append(f'<div class="card"><h3>pass@k, with intervals over problems</h3>{chart}</div>')
-        header = ["arm", *[m for m in (benchmark["scores"] or [{}])[0] if m.startswith("pass@")], "cut", "seeds"]
+        header = ["arm", *[m for m in (benchmark["scores"] or [{}])[0] if m.startswith("pass@")], "cut", "by seed"]
         rows = [
             [
                 s["arm"],
                 *[f"{points(s[m], False)} %" for m in header[1:-2]],
                 f"{points(s[TRUNCATED], False)} %" if TRUNCATED in s else "–",
-                ", ".join(points(v, False) for v in s["seeds"]),
+                ", ".join(f"{points(v, False)} %" for v in s["seeds"]),
             ]
             for s in benchmark["scores"]
         ]

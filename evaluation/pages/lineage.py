@@ -115,8 +115,9 @@ def drawing(body: dict[str, Any]) -> str:
             f'<path class="edge" d="M{x0:.0f} {bottom:.0f}C{x0:.0f} {middle:.0f} {x1:.0f} {middle:.0f} {x1:.0f} {top:.0f}"/>'
         )
     name = text(f"Lineage of {body['name']}")
+    style = f"min-width:{width * 0.75:.0f}px;max-width:{width:.0f}px;margin:auto"
     return (
-        f'<svg viewBox="0 0 {width:.0f} {y:.0f}" style="min-width:{width * 0.75:.0f}px" role="img" aria-label="{name}">'
+        f'<svg viewBox="0 0 {width:.0f} {y:.0f}" style="{style}" role="img" aria-label="{name}">'
         f"<title>{name}</title>{''.join(edges)}{''.join(boxes)}</svg>"
     )
 

@@ -16,9 +16,10 @@ h1{font-size:26px;margin:0 0 4px}h2{font-size:18px;margin:36px 0 10px}h3{font-si
 p{margin:6px 0}.muted,.note{color:var(--muted)}.note{font-size:13px}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:6px 10px;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
-th{font-weight:600;color:var(--muted);white-space:nowrap}td.number,th.number{text-align:right;overflow-wrap:normal}
+th{font-weight:600;color:var(--muted);white-space:nowrap}td.number,th.number{text-align:right}td.number,td.words{overflow-wrap:normal}
 .scroll{overflow-x:auto}.grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(330px,100%),1fr));gap:16px}
-.grid2>*{min-width:0}@media print{.scroll{overflow:visible}.scroll svg{min-width:0!important}th{white-space:normal}}
+.grid2>*{min-width:0}
+@media print{.scroll{overflow:visible}td.words{overflow-wrap:anywhere}.scroll svg{min-width:0!important}th{white-space:normal}}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px 16px}
 .verdict{font-size:17px}.better{color:var(--good);font-weight:600}.worse{color:var(--bad);font-weight:600}
 svg{width:100%;height:auto;display:block}svg text{fill:var(--muted);font-size:12px}svg .grid{stroke:var(--line)}
@@ -30,6 +31,10 @@ details{border-top:1px solid var(--line);padding:8px 0}summary{cursor:pointer;ov
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:4px 0;padding:8px 10px;background:var(--paper);border:1px solid var(--line);
 border-radius:6px;font-size:13px}
 """
+
+
+LONGEST_WORD = 34
+"""Characters of a word that a table never breaks: the name of an artifact or a field."""
 
 
 def page(title: str, body: Sequence[str], style: str = "") -> str:
@@ -74,13 +79,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right_aligned: S
     """
 
     def cells(tag: str, row: Sequence[str]) -> str:
-        marks = [' class="number"' if i in right_aligned else "" for i in range(len(row))]
+        marks = [' class="number"' if i in right_aligned else _words(cell) for i, cell in enumerate(row)]
         return "".join(f"<{tag}{mark}>{text(cell)}</{tag}>" for mark, cell in zip(marks, row, strict=True))
 
     lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return (
         f'<div class="scroll"><table><thead><tr>{cells("th", header)}</tr></thead><tbody>{lines}</tbody></table></div>'
     )
+
+
+def _words(cell: str) -> str:
+    """The class of a cell whose words are short enough to stay whole; longer ones break anywhere, so that pages keep their width.
+
+    >>> _words("model"), _words("x" * 35)
+    (' class="words"', '')
+    """
+    return ' class="words"' if max(map(len, cell.split()), default=0) <= LONGEST_WORD else ""
 
 
 def legend(names: Sequence[tuple[str, str]]) -> str:

@@ -13,7 +13,7 @@ from flows.cli.report_data import Flips, side
 from tasks.tracking import benchmarks
 
 STYLE = """
-td{border-left:1px solid var(--line)}.text{white-space:pre-wrap;overflow-wrap:anywhere;font-family:ui-monospace,monospace;font-size:13px}
+td+td{border-left:1px solid var(--line)}.text{white-space:pre-wrap;overflow-wrap:anywhere;font-family:ui-monospace,monospace;font-size:13px}
 .who{color:var(--muted);font-size:12px}.environment{background:var(--card)}
 .rollout{border-left:3px solid var(--line);padding-left:.7rem;margin:.6rem 0}
 .correct{border-color:var(--good)}.incorrect{border-color:var(--bad)}
