@@ -36,7 +36,7 @@ test-mutants: install
 	$(BIN)/python tests/mutation --quick
 
 test-hostile: install
-	$(BIN)/python -m pytest -m hostile tests/hostile
+	WHETSTONE_HOSTILE_COUNTS=1 $(BIN)/python -m pytest -m hostile tests/hostile $$($(BIN)/python tests/hostile/faults.py --files)
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu tests/gpu

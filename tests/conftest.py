@@ -16,6 +16,11 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 import pytest  # noqa: E402
 from filelock import FileLock  # noqa: E402
+from hostile.counting import (  # noqa: E402, F401  hooks: they mark and count hostile tests
+    pytest_collection_modifyitems,
+    pytest_runtest_makereport,
+    pytest_terminal_summary,
+)
 from hypothesis import Phase, settings  # noqa: E402
 
 settings.register_profile("quick", max_examples=40, deadline=None)

@@ -1,15 +1,20 @@
-"""What happens when something dies: one row per fault, each with a test that makes it happen.
+"""What happens when something dies, one row per fault, each with a test that makes it happen; and what hostile inputs are tried.
 
-`make docs` writes the table into docs/operations.md; a test checks that it is fresh and that the tests exist.
+`make docs` writes both tables into docs/operations.md; a test checks that they are fresh and that the tests exist. The counts of the
+second are those of the last `make test-hostile`, which stores them.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 BEGIN, END = "<!-- faults: written by `make docs` from tests/hostile/faults.py -->", "<!-- /faults -->"
+INPUTS_BEGIN, INPUTS_END = "<!-- inputs: written by `make docs` from tests/hostile/faults.py -->", "<!-- /inputs -->"
+COUNTS = Path(__file__).with_name("counts.json")
+"""Kind → [tests that were run, tests that passed], as `make test-hostile` left it."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,67 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """A kind of hostile input that is tried beside the module that it is for, instead of in tests/hostile."""
+
+    fed: str
+    right: str
+    """What has to come out."""
+    files: tuple[str, ...]
+    """Test files, below tests/: all of their tests count."""
+
+
+INPUTS = {
+    "statistics of a comparison": Inputs(
+        "ties, shares of 0 and 1, five problems, one changed answer of thousands, correlated answers",
+        "interval and p-value agree with each other and with the exact test, and hold their level and coverage",
+        ("evaluation/test_intervals.py", "evaluation/test_paired.py", "evaluation/test_ranking.py"),
+    ),
+    "math answers": Inputs(
+        "half-read formulas, lists with dots, units and scale words, near misses of 1e-16, other spellings of the right value",
+        "a right answer is paid, any other is not, within its time",
+        ("pipelines/verifiers/test_math.py", "pipelines/verifiers/test_equality.py", "pipelines/verifiers/test_number.py"),
+    ),
+    "choices and instructions": Inputs(
+        "letters in prose, hedged answers, several boxes, words inside words",
+        "the letter that is meant, or none; IFEval's own verdict",
+        ("pipelines/verifiers/test_choice.py", "pipelines/verifiers/test_form.py"),
+    ),
+    "one answer against its batch": Inputs(
+        "bombs, sleepers, deep replies, killed workers, texts that no encoding likes",
+        "it costs its own score; the others have theirs, and rows that had no turn are unscored",
+        ("pipelines/verifiers/test_pool.py", "pipelines/sandbox/test_sandbox.py", "pipelines/verifiers/test_python.py"),
+    ),
+    "rows and columns of data": Inputs(
+        "conventions of other libraries, reasoning, tools, nulls that Arrow fills in, columns that nobody knows",
+        "all of a row is in its record, or named as unused, or the row is quarantined",
+        ("pipelines/curate/test_conventions.py", "pipelines/curate/test_cells.py", "pipelines/curate/test_formats.py"),
+    ),
+    "chat templates": Inputs(
+        "templates that strip reasoning, ignore roles or tools, write no end token, do not end; control tokens in the text",
+        "what is trained and shown is the conversation with its end token, or the template is refused before a run",
+        ("pipelines/data/test_template.py", "pipelines/data/test_template_families.py"),
+    ),
+    "benchmarks": Inputs(
+        "unknown verifiers, wrong tasks, broken rows, programs that attack",
+        "refused by `plan` with file and line, or run in the sandbox",
+        ("evaluation/test_benchmark_files.py", "evaluation/test_programs.py"),
+    ),
+    "training that learns nothing": Inputs(
+        "rewards all 0 or all 1, a learning rate of 5, answers that are cut or grow, a reward against the verifier",
+        "an alarm that says what to do; none in healthy runs",
+        ("pipelines/rlvr/test_train_silent_failures.py", "pipelines/monitor/test_healthy_runs.py"),
+    ),
+}  # fmt: skip
+
+
+def kind_of(path: Path) -> str | None:
+    """The kind of hostile input that a test file tries, of those outside tests/hostile; None for any other file."""
+    name = path.as_posix().rpartition("/tests/")[2]
+    return next((kind for kind, inputs in INPUTS.items() if name in inputs.files), None)
+
+
 def table() -> str:
     """The rows as Markdown."""
     lines = ["| what dies | when | what happens | exit code | what to do |", "|---|---|---|---|---|"]
@@ -117,13 +183,30 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def inputs_table() -> str:
+    """The kinds of hostile inputs as Markdown, with the tests that were run and passed; those of tests/hostile by their counts alone."""
+    counts = json.loads(COUNTS.read_text())
+    lines = ["| kind | what is fed | what has to come out | tried | right |", "|---|---|---|---|---|"]
+    for kind in [*INPUTS, *sorted(counts.keys() - INPUTS.keys())]:
+        about = INPUTS.get(kind)
+        fed, right = (about.fed, about.right) if about else ("damaged inputs and faults (tests/hostile)", "as above")
+        tried, passed = counts.get(kind, ("–", "–"))
+        lines.append(f"| {kind} | {fed} | {right} | {tried} | {passed} |")
+    return "\n".join(lines)
+
+
 def put(page: str) -> str:
-    """The page with the table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    """The page with both tables between their marks."""
+    for begin, end, text in ((BEGIN, END, table()), (INPUTS_BEGIN, INPUTS_END, inputs_table())):
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = f"{before}{begin}\n{text}\n{end}{after}"
+    return page
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(put(path.read_text()))
+    if sys.argv[1:] == ["--files"]:
+        print(*(f"tests/{name}" for inputs in INPUTS.values() for name in inputs.files))
+    else:
+        path = Path(sys.argv[1])
+        path.write_text(put(path.read_text()))

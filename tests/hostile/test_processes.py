@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -244,6 +245,8 @@ def test_every_row_of_the_table_has_its_test():
     """docs/operations.md is fresh, and the tests that it rests on exist."""
     page = (toys.ROOT / "docs" / "operations.md").read_text()
     assert faults.put(page) == page, "run `make docs`"
+    assert all((toys.ROOT / "tests" / name).is_file() for inputs in faults.INPUTS.values() for name in inputs.files)
+    assert all(0 < right <= tried for tried, right in json.loads(faults.COUNTS.read_text()).values())
     for fault in faults.FAULTS:
         file, name = fault.test.split("::")
         tree = ast.parse((toys.ROOT / "tests" / file).read_text())
