@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from pipelines.curate.cells import Cells, missing
@@ -72,7 +73,7 @@ def read(cells: Cells) -> Choices | None:
     """
     column = next((name for name in COLUMNS if _is_choices(cells.get(name))), None)
     if column is None:
-        return None
+        return _lettered(cells)
     value: Any = parse_json(cells[column], column) if isinstance(cells[column], str) else cells[column]
     labels: list[Any] = []
     if isinstance(value, dict) and isinstance(value.get("text"), list):
@@ -93,6 +94,23 @@ def read(cells: Cells) -> Choices | None:
     cells.use(column)
     numeric = all(isinstance(each, int | float) and not isinstance(each, bool) for each in value)
     return Choices(column, labels, texts, numeric)
+
+
+def _lettered(cells: Cells) -> Choices | None:
+    """Choices in columns of their own, A, B, ... (C-Eval, CMMLU), where a column says one of these letters; None where there are none.
+
+    Raises:
+        RowError: two of them are equal.
+    """
+    labels = list(takewhile(lambda letter: not missing(cells.get(letter)), LETTERS))
+    if len(labels) < 2 or not any(str(cells.get(name)).strip().upper() in labels for name in ANSWERS):
+        return None
+    texts = [normalise(scalar_text(cells[letter], letter)) for letter in labels]
+    if len({*texts}) < len(texts):
+        raise RowError("A", "not two to twenty-six different choices", f"{len(texts)} texts, {len(labels)} labels")
+    for letter in labels:
+        cells.use(letter)
+    return Choices("A", labels, texts, False)
 
 
 def correct(cells: Cells, choices: Choices, columns: tuple[str, ...]) -> int | None:

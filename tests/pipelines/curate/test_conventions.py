@@ -103,6 +103,8 @@ RECORDS = {
     "MedQA": ({"question": "Which?", "options": {"A": "x", "B": "y"}, "answer": "y", "answer_idx": "B"}, [("user", "Which?\nA. x\nB. y")], "B", "choice", None),
     "AQuA": ({"question": "Which?", "options": ["A)21", "B)22"], "rationale": "because", "correct": "B"}, [("user", "Which?\nA. 21\nB. 22")], "B", "choice", "because"),
     "RACE": ({"article": "Tom ran.", "question": "Who?", "options": ["Tom", "Ann"], "answer": "A"}, [("user", "Who?\n\nTom ran.\nA. Tom\nB. Ann")], "A", "choice", None),
+    "C-Eval": ({"question": "Which?", "A": "x", "B": "y", "C": "z", "answer": "B"}, [("user", "Which?\nA. x\nB. y\nC. z")], "B", "choice", None),
+    "columns A and B that are no choices": ({"question": "Which?", "A": "x", "B": "y", "answer": "7"}, [("user", "Which?")], "7", "math", None),
     "choices in a CSV": ({"question": "Which?", "choices": '["x", "y"]', "answer": "B"}, [("user", "Which?\nA. x\nB. y")], "B", "choice", None),
     "choices that the question shows": ({"question": "Which?\nA) x\nB) y", "choices": ["x", "y"], "answer": "y"}, [("user", "Which?\nA) x\nB) y")], "B", "choice", None),
     "SQuAD": ({"question": "1 + 2?", "context": "Sums.", "answers": {"text": ["3", "3"], "answer_start": [0, 0]}}, [("user", "1 + 2?\n\nSums.")], "3", "math", None),
